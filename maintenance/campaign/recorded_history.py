@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from profiler.allocator import RecordedComparison, replay_recorded
-from profiler.allocator.essentials import essentials
+from profiler.allocator.histories.essentials import essentials
 from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, Fault, ProfilerError, UsageError
 from profiler.domain.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import gib_text

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from profiler.allocator.alloc_conf import alloc_conf_text
-from profiler.allocator.answer import Answer, Scenario
-from profiler.allocator.course import Course, OutOfMemory
+from profiler.allocator.histories.answer import Answer, Scenario
+from profiler.allocator.histories.course import Course, OutOfMemory
+from profiler.allocator.settings.alloc_conf import alloc_conf_text
 
 
 def replay_json(answers: Sequence[Mapping[str, object]], unreadable: Mapping[str, str]) -> str:

@@ -8,9 +8,9 @@ from textwrap import wrap
 from rich.console import Console
 from rich.table import Table
 
-from profiler.allocator.answer import Answer, Scenario
-from profiler.allocator.course import BEFORE, Course
-from profiler.allocator.history import RecordedHistory
+from profiler.allocator.histories.answer import Answer, Scenario
+from profiler.allocator.histories.course import BEFORE, Course
+from profiler.allocator.histories.history import RecordedHistory
 from profiler.domain.units import GIB, gib_text, mib_text
 from profiler.rendering.replay_wording import (
     ANEW_NOTE,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profiler.allocator.alloc_conf import parse_alloc_conf
+from profiler.allocator.settings.alloc_conf import parse_alloc_conf
 from profiler.config.command_words import HELP_FLAGS, as_pairs
 from profiler.config.option import FORMAT, OutputFormat, read_format
 from profiler.config.reading import TextReader, show

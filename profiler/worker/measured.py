@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from profiler.allocator.oom_message import read_oom_message
+from profiler.allocator.refusals.oom_message import read_oom_message
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import (
     CardFacts,

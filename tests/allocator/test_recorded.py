@@ -12,8 +12,8 @@ from own_histories import ALLOC, COMPLETE_FREE, EMPTY, FREE, REQUEST_FREE, recor
 from test_card_replay import traces
 
 from profiler.allocator import TraceBuilder, memory_snapshot, replay_on_card, replay_recorded
-from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.allocator.essentials import essentials
+from profiler.allocator.histories.essentials import essentials
+from profiler.allocator.settings.alloc_conf import parse_alloc_conf
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 

@@ -6,13 +6,13 @@ Format: `_memory_snapshot_pickled` (torch/csrc/cuda/memory_snapshot.cpp) and `TH
 
 from typing import Any
 
-from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.allocator.blocks import Block
-from profiler.allocator.card_replay import phase_spans
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.recording import Entry, Frames, RecordingAllocator
-from profiler.allocator.refusal import OutOfMemoryError
-from profiler.allocator.trace import NO_SITE, Site, Trace
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.refusals.refusal import OutOfMemoryError
+from profiler.allocator.settings.alloc_conf import parse_alloc_conf
+from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.traces.card_replay import phase_spans
+from profiler.allocator.traces.recording import Entry, Frames, RecordingAllocator
+from profiler.allocator.traces.trace import NO_SITE, Site, Trace
 from profiler.domain.memory import Category, Phase
 
 

@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.course import Course
-from profiler.allocator.first_state import ContradictionError, FirstState, first_state
-from profiler.allocator.held import BlockState
-from profiler.allocator.history import Action, RecordedHistory, read_history
-from profiler.allocator.recorded_run import RecordedRun
+from profiler.allocator.histories.course import Course
+from profiler.allocator.histories.first_state import ContradictionError, FirstState, first_state
+from profiler.allocator.histories.history import Action, RecordedHistory, read_history
+from profiler.allocator.histories.recorded_run import RecordedRun
+from profiler.allocator.model.held import BlockState
+from profiler.allocator.settings.config import AllocatorConfig
 from profiler.domain.errors import Fault, UsageError
 
 SegmentBlocks = tuple[int, tuple[tuple[int, bool], ...]]

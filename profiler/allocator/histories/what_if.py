@@ -9,16 +9,16 @@ recorded. Memory that was only cached at that instant is not recreated.
 
 from dataclasses import dataclass
 
-from profiler.allocator.blocks import Block
-from profiler.allocator.caching import CachingAllocator
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.course import BEFORE, Course, CourseBuilder, OutOfMemory
-from profiler.allocator.held import BlockState
-from profiler.allocator.history import Action, Entry, RecordedHistory
-from profiler.allocator.recorded import RecordedComparison
-from profiler.allocator.refusal import OutOfMemoryError
-from profiler.allocator.segment_count import CountedCard
-from profiler.allocator.sizes import SMALL_BYTES, block_bytes
+from profiler.allocator.histories.course import BEFORE, Course, CourseBuilder, OutOfMemory
+from profiler.allocator.histories.history import Action, Entry, RecordedHistory
+from profiler.allocator.histories.recorded import RecordedComparison
+from profiler.allocator.histories.segment_count import CountedCard
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.model.held import BlockState
+from profiler.allocator.refusals.refusal import OutOfMemoryError
+from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.settings.sizes import SMALL_BYTES, block_bytes
 
 _REFUSED_AT = -1
 """Placeholder address of a block whose request was refused in the recording."""

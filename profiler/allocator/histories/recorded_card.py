@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import chain
 
-from profiler.allocator.blocks import Block
-from profiler.allocator.card_memory import CardMemory
-from profiler.allocator.history import LOSSES, Action, Entry
-from profiler.allocator.segment_count import SegmentCount
-from profiler.allocator.sizes import SMALL_SEGMENT_BYTES
+from profiler.allocator.histories.history import LOSSES, Action, Entry
+from profiler.allocator.histories.segment_count import SegmentCount
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.card_memory import CardMemory
+from profiler.allocator.settings.sizes import SMALL_SEGMENT_BYTES
 
 
 class DepartureError(Exception):

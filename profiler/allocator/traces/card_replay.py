@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from profiler.allocator.blocks import Block
-from profiler.allocator.caching import CachingAllocator
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.refusal import OutOfMemoryError, Refusal
-from profiler.allocator.trace import Trace
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.refusals.refusal import OutOfMemoryError, Refusal
+from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.traces.trace import Trace
 from profiler.domain.memory import Category, Phase
 
 

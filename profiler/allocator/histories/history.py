@@ -11,10 +11,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, TypeGuard
 
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.held import BlockState, HeldBlock, HeldSegment
-from profiler.allocator.recorded_settings import SETTINGS, recorded_config
-from profiler.allocator.sizes import SMALL_SEGMENT_BYTES
+from profiler.allocator.histories.recorded_settings import SETTINGS, recorded_config
+from profiler.allocator.model.held import BlockState, HeldBlock, HeldSegment
+from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.settings.sizes import SMALL_SEGMENT_BYTES
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.units import GIB
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from profiler.allocator.alloc_conf import known_items, parse_alloc_conf
-from profiler.allocator.config import ROUNDUP_INTERVALS, AllocatorConfig
+from profiler.allocator.settings.alloc_conf import known_items, parse_alloc_conf
+from profiler.allocator.settings.config import ROUNDUP_INTERVALS, AllocatorConfig
 from profiler.domain.errors import Fault, UsageError
 
 SETTINGS = "allocator_settings"

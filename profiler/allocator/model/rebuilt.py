@@ -1,7 +1,7 @@
 """Blocks rebuilt from the plain values of a segment, so that an allocator can adopt it."""
 
-from profiler.allocator.blocks import Block, ExpandableSegment, FreeBlocks
-from profiler.allocator.held import BlockState, HeldSegment
+from profiler.allocator.model.blocks import Block, ExpandableSegment, FreeBlocks
+from profiler.allocator.model.held import BlockState, HeldSegment
 
 
 def rebuilt_blocks(segment: HeldSegment, pool: FreeBlocks) -> list[Block]:

@@ -9,8 +9,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from profiler.allocator.config import DEFAULT_LARGE_SEGMENT_BYTES, ROUNDUP_INTERVALS, AllocatorConfig
-from profiler.allocator.sizes import MIN_LARGE_BYTES
+from profiler.allocator.settings.config import DEFAULT_LARGE_SEGMENT_BYTES, ROUNDUP_INTERVALS, AllocatorConfig
+from profiler.allocator.settings.sizes import MIN_LARGE_BYTES
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.units import MIB
 

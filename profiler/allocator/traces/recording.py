@@ -8,11 +8,11 @@ from bisect import bisect_right
 from collections import deque
 from typing import Any
 
-from profiler.allocator.blocks import Block
-from profiler.allocator.caching import CachingAllocator
-from profiler.allocator.card_memory import CardMemory
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.model.card_memory import CardMemory
+from profiler.allocator.refusals.refusal import OutOfMemoryError
+from profiler.allocator.settings.config import AllocatorConfig
 
 Entry = dict[str, Any]
 Frames = list[dict[str, Any]]

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.history import RecordedHistory
-from profiler.allocator.recorded import RecordedComparison, replay_history
-from profiler.allocator.what_if import WhatIf, what_if
+from profiler.allocator.histories.history import RecordedHistory
+from profiler.allocator.histories.recorded import RecordedComparison, replay_history
+from profiler.allocator.histories.what_if import WhatIf, what_if
+from profiler.allocator.settings.alloc_conf import parse_alloc_conf
+from profiler.allocator.settings.config import AllocatorConfig
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.refusal import Refusal
-from profiler.allocator.trace import Trace
+from profiler.allocator.refusals.refusal import Refusal
+from profiler.allocator.traces.trace import Trace
 from profiler.domain.memory import Category, Phase
 
 BLOCK_GRANULARITY_BYTES = 512

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from itertools import islice
 
-from profiler.allocator.blocks import Block
-from profiler.allocator.caching import CachingAllocator
-from profiler.allocator.course import BEFORE, CourseBuilder, OutOfMemory
-from profiler.allocator.first_state import FirstState
-from profiler.allocator.history import GAINS, LOSSES, Action, Entry, RecordedHistory
-from profiler.allocator.recorded_card import DepartureError, RecordedCard
-from profiler.allocator.refusal import OutOfMemoryError
-from profiler.allocator.sizes import MIN_BLOCK_BYTES, SMALL_BYTES, block_bytes
+from profiler.allocator.histories.course import BEFORE, CourseBuilder, OutOfMemory
+from profiler.allocator.histories.first_state import FirstState
+from profiler.allocator.histories.history import GAINS, LOSSES, Action, Entry, RecordedHistory
+from profiler.allocator.histories.recorded_card import DepartureError, RecordedCard
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.refusals.refusal import OutOfMemoryError
+from profiler.allocator.settings.sizes import MIN_BLOCK_BYTES, SMALL_BYTES, block_bytes
 
 
 class RecordedRun:

@@ -4,8 +4,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from profiler.allocator.caching import CachingAllocator
-from profiler.allocator.segment_count import SegmentCount
+from profiler.allocator.histories.segment_count import SegmentCount
+from profiler.allocator.model.caching import CachingAllocator
 
 BEFORE = -1
 """Number of the state before the first entry."""

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 
-from profiler.allocator.trace import NO_SITE, Trace
+from profiler.allocator.traces.trace import NO_SITE, Trace
 from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import TensorGroup
 

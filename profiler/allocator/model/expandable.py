@@ -3,8 +3,8 @@
 Source of every rule: the function of the same meaning in c10/cuda/CUDACachingAllocator.cpp, named in its docstring.
 """
 
-from profiler.allocator.blocks import Block, ExpandableSegment, FreeBlocks
-from profiler.allocator.card_memory import CardMemory
+from profiler.allocator.model.blocks import Block, ExpandableSegment, FreeBlocks
+from profiler.allocator.model.card_memory import CardMemory
 
 
 def best_fit(pool: FreeBlocks, index: int) -> int:

@@ -3,7 +3,7 @@
 Source of every rule: the function of c10/cuda/CUDACachingAllocator.cpp that a docstring names.
 """
 
-from profiler.allocator.blocks import Block, FreeBlocks, StreamPools
+from profiler.allocator.model.blocks import Block, FreeBlocks, StreamPools
 
 
 def oversize_blocks(pool: FreeBlocks, wanted_bytes: int, limit_bytes: int) -> list[Block]:

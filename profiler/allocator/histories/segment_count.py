@@ -1,6 +1,6 @@
 """Number of segments of an allocator, counted as in a memory snapshot."""
 
-from profiler.allocator.card_memory import CardMemory
+from profiler.allocator.model.card_memory import CardMemory
 
 
 class SegmentCount:

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from profiler.allocator.sizes import MIN_BLOCK_BYTES
-from profiler.allocator.trace import Trace
+from profiler.allocator.settings.sizes import MIN_BLOCK_BYTES
+from profiler.allocator.traces.trace import Trace
 from profiler.domain.memory import Category, Phase
 
 INSTANTS_A_STRETCH = 10

@@ -3,7 +3,7 @@
 Constants: c10/core/AllocatorConfig.h (torch 2.13; in c10/cuda/CUDACachingAllocator.cpp before), under the names given.
 """
 
-from profiler.allocator.config import AllocatorConfig
+from profiler.allocator.settings.config import AllocatorConfig
 from profiler.domain.units import MIB
 
 MIN_BLOCK_BYTES = 512

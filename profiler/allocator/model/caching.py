@@ -7,16 +7,22 @@ that free memory, settings that change while the program runs.
 
 from collections.abc import Iterator
 
-from profiler.allocator.blocks import Block, FreeBlocks, StreamPools
-from profiler.allocator.card_memory import CardMemory
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.expandable import best_fit, free_pages, grown_block, unmap_free_pages
-from profiler.allocator.giving_back import old_blocks, oversize_blocks
-from profiler.allocator.held import HeldSegment
-from profiler.allocator.rebuilt import rebuilt_blocks
-from profiler.allocator.refusal import OutOfMemoryError
-from profiler.allocator.sizes import MIN_BLOCK_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes, segment_bytes
-from profiler.allocator.stats import AllocatorStats
+from profiler.allocator.model.blocks import Block, FreeBlocks, StreamPools
+from profiler.allocator.model.card_memory import CardMemory
+from profiler.allocator.model.expandable import best_fit, free_pages, grown_block, unmap_free_pages
+from profiler.allocator.model.giving_back import old_blocks, oversize_blocks
+from profiler.allocator.model.held import HeldSegment
+from profiler.allocator.model.rebuilt import rebuilt_blocks
+from profiler.allocator.model.stats import AllocatorStats
+from profiler.allocator.refusals.refusal import OutOfMemoryError
+from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.settings.sizes import (
+    MIN_BLOCK_BYTES,
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    block_bytes,
+    segment_bytes,
+)
 
 
 class CachingAllocator:

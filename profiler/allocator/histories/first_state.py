@@ -14,10 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from profiler.allocator.first_mappings import PoolEvidence, by_pool, end_address, first_address, held_units, units
-from profiler.allocator.held import BlockState, HeldBlock, HeldSegment
-from profiler.allocator.history import Action, Entry, RecordedHistory
-from profiler.allocator.sizes import SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
+from profiler.allocator.histories.first_mappings import (
+    PoolEvidence,
+    by_pool,
+    end_address,
+    first_address,
+    held_units,
+    units,
+)
+from profiler.allocator.histories.history import Action, Entry, RecordedHistory
+from profiler.allocator.model.held import BlockState, HeldBlock, HeldSegment
+from profiler.allocator.settings.sizes import SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
 
 
 class ContradictionError(Exception):

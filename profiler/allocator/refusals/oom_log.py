@@ -7,7 +7,7 @@ ERROR 03-13 09:00:43 [core.py:330]`` of vLLM (0.6 to 0.11), ``0: `` of srun and 
 import re
 from dataclasses import dataclass
 
-from profiler.allocator.oom_message import OomMessage, read_oom_message
+from profiler.allocator.refusals.oom_message import OomMessage, read_oom_message
 
 _BEGIN = re.compile(r"(?:CUDA|HIP) out of memory\. Tried to allocate ")
 _END = re.compile(

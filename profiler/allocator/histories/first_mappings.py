@@ -7,10 +7,10 @@ addresses of the first, 9/8 of the card's memory, have no gap that is large enou
 
 from collections.abc import Iterable, Mapping
 
-from profiler.allocator.card_memory import UNLIMITED_ADDRESS_SPACE_BYTES
-from profiler.allocator.held import HeldSegment
-from profiler.allocator.history import Action, Entry, RecordedHistory
-from profiler.allocator.sizes import SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
+from profiler.allocator.histories.history import Action, Entry, RecordedHistory
+from profiler.allocator.model.card_memory import UNLIMITED_ADDRESS_SPACE_BYTES
+from profiler.allocator.model.held import HeldSegment
+from profiler.allocator.settings.sizes import SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
 from profiler.domain.units import MIB
 
 UNIT_BYTES = MIB

@@ -1,0 +1,1 @@
+"""Memory snapshots of real cards: read, replayed without tolerance, and asked about other settings and cards."""
