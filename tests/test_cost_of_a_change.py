@@ -143,7 +143,7 @@ def test_other_files_name_cards_only_as_a_default_or_an_example():
 
 def test_other_files_name_families_only_in_models():
     models = {path.relative_to(ROOT / "profiler").as_posix() for path in (ROOT / "profiler/domain/models").glob("*.py")}
-    own = {"domain/families.py", "domain/builtin_models.py", "substitutes/known_configs.py", *models}
+    own = {"domain/families.py", "domain/builtin_models.py", "substitutes/checkpoints/known_configs.py", *models}
     assert _other_files_that_name(set(FAMILIES), own) == {
         "domain/family.py",  # a kind of rotary positions that is called by its only family
     }

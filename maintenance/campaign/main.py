@@ -27,7 +27,7 @@ from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
-from profiler.measurement.visible import VisibleGpu, VisibleGpus, visible_gpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.storage.atomic import write_atomically
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
@@ -40,9 +40,9 @@ def _facts_of(uuid: str) -> CardFacts:
     import torch
 
     from maintenance.campaign.warm_step import TorchWork
-    from profiler.measurement.process_tree import process_tree
-    from profiler.measurement.pynvml_driver import PynvmlDriver
-    from profiler.measurement.torch_cuda import TorchCuda
+    from profiler.measurement.counters.torch_cuda import TorchCuda
+    from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+    from profiler.measurement.samples.process_tree import process_tree
 
     return take_facts(
         uuid,

@@ -21,7 +21,7 @@ from profiler.emulation.asked_program import answer_of
 from profiler.emulation.cards import unlimited as without_limit
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
-from profiler.measurement.visible import VisibleGpu, VisibleGpus, capability_environment, visible_gpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, capability_environment, visible_gpus
 from profiler.run.options import AUTO, ScriptBackend, ScriptOptions
 from profiler.storage.foreign_files import expanded
 from profiler.storage.versions import installed_versions

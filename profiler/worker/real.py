@@ -11,8 +11,8 @@ from profiler.domain.context import cuda_context_bytes
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome, Peaks, PhasePeak, Status, Verdict, Work
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.measurement.pynvml_driver import PynvmlDriver
-from profiler.measurement.torch_cuda import TorchCuda
+from profiler.measurement.counters.torch_cuda import TorchCuda
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.training.phases import TrainingObserver
 from profiler.training.run import run_training
 from profiler.training.session import PlainSession

@@ -16,7 +16,7 @@ from profiler.domain.trial import Attention, Backend, PlannedTrial, Rollout, Tri
 from profiler.domain.units import KIB
 from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
-from profiler.measurement.untouched_cuda import fork_problem
+from profiler.measurement.counters.untouched_cuda import fork_problem
 from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.model_config import load_model_config

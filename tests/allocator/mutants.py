@@ -19,7 +19,6 @@ MODULES = (
     "model.expandable",
     "model.giving_back",
     "model.held",
-    "model.rebuilt",
     "refusals.refusal",
     "model.stats",
     "model.caching",

@@ -25,8 +25,8 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import PhasePeak, Status, TrialRecord
 from profiler.domain.trial import Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import GIB, MIB
-from profiler.measurement.nvml import GpuProcess, NvmlTrouble
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.records import RecordStore
 from profiler.worker.measured import Measured
 

@@ -13,7 +13,7 @@ from profiler.domain.memory import NOT_EMULATED
 from profiler.domain.outcome import Status
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
-from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER
+from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER
 from profiler.storage.records import RecordStore, rank_folder
 from profiler.storage.tables import read_tables
 

@@ -15,7 +15,7 @@ from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Outcome, OutOfMemory, Status
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import GIB, MIB
-from profiler.measurement.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.storage.live_counters import LIVE_FOLDER, published
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import CapError

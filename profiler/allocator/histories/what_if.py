@@ -9,10 +9,9 @@ recorded. Memory that was only cached at that instant is not recreated.
 
 from dataclasses import dataclass
 
-from profiler.allocator.histories.course import BEFORE, Course, CourseBuilder, OutOfMemory
+from profiler.allocator.histories.course import BEFORE, CountedCard, Course, CourseBuilder, OutOfMemory
 from profiler.allocator.histories.history import Action, Entry, RecordedHistory
 from profiler.allocator.histories.recorded import RecordedComparison
-from profiler.allocator.histories.segment_count import CountedCard
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.held import BlockState

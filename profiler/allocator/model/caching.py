@@ -11,8 +11,7 @@ from profiler.allocator.model.blocks import Block, FreeBlocks, StreamPools
 from profiler.allocator.model.card_memory import CardMemory
 from profiler.allocator.model.expandable import best_fit, free_pages, grown_block, unmap_free_pages
 from profiler.allocator.model.giving_back import old_blocks, oversize_blocks
-from profiler.allocator.model.held import HeldSegment
-from profiler.allocator.model.rebuilt import rebuilt_blocks
+from profiler.allocator.model.held import HeldSegment, rebuilt_blocks
 from profiler.allocator.model.stats import AllocatorStats
 from profiler.allocator.refusals.refusal import OutOfMemoryError
 from profiler.allocator.settings.config import AllocatorConfig
