@@ -52,7 +52,7 @@ from profiler.config.claim_settings import ROOFLINES
 from profiler.config.prices import read_prices
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import name_card
-from profiler.emulation.cards import card_description
+from profiler.emulation.card.cards import card_description
 from profiler.estimate.main import answer
 
 print([name_card(text).name for text in ("x900", "NVIDIA X900", "excalibur")])

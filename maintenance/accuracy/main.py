@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maintenance.accuracy.sampling import sample
-from maintenance.sampled_file import folder_faults, written_down
+from maintenance.sampling import folder_faults, written_down
 from maintenance.words import read_words
 from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text

@@ -8,9 +8,9 @@ from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.units import gib_text, mib_text
 from profiler.emulation.checking import check
 from profiler.emulation.command import INSTALL, Command, read_command
-from profiler.emulation.installing import install
+from profiler.emulation.environments.installing import install
+from profiler.emulation.environments.pins import default_torch
 from profiler.emulation.launch import EmulatedPython, emulated_python
-from profiler.emulation.pins import default_torch
 
 USAGE = """\
 python -m profiler.emulation install [torch=VERSION] [python=PATH]

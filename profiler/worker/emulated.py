@@ -17,7 +17,7 @@ from profiler.domain.outcome import (
     Verdict,
     Work,
 )
-from profiler.emulation.marks import Marks
+from profiler.emulation.card.marks import Marks
 
 _REFUSED_BY_TORCH = (
     "is only supported for CUDA devices with compute capability",

@@ -194,7 +194,7 @@ from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.emulation.marks import marks_of_this_process
+from profiler.emulation.card.marks import marks_of_this_process
 from profiler.worker.card_decoding import CardDecoding
 from profiler.worker.real import run_real
 point = json.loads(sys.argv[1])

@@ -19,7 +19,7 @@ from profiler.domain.outcome import (
     Verdict,
     Work,
 )
-from profiler.emulation.marks import Marks
+from profiler.emulation.card.marks import Marks
 from profiler.worker.emulated import as_emulated, refusal
 
 T4 = KNOWN_GPUS["t4-16gb"]

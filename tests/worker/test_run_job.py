@@ -24,7 +24,7 @@ from profiler.domain.outcome import (
     Versions,
 )
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-from profiler.emulation.marks import Marks
+from profiler.emulation.card.marks import Marks
 from profiler.execution import EndOfSweepError, Place, WorkerJob
 from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
 from profiler.storage.memory_snapshot import snapshot_path

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 PROJECT = "grpo-vram-profiler"
 
-_CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
+_CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
 """In a clone of the project. An installed profiler takes the versions of its own environment."""
 
 _BROUGHT_SEPARATELY = re.compile(r"torch|triton|nvidia-(?!ml-py).*|cuda-.*")

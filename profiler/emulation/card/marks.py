@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.emulation.loaded_card import loaded_card
+from profiler.emulation.card.loaded_card import loaded_card
 
 FILE_VARIABLE = "EMULATED_MARKS"
 """Environment variable of an emulated process: a file to which each of its marks is appended when it is first made."""

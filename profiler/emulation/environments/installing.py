@@ -11,12 +11,12 @@ from filelock import FileLock
 
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.extras import TRAINING, Extra, require
-from profiler.emulation.cache import environments_folder
-from profiler.emulation.compiler import require_compilers
-from profiler.emulation.environments import COMPLETE, interpreter_in
+from profiler.emulation.building.cache import environments_folder
+from profiler.emulation.building.compiler import require_compilers
+from profiler.emulation.environments.environments import COMPLETE, interpreter_in
+from profiler.emulation.environments.pins import pinned_packages
+from profiler.emulation.environments.slimming import slim
 from profiler.emulation.interpreter import probe
-from profiler.emulation.pins import pinned_packages
-from profiler.emulation.slimming import slim
 
 SIZE = "about 2 GB on the disk, of which 1.2 GB are downloaded"
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-DRIVER_FOLDER = Path(__file__).parent / "driver"
+DRIVER_FOLDER = Path(__file__).parents[1] / "driver"
 
 CORE_LIBRARY = "libemulatedcard.so"
 """The card, its memory and its streams; every emulated library is linked with it."""
@@ -39,7 +39,7 @@ _HANDLES = ": handles"
 
 def every_source() -> list[Path]:
     """Return each file that decides what is built, in a fixed order: also this module and the one that builds."""
-    builders = [DRIVER_FOLDER.parent / name for name in ("build.py", "library_sources.py", "entry_points.py")]
+    builders = [Path(__file__).with_name(name) for name in ("build.py", "library_sources.py", "entry_points.py")]
     return sorted(path for path in DRIVER_FOLDER.rglob("*") if path.suffix in (".c", ".cpp", ".h", ".txt")) + builders
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from filelock import FileLock
 
 from profiler.domain.errors import ProfilerError
-from profiler.emulation.cache import libraries_folder, refuse_of_others
-from profiler.emulation.compiler import compile_library, require_compilers
-from profiler.emulation.entry_points import ExpectedLibrary, compiled_files, expected_libraries
-from profiler.emulation.interpreter import Interpreter
-from profiler.emulation.library_sources import (
+from profiler.emulation.building.cache import libraries_folder, refuse_of_others
+from profiler.emulation.building.compiler import compile_library, require_compilers
+from profiler.emulation.building.entry_points import ExpectedLibrary, compiled_files, expected_libraries
+from profiler.emulation.building.library_sources import (
     ANSWERS,
     CORE_LIBRARY,
     CORE_SOURCES,
@@ -28,6 +27,7 @@ from profiler.emulation.library_sources import (
     seen_entry_points,
     version_script,
 )
+from profiler.emulation.interpreter import Interpreter
 
 DESCRIPTION = "built.json"
 """File of a built folder: torch, and the libraries to load before it. Written last."""

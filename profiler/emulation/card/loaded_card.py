@@ -3,7 +3,7 @@
 import ctypes
 from pathlib import Path
 
-from profiler.emulation.library_sources import CORE_LIBRARY
+from profiler.emulation.building.library_sources import CORE_LIBRARY
 
 
 def loaded_card() -> ctypes.CDLL | None:
