@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import ParamSpec, TextIO
 
-from profiler.domain.errors import EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError
+from profiler.domain.errors import EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError, interruption_first
 from profiler.domain.plain_text import plain
 from profiler.storage.last_resort import last_resort
 
@@ -107,7 +107,7 @@ def interruptible() -> Iterator[None]:
 
     listen()
     try:
-        with _raised_again(listen):
+        with _raised_again(listen), interruption_first():
             yield
     finally:
         for number, handler in before.items():

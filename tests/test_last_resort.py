@@ -129,3 +129,28 @@ def test_a_signal_within_a_finalizer_ends_the_command(capsys):
         Finalized()
         time.sleep(60)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["its own error", "a fault made of it"])
+def test_an_error_that_a_signal_causes_in_a_library_does_not_hide_the_signal(wrapped, temporary, capsys):
+    """As OmegaConf, of which a signal at a wrong instant leaves a half-built value that its clean-up trips over."""
+
+    def library() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            raise AttributeError("half-built")
+
+    @as_command("an example")
+    def main() -> int:
+        try:
+            library()
+        except AttributeError as error:
+            if wrapped:
+                raise errors.UsageError([errors.Fault(key="grid", found="x", problem="cannot be read")]) from error
+            raise
+        return 0
+
+    assert main() == 143
+    assert capsys.readouterr().err == "Interrupted by SIGTERM.\n"
+    assert list(temporary.iterdir()) == []

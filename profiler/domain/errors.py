@@ -1,6 +1,7 @@
 """Errors as sentences for the user, and the exit codes of the commands (docs/exit_codes.md)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -80,6 +81,26 @@ class ProfilerError(Exception):
 
 class UnsupportedTrialError(Exception):
     """A trial that is impossible or that the simulation does not support. This is a result, not a failure."""
+
+
+@contextmanager
+def interruption_first() -> Iterator[None]:
+    """Raise a `KeyboardInterrupt` that another error has replaced.
+
+    A library that is interrupted may fail while it cleans up, and its error then hides why.
+
+    Raises:
+        KeyboardInterrupt: In place of an error that was raised while it was handled.
+    """
+    try:
+        yield
+    except Exception as error:
+        before = error.__context__
+        while before is not None and not isinstance(before, KeyboardInterrupt):
+            before = before.__context__
+        if before is None:
+            raise
+        raise before from None
 
 
 MOST_SENTENCES = 50

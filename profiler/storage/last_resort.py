@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
+from profiler.domain.errors import EXIT_INTERNAL, ProfilerError, interruption_first
 
 
 class UnforeseenError(ProfilerError):
@@ -27,9 +27,11 @@ def last_resort(command: str, *, folder: Path | None = None, file: Path | None =
 
     Raises:
         UnforeseenError: Instead of the exception.
+        KeyboardInterrupt: Instead of an exception that has replaced it.
     """
     try:
-        yield
+        with interruption_first():
+            yield
     except ProfilerError:
         raise
     except Exception as error:

@@ -29,6 +29,7 @@ import shared_machine
 from found import Found
 
 from profiler.domain.address import Address, address_of
+from profiler.domain.errors import EXIT_INTERNAL, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES
 from profiler.storage.leases import claim_name
 from profiler.storage.objects import Objects
 from profiler.storage.shared_store import _objects
@@ -47,6 +48,9 @@ DEADLINE_S = 900.0
 
 GONE_WITHIN_S = 10.0
 """Limit for the end of a killed machine's last processes."""
+
+TOO_OFTEN = "The process that workers are forked from was restarted"
+"""In the last sentence of a machine that gives up because that process was killed too often."""
 
 
 class Proxy:
@@ -195,7 +199,10 @@ class Stress:
 
     def _check_end(self, name: str, code: int) -> None:
         log = (self._folder / name / "log.txt").read_text(errors="replace")
-        if code not in (-signal.SIGKILL, 3, 34):
+        # Of kills of a worker some hit the process that workers are forked from, which is restarted twice.
+        if code == EXIT_INTERNAL and TOO_OFTEN in log.splitlines()[-1]:
+            return
+        if code not in (-signal.SIGKILL, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES):
             self.found.other.append(f"{name} ended with {code}: {log[-2000:]}")
 
     def _kill(self, name: str) -> None:
