@@ -1,6 +1,7 @@
 """The documentation of all columns in Markdown, generated from the schema."""
 
-from profiler.rendering.markdown_table import Align, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.monitored_schema import MONITORED_TABLES
 from profiler.storage.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column
 from profiler.storage.script_schema import SCRIPT_TABLES

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from profiler.command_line import as_command, print_line, print_text
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.rendering.markdown_table import Align, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.atomic import write_atomically
 
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,8 @@
 
 from profiler.config.option import Option
 from profiler.config.run_options import RUN_OPTIONS
-from profiler.rendering.markdown_table import Align, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import markdown_table
 
 _HEAD = """\
 # Run options

@@ -28,8 +28,8 @@ from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, Usag
 from profiler.domain.outcome import Outcome, Status
 from profiler.domain.trial import Backend, DistributedType, OffloadDevice, TrialSpec
 from profiler.domain.units import GIB
-from profiler.rendering.csv_table import as_csv
-from profiler.rendering.markdown_table import markdown_table
+from profiler.rendering.layouts.csv_table import as_csv
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.atomic import write_atomically
 from profiler.storage.records import RecordStore
 

@@ -30,7 +30,7 @@ from profiler.domain.trial import DistributedType, TrialSpec
 from profiler.domain.units import GIB
 from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.theme import CATEGORY_COLOURS, INK, SOFT_INK, in_theme
-from profiler.rendering.markdown_table import markdown_table
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.atomic import write_atomically
 from profiler.sweep.command import read_command
 from profiler.sweep.composition import compose

@@ -24,8 +24,8 @@ from profiler.config.verl_config import read_verl
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import as_gib
-from profiler.rendering.csv_table import as_csv
-from profiler.rendering.markdown_table import markdown_table
+from profiler.rendering.layouts.csv_table import as_csv
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.atomic import write_atomically
 
 GRID = "verl_tuning"

@@ -14,8 +14,8 @@ from profiler.command_line import as_command, print_line
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.plain_text import plain
 from profiler.estimate.main import main as estimate
-from profiler.rendering.progress import SweepProgress
-from profiler.rendering.terminal_console import TerminalConsole
+from profiler.rendering.layouts.terminal import TerminalConsole
+from profiler.rendering.live.progress import SweepProgress
 from profiler.replay.main import main as replay
 from profiler.report import main as report
 

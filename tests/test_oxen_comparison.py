@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from profiler.domain.units import GIB
-from profiler.rendering.markdown_table import Align, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.published import read_published
 
 FOLDER = Path(__file__).parents[1] / "results" / "reference" / "oxen_2025"

@@ -132,8 +132,8 @@ def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:
 def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settings) -> None:
     """Simulate each trial in a separate process at low priority; skip stored ones."""
     from profiler.execution import run_trials, stored_answer
-    from profiler.rendering.progress import SweepProgress
-    from profiler.rendering.terminal_console import TerminalConsole
+    from profiler.rendering.layouts.terminal import TerminalConsole
+    from profiler.rendering.live.progress import SweepProgress
 
     # Workers inherit the priority.
     os.nice(_NICENESS)
@@ -146,9 +146,9 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settin
 
 def _write_results(settings: Settings, records: Sequence[TrialRecord], *, sampled: int) -> None:
     """Write rows, page and figure of the answered trials."""
+    from maintenance.accuracy.page import accuracy_page
     from maintenance.accuracy.rows import prediction_frame
     from profiler.analysis.predictors import phase_errors, predictor_errors, worst_rows
-    from profiler.rendering.accuracy_page import accuracy_page
     from profiler.rendering.figures.files import as_png
     from profiler.rendering.figures.predictors import predictors_figure
 

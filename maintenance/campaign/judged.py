@@ -6,7 +6,7 @@ from pathlib import Path
 from maintenance.campaign.simulated import grid_folders
 from profiler.analysis.acceptance import Pair, pairs, thresholds
 from profiler.domain.units import gib_text
-from profiler.rendering.wording import threshold_text
+from profiler.rendering.sweep.words import threshold_text
 from profiler.storage.tables import read_tables, table_path
 
 

@@ -66,8 +66,8 @@ def _record(spec: TrialSpec, uuid: str) -> Measured:
 
 def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, versions: Versions) -> None:
     from profiler.execution import run_trials
-    from profiler.rendering.progress import SweepProgress
-    from profiler.rendering.terminal_console import TerminalConsole
+    from profiler.rendering.layouts.terminal import TerminalConsole
+    from profiler.rendering.live.progress import SweepProgress
 
     if not plan:
         return

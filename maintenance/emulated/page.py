@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from maintenance.emulated.differences import Difference, OppositeEnd, of_whole_trials
-from profiler.rendering.markdown_table import Align, escaped, markdown_table
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import escaped, markdown_table
 
 OPEN = "open"
 """In the place of a cause that is not known."""

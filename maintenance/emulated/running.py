@@ -115,8 +115,8 @@ def run_side(trials: Sequence[PlannedTrial], side: Side, *, store: RecordStore, 
     """Run each trial in a process of its own, in the environment of its side."""
     from profiler.execution import run_trials
     from profiler.execution.job import TRIAL_WORKER
-    from profiler.rendering.progress import SweepProgress
-    from profiler.rendering.terminal_console import TerminalConsole
+    from profiler.rendering.layouts.terminal import TerminalConsole
+    from profiler.rendering.live.progress import SweepProgress
 
     with SweepProgress(SweepTally(trials), console=TerminalConsole()) as observer:
         run_trials(

@@ -16,7 +16,7 @@ from profiler.domain.engine import Engine
 from profiler.domain.extras import missing
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.trial import PlannedTrial
-from profiler.execution import run_trials
+from profiler.execution import OpenTrials, run_trials
 from profiler.storage.records import RecordStore
 from profiler.storage.trial_files import RECORDS
 from profiler.storage.trial_store import TrialStore
@@ -170,10 +170,7 @@ def _run_placed(plan: Sequence[PlannedTrial], options: RunOptions, store: TrialS
             plan=plan,
             kind_of=lambda _: SlotKind(),
             slots=cluster.slots(jobs=options.jobs, versions=versions),
-            options=options,
-            store=store,
-            versions=versions,
-            observer=watch,
+            trials=OpenTrials(options=options, store=store, versions=versions, observer=watch),
             program=PROGRAM,
         ).run()
     finally:

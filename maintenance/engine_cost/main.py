@@ -13,7 +13,7 @@ from profiler.command_line import as_command, print_error, print_line, print_tex
 from profiler.config.reading import FieldReader
 from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.rendering.text_table import text_table
+from profiler.rendering.layouts.plain_text import text_table
 
 _DEFAULTS: Mapping[str, object] = {"engine": None, "trials": 1_000, "jobs": "1,2,4", "nodes": "1,2"}
 _MOST_JOBS = 1_000

@@ -25,7 +25,7 @@ from profiler.domain.builtin_models import VISION_MODELS
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import TrialSpec
-from profiler.rendering.csv_table import as_csv
+from profiler.rendering.layouts.csv_table import as_csv
 from profiler.storage.atomic import write_atomically
 
 ROWS, NAME = "rows.csv", "vision"

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from maintenance.error_cells import ERROR_COLUMNS, error_cells
-from profiler.rendering.markdown_table import markdown_table
+from profiler.rendering.layouts.markdown import markdown_table
 
 PAGE = "README.md"
 

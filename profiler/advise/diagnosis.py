@@ -19,8 +19,8 @@ from profiler.config.trl_behaviours import LAST_WITH_LOGITS
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import Logprobs, TrialSpec
 from profiler.domain.units import gib_text
-from profiler.rendering.advice_text import Advice
-from profiler.rendering.refusal_text import RefusalAnswer
+from profiler.rendering.answers.advice import Advice
+from profiler.rendering.answers.refusal import RefusalAnswer
 
 _MOST_REQUESTS = 4
 """Most simulated requests that are named."""

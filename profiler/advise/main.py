@@ -40,8 +40,8 @@ from profiler.estimate.inputs import (
 )
 from profiler.estimate.reward_models import with_reward_models
 from profiler.estimate.trial import parsed_trial
-from profiler.rendering.advice_text import Advice, AdvisedStep, advice_json, advice_object, advice_text
-from profiler.rendering.solve_table import leaves_free
+from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_json, advice_object, advice_text
+from profiler.rendering.answers.solve import leaves_free
 from profiler.storage.foreign_files import expanded, read_bytes, reason
 from profiler.storage.model_config import load_model_config
 

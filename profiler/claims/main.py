@@ -20,12 +20,14 @@ from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
 from profiler.domain.outcome import Status
 from profiler.domain.units import MIB
-from profiler.rendering.claims_page import claims_html, claims_markdown
-from profiler.rendering.claims_table import claims_json, claims_table
+from profiler.rendering.claims.page import claims_page
+from profiler.rendering.claims.table import claims_json, claims_table
+from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.claims import claims_figure
 from profiler.rendering.figures.files import as_png, as_svg
-from profiler.rendering.pages import FIGURES, RenderedFigure
-from profiler.storage.atomic import write_atomically
+from profiler.rendering.layouts.html import html
+from profiler.rendering.layouts.markdown import markdown
+from profiler.storage.atomic import write_atomically, write_parts_atomically
 from profiler.storage.folder_faults import writable_faults
 from profiler.storage.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.storage.published import read_counted, read_looked_up, read_published, read_published_claims
@@ -193,8 +195,9 @@ def write_pages(folder: Path, judged: Sequence[Judged]) -> Path:
     folder.joinpath(FIGURES).mkdir(parents=True, exist_ok=True)
     write_atomically(folder / FIGURES / f"{GRID}.png", figure.png)
     write_atomically(folder / FIGURES / f"{GRID}.svg", figure.svg)
-    write_atomically(folder / PAGE, claims_html(judged, figure).encode())
-    write_atomically(folder / MARKDOWN, claims_markdown(judged, figure).encode())
+    page = claims_page(judged, figure)
+    write_parts_atomically(folder / PAGE, html(page))
+    write_atomically(folder / MARKDOWN, markdown(page).encode())
     return folder / MARKDOWN
 
 

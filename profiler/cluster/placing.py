@@ -8,25 +8,14 @@ from pathlib import PurePosixPath
 
 from profiler.cluster.remote import RemoteResult, RemoteTask, record_name
 from profiler.cluster.slots import Ended, KindOf, SlotKind, Slots
-from profiler.config.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict, Versions
-from profiler.domain.trial import Backend, PlannedTrial
-from profiler.execution import (
-    MAX_FAILURES_IN_A_ROW,
-    Pruning,
-    SweepObserver,
-    TooManyFailuresError,
-    WorkerProgram,
-    stored_answer,
-    too_many_failures,
-)
+from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
+from profiler.domain.trial import PlannedTrial
+from profiler.execution import Claim, NotTaken, OpenTrials, WorkerProgram
 from profiler.execution.job import TRIAL_WORKER
 from profiler.execution.pending import Pending
 from profiler.storage.atomic import write_atomically
-from profiler.storage.records import Held
 from profiler.storage.trial_files import RECORDS, trial_file
-from profiler.storage.trial_store import TrialStore
 
 WAIT_S = 0.5
 """How long to wait for the end of a task before looking for new slots."""
@@ -47,14 +36,6 @@ class NoSlotError(ProfilerError):
     exit_code = EXIT_INTERNAL
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Placed:
-    """A trial that runs on a slot, and the claim on it."""
-
-    trial: PlannedTrial
-    held: Held
-
-
 @dataclass(kw_only=True)
 class PlacedSweep:
     """The trials of a plan on the slots of an engine."""
@@ -62,18 +43,11 @@ class PlacedSweep:
     plan: Sequence[PlannedTrial]
     kind_of: KindOf
     slots: Slots
-    options: RunOptions
-    store: TrialStore
-    versions: Versions
-    observer: SweepObserver
-    pruning: Pruning | None = None
+    trials: OpenTrials
     program: WorkerProgram = TRIAL_WORKER
     _pending: dict[SlotKind, Pending] = field(default_factory=dict, init=False)
-    _running: dict[Hashable, list[_Placed]] = field(default_factory=dict, init=False)
+    _running: dict[Hashable, list[Claim]] = field(default_factory=dict, init=False)
     _losses: dict[str, int] = field(default_factory=dict, init=False)
-    _failures_in_a_row: int = field(default=0, init=False)
-    _announced: set[str] = field(default_factory=set, init=False)
-    """Reasons to wait that the observer has heard."""
 
     def run(self) -> tuple[str, ...]:
         """Run all trials; afterwards each has a record. Return sentences about lost and retired slots.
@@ -91,18 +65,18 @@ class PlacedSweep:
                 if free or self._running:
                     last_slot_s = time.monotonic()
                 elif time.monotonic() - last_slot_s > ANNOUNCE_S:
-                    self._announce("Waiting for a slot: the cluster has none that is free.")
+                    self.trials.announce("Waiting for a slot: the cluster has none that is free.")
                 if time.monotonic() - last_slot_s > NO_SLOT_S:
                     raise NoSlotError(f"{_trials(waiting)} not run: there was no slot for {NO_SLOT_S:g} s.")
                 self._fill(free)
-                self.observer.machines(self.slots.machines())
+                self.trials.observer.machines(self.slots.machines())
                 for ended in self.slots.wait(most_s=WAIT_S):
                     self._conclude(ended)
         finally:
             self.slots.close()
-            for placed in (each for group in self._running.values() for each in group):
+            for claim in (each for group in self._running.values() for each in group):
                 with suppress(ProfilerError):
-                    placed.held.release()
+                    claim.lock.release()
         return (*self._repeated(), *self.slots.notes)
 
     def _waiting(self) -> dict[SlotKind, int]:
@@ -118,14 +92,9 @@ class PlacedSweep:
             if group:
                 self._start(slot, group)
         if free and not self._running and self._waiting():
-            self._announce("Waiting for trials that another sweep runs in this folder.")
+            self.trials.announce("Waiting for trials that another sweep runs in this folder.")
 
-    def _announce(self, reason: str) -> None:
-        if reason not in self._announced:
-            self._announced.add(reason)
-            self.observer.waiting(reason)
-
-    def _next(self, pending: Pending) -> list[_Placed]:
+    def _next(self, pending: Pending) -> list[Claim]:
         """Claim the next trial, with those that its run answers; none if all are answered or claimed by others.
 
         A trial of another sweep goes to the back.
@@ -134,49 +103,21 @@ class PlacedSweep:
             if not pending:
                 break
             trial = pending.popleft()
-            if self.store.is_news(trial.trial_id) and self._settle(trial):
-                continue
-            held = self.store.claim(trial.trial_id, wait=False)
-            if held is None:
+            claim = self.trials.take(trial)
+            if isinstance(claim, Claim):
+                return [claim, *self.trials.take_siblings(trial, pending)]
+            if claim is NotTaken.ELSEWHERE:
                 pending.append(trial)
-            elif self._settle(trial):
-                held.release()
-            else:
-                return [_Placed(trial=trial, held=held), *self._claim_siblings(trial, pending)]
         return []
 
-    def _claim_siblings(self, trial: PlannedTrial, pending: Pending) -> list[_Placed]:
-        found: list[_Placed] = []
-        for sibling in pending.siblings(trial):
-            held = self.store.claim(sibling.trial_id, wait=False)
-            if held is None:
-                continue
-            pending.remove(sibling)
-            if self._settle(sibling):
-                held.release()
-            else:
-                found.append(_Placed(trial=sibling, held=held))
-        return found
-
-    def _settle(self, trial: PlannedTrial) -> bool:
-        """Settle a trial without a run if a stored record or the outcome of another trial answers it."""
-        record = stored_answer(trial.trial_id, store=self.store, options=self.options)
-        if record is None:
-            pruning = self.pruning if trial.spec.backend is Backend.CUDA else None
-            outcome = pruning.implied(trial) if pruning is not None else None
-            if outcome is None:
-                return False
-            record = self._write_outcome(trial, outcome)
-        self._report(trial, record)
-        return True
-
-    def _start(self, slot: Hashable, group: list[_Placed]) -> None:
+    def _start(self, slot: Hashable, group: list[Claim]) -> None:
         self._running[slot] = group
-        trials = tuple(placed.trial for placed in group)
+        trials = tuple(claim.trial for claim in group)
         self.slots.run(
-            slot, RemoteTask(trials=trials, versions=self.versions, options=self.options, program=self.program)
+            slot,
+            RemoteTask(trials=trials, versions=self.trials.versions, options=self.trials.options, program=self.program),
         )
-        self.observer.started(trials[0])
+        self.trials.observer.started(trials[0])
 
     # ---- ending ------------------------------------------------------------------------------------------------------
 
@@ -184,82 +125,69 @@ class PlacedSweep:
         """Store what a slot sent back, or put its trials back."""
         group = self._running.pop(ended.slot)
         if ended.result is None:
-            self.observer.lost(group[0].trial)
-            for placed in reversed(group):
-                self._run_again(placed, ended.reason)
+            self.trials.observer.lost(group[0].trial)
+            for claim in reversed(group):
+                self._run_again(claim, ended.reason)
             return
         self._write_files(group, ended.result)
-        for placed in reversed(group):
-            self._conclude_trial(placed, ended.result)
+        for claim in reversed(group):
+            self._conclude_trial(claim, ended.result)
         if not ended.result.problem:
             return
         if ended.result.is_everywhere:
             raise NoSlotError(ended.result.problem)
         self.slots.retire(ended.slot, ended.result.problem)
 
-    def _conclude_trial(self, placed: _Placed, result: RemoteResult) -> None:
+    def _conclude_trial(self, claim: Claim, result: RemoteResult) -> None:
         """Report the record that a slot sent back; without one the trial runs again."""
-        record = self.store.find(placed.trial.trial_id) if record_name(placed.trial) in result.files else None
+        record = self.trials.store.find(claim.trial.trial_id) if record_name(claim.trial) in result.files else None
         if record is None:
-            self._run_again(placed, result.problem)
+            self._run_again(claim, result.problem)
             return
         record = self._with_own_paths(record, result.folder)
-        placed.held.release()
-        self._report(placed.trial, record)
+        claim.lock.release()
+        self.trials.report(claim.trial, record)
         self._count_failures(record)
 
     def _with_own_paths(self, record: TrialRecord, folder: str) -> TrialRecord:
         """Return a record whose message names files here; it is stored again if it named those of a slot."""
         verdict = record.outcome.verdict
-        own = str(self.store.path(record.trial_id).parents[1])
+        own = str(self.trials.store.path(record.trial_id).parents[1])
         message = verdict.message.replace(folder, own) if folder else verdict.message
         if message == verdict.message:
             return record
         found = replace(record, outcome=replace(record.outcome, verdict=replace(verdict, message=message)))
-        self.store.write(found)
+        self.trials.store.write(found)
         return found
 
-    def _write_files(self, group: Sequence[_Placed], result: RemoteResult) -> None:
+    def _write_files(self, group: Sequence[Claim], result: RemoteResult) -> None:
         """Write what a slot sent back where a worker of this machine would have written it; records last.
 
         Only files of the trials that were sent there.
         """
-        trial_ids = {placed.trial.trial_id for placed in group}
-        folder = self.store.path(group[0].trial.trial_id).parents[1]
+        trial_ids = {claim.trial.trial_id for claim in group}
+        folder = self.trials.store.path(group[0].trial.trial_id).parents[1]
         files = {name: file for name in result.files if (file := trial_file(name)) and file.trial_id in trial_ids}
         for name in sorted(files, key=lambda name: (files[name].folder == RECORDS, name)):
             write_atomically(folder / PurePosixPath(name), result.files[name])
 
-    def _run_again(self, placed: _Placed, reason: str) -> None:
+    def _run_again(self, claim: Claim, reason: str) -> None:
         """Put the trial of a lost slot back, or record that every slot was lost with it."""
-        trial = placed.trial
+        trial = claim.trial
         self._losses[trial.trial_id] = self._losses.get(trial.trial_id, 0) + 1
         if self._losses[trial.trial_id] < MOST_LOSSES:
-            placed.held.release()
+            claim.lock.release()
             self._pending[self.kind_of(trial.spec)].appendleft(trial)
             return
         message = f"Its slot was lost, or sent no record, {MOST_LOSSES} times. {reason}".rstrip()
-        record = self._write_outcome(trial, Outcome(verdict=Verdict(status=Status.KILLED, message=message)))
-        placed.held.release()
-        self._report(trial, record)
+        record = self.trials.store_outcome(trial, Outcome(verdict=Verdict(status=Status.KILLED, message=message)))
+        claim.lock.release()
+        self.trials.report(trial, record)
         self._count_failures(record)
 
-    def _write_outcome(self, trial: PlannedTrial, outcome: Outcome) -> TrialRecord:
-        """Store an outcome that no worker wrote, and return its record."""
-        record = TrialRecord.of(trial, versions=self.versions, outcome=outcome)
-        self.store.write(record)
-        return record
-
-    def _report(self, trial: PlannedTrial, record: TrialRecord) -> None:
-        self.observer.finished(trial, record)
-        if self.pruning is not None:
-            self.pruning.learn([record])
-
     def _count_failures(self, record: TrialRecord) -> None:
-        self._failures_in_a_row = 0 if record.outcome.status.answered else self._failures_in_a_row + 1
-        if self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
-            left = sum(self._waiting().values()) + sum(map(len, self._running.values()))
-            raise TooManyFailuresError(too_many_failures(record, left))
+        left = sum(self._waiting().values()) + sum(map(len, self._running.values()))
+        self.trials.count_failures(record, left=left)
 
     def _repeated(self) -> list[str]:
         if not (times := sum(self._losses.values())):

@@ -26,10 +26,10 @@ from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_loo
 from profiler.estimate.reward_models import with_reward_models
 from profiler.estimate.trial import notes_of_all, parsed_trial
 from profiler.estimate.verl import verl_answer
-from profiler.rendering.card_list import card_list, card_list_json
-from profiler.rendering.estimate_grid import grid_json, grid_table
-from profiler.rendering.estimate_json import estimate_json
-from profiler.rendering.estimate_table import WIDTH, estimate_table
+from profiler.rendering.estimate.card_list import card_list, card_list_json
+from profiler.rendering.estimate.grid import grid_json, grid_table
+from profiler.rendering.estimate.table import estimate_json, estimate_table
+from profiler.rendering.layouts.plain_text import WIDTH
 from profiler.storage.model_config import load_model_config
 from profiler.storage.price_file import load_prices, unknown_cards_line
 

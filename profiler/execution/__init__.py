@@ -7,27 +7,26 @@ that left no record runs again.
 """
 
 from profiler.execution.child import EndOfSweepError
+from profiler.execution.claim import Claim
 from profiler.execution.decision import stored_answer
 from profiler.execution.gpus import GpuPool, GpuUnusableError
 from profiler.execution.heartbeat import beat
 from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import Place, SweepObserver, WorkerJob, WorkerProgram
+from profiler.execution.open_trials import NotTaken, OpenTrials, TooManyFailuresError
 from profiler.execution.pruning import Pruning
 from profiler.execution.runner import run_trials
-from profiler.execution.running import (
-    MAX_FAILURES_IN_A_ROW,
-    TooManyFailuresError,
-    UnfitWorkersError,
-    too_many_failures,
-)
+from profiler.execution.running import UnfitWorkersError
 
 __all__ = [
-    "MAX_FAILURES_IN_A_ROW",
+    "Claim",
     "EndOfSweepError",
     "GpuPool",
     "GpuUnusableError",
     "Interpreter",
     "InterpreterOf",
+    "NotTaken",
+    "OpenTrials",
     "Place",
     "Pruning",
     "SweepObserver",
@@ -38,5 +37,4 @@ __all__ = [
     "beat",
     "run_trials",
     "stored_answer",
-    "too_many_failures",
 ]

@@ -9,6 +9,7 @@ from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.gpus import GpuPool
 from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
+from profiler.execution.open_trials import OpenTrials
 from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
@@ -58,12 +59,8 @@ def run_trials(
         warm = WarmProcess(program, jobs=jobs, warm_up_s=options.warm_up_s, interpreter=interpreter)
         sweep = RunningSweep(
             pending=Pending(trials),
-            options=options,
-            store=store,
-            versions=versions,
-            observer=observer,
+            trials=OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning),
             gpus=gpus,
-            pruning=pruning,
             warm=warm,
         )
         warm.start()

@@ -8,37 +8,25 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import NoReturn, Self
 
-from profiler.config.run_options import RunOptions
-from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES, ProfilerError
-from profiler.domain.outcome import Status, TrialRecord, Versions
+from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
+from profiler.domain.outcome import Status, TrialRecord
 from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.child import EXIT_END_OF_SWEEP
-from profiler.execution.claim import Claim, claim_of
-from profiler.execution.decision import stored_answer
+from profiler.execution.claim import Claim
 from profiler.execution.gpus import GpuPool, GpuSlot, GpuUnusableError
 from profiler.execution.heartbeat import Heartbeat
 from profiler.execution.host_memory import oom_kills
-from profiler.execution.job import Place, SweepObserver, WorkerJob
+from profiler.execution.job import Place, WorkerJob
+from profiler.execution.open_trials import NotTaken, OpenTrials
 from profiler.execution.pending import Pending
 from profiler.execution.postponed import postponed_signals
-from profiler.execution.pruning import Pruning
 from profiler.execution.verdict import last_lines
 from profiler.execution.warm import WarmProcess
 from profiler.execution.worker_process import WorkerProcess
 from profiler.execution.worker_record import WorkerRecords
-from profiler.storage.records import Held
-from profiler.storage.trial_store import TrialStore
-
-MAX_FAILURES_IN_A_ROW = 5
 
 POLL_S = 0.5
 """How often an unavailable GPU is asked for again."""
-
-
-class TooManyFailuresError(ProfilerError):
-    """Trial after trial fails: the cause is not in the trials."""
-
-    exit_code = EXIT_TOO_MANY_FAILURES
 
 
 class UnfitWorkersError(ProfilerError):
@@ -52,24 +40,17 @@ class RunningSweep:
     """The state of one call of `run_trials`. Leaving it as a context ends all workers."""
 
     pending: Pending
-    options: RunOptions
-    store: TrialStore
-    versions: Versions
-    observer: SweepObserver
+    trials: OpenTrials
     gpus: GpuPool | None
-    pruning: Pruning | None
     warm: WarmProcess
     running: list[WorkerProcess] = field(default_factory=list, init=False)
-    failures_in_a_row: int = field(default=0, init=False)
     unplaced: list[PlannedTrial] = field(default_factory=list, init=False)
     """Trials for which no GPU is left."""
     waits_for_gpu: bool = field(default=False, init=False)
-    _announced: set[str] = field(default_factory=set, init=False)
-    """Reasons to wait that the observer has heard."""
 
     @property
     def _records(self) -> WorkerRecords:
-        return WorkerRecords(store=self.store, versions=self.versions, options=self.options)
+        return WorkerRecords(trials=self.trials)
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +118,7 @@ class RunningSweep:
         if self.pending and not self.running:
             trial = self.pending.popleft()
             if not self.waits_for_gpu:
-                self._announce(
+                self.trials.announce(
                     f"Waiting for {trial.label} of {trial.spec.model}: another sweep runs it in this folder."
                 )
             if not self._try_to_start(trial, wait_for_lock=not self.waits_for_gpu):
@@ -148,55 +129,26 @@ class RunningSweep:
         """Start a trial, or settle it without a run; return False if it has to wait."""
         if self.waits_for_gpu and trial.spec.backend is Backend.CUDA:
             return False  # the trial before it got none either
-        if self.store.is_news(trial.trial_id) and self._settle(trial):
-            return True
-        lock = self.store.claim(trial.trial_id, wait=wait_for_lock)
-        if lock is None:
-            return False
-        if self._settle(trial):
-            lock.release()
-            return True
+        claim = self.trials.take(trial, wait=wait_for_lock)
+        if not isinstance(claim, Claim):
+            return claim is NotTaken.SETTLED
         gpus = self.gpus if trial.spec.backend is Backend.CUDA else None
         slots = gpus.take_together(trial.spec.num_processes) if gpus is not None else ()
         if gpus is not None and not slots:
-            lock.release()
+            claim.lock.release()
             if gpus.usable < trial.spec.num_processes:
                 self.unplaced.append(trial)
                 return True
             self.waits_for_gpu = True
             for reason in gpus.waits:
-                self._announce(reason)
+                self.trials.announce(reason)
             return False
-        self._start(trial, lock, slots)
+        self._start(claim, slots)
         return True
 
-    def _announce(self, reason: str) -> None:
-        if reason not in self._announced:
-            self._announced.add(reason)
-            self.observer.waiting(reason)
-
-    def _settle(self, trial: PlannedTrial) -> bool:
-        """Settle a trial without a run if a stored record or the outcome of another trial answers it."""
-        record = stored_answer(trial.trial_id, store=self.store, options=self.options)
-        if record is None:
-            pruning = self.pruning if trial.spec.backend is Backend.CUDA else None
-            outcome = pruning.implied(trial) if pruning is not None else None
-            if outcome is None:
-                return False
-            record = self._records.store_outcome(trial, outcome)
-        self._report(trial, record)
-        return True
-
-    def _report(self, trial: PlannedTrial, record: TrialRecord) -> None:
-        """Pass a record on to the observer and to pruning."""
-        self.observer.finished(trial, record)
-        if self.pruning is not None:
-            self.pruning.learn([record])
-
-    def _start(self, trial: PlannedTrial, lock: Held, slots: Sequence[GpuSlot]) -> None:
-        self.store.remove_partial(trial.trial_id)
-        claim = claim_of(trial, lock, self.store.path(trial.trial_id))
-        siblings = self._claim_siblings(trial)
+    def _start(self, claim: Claim, slots: Sequence[GpuSlot]) -> None:
+        self.trials.store.remove_partial(claim.trial.trial_id)
+        siblings = self.trials.take_siblings(claim.trial, self.pending)
         job = self._job(claim, siblings, slots)
         with ExitStack() as undo:
             for held in (claim, *siblings):
@@ -217,44 +169,26 @@ class RunningSweep:
                                 process,
                                 claim=claim,
                                 siblings=siblings,
-                                options=self.options,
+                                options=self.trials.options,
                                 heartbeat=heartbeat,
                                 slots=slots,
                                 oom_kills_before=kills_before,
                             )
                         )
                         undo.pop_all()
-        self.observer.started(trial)
+        self.trials.observer.started(claim.trial)
 
     def _job(self, claim: Claim, siblings: Sequence[Claim], slots: Sequence[GpuSlot]) -> WorkerJob:
         return WorkerJob(
             trial=claim.trial,
-            versions=self.versions,
+            versions=self.trials.versions,
             store_folder=str(claim.record_path.parents[1]),
             stderr_path=str(claim.stderr_path),
-            options=self.options,
+            options=self.trials.options,
             siblings=tuple(sibling.trial for sibling in siblings),
             place=Place(gpu_uuids=tuple(slot.uuid for slot in slots)),
             heartbeat_path=str(claim.heartbeat_path),
         )
-
-    def _claim_siblings(self, trial: PlannedTrial) -> list[Claim]:
-        """Take the trials that the same run answers out of the queue, except those of other sweeps.
-
-        A sibling that is answered meanwhile, by another sweep in the folder, is settled.
-        """
-        found: list[Claim] = []
-        for other in self.pending.siblings(trial):
-            path = self.store.path(other.trial_id)
-            lock = self.store.claim(other.trial_id, wait=False)
-            if lock is None:
-                continue
-            self.pending.remove(other)
-            if self._settle(other):
-                lock.release()
-            else:
-                found.append(claim_of(other, lock, path))
-        return found
 
     # ---- ending ------------------------------------------------------------------------------------------------------
 
@@ -277,21 +211,14 @@ class RunningSweep:
         if faults:
             # The trial is not to blame: it runs on other GPUs, if enough are left.
             self.pending.append(worker.trial)
-            self.observer.lost(worker.trial)
+            self.trials.observer.lost(worker.trial)
             return
-        self._report(worker.trial, record)
+        self.trials.report(worker.trial, record)
         for sibling in reversed(worker.siblings):
             self._conclude_sibling(sibling)
-        self._count_failures(worker, record)
-
-    def _count_failures(self, worker: WorkerProcess, record: TrialRecord) -> None:
         if record.outcome.status.answered:
             worker.stderr_path.unlink(missing_ok=True)
-            self.failures_in_a_row = 0
-            return
-        self.failures_in_a_row += 1
-        if self.failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
-            raise TooManyFailuresError(too_many_failures(record, len(self.pending) + len(self.running)))
+        self.trials.count_failures(record, left=len(self.pending) + len(self.running))
 
     def _end_sweep(self, worker: WorkerProcess) -> NoReturn:
         """Raise the cause that this worker reported, because every other worker would meet it too."""
@@ -317,7 +244,7 @@ class RunningSweep:
         self._clean_up(worker)
         for claim in reversed(worker.claims):
             self.pending.appendleft(claim.trial)
-        self.observer.lost(worker.trial)
+        self.trials.observer.lost(worker.trial)
 
     def _conclude_sibling(self, sibling: Claim) -> None:
         """Report the record that the worker left for a sibling; without a record the sibling runs by itself."""
@@ -325,7 +252,7 @@ class RunningSweep:
         if record is None:
             self.pending.appendleft(sibling.trial)
         else:
-            self.observer.finished(sibling.trial, record)
+            self.trials.observer.finished(sibling.trial, record)
 
     def _gpu_faults(self, worker: WorkerProcess) -> dict[str, str]:
         """Return what happened to each of the worker's GPUs that is not sound, by UUID."""
@@ -347,18 +274,8 @@ class RunningSweep:
         """Leave nothing of an ended worker: no process, no partial file, no lock."""
         worker.kill_group()
         for claim in worker.claims:
-            self.store.remove_partial(claim.trial.trial_id)
+            self.trials.store.remove_partial(claim.trial.trial_id)
         worker.clean_up()
-
-
-def too_many_failures(last: TrialRecord, left: int) -> str:
-    """Return the sentence of a `TooManyFailuresError` after the record `last`, with `left` trials unfinished."""
-    lines = last.outcome.message.splitlines() or ["no message"]
-    return (
-        f"Stopped: {MAX_FAILURES_IN_A_ROW} trials in a row ended without an answer, and {left} were not run or "
-        f"not finished. The last one, {last.label} of {last.spec.model}, ended as {last.outcome.status}: "
-        f"{' '.join(dict.fromkeys((lines[0], lines[-1])))}"
-    )
 
 
 def _pool_of(gpus: GpuPool | None) -> GpuPool:

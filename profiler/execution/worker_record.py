@@ -2,27 +2,23 @@
 
 from dataclasses import dataclass, replace
 
-from profiler.config.run_options import RunOptions
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Versions
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.outcome import Outcome, Status, TrialRecord
 from profiler.execution.claim import Claim
 from profiler.execution.host_memory import oom_kills
+from profiler.execution.open_trials import OpenTrials
 from profiler.execution.verdict import judge
 from profiler.execution.worker_process import WorkerProcess
-from profiler.storage.trial_store import TrialStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRecords:
     """Reads the records of ended workers, and writes those that workers did not leave."""
 
-    store: TrialStore
-    versions: Versions
-    options: RunOptions
+    trials: OpenTrials
 
     def written(self, claim: Claim) -> TrialRecord | None:
         """Return the record that a worker wrote for a trial during this run."""
-        return self.store.find(claim.trial.trial_id) if claim.has_new_record else None
+        return self.trials.store.find(claim.trial.trial_id) if claim.has_new_record else None
 
     def final(self, worker: WorkerProcess, gpu_fault: str) -> TrialRecord:
         """Return the record of an ended worker, after storing it if necessary. A fault of the GPU overrides it."""
@@ -33,22 +29,16 @@ class WorkerRecords:
         if gpu_fault:
             verdict = replace(outcome.verdict, status=Status.DEVICE_FAULT, message=f"The GPU broke: {gpu_fault}.")
             outcome = replace(outcome, verdict=verdict)
-        return self.store_outcome(worker.trial, outcome)
-
-    def store_outcome(self, trial: PlannedTrial, outcome: Outcome) -> TrialRecord:
-        """Store an outcome that no worker wrote, and return its record."""
-        record = TrialRecord.of(trial, versions=self.versions, outcome=outcome)
-        self.store.write(record)
-        return record
+        return self.trials.store_outcome(worker.trial, outcome)
 
     def _judged(self, worker: WorkerProcess) -> Outcome:
         outcome = judge(
             exit_code=worker.exit_code,
             timed_out=worker.timed_out,
-            timeout_s=self.options.timeout_s,
+            timeout_s=self.trials.options.timeout_s,
             wall_s=worker.elapsed_s,
             stderr_path=worker.stderr_path,
-            stalled_s=self.options.stall_s if worker.stalled else None,
+            stalled_s=self.trials.options.stall_s if worker.stalled else None,
             oom_killed=_oom_killer_was_active(worker),
         )
         gpu_s = worker.elapsed_s * len(worker.slots) if worker.slots else None

@@ -19,8 +19,8 @@ from profiler.measurement.driver.nvml import Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.monitor.options import MonitorOptions
-from profiler.rendering.gpu_panel import gpu_panel, gpus_content
-from profiler.rendering.terminal_console import TerminalConsole
+from profiler.rendering.layouts.terminal import TerminalConsole
+from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content
 from profiler.storage.live_counters import live_folder, published
 
 _MOST_SHARES = 1000

@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 
 from profiler.analysis.monitored import Course, MonitoredLines, monitored_lines
 from profiler.domain.monitored import MonitoredRun
+from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.files import rendered
-from profiler.rendering.figures.script_phases import script_phases_figure
-from profiler.rendering.figures.timeline import gpu_timeline_figure, host_timeline_figure, steps_figure
-from profiler.rendering.monitored_page import monitored_html, monitored_markdown
-from profiler.rendering.monitored_words import monitored_sentences, monitored_title
-from profiler.rendering.pages import FIGURES, RenderedFigure
-from profiler.storage.atomic import remove_abandoned, write_atomically
+from profiler.rendering.figures.runs.script_phases import script_phases_figure
+from profiler.rendering.figures.runs.timeline import gpu_timeline_figure, host_timeline_figure, steps_figure
+from profiler.rendering.layouts.html import html
+from profiler.rendering.layouts.markdown import markdown
+from profiler.rendering.runs.monitored import monitored_page, monitored_sentences, monitored_title
+from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.monitored_records import MonitoredStore
 from profiler.storage.monitored_samples import GPU_SAMPLES, HOST_SAMPLES, read_time_series
 from profiler.storage.monitored_tables import write_monitored_tables
@@ -45,9 +46,9 @@ def write_report(folder: Path) -> tuple[str, ...]:
     figures = {
         run_id: tuple(figure for figure in own if isinstance(figure, RenderedFigure)) for run_id, own in made.items()
     }
-    name = folder.resolve().name
-    write_atomically(folder / MARKDOWN, monitored_markdown(name, runs, figures).encode())
-    write_atomically(folder / PAGE, monitored_html(name, runs, figures).encode())
+    page = monitored_page(folder.resolve().name, runs, figures)
+    write_atomically(folder / MARKDOWN, markdown(page).encode())
+    write_parts_atomically(folder / PAGE, html(page))
     return (*problems, *(problem for own in made.values() for problem in own if isinstance(problem, str)))
 
 

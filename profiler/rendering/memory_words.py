@@ -1,4 +1,4 @@
-"""Words for categories and sizes of memory. Apart from `wording`, so that an estimate does not import pandas."""
+"""Words for categories and sizes of memory. Apart from `sweep/words.py`, so that an estimate does not import pandas."""
 
 from profiler.domain.memory import Category
 from profiler.domain.units import as_gib

@@ -12,8 +12,8 @@ from profiler.analytical.sharded.verl_phases import Component, VerlEstimate
 from profiler.domain.memory import Origin
 from profiler.domain.units import gib_text
 from profiler.domain.verl import Strategy, VerlJob
+from profiler.rendering.layouts.plain_text import text_table
 from profiler.rendering.memory_words import gib_number
-from profiler.rendering.text_table import text_table
 
 TAG = "estimated, not yet measured"
 

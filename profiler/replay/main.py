@@ -13,8 +13,7 @@ from profiler.allocator.histories.history import read_history
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
-from profiler.rendering.replay_json import answer_mapping, replay_json
-from profiler.rendering.replay_table import replay_table
+from profiler.rendering.replay.table import answer_mapping, replay_json, replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, read_command
 from profiler.storage.atomic import write_atomically
 from profiler.storage.foreign_files import Kind, kind_of
@@ -138,7 +137,7 @@ def _figure_name(stem: str, number: int) -> str:
 def _draw(path: Path, name: str, found: Answer) -> None:
     # Imported here, because importing matplotlib takes longer than everything else.
     from profiler.rendering.figures.files import as_png, as_svg
-    from profiler.rendering.figures.replayed import replay_figure
+    from profiler.rendering.figures.runs.replayed import replay_figure
 
     figure = replay_figure(name, found)
     write_atomically(path, as_svg(figure) if path.suffix == ".svg" else as_png(figure))

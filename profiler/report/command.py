@@ -7,7 +7,7 @@ from profiler.config.command_words import as_pairs
 from profiler.config.reading import MAX_INCREASE, TextReader, read_increase, show
 from profiler.config.value_grammar import ValueTextError, read_values, unreadable
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
 
 FIGURES = "figures"
 

@@ -10,16 +10,18 @@ from profiler import __version__
 from profiler.analysis.frames import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.domain.errors import ProfilerError
-from profiler.rendering.csv_table import as_csv
-from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.document import FIGURES, PageOrigin, RenderedFigure
 from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
 from profiler.rendering.figures.files import rendered
-from profiler.rendering.html.page import html_page
-from profiler.rendering.latex import latex_tables
-from profiler.rendering.markdown import report_page
-from profiler.rendering.pages import FIGURES, PageOrigin, RenderedFigure, SectionFigures
-from profiler.rendering.rank_lines import rank_table
-from profiler.rendering.terminal import print_comparison
+from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.layouts.csv_table import as_csv
+from profiler.rendering.layouts.html import html
+from profiler.rendering.layouts.markdown import markdown
+from profiler.rendering.layouts.terminal import print_document
+from profiler.rendering.sweep.latex import latex_tables
+from profiler.rendering.sweep.page import SectionFigures, sweep_page
+from profiler.rendering.sweep.ranks import rank_table
+from profiler.rendering.sweep.summary import sweep_summary
 from profiler.report.estimated_limits import estimated_limits
 from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.published import read_published
@@ -66,13 +68,14 @@ def render_folder(
     ]
     ranks = rank_table([(each.record, each.allocated_bytes) for each in rank_peaks(folder)])
     table = comparison_frame(part.section for part in report.sections)
-    write_atomically(folder / MARKDOWN, report_page(report, figures, ranks).encode())
-    write_parts_atomically(folder / PAGE, html_page(report, figures, _origin(), ranks))
+    page = sweep_page(report, figures, origin=_origin(), ranks=ranks)
+    write_atomically(folder / MARKDOWN, markdown(page).encode())
+    write_parts_atomically(folder / PAGE, html(page))
     write_atomically(folder / TABLE, as_csv(table).encode())
     write_atomically(folder / LATEX, latex_tables(report).encode())
     # The terminal comes last: a reader such as `head` can close it, and the files have to be complete all the same.
     if console is not None:
-        print_comparison(report if trial_ids is None else only_trials(report, trial_ids), console)
+        print_document(sweep_summary(report if trial_ids is None else only_trials(report, trial_ids)), console)
         console.print()
         console.print(f"Report: {folder / PAGE}", highlight=False, markup=False, soft_wrap=True)
     broken = [sentence for each in figures for sentence in each.broken]

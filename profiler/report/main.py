@@ -12,10 +12,9 @@ from profiler.config.command_words import HELP_FLAGS
 from profiler.config.reading import MAX_INCREASE
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.labels import names_of
-from profiler.rendering.differences import print_differences
-from profiler.rendering.growth_summary import growth_summary
-from profiler.rendering.rank_lines import rank_lines
-from profiler.rendering.terminal_console import TerminalConsole
+from profiler.rendering.layouts.terminal import TerminalConsole, print_document
+from profiler.rendering.sweep.differences import differences_summary, growth_summary
+from profiler.rendering.sweep.ranks import rank_lines
 from profiler.report.command import read_command
 from profiler.report.drawing import render_folder
 from profiler.report.folders import USAGE, named_folders
@@ -77,7 +76,7 @@ def compare_folders(before: Path, after: Path, *, console: Console) -> None:
         UsageError: A table is missing or damaged.
     """
     found = compare_sweeps(read_tables(before).runs, read_tables(after).runs)
-    print_differences(found, console, names=names_of((before.resolve(), after.resolve())))
+    print_document(differences_summary(found, names=names_of((before.resolve(), after.resolve()))), console)
 
 
 _HELP = """\

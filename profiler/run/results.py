@@ -6,13 +6,14 @@ from pathlib import Path
 from profiler.analysis.scripts import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
 from profiler.domain.script import ScriptRecord
+from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.files import rendered
-from profiler.rendering.figures.script_phases import script_phases_figure
-from profiler.rendering.pages import FIGURES, RenderedFigure
-from profiler.rendering.script_page import script_html, script_markdown
-from profiler.rendering.script_table import script_table
-from profiler.rendering.script_words import run_title
-from profiler.storage.atomic import remove_abandoned, write_atomically
+from profiler.rendering.figures.runs.script_phases import script_phases_figure
+from profiler.rendering.layouts.html import html
+from profiler.rendering.layouts.markdown import markdown
+from profiler.rendering.runs.script import script_page, script_table
+from profiler.rendering.runs.script_words import run_title
+from profiler.storage.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.script_records import ScriptStore
 from profiler.storage.script_tables import write_script_tables
 
@@ -48,9 +49,9 @@ def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> tuple[str, ...
     runs = ordered_runs(records)
     made = {run.record.run_id: _draw(folder, run) for run in runs if run.outcome.peaks.allocated_bytes}
     figures = {run_id: figure for run_id, figure in made.items() if isinstance(figure, RenderedFigure)}
-    name = runs[0].script if runs else folder.name
-    write_atomically(folder / MARKDOWN, script_markdown(name, runs, figures).encode())
-    write_atomically(folder / PAGE, script_html(name, runs, figures).encode())
+    page = script_page(runs[0].script if runs else folder.name, runs, figures)
+    write_atomically(folder / MARKDOWN, markdown(page).encode())
+    write_parts_atomically(folder / PAGE, html(page))
     return tuple(problem for problem in made.values() if isinstance(problem, str))
 
 

@@ -11,7 +11,7 @@ from profiler.domain.keys import Kind, MemoryOrder
 from profiler.domain.trial import TRIAL_KEYS
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
-from profiler.rendering.figure_kinds import FigureKind
+from profiler.rendering.figures.kinds import FigureKind
 
 CARD = "gpu"
 """The name that asks for the smallest card."""

@@ -12,7 +12,7 @@ from profiler.domain.outcome import Status, TrialRecord
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
 from profiler.execution import run_trials
-from profiler.rendering.solve_table import SimulatedSide
+from profiler.rendering.answers.solve import SimulatedSide
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
 

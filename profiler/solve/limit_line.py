@@ -9,7 +9,7 @@ from profiler.config.grid import refuse_too_many_points
 from profiler.domain.errors import UsageError
 from profiler.estimate.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.trial import dearest_spec
-from profiler.rendering.limit_line_table import LimitLine, LinePoint
+from profiler.rendering.answers.limit_line import LimitLine, LinePoint
 from profiler.solve.command import Command
 from profiler.solve.search import KeySearch
 

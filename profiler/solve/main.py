@@ -28,9 +28,8 @@ from profiler.estimate.inputs import (
 )
 from profiler.estimate.reward_models import with_reward_models
 from profiler.estimate.trial import dearest_spec, notes_of_all
-from profiler.rendering.figure_kinds import FigureKind
-from profiler.rendering.limit_line_table import line_json, line_text
-from profiler.rendering.solve_table import (
+from profiler.rendering.answers.limit_line import line_json, line_text
+from profiler.rendering.answers.solve import (
     CardAnswer,
     Decided,
     KeyAnswer,
@@ -38,6 +37,7 @@ from profiler.rendering.solve_table import (
     key_text,
     solve_json,
 )
+from profiler.rendering.figures.kinds import FigureKind
 from profiler.solve.command import CARD, Command, read_command
 from profiler.solve.confirmation import Confirmation, NoAnswerError, Simulate, simulated
 from profiler.solve.limit_line import limit_lines
@@ -130,8 +130,8 @@ def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup)
     """Return the limit line of two keys, after drawing it where that is asked for, and whether a value fits."""
     lines = limit_lines(command, inputs, architecture_of)
     if command.figure is not None:
+        from profiler.rendering.figures.along_keys.limit_line import limit_line_figure
         from profiler.rendering.figures.files import as_kind  # matplotlib takes half a second
-        from profiler.rendering.figures.limit_line import limit_line_figure
 
         kind = FigureKind(command.figure.suffix.removeprefix("."))
         write_atomically(command.figure, as_kind(limit_line_figure(lines), kind))

@@ -12,7 +12,7 @@ from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import TrialSpec, key_named
 from profiler.estimate.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.trial import dearest_spec
-from profiler.rendering.solve_table import leaves_free
+from profiler.rendering.answers.solve import leaves_free
 
 MAXIMUM = 2**24
 """Largest value that is tried. No card holds a row of so many tokens, or so many rows."""

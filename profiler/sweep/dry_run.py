@@ -13,7 +13,7 @@ from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.outcome import Estimate
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-from profiler.rendering.plan_table import plan_table, time_lines
+from profiler.rendering.live.plan_table import plan_table, time_lines
 from profiler.storage.earlier import EarlierTrial, earlier_trials, trials_of_other_grids, trials_of_table
 from profiler.storage.foreign_files import expanded
 from profiler.storage.shared_store import read_published

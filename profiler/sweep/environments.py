@@ -10,7 +10,7 @@ from profiler.analysis.differences import NOISE_RATIO, compare_sweeps
 from profiler.command_line import print_line, print_text, readable
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK
 from profiler.domain.outcome import Versions
-from profiler.rendering.growth_summary import growth_summary, versions_table
+from profiler.rendering.sweep.differences import growth_summary, versions_table
 from profiler.storage.atomic import write_atomically
 from profiler.storage.job_page import append_to_job_page
 from profiler.sweep.parts import SweepParts

@@ -192,17 +192,14 @@ def _run_placed(
 ) -> Sequence[str]:
     from profiler.cluster.placing import PlacedSweep
     from profiler.cluster.trial_python import by_card, trial_python
+    from profiler.execution import OpenTrials
 
     python = trial_python(options, {trial.spec.backend for trial in plan})
     return PlacedSweep(
         plan=by_card(plan) if python is not None and python.is_emulated else plan,
         kind_of=kind_of,
         slots=cluster.slots(jobs=options.jobs, versions=versions, python=python),
-        options=options,
-        store=store,
-        versions=versions,
-        observer=observer,
-        pruning=pruning,
+        trials=OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning),
     ).run()
 
 
@@ -263,15 +260,15 @@ def _read_runs(folder: Path) -> "pd.DataFrame":
 
 
 def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
-    from profiler.rendering.terminal_console import TerminalConsole
+    from profiler.rendering.layouts.terminal import TerminalConsole
     from profiler.report.drawing import render_folder
 
     render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
 
 
 def _watch(tally: SweepTally) -> AbstractContextManager["SweepObserver"]:
-    from profiler.rendering.progress import SweepProgress
-    from profiler.rendering.terminal_console import TerminalConsole
+    from profiler.rendering.layouts.terminal import TerminalConsole
+    from profiler.rendering.live.progress import SweepProgress
 
     return SweepProgress(tally, console=TerminalConsole())
 

@@ -7,7 +7,7 @@ from profiler.analysis.answers import reaches, savings, spans
 from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Backend
-from profiler.rendering.wording import answer_sentences
+from profiler.rendering.sweep.words import answer_sentences
 
 
 def report_of(folder, specs):

@@ -9,7 +9,7 @@ from profiler.analysis.comparison import compare
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB
-from profiler.rendering.wording import card_names, headroom_text
+from profiler.rendering.sweep.words import card_names, headroom_text
 
 CARDS = ("h100-80gb", "rtx-4090-24gb")
 

@@ -7,7 +7,7 @@ import pytest
 
 from profiler.analysis.sweep_report import SectionReport, sweep_report
 from profiler.domain.outcome import Status
-from profiler.rendering.wording import answer_sentences, column_names, corner
+from profiler.rendering.sweep.words import answer_sentences, column_names, corner
 
 
 def part_of(folder, specs, failing=()) -> SectionReport:

@@ -17,8 +17,9 @@ from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
-from profiler.rendering.claims_page import claims_markdown
-from profiler.rendering.pages import RenderedFigure
+from profiler.rendering.claims.page import claims_page
+from profiler.rendering.document import RenderedFigure
+from profiler.rendering.layouts.markdown import markdown
 from profiler.storage.published import read_counted, read_looked_up, read_published_claims
 from profiler.storage.tables import read_tables
 
@@ -159,7 +160,7 @@ def test_wrong_input_ends_with_exit_code_2(words, sentence, capsys, tmp_path, mo
 
 def test_the_kept_page_has_the_verdicts_of_the_kept_trials(kept):
     figure = RenderedFigure(name="claims", title="Claimed and found changes of memory", png=b"", svg=b"")
-    assert (REFERENCE / "claims" / "claims.md").read_text(encoding="utf-8") == claims_markdown(kept, figure)
+    assert (REFERENCE / "claims" / "claims.md").read_text(encoding="utf-8") == markdown(claims_page(kept, figure))
 
 
 def test_every_look_up_is_kept_and_none_is_left_over(claims):

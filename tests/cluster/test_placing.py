@@ -16,7 +16,8 @@ from profiler.cluster.slots import Ended, SlotKind
 from profiler.config.run_options import RunOptions
 from profiler.domain.outcome import Status
 from profiler.domain.sweep_state import Machines
-from profiler.execution import TooManyFailuresError
+from profiler.execution import OpenTrials, TooManyFailuresError, open_trials
+from profiler.execution.claim import claim_of
 from profiler.storage.records import RecordStore
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
@@ -88,11 +89,7 @@ def place(tmp_path):
             plan=plan,
             kind_of=kind_of,
             slots=fake,
-            options=RunOptions(),
-            store=store,
-            versions=VERSIONS,
-            observer=seen,
-            pruning=pruning,
+            trials=OpenTrials(options=RunOptions(), store=store, versions=VERSIONS, observer=seen, pruning=pruning),
         )
         return sweep, fake, store
 
@@ -111,7 +108,7 @@ def test_every_trial_runs_once_and_its_record_is_written_here(place):
 def test_trials_of_lost_slots_run_on_other_slots(place):
     sweep, slots, store = place(ends=lambda trial, time: "lost" if time < MOST_LOSSES else "ok")
     tally = SweepTally(plan=PLAN)
-    sweep.observer = tally
+    sweep.trials.observer = tally
     notes = sweep.run()
     state = tally.state()
     assert (state.lost, state.repeated, state.done) == (2 * len(PLAN), len(PLAN), len(PLAN))
@@ -187,7 +184,7 @@ def test_failures_in_a_row_end_the_sweep(place):
 
 
 def test_an_answer_between_failures_lets_the_sweep_go_on(place, monkeypatch):
-    monkeypatch.setattr(placing, "MAX_FAILURES_IN_A_ROW", 3)
+    monkeypatch.setattr(open_trials, "MAX_FAILURES_IN_A_ROW", 3)
     sweep, _, store = place(ends=lambda trial, time: "ok" if trial == PLAN[2] else Status.FAILED, count=1)
     sweep.run()
     statuses = [store.find(trial.trial_id).outcome.status for trial in PLAN]
@@ -215,7 +212,7 @@ def test_without_any_slot_it_ends(place, monkeypatch):
     sweep, _, _ = place(count=0)
     with pytest.raises(NoSlotError, match=f"{len(PLAN)} trials were not run"):
         sweep.run()
-    assert sweep.observer.waits == ["Waiting for a slot: the cluster has none that is free."]
+    assert sweep.trials.observer.waits == ["Waiting for a slot: the cluster has none that is free."]
 
 
 def test_trials_run_on_slots_of_their_kind(place):
@@ -268,10 +265,7 @@ def test_a_slot_writes_only_files_of_its_trials(tmp_path):
         plan=PLAN,
         kind_of=lambda _: CORE,
         slots=Strangers(tmp_path),
-        options=RunOptions(),
-        store=store,
-        versions=VERSIONS,
-        observer=Witness(),
+        trials=OpenTrials(options=RunOptions(), store=store, versions=VERSIONS, observer=Witness()),
     )
     sweep.run()
     written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
@@ -287,12 +281,11 @@ def test_samples_of_a_slot_are_there_before_their_record(tmp_path, monkeypatch):
         plan=[trial],
         kind_of=lambda _: CORE,
         slots=FakeSlots(tmp_path),
-        options=RunOptions(),
-        store=RecordStore(tmp_path / "grid"),
-        versions=VERSIONS,
-        observer=Witness(),
+        trials=OpenTrials(
+            options=RunOptions(), store=RecordStore(tmp_path / "grid"), versions=VERSIONS, observer=Witness()
+        ),
     )
-    group = [placing._Placed(trial=trial, held=None)]
+    group = [claim_of(trial, None, tmp_path / "none")]
     sweep._write_files(group, RemoteResult(files=dict.fromkeys(names, b"")))
     assert sorted(written[:2]) == ["samples", "snapshots"]
     assert written[2:] == ["records"]

@@ -18,8 +18,8 @@ from profiler.config.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Origin, Phase
 from profiler.domain.trial import Dtype, TrialSpec
-from profiler.rendering.claims_words import origin_text
-from profiler.rendering.estimate_table import method_text
+from profiler.rendering.claims.words import origin_text
+from profiler.rendering.estimate.table import method_text
 from profiler.storage.published import read_published_claims
 
 BY_TOKENS = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 2084}

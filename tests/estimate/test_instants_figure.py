@@ -6,7 +6,7 @@ from profiler.analytical.explanation.explained import explain
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.units import as_gib
-from profiler.rendering.figures.instants import instants_figure
+from profiler.rendering.figures.runs.instants import instants_figure
 
 
 def test_the_bars_are_the_phases_and_their_parts_the_categories():

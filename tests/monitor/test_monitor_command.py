@@ -184,7 +184,7 @@ def test_any_words_of_a_command_are_shown_and_leave_its_exit_code(tmp_path, monk
 
 def test_a_page_that_cannot_be_made_leaves_the_exit_code(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(results, "monitored_html", lambda *_: 1 / 0)
+    monkeypatch.setattr(results, "monitored_page", lambda *_: 1 / 0)
     assert main([sys.executable, "-c", "raise SystemExit(7)"]) == 7
     assert "Unforeseen ZeroDivisionError" in capsys.readouterr().err
 

@@ -22,8 +22,8 @@ from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.monitor.gpus import Machine, show_gpus
 from profiler.monitor.main import main
 from profiler.monitor.options import MonitorOptions
-from profiler.rendering.gpu_panel import gpu_panel, gpus_content, sparkline
-from profiler.rendering.terminal_console import TerminalConsole
+from profiler.rendering.layouts.terminal import TerminalConsole
+from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content, sparkline
 from profiler.storage.live_counters import LIVE_FOLDER, live_folder, process_start, publish, published, withdraw
 
 GPU = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))

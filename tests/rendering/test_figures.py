@@ -16,13 +16,12 @@ from profiler.domain.memory import Category, Origin, Phase
 from profiler.domain.outcome import CategoryShare, StepInstant
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB, as_gib
-from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings, too_much
-from profiler.rendering.figures.categories import BARS_PER_FIGURE, categories_figure, pages
-from profiler.rendering.figures.comparison import comparison_figure
+from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings, not_shown, too_much
 from profiler.rendering.figures.files import as_png, as_svg
-from profiler.rendering.figures.left_out import not_shown
-from profiler.rendering.figures.parity import parity_figure
-from profiler.rendering.figures.published import published_figure
+from profiler.rendering.figures.sweep.categories import BARS_PER_FIGURE, categories_figure, pages
+from profiler.rendering.figures.sweep.comparison import comparison_figure
+from profiler.rendering.figures.sweep.parity import parity_figure
+from profiler.rendering.figures.sweep.published import published_figure
 from profiler.rendering.figures.theme import CATEGORY_COLOURS, add_note
 from profiler.storage.published import read_published
 

@@ -15,11 +15,11 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB, as_gib
+from profiler.rendering.figures.along_keys.growth import growth_figure
+from profiler.rendering.figures.along_keys.heat import heat_figure
+from profiler.rendering.figures.along_keys.slopes import slope_figure
 from profiler.rendering.figures.catalogue import drawings
 from profiler.rendering.figures.files import as_png
-from profiler.rendering.figures.growth import growth_figure
-from profiler.rendering.figures.heat import heat_figure
-from profiler.rendering.figures.slopes import slope_figure
 
 
 @pytest.fixture(autouse=True)

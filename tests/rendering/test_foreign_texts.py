@@ -8,10 +8,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from profiler.analysis.sweep_report import sweep_report
-from profiler.rendering.figure_kinds import FigureKind
 from profiler.rendering.figures.catalogue import drawings
 from profiler.rendering.figures.files import as_pdf, as_png, as_svg, rendered
 from profiler.rendering.figures.foreign_texts import as_written
+from profiler.rendering.figures.kinds import FigureKind
 from profiler.rendering.figures.theme import in_theme, new_figure, title
 from profiler.storage.published import read_published
 

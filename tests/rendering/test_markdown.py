@@ -7,9 +7,10 @@ import builders
 
 from profiler.analysis.acceptance import Threshold
 from profiler.analysis.sweep_report import sweep_report
-from profiler.rendering.markdown import report_page
-from profiler.rendering.pages import RenderedFigure, SectionFigures
-from profiler.rendering.wording import thresholds_text
+from profiler.rendering.document import RenderedFigure
+from profiler.rendering.layouts.markdown import markdown
+from profiler.rendering.sweep.page import SectionFigures, sweep_page
+from profiler.rendering.sweep.words import thresholds_text
 from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
 
@@ -21,7 +22,7 @@ def report_of(folder, records, **about):
 
 def page(folder, records, *, figures=(), **about):
     report = report_of(folder, records, **about)
-    return report_page(report, [SectionFigures(figures=figures)] * len(report.sections))
+    return markdown(sweep_page(report, [SectionFigures(figures=figures)] * len(report.sections)))
 
 
 def test_the_question_the_cells_and_the_command(tmp_path):
@@ -65,7 +66,7 @@ def test_how_far_the_simulation_is_from_a_real_card(tmp_path):
     known = Threshold(claim="allocated, median error", allowed=0.01, found=0.004)
     counted = Threshold(claim="ran out of memory", allowed=0, found=2, counts_trials=True)
     report = replace(report_of(tmp_path, []), thresholds=(known, counted, replace(known, found=None)))
-    text = report_page(report, ())
+    text = markdown(sweep_page(report, ()))
     assert "| allocated, median error | 1.0 % | 0.4 % |" in text
     assert "| ran out of memory | 0 trials | 2 trials |" in text
     assert "| allocated, median error | 1.0 % | not yet measured |" in text

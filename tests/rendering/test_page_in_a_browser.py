@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from profiler import __version__
 from profiler.domain.trial import Backend
-from profiler.rendering.html import page as page_module
+from profiler.rendering.layouts import html
+from profiler.rendering.sweep import comparison
 from profiler.report import drawing
 from profiler.report.drawing import render_folder
 
@@ -208,8 +209,8 @@ def test_a_page_without_trials(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_a_long_list_is_completed_when_it_is_searched_sorted_or_asked_for(browser, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(page_module, "MOST_TRIALS", 10)
-    monkeypatch.setattr(page_module, "MOST_ROWS", 3)
+    monkeypatch.setattr(html, "MOST_TRIALS", 10)
+    monkeypatch.setattr(comparison, "MOST_ROWS", 3)
     monkeypatch.setattr(drawing, "chosen", lambda sections, _limits: [()] * len(sections))  # rows need no figure
     copy = Path(shutil.copytree(folder, tmp_path / "made_up"))
     render_folder(copy, console=None)
@@ -250,8 +251,8 @@ def in_parts(browser: Browser, folder: Path, tmp_path_factory: pytest.TempPathFa
     """The same trials in a page that shows six of them at first, and eight more at a time."""
     copy = Path(shutil.copytree(folder, tmp_path_factory.mktemp("large") / "made_up"))
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(page_module, "MOST_TRIALS", 6)
-        changed.setattr(page_module, "MOST_IN_FULL", 25)
+        changed.setattr(html, "MOST_TRIALS", 6)
+        changed.setattr(html, "MOST_IN_FULL", 25)
         changed.setattr(drawing, "chosen", lambda sections, _limits: [()] * len(sections))
         render_folder(copy, console=None)
     page = copy / "report.html"

@@ -12,7 +12,7 @@ from profiler.analysis.sweep_tally import SweepTally
 from profiler.domain.outcome import Status
 from profiler.domain.sweep_state import Machines, Money, SweepState
 from profiler.domain.trial import Backend
-from profiler.rendering.progress import SweepProgress, state_line
+from profiler.rendering.live.progress import SweepProgress, state_line
 
 
 def shown(records, **settings):

@@ -8,7 +8,7 @@ from profiler.allocator.histories.history import read_history
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.files import as_png
-from profiler.rendering.figures.replayed import MOST_POINTS, replay_figure
+from profiler.rendering.figures.runs.replayed import MOST_POINTS, replay_figure
 from profiler.rendering.figures.theme import NOT_FITTING
 
 MIB = 1024 * 1024

@@ -12,8 +12,8 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.outcome import CategoryShare, StepInstant
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.files import as_png
-from profiler.rendering.figures.step_shape import step_figure
-from profiler.rendering.wording import gib_number
+from profiler.rendering.figures.sweep.step_shape import step_figure
+from profiler.rendering.sweep.words import gib_number
 from profiler.storage.tables import table_path
 
 PHASES = (Phase.ROLLOUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)

@@ -12,14 +12,15 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import PhasePeak, Status
 from profiler.domain.trial import Backend, VllmMode
 from profiler.domain.units import GIB
-from profiler.rendering.terminal import print_comparison
+from profiler.rendering.layouts.terminal import print_document
+from profiler.rendering.sweep.summary import sweep_summary
 from profiler.storage.published import read_published
 
 
 def printed(folder, records, *, width=80, **settings):
     sink = io.StringIO()
     report = sweep_report(builders.tables(folder, records), read_published(), grid="made_up")
-    print_comparison(report, Console(file=sink, width=width, **settings))
+    print_document(sweep_summary(report), Console(file=sink, width=width, **settings))
     return sink.getvalue()
 
 
@@ -115,7 +116,7 @@ def test_a_part_of_the_trials_has_the_labels_of_all(tmp_path):
     records = builders.records(specs)
     report = sweep_report(builders.tables(tmp_path, records), grid="made_up")
     sink = io.StringIO()
-    print_comparison(only_trials(report, [records[1].trial_id]), Console(file=sink, width=80))
+    print_document(sweep_summary(only_trials(report, [records[1].trial_id])), Console(file=sink, width=80))
     assert "full, seed=1" in " ".join(sink.getvalue().split())
     assert "seed=0" not in sink.getvalue()
     assert sink.getvalue().count("estimate: median error") == 1

@@ -15,8 +15,8 @@ from profiler.analysis.frames import comparison_frame
 from profiler.analysis.sweep_tally import SweepTally
 from profiler.domain.memory import NOT_EMULATED, Origin
 from profiler.domain.trial import Backend
-from profiler.rendering.progress import SweepProgress
-from profiler.rendering.wording import card_names, headroom_legend
+from profiler.rendering.live.progress import SweepProgress
+from profiler.rendering.sweep.words import card_names, headroom_legend
 from profiler.report import drawing
 from profiler.storage.records import RecordStore
 from profiler.storage.tables import read_tables

@@ -15,7 +15,7 @@ from profiler.domain.builtin_models import find_builtin
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.kernels import missing_kernel
 from profiler.domain.trial import Attention
-from profiler.rendering.figures.heat import heat_figure
+from profiler.rendering.figures.along_keys.heat import heat_figure
 from profiler.report.estimated_limits import POINTS, estimated_limits
 
 GROUPS, LENGTHS = (2, 4, 8), (256, 4096, 16384)

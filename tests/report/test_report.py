@@ -15,10 +15,10 @@ from profiler.analysis import sweep_report
 from profiler.domain.errors import ProfilerError
 from profiler.domain.trial import Backend
 from profiler.domain.units import gib_text
-from profiler.rendering.figure_kinds import FigureKind
+from profiler.rendering.document import RenderedFigure
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
-from profiler.rendering.html.page import MOST_TRIALS
-from profiler.rendering.pages import RenderedFigure
+from profiler.rendering.figures.kinds import FigureKind
+from profiler.rendering.layouts.html import MOST_TRIALS
 from profiler.report import drawing, estimated_limits
 from profiler.report.main import main
 from profiler.storage.records import RecordStore, rank_folder

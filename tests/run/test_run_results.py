@@ -11,7 +11,7 @@ from profiler.analysis.scripts import ordered_runs, run_lines
 from profiler.domain.errors import UsageError
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
-from profiler.rendering.script_table import script_table
+from profiler.rendering.runs.script import script_table
 from profiler.run.results import report_run, write_pages
 from profiler.storage.checksummed import with_checksum
 from profiler.storage.laws import Laws, Trials

@@ -13,7 +13,7 @@ from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
 from profiler.emulation.card.cards import UNLIMITED_BYTES
 from profiler.emulation.launch import EmulatedPython, Events
-from profiler.rendering.script_words import run_sentences
+from profiler.rendering.runs.script_words import run_sentences
 from profiler.run.backend import Place
 from profiler.run.second_runs import with_second_runs
 from profiler.storage.script_records import ScriptStore

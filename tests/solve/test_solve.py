@@ -13,7 +13,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status
 from profiler.domain.trial import TrialSpec
-from profiler.rendering.solve_table import SimulatedSide
+from profiler.rendering.answers.solve import SimulatedSide
 from profiler.solve.main import main
 
 MODEL = "qwen2.5-7b"

@@ -13,7 +13,7 @@ from profiler.cluster import engines
 from profiler.cluster.placing import PlacedSweep
 from profiler.cluster.slots import Cluster
 from profiler.config.run_options import RunOptions
-from profiler.execution import WorkerJob, WorkerProgram
+from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 
@@ -41,7 +41,9 @@ def run_placed(plan: object, *, cluster: object, options: object, versions: obje
     """Run a plan with the worker of this module."""
     program = WorkerProgram(target="ray_driver:job", preload=("ray_driver",))
     slots = cluster.slots(jobs=options.jobs, versions=versions)
-    return PlacedSweep(plan=plan, slots=slots, options=options, versions=versions, program=program, **how).run()
+    kind_of = how.pop("kind_of")
+    trials = OpenTrials(options=options, versions=versions, **how)
+    return PlacedSweep(plan=plan, kind_of=kind_of, slots=slots, trials=trials, program=program).run()
 
 
 def reach(options: RunOptions) -> Cluster | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from sweep_fakes import FakeWorld
 from profiler.domain.outcome import Outcome, Status
-from profiler.rendering.progress import SweepProgress
+from profiler.rendering.live.progress import SweepProgress
 from profiler.sweep.main import main
 
 class World(FakeWorld):

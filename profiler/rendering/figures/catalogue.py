@@ -7,20 +7,22 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from profiler.analysis.axes import Surface
+from profiler.analysis.cells import Cell
 from profiler.analysis.comparison import Section
 from profiler.analysis.limits import MOST_SURFACES, CardLimit, EstimatedLimit, EstimateLimits
 from profiler.analysis.sweep_report import SectionReport
-from profiler.rendering.figures.bars import bars_figure
-from profiler.rendering.figures.categories import categories_figure, pages
-from profiler.rendering.figures.comparison import comparison_figure
-from profiler.rendering.figures.growth import growth_figure
-from profiler.rendering.figures.heat import heat_figure
-from profiler.rendering.figures.left_out import not_shown
-from profiler.rendering.figures.parity import parity_figure
-from profiler.rendering.figures.published import published_figure
-from profiler.rendering.figures.slopes import slope_figure
-from profiler.rendering.figures.step_shape import step_figure
+from profiler.domain.outcome import Status
+from profiler.rendering.figures.along_keys.growth import growth_figure
+from profiler.rendering.figures.along_keys.heat import heat_figure
+from profiler.rendering.figures.along_keys.slopes import slope_figure
+from profiler.rendering.figures.sweep.bars import bars_figure
+from profiler.rendering.figures.sweep.categories import categories_figure, pages
+from profiler.rendering.figures.sweep.comparison import comparison_figure
+from profiler.rendering.figures.sweep.parity import parity_figure
+from profiler.rendering.figures.sweep.published import published_figure
+from profiler.rendering.figures.sweep.step_shape import step_figure
 from profiler.rendering.figures.theme import add_note, in_theme
+from profiler.rendering.sweep.words import cell_name
 
 MOST_ROWS = 60
 """Of a drawn comparison; a longer one is easier to read as a table."""
@@ -211,3 +213,30 @@ def _step(part: SectionReport, suffix: str) -> Iterable[Drawing]:
             draw=partial(step_figure, part.section, part.shapes),
             note=not_shown(part.section, (shape.cell for shape in part.shapes), why="shape.parquet has them"),
         )
+
+
+_MOST_NAMED = 3
+
+
+def not_shown(section: Section, shown: Iterable[Cell], *, why: str = "") -> str:
+    """Return the sentence about the trials of `section` that are not among `shown`; empty if all are.
+
+    Args:
+        section: All trials.
+        shown: Those of the figure.
+        why: Why the others are missing, where their status does not say it.
+    """
+    known = {cell.trial_id for cell in shown}
+    others = [cell for cell in section.in_order() if cell.trial_id not in known]
+    if not others:
+        return ""
+    reason = f" ({why})" if why else ""
+    counted = f"Not shown: {len(others)} of {len(section.cells)} trials{reason}"
+    if len(others) > _MOST_NAMED:
+        return f"{counted}."
+    return f"{counted}: {'; '.join(_named(cell) for cell in others)}."
+
+
+def _named(cell: Cell) -> str:
+    status = "" if cell.status in (Status.OK, Status.OOM) else f", {cell.status.value.replace('_', ' ')}"
+    return f"{cell_name(cell)}{status}"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.figure import Figure
 
-from profiler.rendering.figure_kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.document import RenderedFigure
 from profiler.rendering.figures.foreign_texts import show_as_written
+from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
 from profiler.rendering.figures.theme import in_theme
-from profiler.rendering.pages import RenderedFigure
 
 _DOTS_PER_INCH = 150
 

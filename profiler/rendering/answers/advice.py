@@ -1,0 +1,193 @@
+"""What to change so that training fits a card, as text of 80 columns and as JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import fill
+
+from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.config.identity import spec_to_mapping
+from profiler.config.trl_yaml import TrlFile, yaml_lines
+from profiler.domain.memory import Origin
+from profiler.domain.trial import TrialSpec
+from profiler.domain.units import as_gib, gib_text
+from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.plain_text import WIDTH, plain_text
+
+_INDENT = "     "
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvisedStep:
+    """One change."""
+
+    name: str
+    hurts: str
+    """What kind of change it is."""
+    costs: str
+    lines: tuple[str, ...]
+    """To paste into the file of trl, or into a shell."""
+    saved_bytes: int
+    """Negative if it takes more, as what lets the job start may do."""
+    starts: bool
+    """Whether the job starts after this change only: vLLM does, or is left out."""
+    card: CardVerdict
+    """The verdict after this change and those before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """The changes by which a trial fits its card."""
+
+    spec: TrialSpec
+    card: CardVerdict
+    """The verdict before any change."""
+    margin: float
+    more_bytes: int
+    """What the job needs by its simulation beyond the estimate; 0 where the estimate decides."""
+    steps: tuple[AdvisedStep, ...]
+    alone: tuple[AdvisedStep, ...]
+    """What each other lever saves alone."""
+    after: TrialSpec
+    fits: bool
+    smallest: str | None
+    """If nothing fits: the smallest card on which the trial fits with all changes; None if there is none."""
+    smallest_unchanged: str | None
+    """The smallest card on which the trial fits as it is."""
+    file: TrlFile
+
+    @property
+    def last(self) -> CardVerdict:
+        """The verdict after all changes."""
+        return self.steps[-1].card if self.steps else self.card
+
+
+def advice_text(advice: Advice, notes: Sequence[str]) -> str:
+    """Return the changes with what they save and cost, the others, and the file of trl."""
+    sections = [paragraphs(*notes, _headline(advice))]
+    if advice.steps:
+        sections.append(paragraphs("What to change, what hurts least first, each after those above it:"))
+    sections += [preformatted(_step_lines(number, step)) for number, step in enumerate(advice.steps, start=1)]
+    last = _conclusion(advice)
+    if advice.alone:
+        others = ", ".join(f"{step.name} ({gib_text(step.saved_bytes)})" for step in advice.alone)
+        last.append(f"Not needed, with what each saves alone: {others}.")
+    sections.append(paragraphs(*last, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"))
+    sections.append(preformatted(file_lines(advice.after, advice.file), language="yaml"))
+    return plain_text(Document(title=advice.spec.model, blocks=sections))
+
+
+def file_lines(spec: TrialSpec, file: TrlFile) -> list[str]:
+    """Return a file that trl accepts, with what does not belong into it as comments."""
+    lines = [f"# {spec.recipe.upper()}Config, for `trl {spec.recipe} --config FILE` (trl 1.16)"]
+    lines += [f"# export {key}={value}" for key, value in file.environment.items()]
+    if spec.recipe.facts.has_prompts:
+        lines.append(f"# with prompts of at most {spec.max_prompt_length} tokens")
+    if spec.num_processes > 1:
+        lines.append(f"# on {spec.num_processes} GPUs ({spec.distributed_type})")
+    if file.left_out:
+        named = f"left out of your file (unknown to trl 1.16, long or secret): {', '.join(file.left_out)}"
+        lines.append(fill(named, WIDTH, initial_indent="# ", subsequent_indent="# "))
+    lines += yaml_lines(file.training)
+    lines.append("# ModelConfig, of which trl makes the model and its LoraConfig")
+    return [*lines, *yaml_lines(file.model)]
+
+
+def advice_json(advice: Advice, notes: Sequence[str]) -> str:
+    """Return the same as one object. Sizes are integers of bytes."""
+    return json.dumps(advice_object(advice, notes), indent=2) + "\n"
+
+
+def advice_object(advice: Advice, notes: Sequence[str]) -> dict[str, object]:
+    """Return the advice as values of JSON."""
+    return {
+        "origin": Origin.ESTIMATED.value,
+        "notes": list(notes),
+        "trial": spec_to_mapping(advice.spec),
+        "gpu": advice.card.gpu.name,
+        "margin": advice.margin,
+        "more_by_simulation_bytes": advice.more_bytes,
+        "before": _card_object(advice.card),
+        "steps": [_step_object(step) for step in advice.steps],
+        "alone": [_step_object(step) for step in advice.alone],
+        "after": _card_object(advice.last),
+        "fits": advice.fits,
+        "smallest_gpu": advice.smallest,
+        "smallest_gpu_unchanged": advice.smallest_unchanged,
+        "trial_after": spec_to_mapping(advice.after),
+        "config": advice.file.values,
+        "environment": dict(advice.file.environment),
+    }
+
+
+def _headline(advice: Advice) -> str:
+    card, rows = advice.card, f"{advice.spec.per_device_train_batch_size} x {advice.spec.gradient_accumulation_steps}"
+    what = f"{advice.spec.model}, {method_text(advice.spec)}, {rows} rows"
+    whole = f"{gib_text(card.gpu.memory_bytes)} of {card.gpu.name}"
+    return f"{what}: needs {_needs(card)} of the {whole}{_with_margin(advice.margin)}. {_fit_word(advice, card)}"
+
+
+def _fit_word(advice: Advice, card: CardVerdict) -> str:
+    if not advice.steps and advice.fits:
+        return "It fits as it is."
+    if card.no_engine:
+        return card.no_engine
+    if card.left_bytes >= 0 > card.left_bytes - advice.more_bytes:
+        return f"It does not fit, because by its simulation it needs {gib_text(advice.more_bytes)} more."
+    if card.left_bytes >= 0:
+        return "It fits, but leaves less free than you asked for."
+    return "Tight." if card.fit is Fit.TIGHT else "It does not fit."
+
+
+def _step_lines(number: int, step: AdvisedStep) -> list[str]:
+    change = f"saves {gib_text(step.saved_bytes)}" if step.saved_bytes >= 0 else f"takes {gib_text(-step.saved_bytes)}"
+    start = "the job starts, " if step.starts else ""
+    saves = f"{start}{change}, then {_needs(step.card)}"
+    lines = [fill(f"{number:>3}. {step.name}: {saves}", WIDTH, subsequent_indent=_INDENT)]
+    lines.append(
+        fill(
+            f"{step.hurts.capitalize()}. Costs: {step.costs}.", WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
+        )
+    )
+    return [*lines, *(f"{_INDENT}  {line}" for line in step.lines)]
+
+
+def _conclusion(advice: Advice) -> list[str]:
+    card = advice.last
+    refusal = [card.refusal_text] if not card.starts else []
+    if advice.fits:
+        left = gib_text(card.gpu.memory_bytes - card.needed_bytes - advice.more_bytes)
+        most = gib_text(card.needed_bytes + advice.more_bytes)
+        return [f"It fits {card.gpu.name}: {most} with fragments and context, and {left} are left.", *refusal]
+    lines = [*refusal, f"Nothing makes it fit {card.gpu.name}: with all of this it needs {_needs(card)}."]
+    if advice.smallest is not None:
+        lines.append(f"With all of this the smallest card that it fits is {advice.smallest}.")
+    unchanged = advice.smallest_unchanged
+    lines.append(f"As it is, {f'it fits {unchanged}' if unchanged is not None else 'no known card is large enough'}.")
+    return lines
+
+
+def _needs(card: CardVerdict) -> str:
+    if card.needed_bytes == card.least_bytes:
+        return gib_text(card.needed_bytes)
+    return f"{as_gib(card.least_bytes):.1f} to {gib_text(card.needed_bytes)}"
+
+
+def _with_margin(margin: float) -> str:
+    return f", with {100 * margin:g} % left" if margin else ""
+
+
+def _card_object(card: CardVerdict) -> dict[str, object]:
+    return {"verdict": card.fit.value, "least_bytes": card.least_bytes, "needed_bytes": card.needed_bytes}
+
+
+def _step_object(step: AdvisedStep) -> dict[str, object]:
+    return {
+        "name": step.name,
+        "kind": step.hurts,
+        "costs": step.costs,
+        "lines": list(step.lines),
+        "saved_bytes": step.saved_bytes,
+        "then": _card_object(step.card),
+    }

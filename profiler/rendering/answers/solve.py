@@ -1,0 +1,224 @@
+"""The boundary between what fits a card and what does not, as lines of text and as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from profiler.analytical.explanation.boundary import Boundary
+from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.config.identity import spec_to_mapping
+from profiler.domain.memory import Origin
+from profiler.domain.outcome import Status
+from profiler.domain.trial import TrialSpec
+from profiler.domain.units import gib_text
+from profiler.rendering.document import Block, Code, Document, Text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.plain_text import plain_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedSide:
+    """What the simulation says of one side of a boundary."""
+
+    value: int
+    status: Status
+    needed_bytes: int | None
+    """Segments that hold a tensor at the worst instant, and the CUDA context; None if the trial has no answer."""
+    message: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether the card is large enough, with nothing left free."""
+        return self.status is Status.OK
+
+
+class Decided(StrEnum):
+    """Which of two methods an answer is of."""
+
+    ESTIMATE = "estimate"
+    """Nothing was simulated."""
+    BOTH = "estimate and simulation"
+    """They agree."""
+    SIMULATION = "simulation"
+    """They do not, and the boundary is that of the simulation."""
+    UNDECIDED = "estimate, because a simulation has no answer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyAnswer:
+    """The largest value of a key that fits."""
+
+    key: str
+    specs: Mapping[int, TrialSpec]
+    """The trials on both sides of the boundary, by their value of the key."""
+    axes: tuple[str, ...]
+    """Keys that differ between several answers."""
+    boundary: Boundary[CardVerdict]
+    margin: float
+    """Part of the card that has to stay free."""
+    sides: tuple[SimulatedSide, ...] = ()
+    """Empty if nothing was simulated."""
+    decided: Decided = Decided.ESTIMATE
+    estimated: int | None = None
+    """The largest value by the estimate, where the simulation decided."""
+
+    @property
+    def spec(self) -> TrialSpec:
+        """The trial on one side of the boundary."""
+        return next(iter(self.specs.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardAnswer:
+    """The smallest card that is large enough."""
+
+    spec: TrialSpec
+    cards: tuple[CardVerdict, ...]
+    """All cards, the smallest first."""
+    margin: float
+
+    @property
+    def smallest(self) -> CardVerdict | None:
+        """The smallest card that is large enough; None if none is."""
+        return next((card for card in self.cards if leaves_free(card, self.margin)), None)
+
+
+def leaves_free(card: CardVerdict, margin: float) -> bool:
+    """Return whether a trial fits and leaves `margin` of the card free."""
+    return card.fit is Fit.FITS and card.left_bytes >= margin * card.gpu.memory_bytes
+
+
+def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
+    """Return the answers as text, one paragraph each."""
+    lines = [*notes]
+    for answer in answers:
+        lines += [_headline(answer), *_sides(answer), *_decided(answer)]
+    blocks = as_blocks([*lines, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    return plain_text(Document(title="Solved", blocks=blocks))
+
+
+def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
+    """Return the smallest card as text, with the cards below it."""
+    lines = [*notes, f"{answer.spec.model}, {method_text(answer.spec)}:"]
+    smallest = answer.smallest
+    for card in answer.cards:
+        mark = "  <- the smallest that fits" if card is smallest else ""
+        lines.append(f"  {card.gpu.name:<22}{_needs(card)}{mark}")
+        if card is smallest:
+            break
+    if smallest is None:
+        lines.append("No card is large enough.")
+    blocks = as_blocks([*lines, f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    return plain_text(Document(title=answer.spec.model, blocks=blocks))
+
+
+def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) -> str:
+    """Return one object with the notes and one object per answer. Sizes are integers of bytes."""
+    found = [_key_object(answer) if isinstance(answer, KeyAnswer) else _card_object(answer) for answer in answers]
+    return json.dumps({"origin": Origin.ESTIMATED.value, "notes": list(notes), "answers": found}, indent=2) + "\n"
+
+
+def _headline(answer: KeyAnswer) -> str:
+    boundary, card = answer.boundary, str(answer.spec.gpu)
+    of = "".join(f", {axis}={getattr(answer.spec, axis)}" for axis in answer.axes)
+    how = method_text(answer.spec, varied=(answer.key,))
+    where = f"{answer.spec.model}, {how}{of}, on {card}{with_margin(answer.margin)}"
+    if boundary.largest is None:
+        reason = boundary.at_beyond.refusal_text if boundary.at_beyond else ""
+        return f"{answer.key}: none fits. {where}" + (f". {reason}" if reason else "")
+    if boundary.beyond is None:
+        return f"{answer.key}: every allowed value fits, up to {boundary.largest:,}. {where}"
+    return f"{answer.key}: at most {boundary.largest:,}. {where}"
+
+
+def _sides(answer: KeyAnswer) -> list[str]:
+    boundary = answer.boundary
+    lines = []
+    for value, verdict in ((boundary.largest, boundary.at_largest), (boundary.beyond, boundary.at_beyond)):
+        if value is None or verdict is None:
+            continue
+        said = "".join(f"; {_simulated(side)}" for side in answer.sides if side.value == value)
+        lines.append(f"  {value:>8,}  {_needs(verdict)}{said}")
+    return lines
+
+
+def _decided(answer: KeyAnswer) -> list[str]:
+    """Return which method decided, where both were asked."""
+    key, boundary = answer.key, answer.boundary
+    if answer.decided is Decided.UNDECIDED:
+        return [f"The estimate decides: a simulation of {key} has no answer."]
+    if answer.decided is not Decided.SIMULATION:
+        return []
+    said = f"at most {answer.estimated:,}" if answer.estimated is not None else "that none fits"
+    lines = [f"The simulation decides; the estimate says {said}."]
+    largest, beyond = boundary.largest, boundary.beyond
+    if largest is not None and beyond is not None and beyond > largest + 1:
+        lines.append(f"Simulated: {key}={', '.join(f'{side.value:,}' for side in answer.sides)}.")
+    again = [f"{side.value:,}" for side in answer.sides if side.fits and beyond is not None and side.value > beyond]
+    if again:
+        lines.append(f"{', '.join(again)} fits again: by the simulation, a larger value may need a little less memory.")
+    return lines
+
+
+def _needs(card: CardVerdict) -> str:
+    if card.fit is Fit.NO_KERNEL:
+        return f"{card.fit.value}: {card.missing.name if card.missing else ''}"
+    if card.fit is Fit.NO_ENGINE:
+        return card.fit.value
+    whole, left = gib_text(card.gpu.memory_bytes), card.left_bytes
+    if card.fit is Fit.TOO_LARGE:
+        return f"needs at least {gib_text(card.least_bytes)} of {whole}"
+    rest = f"{gib_text(left)} left" if left >= 0 else "depending on fragments"
+    return f"needs {gib_text(card.least_bytes)} to {gib_text(card.needed_bytes)} of {whole}, {rest}"
+
+
+def _simulated(side: SimulatedSide) -> str:
+    if side.needed_bytes is None:
+        return f"simulated: {side.status} ({side.message})"
+    said = "fits" if side.fits else "does not fit"
+    return f"simulated: {said}, {gib_text(side.needed_bytes)} at least"
+
+
+def with_margin(margin: float) -> str:
+    """Return the words about the part of the card that stays free; empty if there is none."""
+    return f", with {100 * margin:g} % left" if margin else ""
+
+
+def as_blocks(lines: Sequence[str]) -> list[Block]:
+    """Return lines of text as paragraphs. Lines of a table, which begin with spaces, stay as they are."""
+    return [Code(line) if line.startswith("  ") else Text(line) for line in lines]
+
+
+def _key_object(answer: KeyAnswer) -> dict[str, object]:
+    boundary = answer.boundary
+    return {
+        "key": answer.key,
+        "gpu": answer.spec.gpu,
+        "trial": spec_to_mapping(answer.spec),
+        "margin": answer.margin,
+        "largest": boundary.largest,
+        "largest_needed_bytes": boundary.at_largest.needed_bytes if boundary.at_largest is not None else None,
+        "beyond": boundary.beyond,
+        "beyond_needed_bytes": boundary.at_beyond.needed_bytes if boundary.at_beyond is not None else None,
+        "decided_by": answer.decided.value,
+        "estimated_largest": answer.estimated if answer.decided is Decided.SIMULATION else boundary.largest,
+        "simulated": [
+            {"value": side.value, "status": side.status.value, "needed_bytes": side.needed_bytes}
+            for side in answer.sides
+        ],
+    }
+
+
+def _card_object(answer: CardAnswer) -> dict[str, object]:
+    smallest = answer.smallest
+    return {
+        "key": "gpu",
+        "trial": spec_to_mapping(answer.spec),
+        "margin": answer.margin,
+        "smallest": smallest.gpu.name if smallest is not None else None,
+        "gpus": [
+            {"gpu": card.gpu.name, "needed_bytes": card.needed_bytes, "memory_bytes": card.gpu.memory_bytes}
+            for card in answer.cards
+        ],
+    }

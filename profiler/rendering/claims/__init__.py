@@ -1,0 +1,1 @@
+"""The claims of public texts with their verdicts."""

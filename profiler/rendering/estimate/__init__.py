@@ -1,0 +1,1 @@
+"""Estimates: of one trial, of a grid, and for every card."""

@@ -1,0 +1,186 @@
+"""An explained estimate as a table of 80 columns in plain text, and as JSON."""
+
+import json
+from collections.abc import Collection, Sequence
+
+from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
+from profiler.analytical.formulas.fragments import FRAGMENTS_PERCENT
+from profiler.config.identity import spec_to_mapping
+from profiler.domain.labels import constructed_words
+from profiler.domain.memory import Origin
+from profiler.domain.trial import DistributedType, TrialSpec, Tuning
+from profiler.domain.units import gib_text
+from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.layouts.plain_text import plain_text
+from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
+
+_NAME_WIDTH = 18
+_NUMBER_WIDTH = 9
+
+RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
+FRAGMENTS_NOTE = (
+    f"Fragments: what a full card cannot return, at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials."
+)
+CONTEXT_NOTE = "The CUDA context is assumed, by compute capability."
+
+
+def estimate_table(explained: ExplainedEstimate) -> str:
+    """Return the phases with their categories, the verdict for the card of the trial, and all known cards."""
+    return plain_text(estimate_document(explained))
+
+
+def estimate_document(explained: ExplainedEstimate) -> Document:
+    """Return the same as a document."""
+    spec, peak_phase = explained.spec, explained.estimate.peak_phase
+    phases = [line for each in explained.phases for line in _phase_lines(each, is_peak=each.phase is peak_phase)]
+    verdicts = [_verdict(card) for card in explained.cards if card.gpu.name == spec.gpu]
+    notes = [RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
+    return Document(
+        title=spec.model,
+        blocks=[
+            paragraphs(_title(spec)),
+            preformatted(phases),
+            paragraphs(_peaks(explained)),
+            paragraphs(*verdicts, *_all_cards(explained.cards), " ".join(notes)),
+        ],
+    )
+
+
+def _uncompared(spec: TrialSpec) -> list[str]:
+    """Return what no card has confirmed yet, beyond what holds for every estimate."""
+    notes = []
+    if spec.use_vllm:
+        notes.append("The parts of vLLM have been compared with emulated trials and with logs of real cards only.")
+    if spec.num_processes > 1:
+        notes.append("Several GPUs have been compared with emulated trials only; NCCL's buffers are left out.")
+    return notes
+
+
+def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
+    """Return how the model is trained: ``"lora, rank 16, adamw_torch_fused, checkpointing, ZeRO-3 on 8 GPUs"``.
+
+    A key in `varied` has several values and is left out.
+    """
+    how = [spec.tuning.value, spec.optim.value]
+    if spec.tuning is not Tuning.FULL and "lora_rank" not in varied:
+        how.insert(1, f"rank {spec.lora_rank}")
+    if spec.gradient_checkpointing:
+        how.append("checkpointing")
+    how += [words for key, words in constructed_words(vars(spec)).items() if key not in varied]
+    if spec.num_processes > 1 and "num_processes" not in varied:
+        kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
+        how.append(f"{kind} on {spec.num_processes} GPUs".lstrip())
+    return ", ".join(how)
+
+
+def _title(spec: TrialSpec) -> str:
+    how = f"{spec.model}, {method_text(spec)}, {_rows(spec)}"
+    return f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:"
+
+
+_KINDS = {
+    DistributedType.NO: "",
+    DistributedType.MULTI_GPU: "DDP",
+    DistributedType.FSDP: "FSDP",
+    DistributedType.DEEPSPEED: "ZeRO-{stage}",
+}
+
+
+def _rows(spec: TrialSpec) -> str:
+    count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
+    if spec.num_processes > 1:
+        count = f"on each {count}"
+    if spec.recipe.facts.has_prompts:
+        return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
+    return f"{count} rows of {spec.longest} tokens"
+
+
+def _phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
+    # By hand, because tabulate removes the indent of the categories.
+    name = phase.phase.value.ljust(_NAME_WIDTH)
+    number = gib_number(phase.peak_allocated_bytes).rjust(_NUMBER_WIDTH)
+    mark = "  <- the peak" if is_peak else ""
+    lines = [f"{name}{number}  {phase.instant.value}{mark}"]
+    for share in phase.shares:
+        title = f"  {CATEGORY_TITLES[share.category]}".ljust(_NAME_WIDTH)
+        lines.append(f"{title}{gib_number(share.size_bytes).rjust(_NUMBER_WIDTH)}  {share.short_form}".rstrip())
+    return lines
+
+
+def _peaks(explained: ExplainedEstimate) -> str:
+    found = explained.estimate
+    allocated = f"Peak allocated {gib_text(found.peak_allocated_bytes)}, in {found.peak_phase}"
+    reserved = f"; reserved {gib_text(found.peak_reserved_bytes)}" if found.peak_reserved_bytes is not None else ""
+    return f"{allocated}{reserved}; by the blog's rule of thumb {gib_text(found.peak_rule_bytes)}."
+
+
+def _verdict(card: CardVerdict) -> str:
+    whole = f"{gib_text(card.gpu.memory_bytes)} of {card.gpu.name}"
+    least, most = gib_text(card.least_bytes), gib_text(card.needed_bytes)
+    match card.fit:
+        case Fit.FITS:
+            return f"Fits: {most} with fragments and context, {gib_text(card.left_bytes)} of the {whole} are left."
+        case Fit.TIGHT:
+            return f"Tight: {least} to {most} of the {whole}, depending on fragments."
+        case Fit.TOO_LARGE:
+            missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
+            return f"Does not fit: at least {least} with context, {missing} more than the {whole}."
+        case Fit.NO_ENGINE | Fit.NO_KERNEL:
+            return card.refusal_text
+
+
+def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:
+    lines = []
+    for fit in Fit:
+        names = [card.gpu.name for card in cards if card.fit is fit]
+        if names:
+            lines.append(f"{fit.value}: {', '.join(names)}")
+    return lines
+
+
+def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) -> str:
+    """Return one object: the trial, its peaks, the phases with their categories, the verdict for each card.
+
+    Args:
+        explained: The estimate.
+        notes: What was assumed, and what is not counted.
+    """
+    found = explained.estimate
+    content = {
+        "origin": Origin.ESTIMATED.value,
+        "trial": spec_to_mapping(explained.spec),
+        "notes": list(notes),
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "peak_rule_bytes": found.peak_rule_bytes,
+        "peak_phase": found.peak_phase.value,
+        "phases": [
+            {
+                "phase": phase.phase.value,
+                "moment": phase.instant.value,
+                "peak_allocated_bytes": phase.peak_allocated_bytes,
+                "categories": [
+                    {"category": share.category.value, "bytes": share.size_bytes, "formula": share.short_form}
+                    for share in phase.shares
+                ],
+            }
+            for phase in explained.phases
+        ],
+        "gpus": [
+            {
+                "gpu": card.gpu.name,
+                "verdict": card.fit.value,
+                "reason": card.refusal_text,
+                "memory_bytes": card.gpu.memory_bytes,
+                "peak_allocated_bytes": card.peak_allocated_bytes,
+                "peak_reserved_bytes": card.peak_reserved_bytes,
+                "assumed_context_bytes": card.context_bytes,
+                "least_bytes": card.least_bytes,
+                "needed_bytes": card.needed_bytes,
+                "left_bytes": card.left_bytes,
+            }
+            for card in explained.cards
+        ],
+    }
+    return json.dumps(content, indent=2) + "\n"

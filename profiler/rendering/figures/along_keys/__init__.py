@@ -1,0 +1,1 @@
+"""Figures of memory along one or two keys."""

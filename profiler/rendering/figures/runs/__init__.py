@@ -1,0 +1,1 @@
+"""Figures of one run: its phases and its course."""

@@ -1,0 +1,102 @@
+"""The comparison table as a figure: one coloured cell per trial, darker the fuller the card."""
+
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from profiler.analysis.cells import Cell
+from profiler.analysis.comparison import Section
+from profiler.analysis.matrix import Matrix
+from profiler.domain.outcome import Status
+from profiler.rendering.figures.theme import INK, NO_ANSWER, SOFT_INK, in_theme, new_figure, title
+from profiler.rendering.sweep.words import (
+    column_names,
+    estimate_text,
+    gib_number,
+    origin_word,
+    published_text,
+    result_text,
+    setting_title,
+)
+
+_FULLNESS = LinearSegmentedColormap.from_list("fullness", ["#f2f7fb", "#0b5a92"])
+_DARK_FROM = 0.55
+"""Share of the card from which letters are white."""
+
+
+def comparison_figure(section: Section, table: Matrix) -> Figure:
+    """Draw the result and the estimate of each cell of a section's table; out of memory is hatched."""
+    with in_theme():
+        rows = len(table.rows)
+        label_in = 0.075 * max(len(row) for row in table.rows)
+        row_in = 0.82 if section.published else 0.66
+        figure, axes = new_figure(label_in + 1.3 * max(len(table.columns), 2) + 1.1, row_in * rows + 1.5)
+        for (row, column), cell in table.cells.items():
+            _draw_cell(axes, table.columns.index(column), table.rows.index(row), cell)
+        _label_axes(axes, section, table)
+        if any(cell.share_of_card_ratio is not None for cell in section.cells.values()):
+            _colour_bar(figure, axes, rows)
+        return figure
+
+
+def _draw_cell(axes: Axes, x: int, y: int, cell: Cell) -> None:
+    fullness = cell.share_of_card_ratio
+    fits = cell.status is Status.OK
+    if fits and fullness is not None:
+        face, ink = to_hex(_FULLNESS(min(fullness, 1.0))), "white" if fullness > _DARK_FROM else INK
+    else:
+        face, ink = ("#fbe9e4" if cell.status is Status.OOM else NO_ANSWER), INK
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", linewidth=2))
+    if cell.status is Status.OOM:
+        # Not by colour alone.
+        axes.add_patch(
+            Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, fill=False, hatch="///", edgecolor="#f0c4b8", linewidth=0)
+        )
+        ink = "#8c2d19"
+    published = published_text(cell)
+    details = [_needs(cell), estimate_text(cell, "est "), f"pub {published}" if published else ""]
+    _write(axes, x, y, ink, ["OOM" if cell.status is Status.OOM else result_text(cell), *filter(None, details)])
+
+
+def _write(axes: Axes, x: int, y: int, ink: str, lines: list[str]) -> None:
+    first, *details = lines
+    step = 0.23 if len(details) < 3 else 0.2
+    top = y - step * len(details) / 2
+    axes.text(x, top, first, ha="center", va="center", color=ink, weight="bold", size=11 if not details else 10.5)
+    for number, line in enumerate(details, start=1):
+        axes.text(x, top + step * number + 0.02, line, ha="center", va="center", color=ink, size=8)
+
+
+def _needs(cell: Cell) -> str:
+    return f"needs {gib_number(cell.result_bytes)}" if cell.status is Status.OOM and cell.result_bytes else ""
+
+
+def _label_axes(axes: Axes, section: Section, table: Matrix) -> None:
+    names = column_names(table)
+    axes.set_xlim(-0.5, len(table.columns) - 0.5)
+    axes.set_ylim(len(table.rows) - 0.5, -0.5)
+    axes.set_xticks(range(len(table.columns)), [names[column] for column in table.columns])
+    axes.set_yticks(range(len(table.rows)), table.rows)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    marks = f"Across: {table.key}. " if table.key else ""
+    marks += f"GiB, {origin_word(section.setting)}" if section.setting.origin else "GPU memory is unknown there"
+    if section.has_estimates and section.setting.origin is not None:
+        marks += "; est: estimated in closed form, and its error"
+    if section.published:
+        marks += "; pub: published, as printed"
+    axes.set_xlabel(marks, color=SOFT_INK, size=8.5, loc="left", labelpad=8)
+    title(axes, "Peak allocated GPU memory", setting_title(section.setting))
+
+
+def _colour_bar(figure: Figure, axes: Axes, rows: int) -> None:
+    # At most as long as six rows.
+    shrink = min(0.9, 6 / rows)
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(0, 100), _FULLNESS), ax=axes, shrink=shrink, pad=0.02, aspect=24, anchor=(0, 1)
+    )
+    bar.set_label("share of the card's memory, %", size=8.5)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, length=2)

@@ -1,0 +1,1 @@
+"""The back ends: each lays any document out."""

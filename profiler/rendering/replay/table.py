@@ -1,0 +1,224 @@
+"""A replayed history as a table of 80 columns and as JSON: recorded, begun anew, with other settings or on a card."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table
+
+from profiler.allocator.histories.answer import Answer, Scenario
+from profiler.allocator.histories.course import BEFORE, Course, OutOfMemory
+from profiler.allocator.histories.history import RecordedHistory
+from profiler.allocator.settings.alloc_conf import alloc_conf_text
+from profiler.domain.units import GIB, gib_text, mib_text
+from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.layouts.plain_text import WIDTH, Lines, plain_text
+from profiler.rendering.replay.words import (
+    ANEW_NOTE,
+    COMPARE_NOTE,
+    MOST_SHOWN,
+    NOTHING_TRIED_NOTE,
+    ORIGIN_NOTE,
+    departure_text,
+    first_text,
+    others_text,
+    refusal_text,
+    scenario_text,
+    settings_text,
+    verdict_text,
+)
+
+_LABEL_WIDTH, _COLUMN_WIDTH = 32, 16
+
+SizeText = Callable[[float], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    heading: tuple[str, str]
+    """The two lines of the heading."""
+    course: Course
+    fits: str
+
+
+def replay_table(name: str, found: Answer) -> str:
+    """Return the paragraphs about one history: summary, comparison, table and out-of-memory errors."""
+    about = [_title(name, found.history), others_text(found.history)]
+    if found.comparison.is_consistent:
+        about.append(first_text(found.comparison))
+    sections = [paragraphs(*about, departure_text(found.comparison))]
+    if found.comparison.is_consistent:
+        sections += [
+            preformatted(_table(_columns(found), _size_text(found))),
+            paragraphs(*_recorded_refusals(found)),
+            paragraphs(*_scenarios(found)),
+            paragraphs(ORIGIN_NOTE),
+        ]
+    document = Document(title=name, blocks=[section for section in sections if section.blocks])
+    # The path of a file may be longer than a line.
+    return plain_text(document, Lines(in_words=True))
+
+
+def _title(name: str, history: RecordedHistory) -> str:
+    number = len(history.streams)
+    streams = "1 stream" if number == 1 else f"{number} streams"
+    settings = settings_text(history.config)
+    return f"{name}: {len(history.entries):,} entries of device {history.device}, {streams}, settings: {settings}."
+
+
+def _size_text(found: Answer) -> SizeText:
+    """Return one unit for the whole table, so that its columns can be compared."""
+    courses = [scenario.result.course for scenario in (found.anew, found.after) if scenario is not None]
+    peak = max(course.peak.reserved_bytes for course in (found.comparison.course, *courses))
+    return _in_gib if peak >= GIB else mib_text
+
+
+def _in_gib(size_bytes: float) -> str:
+    return gib_text(size_bytes, 2)
+
+
+def _columns(found: Answer) -> list[_Column]:
+    course = found.comparison.course
+    fits = "yes" if not course.refusals else f"no, {len(course.refusals):,} refused"
+    columns = [_Column(heading=("recorded", ""), course=course, fits=fits)]
+    if found.anew is not None:
+        columns.append(_column(("same settings,", "begun anew"), found.anew))
+    if found.after is not None:
+        columns.append(_column(("what if", ""), found.after))
+    return columns
+
+
+def _column(heading: tuple[str, str], scenario: Scenario) -> _Column:
+    fits = "yes" if scenario.result.fits else "open" if scenario.might_fit else "no"
+    fits = "no limit" if scenario.capacity.size_bytes is None else fits
+    return _Column(heading=heading, course=scenario.result.course, fits=fits)
+
+
+def _table(columns: Sequence[_Column], size_text: SizeText) -> list[str]:
+    courses = [column.course for column in columns]
+    peaks = [course.peak for course in courses]
+    shares = [100 * peak.free_bytes / peak.reserved_bytes if peak.reserved_bytes else 0.0 for peak in peaks]
+    headings = [("", [column.heading[line] for column in columns]) for line in (0, 1)]
+    rows: list[tuple[str, Iterable[str]]] = [
+        *(heading for heading in headings if any(heading[1])),
+        ("peak of reserved memory", (size_text(peak.reserved_bytes) for peak in peaks)),
+        ("  after entry", ("the beginning" if peak.entry == BEFORE else f"{peak.entry:,}" for peak in peaks)),
+        ("  allocated then", (size_text(peak.allocated_bytes) for peak in peaks)),
+        ("  fragmentation: not allocated", (size_text(peak.free_bytes) for peak in peaks)),
+        ("  share of reserved", (f"{share:.1f} %" for share in shares)),
+        ("  largest free block", (size_text(peak.largest_free_bytes) for peak in peaks)),
+        ("  segments", (f"{peak.segments:,}" for peak in peaks)),
+        ("peak of allocated memory", (size_text(course.peak_allocated_bytes) for course in courses)),
+        ("peak of unreleasable memory", (size_text(course.peak_unreleasable_bytes) for course in courses)),
+        ("retries: full, cache given back", (f"{course.num_alloc_retries:,}" for course in courses)),
+        ("fits", (column.fits for column in columns)),
+    ]
+    table = Table.grid()
+    table.add_column(width=_LABEL_WIDTH)
+    for _ in columns:
+        table.add_column(width=_COLUMN_WIDTH, justify="right")
+    for label, values in rows:
+        table.add_row(label, *values)
+    return _plain_lines(table)
+
+
+def _plain_lines(table: Table) -> list[str]:
+    text = StringIO()
+    Console(file=text, width=WIDTH, color_system=None, force_terminal=False).print(table)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def _recorded_refusals(found: Answer) -> list[str]:
+    refusals = found.comparison.course.refusals
+    lines = [f"Recorded: out of memory {refusal_text(refusal)}" for refusal in refusals[:MOST_SHOWN]]
+    more = len(refusals) - MOST_SHOWN
+    return [*lines, f"And {more:,} more times."] if more > 0 else lines
+
+
+def _scenarios(found: Answer) -> list[str]:
+    lines = []
+    if found.after is not None:
+        lines.append(f"What if: {scenario_text(found.question, found.after)}")
+        lines.append(verdict_text(found.after))
+    else:
+        lines.append(NOTHING_TRIED_NOTE)
+    if found.anew is not None:
+        lines.append(ANEW_NOTE if found.after is None else f"{ANEW_NOTE} {COMPARE_NOTE}")
+        # The recording already shows that it fits.
+        lines.append("" if found.anew.result.fits else verdict_text(found.anew))
+    return lines
+
+
+def replay_json(answers: Sequence[Mapping[str, object]], unreadable: Mapping[str, str]) -> str:
+    """Return one JSON object: every history as `answer_mapping` returns it, and unreadable files with the reason."""
+    return json.dumps({"snapshots": list(answers), "unreadable": dict(unreadable)}, indent=2) + "\n"
+
+
+def answer_mapping(name: str, found: Answer) -> dict[str, object]:
+    """Return one history as plain values."""
+    comparison, history = found.comparison, found.history
+    return {
+        "file": name,
+        "device": history.device,
+        "other_devices": [
+            {"device": each.device, "entries": each.entries, "first_out_of_memory_entry": each.first_oom}
+            for each in history.others
+        ],
+        "entries": len(history.entries),
+        "streams": len(history.streams),
+        "alloc_conf": alloc_conf_text(history.config),
+        "first_reserved_bytes": comparison.first.reserved_bytes if comparison.is_consistent else None,
+        "unverified_entries": comparison.unverified_entries,
+        "replayed_entries": comparison.replayed_entries,
+        "is_equal": None if comparison.is_empty and not comparison.departure else comparison.is_equal,
+        "departure": comparison.departure,
+        "recorded": {"origin": "recorded"} | _course(comparison.course) if comparison.is_consistent else None,
+        "begun_anew": _scenario(found.anew) if found.anew else None,
+        "what_if": _scenario(found.after) if found.after else None,
+    }
+
+
+def _scenario(scenario: Scenario) -> dict[str, object]:
+    result = scenario.result
+    return {
+        "origin": "replayed",
+        "alloc_conf": alloc_conf_text(scenario.config),
+        "gpu": scenario.gpu.name if scenario.gpu else None,
+        "capacity_bytes": scenario.capacity.size_bytes,
+        "capacity_source": scenario.capacity.source.value,
+        "capacity_at_most_bytes": scenario.capacity.most_bytes,
+        "fits": result.fits,
+        "might_fit": scenario.might_fit,
+        "refused": _refusal(result.refused) if result.refused else None,
+        "served_entries": list(result.served),
+        **_course(result.course),
+    }
+
+
+def _course(course: Course) -> dict[str, object]:
+    peak = course.peak
+    return {
+        "peak_reserved_bytes": peak.reserved_bytes,
+        "peak_reserved_entry": peak.entry,
+        "allocated_at_peak_bytes": peak.allocated_bytes,
+        "fragmentation_at_peak_bytes": peak.free_bytes,
+        "largest_free_at_peak_bytes": peak.largest_free_bytes,
+        "segments_at_peak": peak.segments,
+        "peak_allocated_bytes": course.peak_allocated_bytes,
+        "peak_unreleasable_bytes": course.peak_unreleasable_bytes,
+        "num_alloc_retries": course.num_alloc_retries,
+        "out_of_memory": [_refusal(refusal) for refusal in course.refusals],
+    }
+
+
+def _refusal(refusal: OutOfMemory) -> dict[str, object]:
+    return {
+        "entry": refusal.entry,
+        "requested_bytes": refusal.requested_bytes,
+        "driver_free_bytes": refusal.driver_free_bytes,
+        "allocated_bytes": refusal.allocated_bytes,
+        "reserved_bytes": refusal.reserved_bytes,
+        "largest_free_bytes": refusal.largest_free_bytes,
+    }

@@ -1,0 +1,1 @@
+"""The report of a sweep: its page, its tables, and its changes."""

@@ -1,0 +1,131 @@
+"""The comparison of a section and the table of cards, with the words of each medium."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from profiler.analysis.cards import CardTable
+from profiler.analysis.cells import Cell as Trial
+from profiler.analysis.matrix import Matrix
+from profiler.domain.outcome import Status
+from profiler.rendering.document import (
+    MOST_ROWS,
+    Block,
+    Cell,
+    Medium,
+    Row,
+    Table,
+    Text,
+    Tone,
+    Wrap,
+    number_columns,
+)
+from profiler.rendering.sweep.words import (
+    card_names,
+    column_names,
+    corner,
+    estimate_text,
+    gib_number,
+    headroom_text,
+    more_rows,
+    needs_text,
+    place_names,
+    published_text,
+    result_text,
+)
+
+ABSENT = "·"
+_TONES = {Status.OK: Tone.GOOD, Status.OOM: Tone.BAD}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What a medium says in the cells of a comparison."""
+
+    medium: Medium
+    estimate: str
+    """The mark of an estimate."""
+    published: str
+    result: Callable[[Trial], str]
+    needs: Callable[[Trial], str]
+    """What a trial that ran out of memory needs."""
+    rest: str
+    """Where the rows are that a table leaves out."""
+
+
+def comparison_blocks(table: Matrix, words: Words) -> Iterator[Block]:
+    """Yield the matrix of a section in the words of a medium, and how many rows it leaves out."""
+    only, names = (words.medium,), column_names(table)
+    columns = number_columns(corner(table), (names[column] for column in table.columns), wrap=Wrap.NEVER)
+    rows = [
+        [row, *(_matrix_cell(table.cells.get((row, column)), words) for column in table.columns)]
+        for row in table.rows[:MOST_ROWS]
+    ]
+    yield Table(columns, rows, is_matrix=True, only=only)
+    if more := more_rows(len(table.rows), words.rest):
+        yield Text(more, _tone_of_rest(words.medium), only=only)
+
+
+def _tone_of_rest(medium: Medium) -> Tone:
+    return Tone.PLAIN if medium is Medium.TERMINAL else Tone.NOTE
+
+
+def _matrix_cell(trial: Trial | None, words: Words) -> str | Cell:
+    if trial is None:
+        return Cell(text=ABSENT, tone=Tone.NOTE) if words.medium is Medium.TERMINAL else ABSENT
+    published = published_text(trial)
+    below = [
+        words.needs(trial),
+        estimate_text(trial, words.estimate),
+        f"{words.published}{published}" if published else "",
+    ]
+    return Cell(text=words.result(trial), tone=tone_of(trial), strong=True, lines=[line for line in below if line])
+
+
+def tone_of(trial: Trial) -> Tone:
+    """Return the tone of a result."""
+    return _TONES.get(trial.status, Tone.WARNING)
+
+
+def _short_result(trial: Trial) -> str:
+    """Return the result without what it needs, which has a line of its own."""
+    return "OOM" if trial.status is Status.OOM else result_text(trial)
+
+
+def _short_needs(trial: Trial) -> str:
+    return f"needs {gib_number(trial.result_bytes)}" if trial.status is Status.OOM and trial.result_bytes else ""
+
+
+IN_TERMINAL = Words(
+    medium=Medium.TERMINAL,
+    estimate="~",
+    published="pub ",
+    result=result_text,
+    needs=lambda _: "",
+    rest="the report has them",
+)
+IN_MARKDOWN = Words(
+    medium=Medium.MARKDOWN,
+    estimate="est ",
+    published="published ",
+    result=_short_result,
+    needs=needs_text,
+    rest="comparison.csv has them",
+)
+IN_HTML = Words(
+    medium=Medium.HTML,
+    estimate="estimated ",
+    published="published ",
+    result=_short_result,
+    needs=_short_needs,
+    rest="the list of every trial has them",
+)
+
+
+def card_table(cards: CardTable, corner_text: str, tone: Callable[[Trial | None], Tone]) -> Table:
+    """Return a table with the headroom of each trial on each card, in the tones of a medium."""
+    names = place_names(cards)
+    rows: list[Row] = []
+    for place in cards.places[:MOST_ROWS]:
+        trials = [cards.cells.get((place, column)) for column in cards.columns]
+        rows.append([names[place], *(Cell(text=headroom_text(trial), tone=tone(trial)) for trial in trials)])
+    return Table(number_columns(corner_text, card_names(cards), wrap=Wrap.CUT), rows)
