@@ -15,7 +15,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import as_gib
 from profiler.estimate.main import answer
-from profiler.rendering.figure_kinds import FigureKind
+from profiler.rendering.figures.kinds import FigureKind
 from profiler.report.drawing import render_folder
 from profiler.storage.published import read_published
 from profiler.storage.tables import read_tables
