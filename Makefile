@@ -2,8 +2,8 @@
 #   make sweep      run the sweep lora_vs_full   (GRID=name for another grid, ARGS="key=value ..." for more keys)
 #   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
-# For contributors: make check (make test without the tests), make format, make bench, make stress, make engines, make image,
-# make machines, make emulated, make clean.
+# For contributors: make check (make test without the tests), make matrix, make format, make bench, make stress,
+# make engines, make image, make machines, make emulated, make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 ENGINES := $(VENV)-engines
 MACHINES := $(VENV)-machines
 
-.PHONY: sweep test bench stress engines image machines emulated emulation install check format clean
+.PHONY: sweep test matrix bench stress engines image machines emulated emulation install check format clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -24,7 +24,11 @@ emulation: $(INSTALLED)
 
 # A third process works while tests of the other two wait for time limits and for the disk.
 test: check
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not matrix"
+
+# Further values, and further combinations of them: `make test` runs each kind of value, in fewer combinations.
+matrix: $(INSTALLED)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m matrix
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check profiler maintenance tests

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from profiler.analytical.columns import TrialTable, product_table
+from profiler.analytical.many import TrialTable, product_table
 from profiler.domain.architecture import Architecture
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import ALL_LINEAR, Backend, Logprobs, TrialSpec, Tuning

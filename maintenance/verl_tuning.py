@@ -16,7 +16,7 @@ import pandas as pd
 from maintenance.words import read_words
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import Unanswered, fit_of_phases, verl_fit
-from profiler.analytical.sharded.verl_phases import verl_estimate
+from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.reading import FieldReader

@@ -18,9 +18,10 @@ from profiler.measurement.counters.untouched_cuda import untouched_cuda  # noqa:
 with untouched_cuda():
     import profiler.worker.real  # after the line above, which silences the warning
     import profiler.worker.simulated  # noqa: F401
+    from profiler.simulation.session import freeze_imported
 
 _log.level = _level
 
 # Workers need not collect garbage there either; it would copy memory pages that they share.
-gc.freeze()
+freeze_imported()
 gc.enable()

@@ -1,6 +1,8 @@
-"""What else has to change for a new card or model family, counted in a scratch copy of the program.
+"""What else has to change for a new card, model family or sharding mode, counted in a scratch copy of the program.
 
-A card is one row of one file. A family is one row of one file; only where its layers differ, formulas follow.
+A card is one row of one file. A family is one row of one file; only where its layers differ, formulas follow. A
+sharding mode that `estimate`, `solve` and `advise` answer is a new file with what differs from one GPU, and its name in
+three others; that it runs as well is a matter of `training/arguments.py`.
 """
 
 import ast
@@ -21,21 +23,30 @@ ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """A row that is added, and what the program then does."""
+class Row:
+    """A row that is added to a file, or a new file."""
 
     file: str
     before: str
-    """The text that the row stands before, once in the file."""
+    """The text that the row stands before, once in the file; empty for a new file."""
     row: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Rows that are added, and what the program then does."""
+
+    rows: tuple[Row, ...]
     program: str
     printed: str
 
 
 CARD = Change(
-    file="profiler/domain/gpu.py",
-    before='    Gpu(\n        name="h200-141gb"',
-    row="""\
+    rows=(
+        Row(
+            file="profiler/domain/gpu.py",
+            before='    Gpu(\n        name="h200-141gb"',
+            row="""\
     Gpu(
         name="x900-64gb",
         title="NVIDIA X900",
@@ -47,6 +58,8 @@ CARD = Change(
         other_names=("excalibur",),
     ),
 """,
+        ),
+    ),
     program="""
 from profiler.config.claim_settings import ROOFLINES
 from profiler.config.prices import read_prices
@@ -64,9 +77,11 @@ print(all("x900-64gb" in answer(["model=tiny", gpu, "format=json"]) for gpu in (
 )
 
 FAMILY = Change(
-    file="profiler/domain/families.py",
-    before='    Family(\n        model_type="mistral"',
-    row="""\
+    rows=(
+        Row(
+            file="profiler/domain/families.py",
+            before='    Family(\n        model_type="mistral"',
+            row="""\
     Family(
         model_type="newllm",
         defaults=Defaults(max_position_embeddings=512, num_key_value_heads=4, head_dim=32),
@@ -75,6 +90,8 @@ FAMILY = Change(
         sliding_window=128,
     ),
 """,
+        ),
+    ),
     program="""
 from profiler.analytical import parameter_count
 from profiler.config.architecture import read_architecture
@@ -97,13 +114,68 @@ print("peak_allocated_bytes" in answer(["model=m", "format=json"], load_model=la
 )
 
 
-@pytest.mark.parametrize("change", [CARD, FAMILY], ids=["card", "family"])
-def test_one_row_in_one_file_is_all_that_a_change_needs(change, tmp_path):
+SHARDING = Change(
+    rows=(
+        Row(
+            file="profiler/domain/trial.py",
+            before='    DEEPSPEED = "deepspeed"',
+            row='    HALVED = "halved"\n',
+        ),
+        Row(
+            file="profiler/analytical/timeline/sharding/halved.py",
+            before="",
+            row="""\
+from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.timeline.instants import Term
+from profiler.analytical.timeline.sharding.sharding import TrialSharding
+from profiler.domain.memory import Category
+
+
+class Halved(TrialSharding):
+    def kept(self, alone):
+        return {Category.WEIGHTS: Term(parameter_count(self.architecture), lambda: "half of all weights")}
+""",
+        ),
+        Row(
+            file="profiler/analytical/timeline/recipes/registry.py",
+            before="    DistributedType.DEEPSPEED: Zero,",
+            row="    DistributedType.HALVED: Halved,\n",
+        ),
+        Row(
+            file="profiler/analytical/timeline/recipes/registry.py",
+            before="from profiler.analytical.timeline.sharding.replicated import Replicated",
+            row="from profiler.analytical.timeline.sharding.halved import Halved\n",
+        ),
+        Row(
+            file="profiler/rendering/estimate/table.py",
+            before='    DistributedType.DEEPSPEED: "ZeRO-{stage}",',
+            row='    DistributedType.HALVED: "halves",\n',
+        ),
+    ),
+    program="""
+import json
+from profiler.estimate.main import answer
+
+words = ["model=qwen2.5-0.5b", "num_processes=2", "distributed_type=halved"]
+(*_, step) = json.loads(answer([*words, "format=json"]))["phases"]
+weights = [part["formula"] for part in step["categories"] if part["category"] == "weights"]
+print(weights, "halves on 2 GPUs" in answer(words), "communication" in answer(words))
+""",
+    printed="['half of all weights'] True False\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "files"), [(CARD, 1), (FAMILY, 1), (SHARDING, 4)], ids=["card", "family", "sharding"]
+)
+def test_a_change_needs_no_other_file(change, files, tmp_path):
+    assert len({row.file for row in change.rows}) == files
     shutil.copytree(ROOT / "profiler", tmp_path / "profiler", ignore=shutil.ignore_patterns("__pycache__"))
-    file = tmp_path / change.file
-    text = file.read_text(encoding="utf-8")
-    assert text.count(change.before) == 1
-    file.write_text(text.replace(change.before, change.row + change.before), encoding="utf-8")
+    for row in change.rows:
+        file = tmp_path / row.file
+        text = file.read_text(encoding="utf-8") if row.before else ""
+        assert text.count(row.before) == 1
+        file.write_text(text.replace(row.before, row.row + row.before), encoding="utf-8")
     ran = subprocess.run(
         [sys.executable, "-c", change.program],
         cwd=tmp_path,

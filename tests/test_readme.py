@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matrix import further
 from rich.console import Console
 
 from profiler.config.grid import expand, read_grid
@@ -114,18 +115,25 @@ def architecture(model: str):
     return found
 
 
+AGAIN = [("lora_vs_full", 0, 4), ("oxen_2025", 0, 4)]
+"""Grid, its first method that is simulated again, and the step to the next one."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("grid", SIMULATED_AGAIN)
-def test_kept_results_are_those_of_the_simulation(grid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "again", [*AGAIN, *further(("lora_vs_full", 2, 4))], ids=lambda again: f"{again[0]}-{again[1]}"
+)
+def test_kept_results_are_those_of_the_simulation(again: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest model, simulated again: the same bytes. Every second method of the first grid, one of the other.
 
     A change of these bytes raises `SIMULATION_RESULTS_VERSION` and refreshes the kept results.
     """
+    grid, first, step = again
     monkeypatch.chdir(ROOT)
     kept = read_tables(REFERENCE / grid).runs
     smallest = [spec for spec in specs_of(grid) if spec.model == "qwen2.5-0.5b"]
     assert len(smallest) >= 4
-    for spec in smallest[:: 2 + 2 * SIMULATED_AGAIN.index(grid)]:
+    for spec in smallest[first::step]:
         outcome = run_simulated(spec, BUILTIN_MODELS[spec.model].config)
         row = kept_row(kept, spec)
         assert outcome.peaks.allocated_bytes == row.peak_allocated_bytes

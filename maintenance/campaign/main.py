@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from maintenance.campaign.archive import pack, unpack
 from maintenance.campaign.command import HELP_FLAGS, LIMIT_S, USAGE, Command, read_command
@@ -31,7 +32,9 @@ from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible
 from profiler.storage.atomic import write_atomically
 from profiler.storage.records import RecordStore
 from profiler.storage.versions import installed_versions
-from profiler.worker.measured import Measured
+
+if TYPE_CHECKING:  # it imports torch, which takes seconds
+    from profiler.worker.measured import Measured
 
 _WHOLE_HISTORY_ENTRIES = 5_000_000
 
@@ -57,7 +60,7 @@ def _facts_of(uuid: str) -> CardFacts:
     )
 
 
-def _record(spec: TrialSpec, uuid: str) -> Measured:
+def _record(spec: TrialSpec, uuid: str) -> "Measured":
     from profiler.worker.real import run_real
 
     config = BUILTIN_MODELS[spec.model].config
@@ -85,7 +88,7 @@ class CampaignParts:
     installed_versions: Callable[[], Versions] = installed_versions
     facts_of: Callable[[str], CardFacts] = _facts_of
     """By the GPU's UUID."""
-    record: Callable[[TrialSpec, str], Measured] = _record
+    record: Callable[[TrialSpec, str], "Measured"] = _record
     simulate: Simulate = _simulate
     run_stage: Callable[..., StageEnd] = run_stage
 

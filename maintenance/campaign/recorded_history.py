@@ -6,16 +6,18 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from profiler.allocator import RecordedComparison, replay_recorded
 from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, Fault, ProfilerError, UsageError
 from profiler.domain.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.storage.atomic import write_atomically
-from profiler.worker.measured import Measured
 
-Record = Callable[[TrialSpec], Measured]
+if TYPE_CHECKING:  # it imports torch, which takes seconds
+    from profiler.worker.measured import Measured
+
+Record = Callable[[TrialSpec], "Measured"]
 """Runs a trial on the card and records its whole history of allocations."""
 
 RECORDED_HISTORY = "allocator_truth"

@@ -9,8 +9,8 @@ from profiler.analysis.verdicts import Figure
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.cards import Fit, card_verdict
 from profiler.analytical.formulas.parameters import parameter_count
-from profiler.analytical.sharded.verl_phases import Component, VerlEstimate, VerlPhase, verl_estimate
 from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.recipes.verl import Component, VerlEstimate, VerlPhase, verl_estimate
 from profiler.config.claim_settings import keys_text, spec_of
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.verl_config import read_verl

@@ -106,7 +106,7 @@ class PlacedSweep:
             claim = self.trials.take(trial)
             if isinstance(claim, Claim):
                 return [claim, *self.trials.take_siblings(trial, pending)]
-            if claim is NotTaken.ELSEWHERE:
+            if claim is NotTaken.CLAIMED:
                 pending.append(trial)
         return []
 

@@ -7,7 +7,7 @@ from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import Unanswered, verl_fit, with_reasons
-from profiler.analytical.sharded.verl_phases import verl_estimate
+from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.config.model_lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
 from profiler.config.option import OutputFormat

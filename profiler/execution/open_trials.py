@@ -28,8 +28,8 @@ class NotTaken(Enum):
 
     SETTLED = auto()
     """It needs no run; it has been reported."""
-    ELSEWHERE = auto()
-    """Another sweep runs it."""
+    CLAIMED = auto()
+    """Another sweep has claimed it, and runs it."""
 
 
 @dataclass(kw_only=True)
@@ -70,7 +70,7 @@ class OpenTrials:
         found: list[Claim] = []
         for other in pending.siblings(trial):
             claim = self._claim(other, wait=False)
-            if claim is NotTaken.ELSEWHERE:
+            if claim is NotTaken.CLAIMED:
                 continue
             pending.remove(other)
             if isinstance(claim, Claim):
@@ -92,7 +92,7 @@ class OpenTrials:
     def _claim(self, trial: PlannedTrial, *, wait: bool) -> Claim | NotTaken:
         held = self.store.claim(trial.trial_id, wait=wait)
         if held is None:
-            return NotTaken.ELSEWHERE
+            return NotTaken.CLAIMED
         if self.settle(trial):
             held.release()
             return NotTaken.SETTLED

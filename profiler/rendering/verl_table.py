@@ -8,7 +8,7 @@ from profiler.analytical.baselines.verl_baseline import BaselineView
 from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import Unanswered, VerlFit
-from profiler.analytical.sharded.verl_phases import Component, VerlEstimate
+from profiler.analytical.timeline.recipes.verl import Component, VerlEstimate
 from profiler.domain.memory import Origin
 from profiler.domain.units import gib_text
 from profiler.domain.verl import Strategy, VerlJob

@@ -9,9 +9,8 @@ import numpy as np
 from profiler.analysis.axes import Surface
 from profiler.analysis.keys import KeyValue, Number
 from profiler.analysis.limits import LIMIT_CARDS, EstimatedLimit
-from profiler.analytical.columns import product_table
 from profiler.analytical.formulas.fragments import unreleasable_bytes
-from profiler.analytical.many import EstimateTable, estimate_table, fits_in_arrays
+from profiler.analytical.many import EstimateTable, estimate_table, fits_in_arrays, product_table
 from profiler.config.architecture import read_architecture
 from profiler.config.identity import spec_from_mapping
 from profiler.domain.architecture import Architecture

@@ -191,17 +191,29 @@ class Simulation:
             yield
 
 
+_keeps_frozen = False
+"""Whether this process froze its imported modules before a run. To ask the garbage collector visits each of them."""
+
+
+def freeze_imported() -> None:
+    """Exempt what is imported from garbage collection, for all runs of this process and of those forked from it."""
+    global _keeps_frozen
+    gc.freeze()
+    _keeps_frozen = True
+
+
 @contextmanager
 def _no_automatic_collection() -> Iterator[None]:
     # Modules of torch and transformers do not have to be searched at every collection of the run. A process that has
     # frozen them, as a warmed one, keeps them frozen: the collection before the next run then searches little.
-    had_frozen = gc.get_freeze_count() > 0
+    global _keeps_frozen
+    _keeps_frozen = _keeps_frozen or gc.get_freeze_count() > 0
     gc.collect()
     gc.disable()
     gc.freeze()
     try:
         yield
     finally:
-        if not had_frozen:
+        if not _keeps_frozen:
             gc.unfreeze()
         gc.enable()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.formulas.engine import (
     EngineParts,
-    bucket_bytes,
     engine_bytes,
     engine_parts,
     kv_block_bytes,
@@ -22,6 +21,7 @@ from profiler.analytical.formulas.engine import (
 )
 from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.many import estimate_specs
+from profiler.analytical.timeline.sharding.replicated import Replicated
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep
@@ -197,8 +197,8 @@ def test_trl_scores_the_policy_that_vllm_sampled_from():
 
 def test_the_buckets_of_ddp_are_as_large_as_the_gradients():
     # 494,032,768 parameters x 2 B
-    assert bucket_bytes(_spec(num_processes=2), _architecture(MODEL)) == 988_065_536
-    assert bucket_bytes(_spec(), _architecture(MODEL)) == 0
+    assert Replicated(_spec(num_processes=2), _architecture(MODEL)).buckets.size == 988_065_536
+    assert Replicated(_spec(), _architecture(MODEL)).buckets.size == 0
     one, two = estimate(_spec(), _architecture(MODEL)), estimate(_spec(num_processes=2), _architecture(MODEL))
     assert two.peak_allocated_bytes - one.peak_allocated_bytes == 988_065_536
 

@@ -9,9 +9,8 @@ from trial_strategies import architecture, specs
 
 from maintenance.many_trials import hundred_thousand_trials
 from profiler.analytical import estimate
-from profiler.analytical.columns import product_table, table_of
 from profiler.analytical.estimate import phase_instants
-from profiler.analytical.many import estimate_specs, estimate_table
+from profiler.analytical.many import estimate_specs, estimate_table, product_table, table_of
 from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES

@@ -6,7 +6,7 @@ import pytest
 from trial_strategies import architecture
 
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.formulas.reward_models import reward_model_bytes
+from profiler.analytical.formulas.value_models import reward_model_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.constraints.table import faults_in_a_sweep

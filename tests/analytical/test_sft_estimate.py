@@ -11,9 +11,8 @@ from trial_strategies import ADAPTED, architecture
 
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
-from profiler.analytical.columns import table_of
 from profiler.analytical.estimate import phase_instants
-from profiler.analytical.many import estimate_table
+from profiler.analytical.many import estimate_table, table_of
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
 from profiler.analytical.timeline.recipes.sft import row_bytes
 from profiler.config.architecture import read_architecture

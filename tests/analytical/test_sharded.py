@@ -14,24 +14,21 @@ from profiler.analytical.baselines.verl_report import (
     report_models_bytes,
     report_sharded_gb,
 )
-from profiler.analytical.formulas.critic import critic_count
 from profiler.analytical.formulas.parameters import layer_parameter_count, parameter_count
-from profiler.analytical.sharded.one_gpu import (
+from profiler.analytical.formulas.value_models import critic_count
+from profiler.analytical.formulas.verl_pass import (
     entropy_log_prob_bytes,
     entropy_update_bytes,
-    gathered_bytes,
-    kept_gradients_bytes,
-    kept_weights_bytes,
     kv_demand_bytes,
     logits_bytes,
-    optimizer_bytes,
-    outside_parameters,
     pool_bytes,
     stack_bytes,
-    unreduced_gradients_bytes,
 )
-from profiler.analytical.sharded.verl_phases import Component, VerlPhase, verl_estimate
+from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
+from profiler.analytical.timeline.sharding.verl import SHARDINGS, outside_parameters
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.memory import Phase
 from profiler.domain.trial import ALL_LINEAR
 from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
 
@@ -99,25 +96,33 @@ def test_the_entropy_of_old_log_probabilities_by_hand():
     assert more == 1_000 * _7B.vocab_size * 12
 
 
+def _sharding(job, model=_7B, count=7 * _BILLION):
+    kind = SHARDINGS[job.strategy]
+    return kind(job=job, architecture=model, model=TrainedModel(weight_bytes=4), values=count, trained=count)
+
+
 def test_shards_by_hand():
-    assert kept_weights_bytes(_JOB, 7 * _BILLION, 4) == 3_500_000_000
-    assert kept_gradients_bytes(_JOB, 7 * _BILLION, 4) == 3_500_000_000
-    assert optimizer_bytes(_JOB, 7 * _BILLION, 4) == 7_000_000_000
+    found = _sharding(_JOB)
+    assert found.weights.size == found.gradients.size == 3_500_000_000
+    assert found.states.size == 7_000_000_000
+    assert found.states.words() == "7e9 x 8 B / 8 GPUs"
     # tensor 2 x pipeline 2: bfloat16 weights and float32 gradients over 4, masters and two states over all 8
-    assert kept_weights_bytes(_MEGATRON, 7 * _BILLION, 4) == 3_500_000_000
-    assert kept_gradients_bytes(_MEGATRON, 7 * _BILLION, 4) == 7_000_000_000
-    assert optimizer_bytes(_MEGATRON, 7 * _BILLION, 4) == 10_500_000_000
+    found = _sharding(_MEGATRON)
+    assert found.weights.size == 3_500_000_000
+    assert found.gradients.size == 7_000_000_000
+    assert found.states.size == 10_500_000_000
 
 
 def test_transient_memory_by_hand(half_billion):
+    backward = Instant(phase=Phase.BACKWARD, name=InstantName.BACKWARD_HEAD, sizes={})
     assert layer_parameter_count(half_billion) == 14_912_384
     assert outside_parameters(half_billion) == 136_135_552
-    assert gathered_bytes(_JOB, half_billion, training=True) == 331_920_640
-    assert gathered_bytes(_MEGATRON, half_billion, training=True) == 0
+    assert _sharding(_JOB, half_billion).gathered(backward).size == 331_920_640
+    assert _sharding(_MEGATRON, half_billion).gathered(backward).size == 0
     zero2 = replace(_JOB, reshard_after_forward=False)
-    assert gathered_bytes(zero2, half_billion, training=True) == 2 * 494_032_768
-    assert unreduced_gradients_bytes(_JOB, 1_000, reducing=False) == 2_000
-    assert unreduced_gradients_bytes(_JOB, 1_000, reducing=True) == 6_000
+    assert _sharding(zero2, half_billion).gathered(backward).size == 2 * 494_032_768
+    assert _sharding(_JOB).unreduced_bytes(1_000, reducing=False) == 2_000
+    assert _sharding(_JOB).unreduced_bytes(1_000, reducing=True) == 6_000
     assert logits_bytes(_JOB, half_billion, 1_000, training=True) == 2 * 303_872_000
     assert logits_bytes(replace(_JOB, use_fused_kernels=True), half_billion, 1_000, training=True) == 0
     assert stack_bytes(_JOB, _7B, _JOB.actor) == 200_704_000

@@ -11,20 +11,11 @@ from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST
 from profiler.analytical.formulas.decoder_layer import attention_inputs_saved_bytes
-from profiler.analytical.formulas.shards import (
-    adapter_shard_bytes,
-    gathered_bytes,
-    gradient_shard_bytes,
-    shard_bytes,
-    shard_tensors,
-    units,
-    whole_gradient_bytes,
-    whole_model_bytes,
-)
 from profiler.analytical.formulas.trained import element_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
+from profiler.analytical.timeline.sharding.fsdp import Fsdp
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
@@ -57,32 +48,35 @@ def _instant(spec: TrialSpec, name: InstantName) -> dict[Category, int]:
     return {category: int(size) for category, size in found.sizes.items()}
 
 
+def _fsdp(num_processes: int = 4, **keys: Any) -> Fsdp:
+    return Fsdp(_sharded(num_processes, **keys), _architecture(MODEL))
+
+
 def test_sizes_by_hand():
-    spec, shape = _sharded(), _architecture(MODEL)
-    layer = (PARAMETERS - ROOT) // 24
-    assert (units(spec, shape).root, units(spec, shape).layer) == (136_135_552, layer) == (ROOT, 14_912_384)
-    assert shard_bytes(spec, shape) == PARAMETERS  # 4 B each on 4 GPUs
-    assert whole_model_bytes(spec, shape) == 4 * PARAMETERS
-    assert whole_gradient_bytes(spec, shape) == 2 * PARAMETERS
-    assert gradient_shard_bytes(spec, shape) == PARAMETERS  # every first dimension is a multiple of 4
-    assert gathered_bytes(spec, shape, layers_stay=False) == 2 * (ROOT + 2 * layer)
-    assert gathered_bytes(spec, shape, layers_stay=True) == 2 * (ROOT + 25 * layer)
+    found, layer = _fsdp(), (PARAMETERS - ROOT) // 24
+    assert (found.units.root, found.units.layer) == (136_135_552, layer) == (ROOT, 14_912_384)
+    assert found.weights.size == PARAMETERS  # 4 B each on 4 GPUs
+    assert found.whole_model_bytes == 4 * PARAMETERS
+    assert found.whole_gradient_bytes == 2 * PARAMETERS
+    assert found.gradient_shards.size == PARAMETERS  # every first dimension is a multiple of 4
+    assert found.gathered_bytes(layers_stay=False) == 2 * (ROOT + 2 * layer)
+    assert found.gathered_bytes(layers_stay=True) == 2 * (ROOT + 25 * layer)
 
 
 def test_a_parameter_is_split_along_its_first_dimension():
     """On 3 GPUs the last one has fewer rows; Adafactor and the roots of AdamW need the shape of what is left."""
-    embedding, *_, norm = shard_tensors(_sharded(num_processes=3), _architecture(MODEL))
+    embedding, *_, norm = _fsdp(num_processes=3).tensors
     assert embedding.shape == (50_646, 896)
     assert embedding.is_embedding
     assert norm.shape == (299,)
 
 
 def test_only_adapters_are_trained_in_float32():
-    spec, shape = _sharded(tuning="lora"), _architecture(MODEL)
-    assert shard_bytes(spec, shape) == 2 * PARAMETERS // 4
-    assert adapter_shard_bytes(spec, shape) == 8_798_208
-    assert whole_model_bytes(spec, shape) == 2 * PARAMETERS + 4 * 8_798_208
-    assert units(spec, shape).layer == 14_912_384 + 8_798_208 // 24
+    found = _fsdp(tuning="lora")
+    assert found.weights.size == 2 * PARAMETERS // 4
+    assert found.adapters.size == 8_798_208
+    assert found.whole_model_bytes == 2 * PARAMETERS + 4 * 8_798_208
+    assert found.units.layer == 14_912_384 + 8_798_208 // 24
 
 
 def test_layers_compute_with_adapters_in_bfloat16():

@@ -10,7 +10,6 @@ from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST
-from profiler.analytical.formulas import zero
 from profiler.analytical.formulas.decoder_layer import (
     attention_inputs_saved_bytes,
     frozen_inputs_saved_bytes,
@@ -19,6 +18,7 @@ from profiler.analytical.formulas.decoder_layer import (
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
+from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.specification import parse_point
 from profiler.domain.architecture import Architecture
@@ -54,7 +54,7 @@ def test_shards_by_hand(stage, weights, updated):
     assert found[Category.WEIGHTS] == weights * PARAMETERS
     # On 4 GPUs, each updates a fourth: the float32 copy and two states, and a step counter of the fused AdamW.
     assert 0 <= found[Category.OPTIMIZER_STATE] - 3 * updated * PARAMETERS <= 4
-    assert found[Category.COMMUNICATION] == (zero.BUCKET_BYTES if stage == 3 else 0)
+    assert found[Category.COMMUNICATION] == (BUCKET_BYTES if stage == 3 else 0)
 
 
 def test_the_end_of_a_backward_by_hand():
@@ -73,31 +73,31 @@ def _shape() -> Architecture:
 def test_a_larger_model_fills_buckets_before_the_end():
     spec = _zero(2, model="qwen2.5-3b")
     reduction = _instant(spec, InstantName.REDUCTION)
-    assert reduction[Category.COMMUNICATION] == 2 * zero.BUCKET_BYTES
+    assert reduction[Category.COMMUNICATION] == 2 * BUCKET_BYTES
     first, last = (_instant(spec, name) for name in (InstantName.BACKWARD_FIRST_LAYER, InstantName.BACKWARD_LAYER))
     assert first[Category.ACTIVATIONS] < reduction[Category.ACTIVATIONS] < last[Category.ACTIVATIONS]
 
 
 def test_an_embedding_larger_than_a_bucket_is_reduced_alone():
     end = _instant(_zero(2, model="qwen2.5-7b"), InstantName.BACKWARD_END)
-    assert end[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * 152_064 * 3584
+    assert end[Category.COMMUNICATION] == BUCKET_BYTES + 2 * 152_064 * 3584
 
 
 def test_a_rollout_has_the_whole_model_and_a_pass_at_most_a_billion_weights():
     spec = _zero(3, model="qwen2.5-7b")
     parameters = 7_615_616_512
-    assert _instant(spec, InstantName.SAMPLING)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * parameters
-    assert _instant(spec, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * 10**9
+    assert _instant(spec, InstantName.SAMPLING)[Category.COMMUNICATION] == BUCKET_BYTES + 2 * parameters
+    assert _instant(spec, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == BUCKET_BYTES + 2 * 10**9
     # A generation after every pass: DeepSpeed never knows the order, and gathers one matrix at a time.
     short = _zero(3, model="qwen2.5-7b", steps_per_generation=1, gradient_accumulation_steps=1)
-    assert _instant(short, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * 3584 * 18_944
+    assert _instant(short, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == BUCKET_BYTES + 2 * 3584 * 18_944
 
 
 def test_an_lm_head_that_runs_as_a_module_is_gathered_beyond_the_limit():
     """As the history of an emulated trial of qwen3-1.7b shows, whose head is tied to the embedding."""
     model, head = "qwen2.5-7b", 152_064 * 3_584
     full, fused = (_zero(3, model=model, logprobs=logprobs) for logprobs in ("full", "fused"))
-    limit = zero.BUCKET_BYTES + 2 * 10**9
+    limit = BUCKET_BYTES + 2 * 10**9
     for name in (InstantName.FORWARD_LAYER, InstantName.SCORE_LAYER):
         beyond = _instant(_zero(3, model=model, logprobs="full", beta=0.04), name)
         assert beyond[Category.COMMUNICATION] == limit + 2 * head
@@ -120,7 +120,7 @@ def test_what_is_offloaded_is_not_on_the_card():
 def test_offloaded_weights_are_copied_to_the_gpu_before_they_are_gathered_to_generate():
     spec = _zero(3, offload_param_device="cpu")
     gathered = _instant(spec, InstantName.GATHERING)
-    assert gathered[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * PARAMETERS + 2 * PARAMETERS // 4
+    assert gathered[Category.COMMUNICATION] == BUCKET_BYTES + 2 * PARAMETERS + 2 * PARAMETERS // 4
     assert Category.KV_CACHE not in gathered
     sampling = _instant(spec, InstantName.SAMPLING)
     assert gathered[Category.COMMUNICATION] == sampling[Category.COMMUNICATION] + 2 * PARAMETERS // 4
@@ -139,7 +139,7 @@ def test_offloaded_weights_are_copied_to_the_gpu_before_they_are_gathered_to_gen
 )
 def test_what_stage_3_gathers_for_a_rollout(keys, gathered):
     name = InstantName.ENGINE if keys else InstantName.DECODING
-    assert _instant(_zero(3, **keys), name)[Category.COMMUNICATION] == zero.BUCKET_BYTES + 2 * gathered
+    assert _instant(_zero(3, **keys), name)[Category.COMMUNICATION] == BUCKET_BYTES + 2 * gathered
 
 
 @pytest.mark.parametrize(("stage", "weights"), [(0, 0), (2, 0), (3, 2 * PARAMETERS // 4)])

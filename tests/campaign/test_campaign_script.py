@@ -51,6 +51,12 @@ def test_list_says_what_each_stage_does(folder):
     assert [line[0] for line in done.stdout.splitlines()] == list(LETTERS)
 
 
+def test_the_command_starts_without_torch():
+    """Each stage starts it several times on a card that is paid for by the hour."""
+    code = "import sys, maintenance.campaign.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("letter", "ABCDE")
 def test_without_a_gpu_a_stage_ends_with_2_and_one_sentence(folder, letter):
     done = run(letter, CAMPAIGN_DIR=str(folder), CUDA_VISIBLE_DEVICES="")

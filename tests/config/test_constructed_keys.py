@@ -9,7 +9,7 @@ from profiler.analysis.verdicts import Finding, Judged, Verdict
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
-from profiler.analytical.formulas.critic import critic_bytes
+from profiler.analytical.formulas.value_models import critic_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.config.demand import needs_at_most
 from profiler.config.labels import labels

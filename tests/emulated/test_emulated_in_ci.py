@@ -38,13 +38,13 @@ def run(clone, **variables):
 def test_five_trials_are_emulated_where_an_environment_is_at_hand(clone):
     code, made, _ = run(clone, EMULATION_PYTHON="/some/python")
     assert code == 0
-    assert made[0] == "test"
-    assert made[1].startswith("emulated ARGS=limit=5 results_dir=/")
+    assert made[:2] == ["test", "matrix"]
+    assert made[2].startswith("emulated ARGS=limit=5 results_dir=/")
 
 
 def test_without_an_environment_they_are_skipped_with_the_reason(clone):
     code, made, err = run(clone)
-    assert (code, made) == (0, ["test"])
+    assert (code, made) == (0, ["test", "matrix"])
     assert "EMULATION_PYTHON names no Python" in err
 
 

@@ -7,7 +7,7 @@ import pytest
 from maintenance.verl_tuning import JOBS, MEAN_ROW, PAGE, ROWS, comparison, jobs_of, main, page
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import verl_fit
-from profiler.analytical.sharded.verl_phases import Component, VerlPhase, verl_estimate
+from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
 from profiler.config.model_lookup import builtin_architecture
 from profiler.config.verl_config import read_verl, read_verl_config
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE

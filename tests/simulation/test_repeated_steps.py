@@ -12,7 +12,8 @@ from profiler.domain.trial import Lengths, Logprobs, Tuning
 from profiler.worker.simulated import run_simulated
 
 STEPS = 6
-FORCED: dict[str, Any] = {"steps": STEPS, "lengths": Lengths.FORCED}
+TWO_MICRO_BATCHES = {"gradient_accumulation_steps": 2, "steps_per_generation": 2}
+FORCED: dict[str, Any] = {"steps": STEPS, "lengths": Lengths.FORCED, **TWO_MICRO_BATCHES}
 CASES: dict[str, dict[str, Any]] = {
     "full": {},
     "LoRA with a reference, without checkpointing": {
@@ -28,16 +29,18 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_trace_equals_that_of_the_complete_run(case: str) -> None:
-    complete = simulate(**FORCED, **CASES[case])
-    ended = simulate(**FORCED, **CASES[case], ends_when_repeating=True)
+    keys = FORCED | CASES[case]
+    complete = simulate(**keys)
+    ended = simulate(**keys, ends_when_repeating=True)
     assert complete.trainer.state.global_step == STEPS
     assert ended.trainer.state.global_step < STEPS
     assert ended.trace == complete.trace
 
 
 def test_ragged_steps_differ_and_all_run() -> None:
-    complete = simulate(steps=4, lengths=Lengths.RAGGED)
-    ended = simulate(steps=4, lengths=Lengths.RAGGED, ends_when_repeating=True)
+    keys: dict[str, Any] = {"steps": 4, "lengths": Lengths.RAGGED, **TWO_MICRO_BATCHES}
+    complete = simulate(**keys)
+    ended = simulate(**keys, ends_when_repeating=True)
     assert ended.trainer.state.global_step == 4
     assert ended.trace == complete.trace
 

@@ -8,10 +8,10 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForTokenClassification
 
 from profiler.analytical import parameter_count
-from profiler.analytical.formulas.critic import critic_count
 from profiler.analytical.formulas.engine import sharded_parameters
 from profiler.analytical.formulas.parameters import layer_parameter_count, norm_count
-from profiler.analytical.sharded.one_gpu import outside_parameters
+from profiler.analytical.formulas.value_models import critic_count
+from profiler.analytical.timeline.sharding.verl import outside_parameters
 from profiler.config.architecture import MODEL_TYPES, read_architecture
 
 SIZES: dict[str, Any] = {

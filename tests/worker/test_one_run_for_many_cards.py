@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from matrix import further
 from simulating import LORA, small_spec
 
 from profiler.domain.builtin_models import BUILTIN_MODELS
@@ -31,10 +32,16 @@ CASES: dict[str, dict[str, Any]] = {
 WIDE = {**TINY, "head_dim": 128}
 
 
-@pytest.mark.parametrize("gpus", [EIGHT, NINE], ids=["eight", "nine"])
-@pytest.mark.parametrize("case", CASES)
-def test_a_shared_run_has_the_outcome_of_each_cards_own(case: str, gpus: tuple[str, ...]) -> None:
-    spec = small_spec(gpu=gpus[0], **CASES[case])
+CARDS = {"eight": EIGHT, "nine": NINE}
+SHARED = [("ragged, wide heads", "eight"), ("forced lengths", "nine"), ("LoRA in float32", "eight")]
+"""Each case and each family of cards; the other pairs are further cases."""
+OTHERS = [(case, family) for case in CASES for family in CARDS if (case, family) not in SHARED]
+
+
+@pytest.mark.parametrize("pair", [*SHARED, *further(*OTHERS)], ids="-".join)
+def test_a_shared_run_has_the_outcome_of_each_cards_own(pair: tuple[str, str]) -> None:
+    case, gpus = pair[0], CARDS[pair[1]]
+    spec = small_spec(gpu=gpus[0], gradient_accumulation_steps=2, steps_per_generation=2, **CASES[case])
     shared = simulate(spec, WIDE, gpus=[KNOWN_GPUS[name] for name in gpus])
     for name in gpus:
         own = replace(spec, gpu=name)

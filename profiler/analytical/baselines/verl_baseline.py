@@ -8,8 +8,7 @@ from profiler.analytical.baselines.verl_report import (
     report_models_bytes,
 )
 from profiler.analytical.formulas.parameters import parameter_count
-from profiler.analytical.sharded.one_gpu import kept_gradients_bytes, trained_count
-from profiler.analytical.sharded.verl_phases import Component, VerlEstimate, VerlPhase
+from profiler.analytical.timeline.recipes.verl import Component, Role, VerlEstimate, VerlPhase, shardings_of
 from profiler.domain.architecture import Architecture
 
 
@@ -47,8 +46,8 @@ def baseline_view(found: VerlEstimate, architecture: Architecture) -> BaselineVi
     with_reference = report_models_bytes(parameters, has_reference=job.has_reference, has_critic=False) // job.n_gpus
     everything = report_models_bytes(parameters, has_reference=job.has_reference, has_critic=has_critic) // job.n_gpus
     report = everything + activations + REPORT_OVERHEAD_BYTES
-    kept_gradients = kept_gradients_bytes(job, trained_count(job, architecture), job.actor.weight_bytes)
-    kept_gradients = 0 if job.actor.offload_policy else kept_gradients
+    reduced = int(shardings_of(job, architecture)[Role.ACTOR].gradients.size)
+    kept_gradients = 0 if job.actor.offload_policy else reduced
     whole_gradients = parts.get(Component.ACTOR_GRADIENTS, 0) - kept_gradients
     kept = _sum(found, Component.ACTOR, Component.ACTOR_GRADIENTS, Component.ACTOR_STATE) - whole_gradients
     terms = {

@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from profiler.analytical.explanation.sharded_forms import sharded_forms
-from profiler.analytical.explanation.zero_forms import zero_forms
-from profiler.analytical.formulas.critic import critic_count
 from profiler.analytical.formulas.parameters import (
     active_parameter_count,
     is_mixture,
@@ -21,12 +18,13 @@ from profiler.analytical.formulas.trained import (
     trained_element_bytes,
     trains_everything,
 )
+from profiler.analytical.formulas.value_models import critic_count
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.architecture import Architecture
 from profiler.domain.count_text import count_text
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import DistributedType, Logprobs, TrialSpec, Tuning
+from profiler.domain.trial import Logprobs, TrialSpec, Tuning
 
 LONGEST = 50
 """Most characters of a short form."""
@@ -88,14 +86,11 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
         Category.KV_CACHE: _kv_cache(spec, architecture, instant.name),
         Category.INPUTS: _inputs(spec),
         Category.ENGINE: _engine(spec, instant.name),
-        Category.COMMUNICATION: f"DDP's buckets: {_every_gradient(spec, architecture)}",
         Category.WORKSPACE: _workspace(spec, instant.name),
     }
-    if spec.distributed_type is DistributedType.FSDP:
-        written |= sharded_forms(spec, architecture, instant.name)
-    if spec.distributed_type is DistributedType.DEEPSPEED:
-        written |= zero_forms(spec, architecture, instant.name, instant.phase)
-    return {category: text for category, text in written.items() if instant.sizes.get(category, 0)}
+    counted = {category for category, size in instant.sizes.items() if size}
+    from_formulas = {category: words() for category, words in instant.words.items() if category in counted}
+    return {category: text for category, text in (written | from_formulas).items() if category in counted}
 
 
 def _parameters(architecture: Architecture, element: object) -> str:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.formulas.fragments import with_fragments
-from profiler.analytical.sharded.verl_phases import VerlEstimate, VerlPhase, verl_estimate
+from profiler.analytical.timeline.recipes.verl import VerlEstimate, VerlPhase, verl_estimate
 from profiler.domain.architecture import Architecture
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import Gpu

@@ -22,7 +22,6 @@ from profiler.analytical.formulas.quantities import (
     where,
     whole_units,
 )
-from profiler.analytical.formulas.trained import gradient_bytes
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.gpu_names import gpu_named
 from profiler.domain.trial import VllmMode
@@ -187,18 +186,6 @@ def resident_engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
         return 0
     parts = engine_parts(spec, architecture)
     return where(engine_sleeps(spec), parts.buffers, parts.resident)
-
-
-def bucket_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of DDP's buckets: one value per trained parameter; 0 for a single process.
-
-    They exist alongside the gradients, because accelerate leaves `gradient_as_bucket_view` off.
-
-    By hand, qwen2.5-0.5b full in bfloat16 on 2 GPUs: 494,032,768 x 2 B = 988,065,536 B.
-
-    Source: `Reducer::initialize_buckets` in torch's `csrc/distributed/c10d/reducer.cpp`.
-    """
-    return where(spec.num_processes > 1, gradient_bytes(spec, architecture), 0)
 
 
 def is_colocated(spec: TrialKeys) -> Flag:

@@ -1,21 +1,43 @@
 """Parameters of a decoder: their shapes and counts, and the linear layers that LoRA adapts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
+from typing import TypeVar
 
 import numpy as np
 
-from profiler.analytical.formulas.of_one_model import counted_once
 from profiler.analytical.formulas.quantities import Count, larger, where
 from profiler.analytical.formulas.tensor_groups import Projection, TensorGroup
 from profiler.analytical.formulas.tower_parameters import tower_lora_tensors, tower_tensors
 from profiler.analytical.formulas.trial_keys import DecoderShape
+from profiler.domain.architecture import Architecture
 from profiler.domain.families import family_of
 from profiler.domain.trial import ALL_LINEAR
 
 _ROUTER = "gate"
 SHARED_GATE = "shared_expert_gate"
 """The linear layer that weighs the shared expert of Qwen2-MoE."""
+
+
+Result = TypeVar("Result")
+
+_MOST_MODELS = 64
+"""Models whose results are kept; a command line names a few."""
+
+
+def counted_once(formula: Callable[[DecoderShape], Result]) -> Callable[[DecoderShape], Result]:
+    """Keep what `formula` returns for each `Architecture`: an estimate asks for its tensors hundreds of times.
+
+    The arrays of many models are counted each time. The result must be immutable, because all callers share it.
+    """
+    kept = lru_cache(maxsize=_MOST_MODELS)(formula)
+
+    @wraps(formula)
+    def counted(architecture: DecoderShape) -> Result:
+        return kept(architecture) if isinstance(architecture, Architecture) else formula(architecture)
+
+    return counted
 
 
 def query_width(architecture: DecoderShape) -> Count:

@@ -84,6 +84,17 @@ def whole_units(value: Count, unit: Count) -> Count:
     return -(-value // unit)
 
 
+def one_value(column: Value | Coded[Value]) -> Value:
+    """Return the value of one configuration, for its words.
+
+    Raises:
+        TypeError: There are several configurations.
+    """
+    if isinstance(column, Coded):
+        raise TypeError("several configurations have no words in common")
+    return column
+
+
 def looked_up(column: Value | Coded[Value], function: Callable[[Value], Count]) -> Count:
     """Return `function` of a value, or per configuration of its value."""
     if not isinstance(column, Coded):

@@ -5,8 +5,8 @@ arrays. The keys that decide which formula applies (recipe, tuning, log-probs, a
 engine, sharding) are single values in both.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -163,3 +163,19 @@ class DecoderShape(Protocol):
     def attention_dropout(self) -> float | NDArray[Any]: ...  # noqa: D102
     @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
+
+
+def with_keys(spec: TrialKeys, **keys: object) -> TrialKeys:
+    """Return a trial with other values of some keys; `dataclasses.replace` knows no trials of arrays."""
+    return cast("TrialKeys", _WithKeys(spec, keys))
+
+
+class _WithKeys:
+    """A trial with other values of some keys."""
+
+    def __init__(self, spec: TrialKeys, keys: Mapping[str, object]) -> None:
+        self._spec = spec
+        self.__dict__.update(keys)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._spec, name)

@@ -5,11 +5,10 @@ passed through the model whole. The completions of the last training batch are s
 """
 
 from dataclasses import replace
-from typing import cast
 
 from profiler.analytical.formulas.engine import resident_engine_bytes
 from profiler.analytical.formulas.quantities import Count
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys, with_keys
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added
 from profiler.analytical.timeline.persistent import input_bytes, state_bytes
 from profiler.analytical.timeline.reward_instants import reward_instants
@@ -40,7 +39,7 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     """
     if spec.per_device_eval_batch_size is None:
         return ()
-    evaluated = cast("TrialKeys", _Evaluated(spec, spec.per_device_eval_batch_size))
+    evaluated = _evaluated(spec, spec.per_device_eval_batch_size)
     own: Bytes = {Category.INPUTS: input_bytes(evaluated) + image_input_bytes(evaluated, architecture)}
     state: Bytes = {Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
     present = added({**persistent, **state}, own)
@@ -54,16 +53,12 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     return tuple(replace(each, phase=Phase.EVALUATION, name=_NAMES[each.phase]) for each in instants)
 
 
-class _Evaluated:
-    """The keys of a trial whose batch is that of an evaluation, generated at once."""
-
-    gradient_accumulation_steps = 1
-    steps_per_generation = 1
-
-    def __init__(self, spec: TrialKeys, rows: Count) -> None:
-        self._spec = spec
-        self.per_device_train_batch_size = rows
-        self.generation_batch_size = rows
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._spec, name)
+def _evaluated(spec: TrialKeys, rows: Count) -> TrialKeys:
+    """Return a trial whose batch is that of an evaluation, generated at once."""
+    return with_keys(
+        spec,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        per_device_train_batch_size=rows,
+        generation_batch_size=rows,
+    )

@@ -4,9 +4,10 @@ The memory of an instant is the persistent memory plus what this instant adds. T
 that does not exist at the same time is never added up.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Self
 
 from profiler.analytical.formulas.head import HeadBytes
 from profiler.analytical.formulas.quantities import Count, Flag, where
@@ -14,6 +15,25 @@ from profiler.domain.memory import Category, Phase
 
 Bytes = Mapping[Category, Count]
 """Bytes by category. A category that is absent has 0 bytes."""
+
+Words = Callable[[], str]
+"""The factors of a number, in at most 50 characters; made when they are read, because arrays have none."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A number of bytes with its words. One formula returns both, so that they cannot disagree."""
+
+    size: Count
+    words: Words
+
+
+Terms = Mapping[Category, Term]
+
+
+def chosen(flag: Flag, if_true: Term, if_false: Term) -> Term:
+    """Return the number and the words of one of two terms."""
+    return Term(where(flag, if_true.size, if_false.size), lambda: if_true.words() if bool(flag) else if_false.words())
 
 
 class InstantName(StrEnum):
@@ -63,11 +83,19 @@ class Instant:
     sizes: Bytes
     happens: Flag = True
     """False where a trial has no such instant."""
+    words: Mapping[Category, Words] = field(default_factory=dict)
+    """The words of those categories whose formula returns them."""
 
     @property
     def total_bytes(self) -> Count:
         """Sum of all categories; 0 where the instant does not happen."""
         return where(self.happens, total(self.sizes), 0)
+
+    def with_terms(self, terms: Terms) -> Self:
+        """Return the instant with `terms` in place of the same categories."""
+        sizes = {category: term.size for category, term in terms.items()}
+        words = {category: term.words for category, term in terms.items()}
+        return replace(self, sizes={**self.sizes, **sizes}, words={**self.words, **words})
 
 
 def total(sizes: Bytes) -> Count:

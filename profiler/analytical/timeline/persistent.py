@@ -1,9 +1,6 @@
 """Persistent memory, present at every instant: models, optimizer state, inputs, the workspaces of the libraries."""
 
-from profiler.analytical.formulas.critic import critic_bytes, critic_tensors
-from profiler.analytical.formulas.engine import bucket_bytes
 from profiler.analytical.formulas.quantities import Coded, Count, both, looked_up, where, whole_units
-from profiler.analytical.formulas.reward_models import reward_model_bytes
 from profiler.analytical.formulas.rounding import Block, block_of, exact
 from profiler.analytical.formulas.trained import (
     FLOAT32_BYTES,
@@ -14,6 +11,7 @@ from profiler.analytical.formulas.trained import (
     trained_tensors,
 )
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.value_models import critic_bytes, critic_tensors, reward_model_bytes
 from profiler.analytical.formulas.weights import adapter_bytes, reference_bytes, weights_bytes
 from profiler.analytical.optimizers.optimizer_state import optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes
@@ -102,7 +100,6 @@ def persistent_memory(spec: TrialKeys, architecture: DecoderShape, *, inputs: Co
         Category.REWARD_MODEL: reward_model_bytes(spec, architecture),
         Category.OPTIMIZER_STATE: where(spec.steps > 1, state_bytes(spec, architecture), 0),
         Category.INPUTS: inputs,
-        Category.COMMUNICATION: bucket_bytes(spec, architecture),
         Category.WORKSPACE: workspace_bytes(spec.gpu, block_of(spec)),
     }
 

@@ -10,12 +10,12 @@ from profiler.analytical.formulas.quantities import where
 from profiler.analytical.formulas.rollout import kv_cache_bytes
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.trained import INT64_BYTES, element_bytes, stream_bytes
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys, with_keys
 from profiler.analytical.formulas.weights import autocast_cache_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added
-from profiler.analytical.timeline.loaded_whole import loaded_whole
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
+from profiler.domain.trial import Tuning
 
 _INPUTS = 2
 """Ids and attention mask."""
@@ -39,7 +39,9 @@ def _scored_by(spec: TrialKeys, model: DecoderShape, persistent: Bytes) -> Insta
     transformers caches them, because nothing says that nothing is generated. Prompts and completions are taken to have
     as many tokens as for the policy.
     """
-    whole, rows, longest = loaded_whole(spec), spec.generation_batch_size, spec.max_completion_length
+    # trl gives its quantisation and its adapters to the policy only.
+    whole = with_keys(spec, tuning=Tuning.FULL, lora_rank=None, lora_target_modules=None)
+    rows, longest = spec.generation_batch_size, spec.max_completion_length
     batch = Batch(
         rows=rows,
         prompt_tokens=spec.max_prompt_length,

@@ -8,7 +8,6 @@ from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.parameters import is_mixture
 from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, larger, where
-from profiler.analytical.formulas.reward_models import reward_model_bytes
 from profiler.analytical.formulas.rollout import (
     growth_copy_bytes,
     kv_cache_bytes,
@@ -26,6 +25,7 @@ from profiler.analytical.formulas.trained import (
     trains_everything,
 )
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.value_models import reward_model_bytes
 from profiler.analytical.formulas.weights import (
     autocast_cache_bytes,
     autocast_scoring_bytes,

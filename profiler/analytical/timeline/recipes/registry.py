@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from profiler.analytical.formulas.batch import Batch, generated_micro_batch
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys, with_keys
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.grpo import grpo_instants
 from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
-from profiler.analytical.timeline.sharded_instants import sharded
-from profiler.analytical.timeline.zero_instants import partitioned
+from profiler.analytical.timeline.sharding.fsdp import Fsdp
+from profiler.analytical.timeline.sharding.replicated import Replicated
+from profiler.analytical.timeline.sharding.sharding import TrialSharding
+from profiler.analytical.timeline.sharding.zero import Zero
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.recipe import LABELLED, ONLINE, Recipe, RecipeFacts
 from profiler.domain.trial import DistributedType
@@ -50,24 +51,17 @@ def micro_batch(spec: TrialKeys) -> Batch:
     return _step(spec.recipe).micro_batch(spec)
 
 
+_SHARDINGS: Mapping[DistributedType, type[TrialSharding]] = {
+    DistributedType.NO: Replicated,
+    DistributedType.MULTI_GPU: Replicated,
+    DistributedType.FSDP: Fsdp,
+    DistributedType.DEEPSPEED: Zero,
+}
+
+
 def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
-    """Return the instants of a trial, in the order of a step."""
-    instants = _step(spec.recipe).instants
-    if spec.distributed_type is DistributedType.DEEPSPEED:
-        return partitioned(spec, architecture, instants(spec, architecture))
-    if spec.distributed_type is not DistributedType.FSDP:
-        return instants(spec, architecture)
-    alone = cast("TrialKeys", _Checkpointed(spec)) if spec.fsdp_activation_checkpointing else spec
-    return sharded(spec, architecture, instants(alone, architecture))
-
-
-class _Checkpointed:
-    """A trial whose layers are checkpointed by FSDP: they keep what they keep if the model does it."""
-
-    gradient_checkpointing = True
-
-    def __init__(self, spec: TrialKeys) -> None:
-        self._spec = spec
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._spec, name)
+    """Return the instants of a trial, in the order of a step, on one of its GPUs."""
+    # Layers that FSDP checkpoints keep what they keep if the model does it.
+    alone = with_keys(spec, gradient_checkpointing=True) if spec.fsdp_activation_checkpointing else spec
+    instants = _step(spec.recipe).instants(alone, architecture)
+    return _SHARDINGS[spec.distributed_type](spec, architecture).instants(instants)

@@ -1,4 +1,4 @@
-"""Bytes of a critic: the decoder of the policy with a head of one value, trained as a whole."""
+"""Bytes of models with a head of one value: a critic, which is trained as a whole, and those that score completions."""
 
 from typing import Any, cast
 
@@ -54,3 +54,23 @@ def critic_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
         return 0
     block, element = block_of(spec), element_bytes(spec).weight
     return sum(group.copies * block(group.elements * element) for group in critic_tensors(architecture))
+
+
+def reward_model_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of all reward models of the trial, in the type of the policy's weights.
+
+    By hand, qwen2.5-0.5b in bfloat16, whose head is tied: 494,032,768 + 896 values x 2 B + 256 B = 988,067,584 B.
+    """
+    block, element = block_of(spec), element_bytes(spec).weight
+    found: Count = 0
+    for model in architecture.reward_models:
+        found = found + sum(group.copies * block(group.elements * element) for group in _reward_tensors(model))
+        found = found + rope_buffer_bytes(model)
+    return found
+
+
+def _reward_tensors(model: DecoderShape) -> tuple[TensorGroup, ...]:
+    """Return the parameters of a reward model: those of the decoder, with a head of one value."""
+    groups = base_tensors(model)
+    decoder = groups if model.tie_word_embeddings else groups[:-1]
+    return (*decoder, TensorGroup(shape=(1, model.hidden_size), copies=1))

@@ -1,21 +1,15 @@
-"""Memory of one GPU of several, with sharding, parallelism and offloading. Estimated, not yet measured.
-
-Counted in the source of torch's FSDP, Megatron's distributed optimizer and verl's workers; no figure was compared with
-a run. The buffers of NCCL (1 to 20 GB were reported) and the CUDA context are not included.
-"""
+"""What verl's passes and its rollout engine need on one GPU, whoever has the weights. Estimated, not yet measured."""
 
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.decoder_layer import layer_input_bytes, layer_saved_bytes
 from profiler.analytical.formulas.layer_backward import mlp_backward_bytes
-from profiler.analytical.formulas.parameters import layer_parameter_count, lora_parameter_count, parameter_count
+from profiler.analytical.formulas.parameters import parameter_count
 from profiler.analytical.formulas.quantities import whole_units
+from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES
 from profiler.domain.architecture import Architecture
 from profiler.domain.trial import Attention, Backend, Logprobs, TrialSpec
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob
 
-_COMPUTE_BYTES = 2
-_FLOAT32_BYTES = 4
-_ADAM_STATES = 2
 _LOGITS_COPIES = 2
 _ENTROPY_CHUNK = 2048
 """Rows of a chunk (`entropy_from_logits_with_chunking`)."""
@@ -26,100 +20,6 @@ _EAGER_ENTROPY_KEPT_BYTES = 10
 _EAGER_ENTROPY_SCRATCH = 3
 """Float32 tensors of all logits without gradient: their copy, and two of softmax, product and exponentials."""
 _LAYERS_KEPT_ON_GPU = 2
-
-
-def model_shards(job: VerlJob) -> int:
-    """Return the number of GPUs that share one copy of the weights: FSDP's shards, or tensor x pipeline parallel size.
-
-    `fsdp_size=1` is a whole copy on each GPU, as with DDP.
-    """
-    if job.strategy is Strategy.MEGATRON:
-        return job.tensor_model_parallel_size * job.pipeline_model_parallel_size
-    return job.fsdp_size
-
-
-def optimizer_shards(job: VerlJob) -> int:
-    """Return the number of GPUs that share one optimizer state: as the weights; in Megatron also data parallel GPUs."""
-    return job.n_gpus if job.strategy is Strategy.MEGATRON else job.fsdp_size
-
-
-def trained_count(job: VerlJob, architecture: Architecture) -> int:
-    """Return the number of trained parameters."""
-    if job.lora_rank:
-        return int(lora_parameter_count(architecture, job.lora_rank, job.lora_target_modules))
-    return int(parameter_count(architecture))
-
-
-def kept_weights_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
-    """Return the bytes of weights that a GPU keeps: `count` values of `weight_bytes` over the shards, rounded up.
-
-    Megatron keeps bfloat16 weights for computation; its float32 masters count as optimizer state. By hand, 7 x 10^9 in
-    float32 over 8: 3.5 x 10^9 B.
-
-    Source: `ActorRolloutRefWorker._build_model_optimizer` in verl: float32 for what is trained, bfloat16 for a
-    reference.
-    """
-    size = _COMPUTE_BYTES if job.strategy is Strategy.MEGATRON else weight_bytes
-    return int(whole_units(count, model_shards(job))) * size
-
-
-def kept_gradients_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
-    """Return the bytes of gradients of `count` trained values over the shards.
-
-    They have the type of the weights; in Megatron they are float32.
-
-    Source: FSDP's `FlatParamHandle.prepare_gradient_for_optim` casts reduced gradients to the type of the parameter;
-    Megatron's `grad_reduce_in_fp32`. ZeRO-2 shards them as ZeRO-3 does.
-    """
-    size = _FLOAT32_BYTES if job.strategy is Strategy.MEGATRON else weight_bytes
-    return int(whole_units(count, model_shards(job))) * size
-
-
-def optimizer_bytes(job: VerlJob, count: int, weight_bytes: int) -> int:
-    """Return the bytes of AdamW's two states over the shards, in the type of weights; in Megatron float32 with masters.
-
-    By hand, 7 x 10^9 in float32 over 8: 7 x 10^9 B. Megatron on 8: 7 x 10^9 x 12 / 8 = 10.5 x 10^9 B.
-    """
-    values = int(whole_units(count, optimizer_shards(job)))
-    if job.strategy is Strategy.MEGATRON:
-        return values * (_ADAM_STATES + 1) * _FLOAT32_BYTES
-    return values * _ADAM_STATES * weight_bytes
-
-
-def gathered_bytes(job: VerlJob, architecture: Architecture, *, training: bool) -> int:
-    """Return the bytes of weights that FSDP has gathered at one time, in bfloat16.
-
-    ZeRO-3: two decoder layers, the current one and the next, and the parameters outside layers (embedding, LM head,
-    final norm). ZeRO-2 in training: all weights. 0 in Megatron, which gathers no weights. By hand, qwen2.5-0.5b,
-    ZeRO-3: (2 x 14,912,384 + 136,135,552) values x 2 B = 331,920,640 B.
-    """
-    if job.strategy is Strategy.MEGATRON:
-        return 0
-    whole = int(parameter_count(architecture))
-    if training and not job.reshard_after_forward:
-        return whole * _COMPUTE_BYTES
-    return (2 * int(layer_parameter_count(architecture)) + outside_parameters(architecture)) * _COMPUTE_BYTES
-
-
-def outside_parameters(architecture: Architecture) -> int:
-    """Return the number of parameters outside decoder layers: embedding, LM head, final norm.
-
-    By hand, qwen2.5-0.5b: 136,135,552.
-    """
-    in_layers = architecture.num_hidden_layers * layer_parameter_count(architecture)
-    return int(parameter_count(architecture) - in_layers)
-
-
-def unreduced_gradients_bytes(job: VerlJob, values: int, *, reducing: bool) -> int:
-    """Return the bytes of unsharded gradients of `values` weights before FSDP reduces them.
-
-    They are bfloat16, and also float32 while they are reduced. 0 in Megatron, whose gradients are in one buffer from
-    the start, and for LoRA, where they are small. By hand, 1,000 values: 2,000 B, and 6,000 B while they are reduced.
-    Source: FSDP's `reduce_dtype`, float32 in verl.
-    """
-    if job.strategy is Strategy.MEGATRON or job.lora_rank:
-        return 0
-    return values * (_COMPUTE_BYTES + (_FLOAT32_BYTES if reducing else 0))
 
 
 def stack_bytes(job: VerlJob, architecture: Architecture, kept: TrainedModel) -> int:
@@ -160,7 +60,7 @@ def logits_bytes(job: VerlJob, architecture: Architecture, tokens: int, *, train
     if job.use_fused_kernels:
         return 0
     copies = _LOGITS_COPIES if training else 1
-    return tokens * architecture.vocab_size * _COMPUTE_BYTES * copies // job.tensor_model_parallel_size
+    return tokens * architecture.vocab_size * BFLOAT16_BYTES * copies // job.tensor_model_parallel_size
 
 
 def entropy_update_bytes(job: VerlJob, architecture: Architecture, tokens: int) -> int:
@@ -180,9 +80,9 @@ def entropy_update_bytes(job: VerlJob, architecture: Architecture, tokens: int) 
     entropy = job.entropy
     if not entropy.in_update or not _makes_logits(job):
         return 0
-    each = _COMPUTE_BYTES
+    each = BFLOAT16_BYTES
     if not entropy.is_compiled:
-        kept = _COMPUTE_BYTES if entropy.checkpointing else _EAGER_ENTROPY_KEPT_BYTES
+        kept = BFLOAT16_BYTES if entropy.checkpointing else _EAGER_ENTROPY_KEPT_BYTES
         each = _EAGER_ENTROPY_BACKWARD_BYTES if entropy.in_loss else kept
     return _entropy_tokens(job, tokens) * architecture.vocab_size * each
 
@@ -197,7 +97,7 @@ def entropy_log_prob_bytes(job: VerlJob, architecture: Architecture, tokens: int
         return 0
     rows = _entropy_tokens(job, tokens)
     rows = min(rows, _ENTROPY_CHUNK) if job.entropy.chunking else rows
-    return rows * architecture.vocab_size * _EAGER_ENTROPY_SCRATCH * _FLOAT32_BYTES
+    return rows * architecture.vocab_size * _EAGER_ENTROPY_SCRATCH * FLOAT32_BYTES
 
 
 def _makes_logits(job: VerlJob) -> bool:
@@ -214,7 +114,7 @@ def _entropy_tokens(job: VerlJob, tokens: int) -> int:
 
 def forward_bytes(architecture: Architecture, tokens: int) -> int:
     """Return the bytes of one layer's forward without gradient: four [T, H] and three [T, I], in bfloat16."""
-    return tokens * (4 * architecture.hidden_size + 3 * architecture.intermediate_size) * _COMPUTE_BYTES
+    return tokens * (4 * architecture.hidden_size + 3 * architecture.intermediate_size) * BFLOAT16_BYTES
 
 
 def pool_bytes(job: VerlJob, card_bytes: int) -> int:
@@ -227,7 +127,7 @@ def pool_bytes(job: VerlJob, card_bytes: int) -> int:
 
 def engine_weights_bytes(job: VerlJob, architecture: Architecture) -> int:
     """Return the bytes of the engine's own weights in its pool: bfloat16 over its tensor parallel size."""
-    return int(whole_units(parameter_count(architecture), job.rollout_tensor_parallel_size)) * _COMPUTE_BYTES
+    return int(whole_units(parameter_count(architecture), job.rollout_tensor_parallel_size)) * BFLOAT16_BYTES
 
 
 def kv_demand_bytes(job: VerlJob, architecture: Architecture) -> int:
@@ -239,7 +139,7 @@ def kv_demand_bytes(job: VerlJob, architecture: Architecture) -> int:
     """
     per_token = 2 * architecture.num_hidden_layers * architecture.num_key_value_heads * architecture.head_dim
     tokens = job.train_batch_size * job.rollout_n * (job.max_prompt_length + job.max_response_length)
-    return int(whole_units(tokens, job.n_gpus)) * per_token * _COMPUTE_BYTES
+    return int(whole_units(tokens, job.n_gpus)) * per_token * BFLOAT16_BYTES
 
 
 _SPEC = TrialSpec(

@@ -1,1 +1,0 @@
-"""Memory of one GPU of several."""

@@ -1,0 +1,80 @@
+"""A sharding: what one of several GPUs keeps of a model, gathers at a time, reduces, and holds while it is loaded.
+
+What a GPU computes is the same as alone: the same rows through the same layers. So an instant under a sharding is that
+of one GPU alone, with other weights, states, gradients and communication.
+"""
+
+from dataclasses import dataclass, replace
+
+from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.instants import Bytes, Instant, Term, Terms
+from profiler.domain.memory import Category, Phase
+
+
+class Sharding:
+    """How the GPUs of a job share a model; sizes are those of one GPU, in bytes.
+
+    A sharding says what differs from one GPU that trains alone; this one says that nothing does.
+    """
+
+    def kept(self, alone: Instant) -> Terms:  # noqa: ARG002  as all arguments that are not read below
+        """Return weights, adapters and states that this GPU keeps at an instant.
+
+        Args:
+            alone: The instant on one GPU that trains alone.
+        """
+        return {}
+
+    def reduced(self, alone: Instant) -> Term | None:  # noqa: ARG002
+        """Return the gradients: this GPU's part of those that have been reduced, whole ones before."""
+        return None
+
+    def gathered(self, alone: Instant) -> Term | None:  # noqa: ARG002
+        """Return the weights that are gathered to compute, and the buffers of what is communicated."""
+        return None
+
+    def as_alone(self, alone: Instant) -> Bytes:  # noqa: ARG002
+        """Return categories with another size than on one GPU, and the same words."""
+        return {}
+
+    def at_load(self, alone: Instant) -> tuple[Instant, ...]:
+        """Return the instants of loading that are in place of one of one GPU."""
+        return (alone,)
+
+    def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:  # noqa: ARG002
+        """Return the instants that only this sharding has, before an instant that one GPU has too.
+
+        Args:
+            earlier: All instants before that one, on one GPU alone.
+            alone: The instant.
+        """
+        return ()
+
+    def shared(self, alone: Instant) -> Instant:
+        """Return an instant of one GPU alone with what sharding changes."""
+        exchanged = {Category.GRADIENTS: self.reduced(alone), Category.COMMUNICATION: self.gathered(alone)}
+        terms = {category: term for category, term in exchanged.items() if term is not None}
+        other = replace(alone, sizes={**alone.sizes, **self.as_alone(alone)})
+        return other.with_terms({**self.kept(alone), **terms})
+
+    def instants(self, alone: tuple[Instant, ...]) -> tuple[Instant, ...]:
+        """Return the instants of one of the GPUs, in the order of a step.
+
+        Args:
+            alone: Those of one GPU that trains alone.
+        """
+        found: list[Instant] = []
+        for place, each in enumerate(alone):
+            if each.phase is Phase.LOAD:
+                found += self.at_load(each)
+            else:
+                found += (*self.before(alone[:place], each), self.shared(each))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class TrialSharding(Sharding):
+    """How the GPUs of a trial share its model."""
+
+    spec: TrialKeys
+    architecture: DecoderShape

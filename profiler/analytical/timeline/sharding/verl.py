@@ -1,0 +1,163 @@
+"""How verl's workers share a model: by FSDP, or by Megatron with its distributed optimizer.
+
+Counted in the source of torch's FSDP, Megatron's distributed optimizer and verl's workers; no figure was compared with
+a run. The buffers of NCCL (1 to 20 GB were reported) and the CUDA context are not included.
+"""
+
+from dataclasses import dataclass
+
+from profiler.analytical.formulas.parameters import layer_parameter_count, parameter_count
+from profiler.analytical.formulas.quantities import whole_units
+from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES
+from profiler.analytical.timeline.instants import Instant, InstantName, Term, Terms
+from profiler.analytical.timeline.sharding.sharding import Sharding
+from profiler.domain.architecture import Architecture
+from profiler.domain.count_text import count_text
+from profiler.domain.memory import Category, Phase
+from profiler.domain.verl import Strategy, TrainedModel, VerlJob
+
+_ADAM_STATES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlSharding(Sharding):
+    """How the GPUs of a job share one of its models. This one is of FSDP.
+
+    `fsdp_size=1` is a whole copy on each GPU, as with DDP. ZeRO-2 shards gradients as ZeRO-3 does.
+    """
+
+    job: VerlJob
+    architecture: Architecture
+    model: TrainedModel
+    values: int
+    """Values of the model."""
+    trained: int
+    """Those that are trained; 0 of a reference."""
+
+    @property
+    def weights(self) -> Term:
+        """The weights that a GPU keeps. By hand, 7 x 10^9 in float32 over 8: 3.5 x 10^9 B.
+
+        Source: `ActorRolloutRefWorker._build_model_optimizer` in verl: float32 for what is trained, bfloat16 for a
+        reference.
+        """
+        return _divided(self.values, self.job.fsdp_size, self.model.weight_bytes)
+
+    @property
+    def gradients(self) -> Term:
+        """Gradients that have been reduced, in the type of the weights.
+
+        Source: FSDP's `FlatParamHandle.prepare_gradient_for_optim` casts reduced gradients to the type of the
+        parameter.
+        """
+        return _divided(self.trained, self.job.fsdp_size, self.model.weight_bytes)
+
+    @property
+    def states(self) -> Term:
+        """AdamW's two states, in the type of the weights. By hand, 7 x 10^9 in float32 over 8: 7 x 10^9 B."""
+        return _divided(self.trained, self.job.fsdp_size, _ADAM_STATES * self.model.weight_bytes)
+
+    def kept(self, alone: Instant) -> Terms:  # noqa: ARG002  the same at every instant
+        """Return weights and states; which of them wait on the host, the phase decides."""
+        return {Category.WEIGHTS: self.weights, Category.OPTIMIZER_STATE: self.states}
+
+    def gathered(self, alone: Instant) -> Term:
+        """Return the weights that FSDP has gathered at one time, in bfloat16.
+
+        ZeRO-3: two decoder layers, the current one and the next, and the parameters outside layers (embedding, LM head,
+        final norm). ZeRO-2 in training: all weights. By hand, qwen2.5-0.5b, ZeRO-3: (2 x 14,912,384 + 136,135,552)
+        values x 2 B = 331,920,640 B.
+        """
+        if alone.phase is Phase.BACKWARD and not self.job.reshard_after_forward:
+            return Term(int(parameter_count(self.architecture)) * BFLOAT16_BYTES, lambda: "gathered: all layers")
+        return Term((2 * self._layer + outside_parameters(self.architecture)) * BFLOAT16_BYTES, lambda: "2 layers")
+
+    def reduced(self, alone: Instant) -> Term:
+        """Return the gradients of a backward, with those of earlier micro-batches; 0 outside of one.
+
+        At the head, its new gradient; in the last layer, whose gradients are reduced, that of the head waits; in the
+        first layer are the reduced gradients of the others; and at the end the gradients of the parameters outside
+        layers are reduced.
+        """
+        if alone.phase is not Phase.BACKWARD:
+            return Term(0, str)
+        reduced = 0 if self.model.offload_policy else self.gradients.size
+        earlier = reduced if self.model.accumulates else 0
+        outside = outside_parameters(self.architecture)
+        waiting = self.unreduced_bytes(outside, reducing=False)
+        layer = self.unreduced_bytes(self._layer, reducing=True)
+        sizes = {
+            InstantName.BACKWARD_HEAD: earlier + waiting,
+            InstantName.BACKWARD_LAYER: earlier + waiting + layer,
+            InstantName.BACKWARD_FIRST_LAYER: reduced + waiting + layer,
+            InstantName.BACKWARD_END: reduced + self.unreduced_bytes(outside, reducing=True),
+        }
+        return Term(sizes[alone.name], lambda: "shards, and whole ones of a layer or outside layers")
+
+    def unreduced_bytes(self, values: int, *, reducing: bool) -> int:
+        """Return the bytes of unsharded gradients of `values` weights before FSDP reduces them.
+
+        They are bfloat16, and also float32 while they are reduced. 0 for LoRA, where they are small. By hand, 1,000
+        values: 2,000 B, and 6,000 B while they are reduced.
+
+        Source: FSDP's `reduce_dtype`, float32 in verl.
+        """
+        return 0 if self.job.lora_rank else values * (BFLOAT16_BYTES + (FLOAT32_BYTES if reducing else 0))
+
+    @property
+    def _layer(self) -> int:
+        return int(layer_parameter_count(self.architecture))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Megatron(VerlSharding):
+    """Megatron: layers are split by tensor and pipeline parallelism, states over all GPUs; nothing is gathered."""
+
+    @property
+    def weights(self) -> Term:
+        """The bfloat16 weights of computation. The float32 masters count as optimizer state."""
+        return _divided(self.values, self._parts, BFLOAT16_BYTES)
+
+    @property
+    def gradients(self) -> Term:
+        """The buffer of all gradients (`grad_reduce_in_fp32`)."""
+        return _divided(self.trained, self._parts, FLOAT32_BYTES)
+
+    @property
+    def states(self) -> Term:
+        """AdamW's two states and the masters, in float32. By hand, 7 x 10^9 on 8 GPUs: x 12 / 8 = 10.5 x 10^9 B."""
+        return _divided(self.trained, self.job.n_gpus, (_ADAM_STATES + 1) * FLOAT32_BYTES)
+
+    def gathered(self, alone: Instant) -> Term:  # noqa: ARG002  the same at every instant
+        """Return 0: Megatron gathers no weights."""
+        return Term(0, str)
+
+    def reduced(self, alone: Instant) -> Term:
+        """Return the buffer of all gradients, which is there from the start."""
+        is_on_host = self.model.offload_policy and alone.phase is Phase.BACKWARD
+        return Term(0, str) if is_on_host else self.gradients
+
+    @property
+    def _parts(self) -> int:
+        return self.job.tensor_model_parallel_size * self.job.pipeline_model_parallel_size
+
+
+def outside_parameters(architecture: Architecture) -> int:
+    """Return the number of parameters outside decoder layers: embedding, LM head, final norm.
+
+    By hand, qwen2.5-0.5b: 136,135,552.
+    """
+    in_layers = architecture.num_hidden_layers * layer_parameter_count(architecture)
+    return int(parameter_count(architecture) - in_layers)
+
+
+SHARDINGS: dict[Strategy, type[VerlSharding]] = {
+    Strategy.FSDP: VerlSharding,
+    Strategy.FSDP2: VerlSharding,
+    Strategy.MEGATRON: Megatron,
+}
+
+
+def _divided(count: int, gpus: int, element: int) -> Term:
+    """Return `count` values over GPUs, rounded up."""
+    return Term(int(whole_units(count, gpus)) * element, lambda: f"{count_text(count)} x {element} B / {gpus} GPUs")

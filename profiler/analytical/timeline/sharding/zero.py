@@ -1,0 +1,359 @@
+"""DeepSpeed's ZeRO: what is sharded, what the optimizer needs, and gathered weights.
+
+The model is in bfloat16, adapters too. Trained weights have a float32 copy, which the optimizer updates; it is sharded
+over W GPUs from stage 1 on, and so are the optimizer's states. Gradients are accumulated in bfloat16: whole up to
+stage 1, and from stage 2 on only what this GPU updates. Buckets (`zero_buckets.py`) have DeepSpeed's default sizes.
+
+By hand, qwen2.5-0.5b full on 4 GPUs, stage 2: weights 494,032,768 x 2 B, master weights x 4 B / 4.
+
+Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2.py`, `DeepSpeedZeroOptimizer_Stage3` in
+`stage3.py`, `PartitionedParameterCoordinator` in `partitioned_param_coordinator.py`, `FP16_UnfusedOptimizer` in
+`runtime/fp16/unfused_optimizer.py`, and the defaults in `runtime/zero/config.py`.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from profiler.analytical.formulas.parameters import expert_weights, is_mixture, parameter_count
+from profiler.analytical.formulas.quantities import Count, Flag, larger, smaller, where, whole_units
+from profiler.analytical.formulas.tensor_groups import TensorGroup
+from profiler.analytical.formulas.trained import (
+    BFLOAT16_BYTES,
+    FLOAT32_BYTES,
+    gradient_bytes,
+    trained_tensors,
+    trains_everything,
+)
+from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
+from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term, Terms
+from profiler.analytical.timeline.sharding.sharding import TrialSharding
+from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES, Buckets
+from profiler.analytical.timeline.step_instants import step_scratch_bytes
+from profiler.domain.count_text import count_text
+from profiler.domain.memory import Category, Phase
+from profiler.domain.trial import Logprobs, OffloadDevice, Tuning
+
+MOST_LIVE = 1_000_000_000
+"""Weights that are gathered at a time (`stage3_max_live_parameters`)."""
+SUB_GROUP = 1_000_000_000
+"""Weights of this GPU that stage 3 updates at a time (`sub_group_size`)."""
+_NORM_BYTES = 8
+"""The norm of gradients is computed in float64, tensor by tensor (`get_norm_dtype`)."""
+_PASSES = 2
+"""Passes after one another of which the second gathers ahead."""
+
+_AT_HEAD = (InstantName.FORWARD_HEAD, InstantName.BACKWARD_HEAD, InstantName.SCORE_HEAD)
+_NOTHING_IS_GATHERED = (InstantName.REWARD, InstantName.STEP, InstantName.BACKWARD_END)
+
+
+@dataclass(frozen=True)
+class Zero(TrialSharding):
+    """ZeRO of stage 0 to 3, with offloading."""
+
+    @property
+    def _stage(self) -> int:
+        return self.spec.zero_stage or 0
+
+    @property
+    def _trains_everything(self) -> bool:
+        return trains_everything(self.spec)
+
+    @cached_property
+    def _trained_tensors(self) -> tuple[TensorGroup, ...]:
+        return trained_tensors(self.spec, self.architecture)
+
+    @cached_property
+    def trained(self) -> Count:
+        """The number of trained parameters."""
+        return sum(group.total for group in self._trained_tensors)
+
+    @cached_property
+    def own(self) -> Count:
+        """The number of trained parameters that this GPU updates."""
+        return self.trained if self._stage == 0 else self._share(self.trained)
+
+    @cached_property
+    def whole(self) -> Count:
+        """The number of all parameters, with adapters."""
+        return self._parameters + (0 if self._trains_everything else self.trained)
+
+    @cached_property
+    def _parameters(self) -> Count:
+        return parameter_count(self.architecture)
+
+    @property
+    def _embedding(self) -> Count:
+        return self.architecture.vocab_size * self.architecture.hidden_size
+
+    @cached_property
+    def is_offloaded(self) -> bool:
+        """Whether the host has the optimizer's states, the master weights and their gradients."""
+        return self.spec.offload_optimizer_device is OffloadDevice.CPU and self._stage != 0
+
+    @cached_property
+    def _buckets(self) -> Buckets:
+        return Buckets(
+            stage=self._stage,
+            trained=self.trained,
+            own=self.own,
+            trained_embedding=self._embedding if self._trains_everything else 0,
+            is_tied=self.architecture.tie_word_embeddings,
+            layers=self.architecture.num_hidden_layers,
+            accumulates=self.spec.gradient_accumulation_steps > 1,
+            all_bytes=gradient_bytes(self.spec, self.architecture),
+            kept_bytes=self.kept_gradient_bytes,
+        )
+
+    @cached_property
+    def weights(self) -> Term:
+        """The base model's weights, or their shards."""
+        return self._weight_words(self._parameters, "parameters x")
+
+    @cached_property
+    def adapters(self) -> Term:
+        """The adapters, or their shards."""
+        return self._weight_words(0 if self._trains_everything else self.trained, "x")
+
+    def _weight_words(self, count: Count, times: str) -> Term:
+        size = BFLOAT16_BYTES * (self._share(count) if self._stage == 3 else count)
+        if self._stage == 3 and self.spec.offload_param_device is OffloadDevice.CPU:
+            size = 0
+        of_gpus = self._of_gpus if self._stage == 3 else ""
+        return Term(size, lambda: f"{count_text(count)} {times} {BFLOAT16_BYTES} B{of_gpus}")
+
+    @property
+    def _of_gpus(self) -> str:
+        return f" / {self.spec.num_processes} GPUs"
+
+    @cached_property
+    def master_bytes(self) -> Count:
+        """The float32 copies of the weights that this GPU updates; 0 where the host has them."""
+        return 0 if self.is_offloaded else FLOAT32_BYTES * self.own
+
+    @cached_property
+    def kept_gradient_bytes(self) -> Count:
+        """The gradients that this GPU keeps of a reduction; 0 where the host has them.
+
+        Stages 1 and 2 keep whole tensors of this GPU's part. The first GPU has the embedding, which it keeps whole even
+        if other GPUs update a part of it. Stage 3 has one buffer from the beginning.
+        """
+        if self.is_offloaded:
+            return 0
+        first = self._embedding if self._trains_everything and self._stage != 3 else 0
+        return BFLOAT16_BYTES * larger(first, self.own)
+
+    @cached_property
+    def _offload_buffer_bytes(self) -> Count:
+        """The tensor through which stages 1 and 2 offload a gradient: as large as the largest.
+
+        Source: `temp_grad_buffer_for_gpu_offload` of `DeepSpeedZeroOptimizer`.
+        """
+        if self._stage not in (1, 2) or not self.is_offloaded or not self._trains_everything:
+            return 0
+        return BFLOAT16_BYTES * self._largest_tensor
+
+    @cached_property
+    def _largest_tensor(self) -> Count:
+        """The parameters of the largest tensor: the embedding, or gate and up of all experts of a layer."""
+        if not is_mixture(self.architecture):
+            return self._embedding
+        return larger(self._embedding, 2 * expert_weights(self.architecture))
+
+    @cached_property
+    def _largest_module(self) -> Count:
+        """The parameters of the largest module of a layer: a linear layer, or all its experts, which are one."""
+        if is_mixture(self.architecture):
+            return 3 * expert_weights(self.architecture)
+        return self.architecture.hidden_size * self.architecture.intermediate_size
+
+    @cached_property
+    def states(self) -> Term:
+        """Master weights and optimizer states of this GPU; 0 where the host has them."""
+        size: Count = 0
+        if not self.is_offloaded:
+            size = self.master_bytes + optimizer_state_bytes(self.spec.optim, _flat(self.own), FLOAT32_BYTES)
+        of_gpus = self._of_gpus if self._stage else ""
+        return Term(size, lambda: f"master weights and states of {count_text(self.trained)}{of_gpus}")
+
+    @cached_property
+    def step_gradient_bytes(self) -> Count:
+        """The largest size of gradients while weights are updated, with the scratch of the optimizer.
+
+        Stage 0 has all of them in both types. Stages 1 and 2: those that were kept, and the float64 copy of one of
+        them, or both flattened copies of this GPU's part; then only the float32 copy. Stage 3 flattens a group at a
+        time, next to the gradients that it keeps in one buffer.
+        """
+        if self.is_offloaded:
+            return 0
+        optim, count = self.spec.optim, self.own
+        both_copies = (BFLOAT16_BYTES + FLOAT32_BYTES) * count
+        if self._stage == 0:
+            return both_copies + optimizer_scratch_bytes(optim, self._trained_tensors, FLOAT32_BYTES)
+        if self._stage == 3:
+            group = smaller(count, SUB_GROUP)
+            in_step = FLOAT32_BYTES * group + optimizer_scratch_bytes(optim, _flat(group), FLOAT32_BYTES)
+            return BFLOAT16_BYTES * count + larger((BFLOAT16_BYTES + FLOAT32_BYTES) * group, in_step)
+        largest = smaller(self._largest_tensor, count) if self._trains_everything else 0
+        in_norm = self.kept_gradient_bytes + _NORM_BYTES * largest
+        in_step = FLOAT32_BYTES * count + optimizer_scratch_bytes(optim, _flat(count), FLOAT32_BYTES)
+        return larger(larger(in_norm, self.kept_gradient_bytes + both_copies), in_step)
+
+    def kept(self, alone: Instant) -> Terms:
+        """Return weights, adapters, and states, which exist from the beginning."""
+        return {**self._models(alone), Category.OPTIMIZER_STATE: self.states}
+
+    def _models(self, alone: Instant) -> Terms:
+        """Return the models that are not as on one GPU. Weights in 4 bits are.
+
+        A reference model has an engine of its own, and is sharded in stage 3 only.
+        """
+        found = {Category.ADAPTERS: self.adapters}
+        if self.spec.tuning is not Tuning.QLORA:
+            found[Category.WEIGHTS] = self.weights
+        if self._stage == 3:
+            size = alone.sizes.get(Category.REFERENCE, 0) // self.spec.num_processes
+            words = self._weight_words(self._parameters, "x").words
+            found[Category.REFERENCE] = Term(size, words)
+        return found
+
+    def as_alone(self, alone: Instant) -> Bytes:
+        """Return the workspace without the scratch of the step, which is with gradients."""
+        if alone.name is not InstantName.STEP:
+            return {}
+        scratch = step_scratch_bytes(self.spec, self.architecture)
+        return {Category.WORKSPACE: alone.sizes[Category.WORKSPACE] - scratch}
+
+    def reduced(self, alone: Instant) -> Term:
+        """Return gradients: whole up to stage 1, and from stage 2 on this GPU's part."""
+        if alone.name is InstantName.STEP:
+            return Term(self.step_gradient_bytes, lambda: "in two types, while they are flattened")
+        return self._gradients(self._buckets.gradient_bytes(alone))
+
+    def _gradients(self, size: Count) -> Term:
+        part = "" if self._stage < 2 else "this GPU's part of "
+        return Term(size, lambda: f"{part}{count_text(self.trained)} x {BFLOAT16_BYTES} B, ...")
+
+    def gathered(self, alone: Instant) -> Term:
+        """Return the bucket, the copy that is reduced, the buffer of what is offloaded, and gathered weights."""
+        buckets, weights = self._buckets.communicated(alone), self._gathered_weights(alone)
+        size = buckets.size + self._offload_buffer_bytes + weights.size
+        return Term(size, lambda: f"{buckets.words() or 'the buffer of what is offloaded'}{weights.words()}")
+
+    def _gathered_weights(self, alone: Instant) -> Term:
+        if self._stage != 3 or alone.name in _NOTHING_IS_GATHERED:
+            return Term(0, str)
+        if alone.phase is Phase.ROLLOUT:
+            return self._gathered_for_rollout(alone)
+        before_head = alone.phase is Phase.SCORE or alone.name is InstantName.FORWARD_LAYER
+        size = self._gathered_in_a_pass(at_head=alone.name in _AT_HEAD, before_head=before_head)
+        return Term(size, lambda: ", gathered layers")
+
+    def _gathered_for_rollout(self, alone: Instant) -> Term:
+        """Return what is gathered for a rollout: all, but for vLLM one tensor after the other.
+
+        Adapters are merged for vLLM, for which all are gathered (`_iter_named_params` of `VLLMGeneration` in trl 1.16).
+        Where the host has the weights, a copy of this GPU's part lives until the last weight is gathered. By hand,
+        qwen2.5-0.5b full on 4 GPUs: 494,032,768 x 2 B, and a quarter of it once more.
+
+        Source: `GatheredParameters` in trl's `models/utils.py`, and `_allgather_params_coalesced` in DeepSpeed's
+        `partition_parameters.py`.
+        """
+        everything = BFLOAT16_BYTES * self.whole
+        if alone.name is InstantName.GATHERING:
+            own_part = BFLOAT16_BYTES * self._share(self.whole)
+            return Term(everything + own_part, lambda: ", the gathered model, this GPU's part of it")
+        if self.spec.use_vllm and self._trains_everything:
+            return Term(BFLOAT16_BYTES * self._embedding, lambda: ", the gathered embedding")
+        return Term(everything, lambda: ", the gathered model")
+
+    def _gathered_in_a_pass(self, *, at_head: bool, before_head: bool) -> Count:
+        """Return the bytes of the weights that stage 3 has gathered while the model computes.
+
+        After one recorded pass DeepSpeed knows the order of the modules, and gathers ahead up to `MOST_LIVE`, and then
+        the whole of one tensor more. The LM head is such a tensor if it runs as a module, which trl's fused
+        log-probabilities do without; from the host it comes through a copy of this GPU's part. In a training pass this
+        is so in the layers before the head: when it runs, layers that backward needs last are released
+        (`stage3_max_reuse_distance`). Each generation makes DeepSpeed begin again. Before it knows the order it gathers
+        the weights of one module: of the LM head, or the largest of a layer.
+
+        By hand, qwen2.5-7b on 4 GPUs with `logprobs=full`: 10^9 parameters and 152,064 x 3,584 of the head, x 2 B.
+
+        Args:
+            at_head: Whether the LM head runs, forwards or backwards.
+            before_head: Whether the LM head is gathered ahead.
+
+        Source: `PartitionedParameterCoordinator.reset_step`, which each forward calls first, and
+        `_fetch_sub_module_impl`; `_all_gather_sequential` in `partition_parameters.py`; and `add_hooks` of trl 1.16.
+        """
+        head = self._embedding if before_head and self.spec.logprobs is not Logprobs.FUSED else 0
+        ahead = smaller(self.whole, MOST_LIVE + head)
+        if self.spec.offload_param_device is OffloadDevice.CPU:
+            ahead = ahead + self._share(head)
+        module = self._embedding if at_head else self._largest_module
+        return BFLOAT16_BYTES * where(self._knows_order(), larger(ahead, module), module)
+
+    def _knows_order(self) -> Flag:
+        """Return whether two passes come after one another, so that the second gathers ahead."""
+        if not self.spec.recipe.facts.has_rollout:
+            return self.spec.gradient_accumulation_steps * self.spec.steps >= _PASSES
+        return self.spec.steps_per_generation >= _PASSES
+
+    def at_load(self, alone: Instant) -> tuple[Instant, ...]:
+        """Return loading, and then the instant at which DeepSpeed takes the model over.
+
+        Stage 3 has sharded the model while it was made. vLLM starts before DeepSpeed has the model, so that in the
+        other stages the host has it.
+        """
+        if alone.name is InstantName.LOADED:
+            taken_over = self._taken_over(alone)
+            return (taken_over,) if self._stage == 3 else (alone, taken_over)
+        if alone.name is InstantName.ENGINE_START:
+            started = replace(alone, sizes={Category.ENGINE: alone.sizes[Category.ENGINE]})
+            return (started.with_terms({Category.WEIGHTS: self.weights}) if self._stage == 3 else started,)
+        return (self.shared(alone),)
+
+    def _taken_over(self, loaded: Instant) -> Instant:
+        """Return the instant at which DeepSpeed takes the model over.
+
+        Stage 0 makes states and gradients at once. Stages 1 and 2 copy the trained weights into one tensor, and then
+        allocate the gradients of this GPU's part once. So does stage 3, before it allocates its buffers.
+        """
+        states: Count = 0
+        gradients: Count = 0
+        copied: Count = 0
+        if self._stage == 0:
+            states, gradients = self.states.size, (BFLOAT16_BYTES + FLOAT32_BYTES) * self.own
+        elif self._stage == 3:
+            states = self.master_bytes
+            copied = larger(BUCKET_BYTES + self.kept_gradient_bytes, self.master_bytes)
+        else:
+            copied = larger(BFLOAT16_BYTES * self.trained, 2 * self.master_bytes)
+        there = (Category.WEIGHTS, Category.REFERENCE)
+        sizes = {category: loaded.sizes.get(category, 0) for category in there}
+        return replace(loaded, name=InstantName.SHARDING, sizes=sizes).with_terms(
+            {
+                **self._models(loaded),
+                Category.OPTIMIZER_STATE: replace(self.states, size=states),
+                Category.GRADIENTS: self._gradients(gradients),
+                Category.COMMUNICATION: Term(copied, lambda: "while DeepSpeed takes the model over"),
+            }
+        )
+
+    def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:
+        """Return the gathering of offloaded weights before a rollout, and the reduction of a full bucket."""
+        if alone.name is InstantName.PREFILL and self.spec.offload_param_device is OffloadDevice.CPU:
+            there = (Category.INPUTS, Category.WORKSPACE, Category.REFERENCE)
+            sizes = {category: size for category, size in alone.sizes.items() if category in there}
+            return (self.shared(replace(alone, name=InstantName.GATHERING, sizes=sizes)),)
+        last = next((each for each in reversed(earlier) if each.name is InstantName.BACKWARD_LAYER), None)
+        if alone.name is InstantName.BACKWARD_FIRST_LAYER and last is not None:
+            return (self.shared(self._buckets.reduction(last, alone)),)
+        return ()
+
+    def _share(self, count: Count) -> Count:
+        return whole_units(count, self.spec.num_processes)
+
+
+def _flat(count: Count) -> tuple[TensorGroup, ...]:
+    """Return the one tensor that the optimizer updates: this GPU's part of all parameters in a row."""
+    return (TensorGroup(shape=(count,), copies=1),)
