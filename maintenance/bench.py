@@ -30,11 +30,11 @@ from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.trial import Backend, Lengths, TrialSpec
-from profiler.measurement.nvml import GpuProbe
-from profiler.measurement.process_tree import RecentProcessTree
-from profiler.measurement.pynvml_driver import PynvmlDriver
-from profiler.measurement.sampler import PERIOD_S, Sampler
-from profiler.measurement.visible import visible_gpus
+from profiler.measurement.driver.nvml import GpuProbe
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+from profiler.measurement.driver.visible import visible_gpus
+from profiler.measurement.samples.process_tree import RecentProcessTree
+from profiler.measurement.samples.sampler import PERIOD_S, Sampler
 from profiler.simulation.device import op_cache
 from profiler.worker.simulated import SimulatedRun, simulate
 

@@ -1,15 +1,21 @@
-"""Seeded sampler of trials. Samples are written down before results are looked at."""
+"""Seeded sampler of trials, and the file with the sampled trials, written before any of them runs."""
 
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from profiler.config.foreign_text import MOST_JSON_BYTES
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_from_mapping, stable_mapping
 from profiler.config.trials.specification import parse_point
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trial import TRIAL_KEYS, TrialSpec
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
+
+SAMPLED = "sampled.jsonl"
 
 
 def sample_trials(
@@ -81,3 +87,36 @@ def read_sampled(text: str) -> tuple[TrialSpec, ...]:
 def _plain(value: object) -> object:
     """Return `value` as a user would type it."""
     return list(value) if isinstance(value, tuple) else value
+
+
+def folder_faults(folder: Path) -> list[Fault]:
+    """Return the faults of the folder of results."""
+    try:
+        kind_of(folder / SAMPLED)
+    except OSError as error:
+        return [Fault(key="results_dir", found=str(folder.parent), problem=f"cannot be used ({reason(error)})")]
+    return []
+
+
+def written_down(folder: Path, sampled: Sequence[TrialSpec], *, seed: int) -> tuple[TrialSpec, ...]:
+    """Return the sample; write its file if there is none.
+
+    Raises:
+        UsageError: The file exists and has another sample.
+    """
+    path = folder / SAMPLED
+    text = sampled_text(sampled, seed=seed)
+    if kind_of(path) is Kind.MISSING:
+        write_atomically(path, text.encode())
+    elif _content(path) != text.encode():
+        problem = f"does not give the sample of {path}, which was written before any result was known"
+        hint = "Give the count and seed of its first line, or another results_dir."
+        raise UsageError([Fault(key="seed", found=str(seed), problem=problem, hint=hint)])
+    return read_sampled(text)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path, most_bytes=MOST_JSON_BYTES)
+    except OSError as error:
+        raise UsageError([Fault(key="sample", found=str(path), problem=f"cannot be read ({reason(error)})")]) from error

@@ -16,8 +16,7 @@ import pandas as pd
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
 from maintenance.emulated.running import Side, run_pending, run_side
 from maintenance.error_cells import ERROR_COLUMNS, error_cells
-from maintenance.sampled_file import folder_faults, written_down
-from maintenance.sampling import architecture_of, sample_trials
+from maintenance.sampling import architecture_of, folder_faults, sample_trials, written_down
 from maintenance.words import read_words
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate

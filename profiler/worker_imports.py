@@ -13,7 +13,7 @@ gc.disable()
 _log = logging.getLogger("bitsandbytes.backends.cpu.ops")
 _level, _log.level = _log.level, logging.ERROR
 
-from profiler.measurement.untouched_cuda import untouched_cuda  # noqa: E402
+from profiler.measurement.counters.untouched_cuda import untouched_cuda  # noqa: E402
 
 with untouched_cuda():
     import profiler.worker.real  # after the line above, which silences the warning

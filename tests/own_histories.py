@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from profiler.allocator import OutOfMemoryError, parse_alloc_conf
-from profiler.allocator.blocks import Block
-from profiler.allocator.recording import RecordingAllocator
-from profiler.allocator.snapshot import allocator_settings
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.traces.recording import RecordingAllocator
+from profiler.allocator.traces.snapshot import allocator_settings
 
 MIB = 1024 * 1024
 

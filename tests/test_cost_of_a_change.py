@@ -66,7 +66,7 @@ from profiler.config.claims.settings import ROOFLINES
 from profiler.config.prices import read_prices
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import name_card
-from profiler.emulation.cards import card_description
+from profiler.emulation.card.cards import card_description
 from profiler.estimate.main import answer
 
 print([name_card(text).name for text in ("x900", "NVIDIA X900", "excalibur")])
@@ -259,7 +259,7 @@ def test_other_files_name_cards_only_as_a_default_or_an_example():
 
 def test_other_files_name_families_only_in_models():
     models = {path.relative_to(ROOT / "profiler").as_posix() for path in (ROOT / "profiler/domain/models").glob("*.py")}
-    own = {"domain/families.py", "domain/builtin_models.py", "substitutes/known_configs.py", *models}
+    own = {"domain/families.py", "domain/builtin_models.py", "substitutes/checkpoints/known_configs.py", *models}
     assert _other_files_that_name(set(FAMILIES), own) == {
         "domain/family.py",  # a kind of rotary positions that is called by its only family
     }

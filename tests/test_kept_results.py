@@ -20,6 +20,7 @@ PAGES = [
     *REFERENCE.glob("*/*.md"),
 ]
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+SHOWN = re.compile(r"!\[[^\]]*\]\(([^)#:\s]+)\)")
 HOME_FOLDER = re.compile(r"/(home|Users)/\w|/root\b|[A-Z]:\\+Users\\")
 
 
@@ -76,13 +77,18 @@ def test_no_page_is_kept_that_a_command_draws_again():
     assert [path for path in kept if path.name == "comparison.csv"] == []
 
 
-def test_every_kept_figure_is_in_a_document():
+def test_every_kept_figure_is_shown_by_a_document_and_kept_in_one_format():
     shown = {
-        (page.parent / link).resolve() for page in PAGES for link in LINK.findall(page.read_text(encoding="utf-8"))
+        (page.parent / link).resolve() for page in PAGES for link in SHOWN.findall(page.read_text(encoding="utf-8"))
     }
-    figures = [path for path in kept_files() if path.suffix in (".png", ".svg") and path.parent.name == "figures"]
+    figures = [path for path in kept_files() if path.suffix in (".png", ".svg")]
     assert figures
     assert [str(path) for path in figures if path not in shown] == []
+    assert len({path.with_suffix("") for path in figures}) == len(figures)
+
+
+def test_the_kept_results_stay_small_enough_for_a_clone():
+    assert sum(path.stat().st_size for path in kept_files()) <= 12e6
 
 
 def test_no_kept_file_names_a_user_a_home_folder_or_a_machine():

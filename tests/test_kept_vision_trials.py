@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from maintenance.error_cells import error_cells
-from maintenance.sampled_file import SAMPLED
-from maintenance.sampling import architecture_of, read_sampled
+from maintenance.sampling import SAMPLED, architecture_of, read_sampled
 from maintenance.vision.main import NAME, ROWS, sample
 from maintenance.vision.page import PAGE, page
 from profiler.analytical.estimate import phase_instants

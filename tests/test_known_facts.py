@@ -23,7 +23,7 @@ from profiler.domain.cublas import cublas_workspace_bytes
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES, Chip, Gpu
 from profiler.domain.gpu_names import name_card
-from profiler.emulation.cards import card_description
+from profiler.emulation.card.cards import card_description
 
 FACTS = Path(__file__).with_name("known_facts.json")
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from maintenance.accuracy.sampling import sample
-from maintenance.sampled_file import folder_faults, written_down
+from maintenance.sampling import folder_faults, written_down
 from maintenance.words import read_words
 from profiler.analysis.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text
@@ -149,7 +149,7 @@ def _write_results(settings: Settings, records: Sequence[TrialRecord], *, sample
     from maintenance.accuracy.page import accuracy_page
     from maintenance.accuracy.rows import prediction_frame
     from profiler.analysis.predictors import phase_errors, predictor_errors, worst_rows
-    from profiler.rendering.figures.files import as_png, as_svg
+    from profiler.rendering.figures.files import as_png
     from profiler.rendering.figures.predictors import predictors_figure
 
     frame = prediction_frame(records)
@@ -158,9 +158,7 @@ def _write_results(settings: Settings, records: Sequence[TrialRecord], *, sample
     rows = io.BytesIO()
     frame.to_parquet(rows, index=False)
     write_atomically(settings.folder / ROWS, rows.getvalue())
-    figure = predictors_figure(frame)
-    write_atomically(settings.folder / f"{FIGURE}.png", as_png(figure))
-    write_atomically(settings.folder / f"{FIGURE}.svg", as_svg(figure))
+    write_atomically(settings.folder / f"{FIGURE}.png", as_png(predictors_figure(frame)))
     page = accuracy_page(
         sampled=sampled,
         predictors=predictor_errors(frame),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from profiler.domain.outcome import Versions
-from profiler.measurement.cuda import CudaDevice
-from profiler.measurement.nvml import GpuProbe, Nvml, NvmlError
+from profiler.measurement.counters.cuda import CudaDevice
+from profiler.measurement.driver.nvml import GpuProbe, Nvml, NvmlError
 
 
 class CudaWork(Protocol):

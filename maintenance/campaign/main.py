@@ -28,7 +28,7 @@ from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
-from profiler.measurement.visible import VisibleGpu, VisibleGpus, visible_gpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.records.versions import installed_versions
 from profiler.storage.stores.record_store import RecordStore
@@ -43,9 +43,9 @@ def _facts_of(uuid: str) -> CardFacts:
     import torch
 
     from maintenance.campaign.warm_step import TorchWork
-    from profiler.measurement.process_tree import process_tree
-    from profiler.measurement.pynvml_driver import PynvmlDriver
-    from profiler.measurement.torch_cuda import TorchCuda
+    from profiler.measurement.counters.torch_cuda import TorchCuda
+    from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+    from profiler.measurement.samples.process_tree import process_tree
 
     return take_facts(
         uuid,

@@ -3,13 +3,12 @@
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from profiler.allocator import RecordedComparison, replay_recorded
-from profiler.allocator.essentials import essentials
 from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, Fault, ProfilerError, UsageError
 from profiler.domain.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import gib_text
@@ -23,6 +22,11 @@ Record = Callable[[TrialSpec], "Measured"]
 
 RECORDED_HISTORY = "allocator_truth"
 """Folder of the recorded histories, next to the folders of the grids."""
+
+_OF_ENTRIES = ("action", "addr", "device_free", "size", "stream")
+_OF_SEGMENTS = ("address", "stream", "segment_type", "segment_pool_id", "is_expandable")
+_OF_BLOCKS = ("size", "requested_size", "state")
+"""The parts of a memory snapshot that a replay reads; small enough to store."""
 
 
 class NoHistoryError(ProfilerError):
@@ -119,3 +123,20 @@ def recorded_history_lines(history: ReplayedHistory) -> tuple[str, ...]:
         held = gib_text(found.first.reserved_bytes, 2)
         lines.append(f"  {held} were held before the first entry: the history is not whole.")
     return tuple(lines)
+
+
+def essentials(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts that `replay_recorded` reads of the first device, in the format of a snapshot."""
+    return {
+        "device_traces": [[_chosen(entry, _OF_ENTRIES) for entry in snapshot["device_traces"][0]]],
+        "segments": [
+            _chosen(segment, _OF_SEGMENTS) | {"blocks": [_chosen(block, _OF_BLOCKS) for block in segment["blocks"]]}
+            for segment in snapshot["segments"]
+            if segment.get("device", 0) == 0
+        ],
+        "allocator_settings": dict(snapshot.get("allocator_settings", {})),
+    }
+
+
+def _chosen(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: values[key] for key in keys if key in values}

@@ -13,8 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
-from maintenance.sampled_file import folder_faults, written_down
-from maintenance.sampling import architecture_of, sample_trials
+from maintenance.sampling import architecture_of, folder_faults, sample_trials, written_down
 from maintenance.vision.page import PAGE, page
 from maintenance.words import read_words
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card

@@ -9,7 +9,7 @@ allocator took from the driver.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiler.allocator.oom_message import OomMessage
+from profiler.allocator.refusals.oom_message import OomMessage
 from profiler.domain.units import GIB, MIB
 
 ROUNDING_BYTES = 24 * MIB

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from profiler.advise.card_shares import OUTSIDE_BYTES, ROUNDING_BYTES, Shares, shares
-from profiler.allocator.oom_message import OomMessage
+from profiler.allocator.refusals.oom_message import OomMessage
 from profiler.domain.units import MIB, gib_text
 
 _OTHERS_PART = 0.02

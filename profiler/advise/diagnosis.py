@@ -11,8 +11,8 @@ from profiler.advise.refusal import (
     positions_of_logits,
 )
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
-from profiler.allocator.oom_log import OomReport
-from profiler.allocator.oom_message import OomMessage
+from profiler.allocator.refusals.oom_log import OomReport
+from profiler.allocator.refusals.oom_message import OomMessage
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.tensors import named_tensors
 from profiler.config.trl_releases.behaviours import LAST_WITH_LOGITS

@@ -14,7 +14,7 @@ from profiler.advise.levers import Change
 from profiler.advise.plan import Plan, Planner, Step
 from profiler.advise.refusal import card_of
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
-from profiler.allocator.oom_log import OomReport, find_oom
+from profiler.allocator.refusals.oom_log import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, card_verdict
 from profiler.command_line import as_command, print_error, print_text

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from profiler.allocator import AllocatorConfig
-from profiler.allocator.oom_log import OomReport
-from profiler.allocator.oom_message import OomMessage
-from profiler.allocator.refusal import size_text
-from profiler.allocator.sizes import block_bytes, segment_bytes
+from profiler.allocator.refusals.oom_log import OomReport
+from profiler.allocator.refusals.oom_message import OomMessage
+from profiler.allocator.refusals.refusal import size_text
+from profiler.allocator.settings.sizes import block_bytes, segment_bytes
 from profiler.analytical.explanation.tensors import NamedTensor
 from profiler.domain.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import Phase

@@ -2,20 +2,20 @@
 
 `replay_on_card` answers for one trace, card and configuration; `CachingAllocator` is the model behind it, and
 `parse_alloc_conf` reads its settings. `memory_snapshot` writes a replay down in PyTorch's format; `replay_recorded`
-compares the model with a history of the real allocator, and `answer.answer` replays such a history under other
+compares the model with a history of the real allocator, and `histories/answer.py` replays such a history under other
 conditions. `replay` knows rounding only, no segments.
 """
 
-from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.allocator.caching import CachingAllocator
-from profiler.allocator.card_replay import CardReplay, PhaseMemory, replay_on_card
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.recorded import RecordedComparison, replay_recorded
-from profiler.allocator.refusal import OutOfMemoryError, Refusal
-from profiler.allocator.replay import Peaks, replay
-from profiler.allocator.snapshot import memory_snapshot
-from profiler.allocator.stats import AllocatorStats
-from profiler.allocator.trace import Trace, TraceBuilder
+from profiler.allocator.histories.recorded import RecordedComparison, replay_recorded
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.model.stats import AllocatorStats
+from profiler.allocator.refusals.refusal import OutOfMemoryError, Refusal
+from profiler.allocator.settings.alloc_conf import parse_alloc_conf
+from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.traces.card_replay import CardReplay, PhaseMemory, replay_on_card
+from profiler.allocator.traces.replay import Peaks, replay
+from profiler.allocator.traces.snapshot import memory_snapshot
+from profiler.allocator.traces.trace import Trace, TraceBuilder
 
 __all__ = [
     "AllocatorConfig",

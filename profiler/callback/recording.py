@@ -15,14 +15,14 @@ from profiler.domain.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, 
 from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
 from profiler.domain.script import NamedCard
 from profiler.domain.units import KIB
-from profiler.measurement.activity import mean_of, sampled_max_device_bytes, with_activity
-from profiler.measurement.bounded_samples import MOST_SAMPLES
-from profiler.measurement.cuda import CudaDevice
-from profiler.measurement.growth import growth
-from profiler.measurement.nvml import GpuProbe, Nvml
-from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
-from profiler.measurement.process_tree import RecentProcessTree
-from profiler.measurement.sampler import Sampler
+from profiler.measurement.counters.cuda import CudaDevice
+from profiler.measurement.counters.phase_counters import PhaseCounters, by_phase, peak_of_steps
+from profiler.measurement.driver.nvml import GpuProbe, Nvml
+from profiler.measurement.samples.activity import mean_of, sampled_max_device_bytes, with_activity
+from profiler.measurement.samples.bounded_samples import MOST_SAMPLES
+from profiler.measurement.samples.growth import growth
+from profiler.measurement.samples.process_tree import RecentProcessTree
+from profiler.measurement.samples.sampler import Sampler
 from profiler.monitor.watched import Start, start_now
 from profiler.scripts.session import CountedSession
 from profiler.scripts.totals import ParameterTotals

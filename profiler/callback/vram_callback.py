@@ -16,10 +16,10 @@ from profiler.callback.recording import Instruments, Recording
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.monitored import RANK
 from profiler.domain.script import NamedCard
-from profiler.measurement.cheap_cuda import CheapCuda
-from profiler.measurement.no_driver import NoDriver
-from profiler.measurement.pynvml_driver import PynvmlDriver
-from profiler.measurement.visible import visible_gpus
+from profiler.measurement.counters.late_cuda import CheapCuda
+from profiler.measurement.driver.no_driver import NoDriver
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+from profiler.measurement.driver.visible import visible_gpus
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.storage.files.foreign_files import expanded

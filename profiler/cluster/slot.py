@@ -11,8 +11,8 @@ from profiler.cluster.work_folder import remove_abandoned
 from profiler.domain.errors import UsageError
 from profiler.domain.extras import TRAINING, missing
 from profiler.execution import GpuPool
-from profiler.measurement.nvml import Nvml
-from profiler.measurement.visible import VisibleGpus, visible_gpus
+from profiler.measurement.driver.nvml import Nvml
+from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.storage.records.versions import installed_versions
 
 _CHOICE = "CUDA_VISIBLE_DEVICES"
@@ -58,7 +58,7 @@ class Slot:
     @staticmethod
     def nvml() -> Nvml:
         """Return the driver."""
-        from profiler.measurement.pynvml_driver import PynvmlDriver
+        from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 
         return PynvmlDriver()
 

@@ -10,7 +10,7 @@ from profiler.domain.errors import Fault
 from profiler.domain.outcome import Versions
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import TrialSpec
-from profiler.measurement.visible import VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from profiler.domain.gpu import Gpu
-from profiler.emulation.build import libraries_of
-from profiler.emulation.cards import card_description
-from profiler.emulation.environments import installed_environment
+from profiler.emulation.building.build import libraries_of
+from profiler.emulation.card.cards import card_description
+from profiler.emulation.environments.environments import installed_environment
 from profiler.emulation.interpreter import probe
 from profiler.emulation.refusals import refuse, refuse_real_driver
 

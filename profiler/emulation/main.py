@@ -10,9 +10,9 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import gib_text, mib_text
 from profiler.emulation.checking import check
 from profiler.emulation.command import INSTALL, Command, read_command, usage
-from profiler.emulation.installing import install
+from profiler.emulation.environments.installing import install
+from profiler.emulation.environments.pins import default_torch
 from profiler.emulation.launch import EmulatedPython, emulated_python
-from profiler.emulation.pins import default_torch
 
 
 @as_command("emulation", when_interrupted="Run the same command: it starts again with what is not complete.")

@@ -1,4 +1,10 @@
-"""Run each trial in a fresh process: processes, time limits, locks, and the decision which trials must run."""
+"""Run each trial in a fresh process: processes, time limits, locks, and the decision which trials must run.
+
+One warmed process imports torch and trl once, without initialising CUDA, and forks one worker per trial, each with a
+time limit, a process group and a lock of its own. If it ends, is stopped or exceeds `warm_up_s`, it is restarted, at
+most twice. Workers outlive it: their end is learned from the kernel (pidfd). A worker whose exit code is lost and
+that left no record runs again.
+"""
 
 from profiler.execution.child import EndOfSweepError
 from profiler.execution.claim import Claim

@@ -13,7 +13,7 @@ from profiler.emulation.launch import EmulatedPython, emulated_python, process_e
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.execution.interpreter import Interpreter
 from profiler.execution.other_python import ask, executable_of
-from profiler.measurement.visible import VisibleGpu, capability_environment
+from profiler.measurement.driver.visible import VisibleGpu, capability_environment
 
 _NEEDED = ("trl", "transformers", "peft")
 """Packages without which no trial runs; torch has been found already."""

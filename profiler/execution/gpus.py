@@ -7,9 +7,9 @@ from pathlib import Path
 
 from profiler.domain.errors import EXIT_GPU_UNUSABLE, ProfilerError
 from profiler.domain.units import gib_text
-from profiler.measurement.contention import EMPTY_BYTES
-from profiler.measurement.nvml import GpuLostError, GpuProbe, GpuProcess, Nvml
-from profiler.measurement.process_tree import process_tree
+from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, GpuProcess, Nvml
+from profiler.measurement.samples.contention import EMPTY_BYTES
+from profiler.measurement.samples.process_tree import process_tree
 from profiler.storage.files.lock import Lock, LockError, take_lock
 
 LOCK_FOLDER = Path("/tmp")

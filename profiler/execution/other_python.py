@@ -19,7 +19,7 @@ from profiler.domain.trial import TrialSpec
 from profiler.emulation.asked_program import answer_of
 from profiler.emulation.launch import profiler_environment
 from profiler.execution.interpreter import Interpreter
-from profiler.measurement.visible import capability_environment, visible_gpus
+from profiler.measurement.driver.visible import capability_environment, visible_gpus
 from profiler.storage.files.foreign_files import expanded, reason
 
 _QUESTION = """

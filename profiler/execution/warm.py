@@ -23,7 +23,7 @@ from profiler.execution.child import run_child, run_nothing
 from profiler.execution.forked import ForkedProcess
 from profiler.execution.interpreter import Interpreter, starting_with
 from profiler.execution.job import WorkerJob, WorkerProgram
-from profiler.measurement.visible import capability_environment, visible_gpus
+from profiler.measurement.driver.visible import capability_environment, visible_gpus
 
 FORK_S = 60.0
 """Time limit of one fork after the imports. A fork takes milliseconds."""

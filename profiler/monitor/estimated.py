@@ -8,7 +8,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.monitored import EstimateBeside
 from profiler.estimate.main import answer
-from profiler.measurement.visible import VisibleGpu
+from profiler.measurement.driver.visible import VisibleGpu
 
 _GPU = "gpu"
 

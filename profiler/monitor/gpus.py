@@ -14,10 +14,10 @@ from profiler.command_line import Interrupted, readable
 from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.gpu_state import GpuState
-from profiler.measurement.gpu_states import GpuReader
-from profiler.measurement.nvml import Nvml
-from profiler.measurement.pynvml_driver import PynvmlDriver
-from profiler.measurement.visible import VisibleGpus, visible_gpus
+from profiler.measurement.driver.gpu_states import GpuReader
+from profiler.measurement.driver.nvml import Nvml
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.monitor.command import MonitorOptions
 from profiler.rendering.layouts.terminal import TerminalConsole
 from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.monitored import HostPeaks, HostSample, MonitoredGpu
 from profiler.domain.readings import Sample
-from profiler.measurement.activity import mean_of, sampled_max_device_bytes
-from profiler.measurement.bounded_samples import MOST_SAMPLES, BoundedSamples, merged_host_sample
-from profiler.measurement.host_usage import host_memory, resident_bytes
-from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml
-from profiler.measurement.process_tree import RecentProcessTree, process_tree
-from profiler.measurement.sampler import Sampler
-from profiler.measurement.visible import VisibleGpu
+from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml
+from profiler.measurement.driver.visible import VisibleGpu
+from profiler.measurement.samples.activity import mean_of, sampled_max_device_bytes
+from profiler.measurement.samples.bounded_samples import MOST_SAMPLES, BoundedSamples, merged_host_sample
+from profiler.measurement.samples.host_usage import host_memory, resident_bytes
+from profiler.measurement.samples.process_tree import RecentProcessTree, process_tree
+from profiler.measurement.samples.sampler import Sampler
 from profiler.monitor.signals import wait_for
 
 _SLOW_S = 0.1

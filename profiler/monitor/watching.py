@@ -7,10 +7,10 @@ from profiler.command_line import print_error
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.monitored import EstimateBeside, MonitoredRun
 from profiler.execution.host_memory import oom_kills
-from profiler.measurement.no_driver import NoDriver
-from profiler.measurement.nvml import Nvml
-from profiler.measurement.pynvml_driver import PynvmlDriver
-from profiler.measurement.visible import VisibleGpus, visible_gpus
+from profiler.measurement.driver.no_driver import NoDriver
+from profiler.measurement.driver.nvml import Nvml
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.monitor.command import Command
 from profiler.monitor.running import CommandRun, run_command
 from profiler.monitor.signals import raise_pending

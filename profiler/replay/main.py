@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from profiler.allocator.answer import Answer, Question, answer
-from profiler.allocator.history import read_history
+from profiler.allocator.histories.answer import Answer, Question, answer
+from profiler.allocator.histories.history import read_history
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable

@@ -9,7 +9,7 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.address import Address
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
-from profiler.emulation.cache import cache_folder
+from profiler.emulation.building.cache import cache_folder
 from profiler.report.estimates import estimates_by_trial, estimates_of
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.stores.shared_store import open_shared, shared_faults, work_folder

@@ -18,10 +18,10 @@ from profiler.domain.script import NamedCard
 from profiler.domain.trial import Backend
 from profiler.domain.units import gib_text
 from profiler.emulation.asked_program import answer_of
-from profiler.emulation.cards import unlimited as without_limit
+from profiler.emulation.card.cards import unlimited as without_limit
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
-from profiler.measurement.visible import VisibleGpu, VisibleGpus, capability_environment, visible_gpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, capability_environment, visible_gpus
 from profiler.run.command import AUTO, ScriptBackend, ScriptOptions
 from profiler.storage.files.foreign_files import expanded
 from profiler.storage.records.versions import installed_versions

@@ -14,8 +14,8 @@ from pathlib import Path
 import profiler
 from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.script import ScriptEnding, ScriptJob, ScriptRecord
+from profiler.emulation.card.marks import FILE_VARIABLE, marks_of_file
 from profiler.emulation.launch import is_strict
-from profiler.emulation.marks import FILE_VARIABLE, marks_of_file
 from profiler.storage.files.typed_json import to_json
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 

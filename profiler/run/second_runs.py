@@ -10,7 +10,7 @@ from profiler.command_line import print_line
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Status, UnlimitedCard
 from profiler.domain.script import LateEvents, NamedCard, ScriptJob, ScriptRecord
-from profiler.emulation.cards import UNLIMITED_BYTES
+from profiler.emulation.card.cards import UNLIMITED_BYTES
 from profiler.emulation.launch import Events
 from profiler.run.backend import Place
 from profiler.run.process import run_in_process

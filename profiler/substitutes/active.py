@@ -8,8 +8,8 @@ from types import ModuleType
 from profiler.domain.script import ScriptWeights
 from profiler.seams.import_hooks import around_import
 from profiler.seams.patching import Patch, patched
+from profiler.storage.foreign.hub import hub_problem
 from profiler.substitutes.flash_package import asks_for_flash, flash_package
-from profiler.substitutes.offline import data_hub_patches, hub_patches
 from profiler.substitutes.options import SubstituteOptions
 from profiler.substitutes.replaced import Replaced
 
@@ -47,45 +47,45 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
     """Return what is patched once each module is imported. The modules that do so import the libraries in turn."""
 
     def configurations(_: ModuleType) -> list[Patch]:
-        from profiler.substitutes.models import configuration_patches
+        from profiler.substitutes.checkpoints.models import configuration_patches
 
         return configuration_patches(options, replaced)
 
     def models(_: ModuleType) -> list[Patch]:
-        from profiler.substitutes.models import model_patches
+        from profiler.substitutes.checkpoints.models import model_patches
 
         return model_patches(options, replaced)
 
     def tokenizers(owner: str) -> _Patches:
         def patches(module: ModuleType) -> list[Patch]:
-            from profiler.substitutes.tokenizers import tokenizer_patches
+            from profiler.substitutes.checkpoints.tokenizers import tokenizer_patches
 
             return tokenizer_patches(getattr(module, owner), replaced)
 
         return patches
 
     def data(_: ModuleType) -> list[Patch]:
-        from profiler.substitutes.data import data_patches
+        from profiler.substitutes.data_sets.data import data_patches
 
         return [*data_hub_patches(), *data_patches(options, replaced)]
 
     def diffusion_configurations(module: ModuleType) -> list[Patch]:
-        from profiler.substitutes.diffusers_models import diffusers_configuration_patches
+        from profiler.substitutes.checkpoints.diffusers_models import diffusers_configuration_patches
 
         return diffusers_configuration_patches(module, options, replaced)
 
     def diffusion_models(module: ModuleType) -> list[Patch]:
-        from profiler.substitutes.diffusers_models import diffusers_model_patches
+        from profiler.substitutes.checkpoints.diffusers_models import diffusers_model_patches
 
         return diffusers_model_patches(module, options, replaced)
 
     def image_processors(module: ModuleType) -> list[Patch]:
-        from profiler.substitutes.image_processors import image_processor_patches
+        from profiler.substitutes.checkpoints.image_processors import image_processor_patches
 
         return image_processor_patches(module, replaced)
 
     def images(module: ModuleType) -> list[Patch]:
-        from profiler.substitutes.vision_datasets import vision_patches
+        from profiler.substitutes.data_sets.vision_datasets import vision_patches
 
         return vision_patches(module, options, replaced)
 
@@ -108,3 +108,15 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         "diffusers.models.modeling_utils": diffusion_models,
     }
     return always if options.weights is ScriptWeights.CHECKPOINT else always | {"transformers.modeling_utils": models}
+
+
+def hub_patches(constants: ModuleType) -> list[Patch]:
+    """Return the patch of `huggingface_hub.constants` that switches the client off where the hub does not answer."""
+    return [(constants, "HF_HUB_OFFLINE", True)] if hub_problem() else []
+
+
+def data_hub_patches() -> list[Patch]:
+    """Return the patch that switches the client of datasets off where the hub does not answer."""
+    import datasets.config
+
+    return [(datasets.config, "HF_HUB_OFFLINE", True)] if hub_problem() else []

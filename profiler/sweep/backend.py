@@ -10,7 +10,7 @@ from profiler.domain.gpu_names import name_card
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, DistributedType, TrialSpec
 from profiler.domain.units import gib_text
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 
 _CPU_BUILD = "+cpu"
 

@@ -17,7 +17,7 @@ from profiler.domain.extras import Extra, install_hint, listed
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.files.foreign_files import expanded
 from profiler.sweep.backend import real_gpu_faults, too_few_gpus
 

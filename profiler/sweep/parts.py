@@ -12,7 +12,7 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.address import Address
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
-from profiler.measurement.visible import VisibleGpus, visible_gpus
+from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.report.estimates import Estimates, estimates_of
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.records.versions import installed_versions
@@ -159,7 +159,7 @@ def _run_trials(
 ) -> Sequence[str]:
     from profiler.execution import GpuPool, run_trials
     from profiler.execution.job import TRIAL_WORKER
-    from profiler.measurement.pynvml_driver import PynvmlDriver
+    from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 
     return run_trials(
         plan,

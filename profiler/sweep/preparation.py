@@ -23,7 +23,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.extras import TRAINING, Extra, missing_fault
 from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec, Weights
-from profiler.emulation.cache import cache_folder
+from profiler.emulation.building.cache import cache_folder
 from profiler.execution.interpreter import InterpreterOf
 from profiler.storage.files.foreign_files import expanded, reason
 from profiler.storage.foreign.fingerprint import content_of

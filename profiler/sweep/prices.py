@@ -9,7 +9,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.sweep_state import Money
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.measurement.visible import VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpus
 from profiler.storage.foreign.price_file import PRICES, load_prices, unknown_cards_line
 
 

@@ -17,7 +17,7 @@ from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SIGNAL_BASE, Fau
 from profiler.domain.outcome import TrialRecord
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import Backend, PlannedTrial
-from profiler.measurement.visible import VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpus
 from profiler.storage.stores.objects import FolderObjects
 from profiler.sweep.command import read_command
 from profiler.sweep.engine import GPUS, version_faults

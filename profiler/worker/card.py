@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import GIB, MIB, gib_text
-from profiler.measurement.cuda import CudaDevice
+from profiler.measurement.counters.cuda import CudaDevice
 
 _MARGIN_BYTES = 64 * MIB
 """Bytes beyond the cap that the check requests: more than the rounding of the fraction and of blocks."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from profiler.allocator.trace import TraceBuilder
+from profiler.allocator.traces.trace import TraceBuilder
 from profiler.domain.memory import Category
 
 _MOST_ENTRIES = 10_000_000

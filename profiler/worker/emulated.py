@@ -8,7 +8,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import Gpu
 from profiler.domain.memory import NOT_EMULATED
 from profiler.domain.outcome import CardFacts, EmulatedDetails, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
-from profiler.emulation.marks import Marks
+from profiler.emulation.card.marks import Marks
 
 _REFUSED_BY_TORCH = (
     "is only supported for CUDA devices with compute capability",

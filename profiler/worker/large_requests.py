@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
 
 from profiler.allocator import Trace
-from profiler.allocator.trace import Site
+from profiler.allocator.traces.trace import Site
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome

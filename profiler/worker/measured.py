@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from profiler.allocator.oom_message import read_oom_message
+from profiler.allocator.refusals.oom_message import read_oom_message
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
 from profiler.domain.units import MIB
-from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
-from profiler.measurement.contention import PhaseEnd, contention
-from profiler.measurement.cuda import CudaDevice
-from profiler.measurement.growth import growth
-from profiler.measurement.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
-from profiler.measurement.phase_counters import PhaseCounters, by_phase, peak_of_steps
-from profiler.measurement.process_tree import RecentProcessTree
-from profiler.measurement.sampler import PERIOD_S, Sampler
-from profiler.measurement.unmapped import EngineMapping, unmapped_now
+from profiler.measurement.counters.cuda import CudaDevice
+from profiler.measurement.counters.phase_counters import PhaseCounters, by_phase, peak_of_steps
+from profiler.measurement.counters.unmapped import EngineMapping, unmapped_now
+from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
+from profiler.measurement.samples.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
+from profiler.measurement.samples.contention import PhaseEnd, contention
+from profiler.measurement.samples.growth import growth
+from profiler.measurement.samples.process_tree import RecentProcessTree
+from profiler.measurement.samples.sampler import PERIOD_S, Sampler
 from profiler.storage.files.live_counters import LivePublisher
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import prepare_card

@@ -12,8 +12,8 @@ from profiler.domain.memory import Phase
 from profiler.domain.outcome import Outcome, Peaks, Status, Verdict, Work
 from profiler.domain.readings import PhasePeak
 from profiler.domain.trial import Backend, TrialSpec
-from profiler.measurement.pynvml_driver import PynvmlDriver
-from profiler.measurement.torch_cuda import TorchCuda
+from profiler.measurement.counters.torch_cuda import TorchCuda
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.training.phases import TrainingObserver
 from profiler.training.run import run_training
 from profiler.training.session import PlainSession

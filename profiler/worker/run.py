@@ -14,9 +14,9 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Verdict
 from profiler.domain.trial import Attention, Backend, PlannedTrial, Rollout, TrialSpec
 from profiler.domain.units import KIB
-from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
+from profiler.emulation.card.marks import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
-from profiler.measurement.untouched_cuda import fork_problem
+from profiler.measurement.counters.untouched_cuda import fork_problem
 from profiler.seams.checking import check_seams, note_on_versions
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.foreign.model_config import load_model_config

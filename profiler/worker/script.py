@@ -14,11 +14,11 @@ from profiler.domain.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.script import HeldTensors, ScriptEnding, ScriptJob, ScriptRecord
 from profiler.domain.trial import Backend
 from profiler.domain.units import KIB
-from profiler.emulation.marks import Marks, forget_marks, marks_of_this_process
-from profiler.measurement.no_driver import NoDriver
-from profiler.measurement.nvml import Nvml
-from profiler.measurement.pynvml_driver import PynvmlDriver
-from profiler.measurement.torch_cuda import TorchCuda
+from profiler.emulation.card.marks import Marks, forget_marks, marks_of_this_process
+from profiler.measurement.counters.torch_cuda import TorchCuda
+from profiler.measurement.driver.no_driver import NoDriver
+from profiler.measurement.driver.nvml import Nvml
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.scripts.leaving import OtherProcesses
 from profiler.scripts.running import Script, ScriptEnd, run_script
 from profiler.scripts.session import ScriptSession

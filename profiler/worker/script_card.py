@@ -7,8 +7,8 @@ from typing import Any
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.script import HeldTensors, NamedCard, ScriptJob
-from profiler.measurement.cuda import OutOfMemoryCallback
-from profiler.measurement.late_cuda import LateCuda
+from profiler.measurement.counters.cuda import OutOfMemoryCallback
+from profiler.measurement.counters.late_cuda import LateCuda
 from profiler.scripts.session import CountedSession
 from profiler.scripts.totals import ParameterTotals
 from profiler.training.phases import TrainingObserver

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
-from profiler.allocator.largest import largest_groups
-from profiler.allocator.snapshot import memory_snapshot
-from profiler.allocator.step_shape import step_shape
+from profiler.allocator.traces.largest import largest_groups
+from profiler.allocator.traces.snapshot import memory_snapshot
+from profiler.allocator.traces.step_shape import step_shape
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu

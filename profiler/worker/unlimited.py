@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from profiler.domain.outcome import Status, UnlimitedCard
 from profiler.domain.trial import TrialSpec
-from profiler.emulation.loaded_card import lift_limit
+from profiler.emulation.card.loaded_card import lift_limit
 
 if TYPE_CHECKING:
     from profiler.worker.card_decoding import CardDecoding

@@ -6,8 +6,7 @@ import pytest
 from builders import changed, failed, outcome, record
 
 from maintenance.accuracy.main import FIGURE, PAGE, ROWS, main
-from maintenance.sampled_file import SAMPLED
-from maintenance.sampling import architecture_of
+from maintenance.sampling import SAMPLED, architecture_of
 from profiler.analysis.predictors import Predictor, phase_errors, predictor_errors, worst_rows
 from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
@@ -59,7 +58,6 @@ def test_one_command_samples_simulates_and_writes_everything(tmp_path, capsys):
         PAGE,
         ROWS,
         f"{FIGURE}.png",
-        f"{FIGURE}.svg",
         "records",
     }
     frame = pd.read_parquet(folder / ROWS)

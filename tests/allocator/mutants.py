@@ -12,17 +12,16 @@ from typing import Any
 import profiler.allocator
 
 MODULES = (
-    "config",
-    "sizes",
-    "card_memory",
-    "blocks",
-    "expandable",
-    "giving_back",
-    "held",
-    "rebuilt",
-    "refusal",
-    "stats",
-    "caching",
+    "settings.config",
+    "settings.sizes",
+    "model.card_memory",
+    "model.blocks",
+    "model.expandable",
+    "model.giving_back",
+    "model.held",
+    "refusals.refusal",
+    "model.stats",
+    "model.caching",
 )
 """In the order in which they import each other."""
 PACKAGE = "profiler.allocator"
@@ -50,12 +49,13 @@ class Mutant:
     code: CodeType
 
     def __str__(self) -> str:
-        return f"{self.module}: {self.line} | {self.change}"
+        return f"{self.module.rpartition('.')[2]}: {self.line} | {self.change}"
 
 
 @cache
 def source_of(module: str) -> str:
-    return Path(profiler.allocator.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+    path = Path(profiler.allocator.__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
+    return path.read_text(encoding="utf-8")
 
 
 def tree_of(module: str) -> ast.Module:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from profiler.allocator import OutOfMemoryError, parse_alloc_conf
-from profiler.allocator.counting import CountingAllocator
+from profiler.allocator.model.counting import CountingAllocator
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS
 

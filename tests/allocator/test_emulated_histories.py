@@ -6,9 +6,9 @@ import pytest
 from real_histories import EMULATED, manifest, snapshot_of
 
 from profiler.allocator import replay_recorded
-from profiler.allocator.first_state import first_state
-from profiler.allocator.history import read_history
-from profiler.allocator.recorded_run import RecordedRun
+from profiler.allocator.histories.first_state import first_state
+from profiler.allocator.histories.history import read_history
+from profiler.allocator.histories.recorded_run import RecordedRun
 
 ALL = manifest(EMULATED)
 

@@ -1,7 +1,7 @@
 """The largest tensors at an instant, in groups of tensors alike."""
 
-from profiler.allocator.largest import largest_groups
-from profiler.allocator.trace import Site, TraceBuilder
+from profiler.allocator.traces.largest import largest_groups
+from profiler.allocator.traces.trace import Site, TraceBuilder
 from profiler.domain.memory import Category, Phase
 
 

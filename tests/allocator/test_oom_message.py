@@ -2,8 +2,8 @@
 
 import pytest
 
-from profiler.allocator.oom_log import find_oom
-from profiler.allocator.oom_message import OomMessage, read_oom_message
+from profiler.allocator.refusals.oom_log import find_oom
+from profiler.allocator.refusals.oom_message import OomMessage, read_oom_message
 from profiler.domain.units import GIB, MIB
 
 TODAY = (

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from own_histories import ALLOC, COMPLETE_FREE, EMPTY, FREE, REQUEST_FREE, recorded, steps
 from test_card_replay import traces
 
+from maintenance.campaign.recorded_history import essentials
 from profiler.allocator import TraceBuilder, memory_snapshot, replay_on_card, replay_recorded
-from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.allocator.essentials import essentials
+from profiler.allocator.settings.alloc_conf import parse_alloc_conf
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 

@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from own_histories import ALLOC, EMPTY, FREE, OwnHistory, recorded, steps
 
 from profiler.allocator import AllocatorConfig, CachingAllocator, OutOfMemoryError, parse_alloc_conf
-from profiler.allocator.answer import CapacitySource, Question, answer
-from profiler.allocator.course import BEFORE
-from profiler.allocator.history import read_history
-from profiler.allocator.recorded import replay_history
-from profiler.allocator.segment_count import CountedCard
-from profiler.allocator.what_if import WhatIf, what_if
+from profiler.allocator.histories.answer import CapacitySource, Question, answer
+from profiler.allocator.histories.course import BEFORE, CountedCard
+from profiler.allocator.histories.history import read_history
+from profiler.allocator.histories.recorded import replay_history
+from profiler.allocator.histories.what_if import WhatIf, what_if
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trial_strategies import architecture, specs
 
 from profiler.allocator import parse_alloc_conf
-from profiler.allocator.sizes import block_bytes
+from profiler.allocator.settings.sizes import block_bytes
 from profiler.analytical import estimate
 from profiler.analytical.formulas.quantities import Coded
 from profiler.analytical.formulas.rounding import block_of, divisions_by_interval

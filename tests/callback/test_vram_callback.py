@@ -23,8 +23,8 @@ from profiler.domain.monitored import Watcher
 from profiler.domain.outcome import Status
 from profiler.domain.script import NamedCard
 from profiler.domain.units import GIB
-from profiler.measurement.nvml import GpuProcess
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.nvml import GpuProcess
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.files.live_counters import LIVE_FOLDER, published
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes

@@ -26,8 +26,8 @@ from profiler.domain.outcome import Status, TrialRecord
 from profiler.domain.readings import PhasePeak
 from profiler.domain.trial import Backend, Rollout, TrialSpec, Tuning
 from profiler.domain.units import GIB, MIB
-from profiler.measurement.nvml import GpuProcess, NvmlTrouble
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.stores.record_store import RecordStore
 from profiler.worker.measured import Measured
 

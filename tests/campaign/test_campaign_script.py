@@ -20,7 +20,7 @@ from sweep_fakes import FakeWorld
 from maintenance.campaign import running
 from maintenance.campaign.running import run_stage
 from maintenance.campaign.stages import FOLDER, STAGES, Stage, Step, stage
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.sweep.main import main as sweep
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import Fault
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import Backend
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 
 CORE = SlotKind()
 H100 = VisibleGpus(gpus=(VisibleGpu(uuid="GPU-1", name="NVIDIA H100", memory_bytes=1),), note="", driver_version="580")

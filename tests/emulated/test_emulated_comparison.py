@@ -10,7 +10,7 @@ from maintenance.emulated.differences import differences, opposite_ends
 from maintenance.emulated.main import main
 from maintenance.emulated.results import CAUSES, PAGE, ROWS
 from maintenance.emulated.running import Side
-from maintenance.sampled_file import SAMPLED
+from maintenance.sampling import SAMPLED
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Status

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.emulation.build import LibraryBuilder
-from profiler.emulation.cards import card_description
-from profiler.emulation.entry_points import ExpectedLibrary
+from profiler.emulation.building.build import LibraryBuilder
+from profiler.emulation.building.entry_points import ExpectedLibrary
+from profiler.emulation.card.cards import card_description
 
 LIBRARIES = {
     "cudart": "libcudart.so.13",

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from profiler.domain.errors import ProfilerError
-from profiler.emulation import build, compiler
-from profiler.emulation.build import DESCRIPTION, cache_key, defines, libraries_of
-from profiler.emulation.compiler import CompilerError, compile_library, first_error
+from profiler.emulation.building import build, compiler
+from profiler.emulation.building.build import DESCRIPTION, cache_key, defines, libraries_of
+from profiler.emulation.building.compiler import CompilerError, compile_library, first_error
 from profiler.emulation.interpreter import Interpreter
 
 

@@ -5,7 +5,7 @@ import pytest
 from profiler.domain.capabilities import CAPABILITIES
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu
-from profiler.emulation.cards import card_description
+from profiler.emulation.card.cards import card_description
 
 
 def fields(gpu: Gpu) -> dict[str, str]:

@@ -16,7 +16,7 @@ from profiler.emulation.launch import EmulatedPython, emulated_python, process_e
 
 T4 = KNOWN_GPUS["t4-16gb"]
 MIB = 2**20
-START = "import json, torch\nfrom profiler.emulation.marks import marks_of_this_process\n"
+START = "import json, torch\nfrom profiler.emulation.card.marks import marks_of_this_process\n"
 
 
 @pytest.fixture(scope="module")

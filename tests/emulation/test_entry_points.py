@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from profiler.emulation.entry_points import expected_libraries, library_of, undefined_names
-from profiler.emulation.library_sources import (
+from profiler.emulation.building.entry_points import expected_libraries, library_of, undefined_names
+from profiler.emulation.building.library_sources import (
     ANSWERS,
     DRIVER_FOLDER,
     generated_answers,

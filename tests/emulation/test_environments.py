@@ -9,11 +9,15 @@ import pytest
 
 from profiler.domain import extras
 from profiler.domain.errors import UsageError
-from profiler.emulation import installing
-from profiler.emulation.environments import COMPLETE
-from profiler.emulation.installing import InstallationError, install
-from profiler.emulation.pins import constrained_versions, default_torch, needed_packages, pinned_packages
-from profiler.emulation.slimming import _release_kernels, sections
+from profiler.emulation.environments.environments import COMPLETE, installing
+from profiler.emulation.environments.installing import InstallationError, install
+from profiler.emulation.environments.pins import (
+    constrained_versions,
+    default_torch,
+    needed_packages,
+    pinned_packages,
+)
+from profiler.emulation.environments.slimming import _release_kernels, sections
 
 
 def test_constraints_are_read_by_normalised_name():

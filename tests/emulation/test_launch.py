@@ -9,9 +9,9 @@ import pytest
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.emulation import launch, refusals
-from profiler.emulation.cache import cache_folder
-from profiler.emulation.cards import card_description
-from profiler.emulation.environments import COMPLETE, installed_environment
+from profiler.emulation.building.cache import cache_folder
+from profiler.emulation.card.cards import card_description
+from profiler.emulation.environments.environments import COMPLETE, installed_environment
 from profiler.emulation.interpreter import probe
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
 from profiler.emulation.version import TRIED_TORCH

@@ -7,8 +7,8 @@ from scripted import ScriptedNvml
 
 from profiler.domain.units import GIB
 from profiler.execution.gpus import GpuPool
-from profiler.measurement.contention import EMPTY_BYTES
-from profiler.measurement.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.samples.contention import EMPTY_BYTES
 
 
 class HandClock:

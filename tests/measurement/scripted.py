@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profiler.domain.units import GIB, MIB
-from profiler.measurement.nvml import GpuMemory, GpuProcess, NvmlError, NvmlTrouble
+from profiler.measurement.driver.nvml import GpuMemory, GpuProcess, NvmlError, NvmlTrouble
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 TOTAL_BYTES = 80 * GIB

@@ -3,7 +3,7 @@
 from profiler.domain.memory import Phase
 from profiler.domain.monitored import HostSample
 from profiler.domain.readings import Sample
-from profiler.measurement.bounded_samples import BoundedSamples, merged_host_sample, merged_sample
+from profiler.measurement.samples.bounded_samples import BoundedSamples, merged_host_sample, merged_sample
 
 
 def sample(time_s, used, phase=Phase.LOAD, utilisation=None, power=None):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from profiler.domain.script import NamedCard
-from profiler.measurement.cheap_cuda import CheapCuda
+from profiler.measurement.counters.late_cuda import CheapCuda
 
 CARD = NamedCard(uuid="GPU-1", name="card", memory_bytes=80, compute_capability=(9, 0))
 STATS = {

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.domain.units import GIB, MIB
-from profiler.measurement.growth import SAME_BYTES, growth
+from profiler.measurement.samples.growth import SAME_BYTES, growth
 
 
 @pytest.mark.parametrize(

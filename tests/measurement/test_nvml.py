@@ -3,7 +3,7 @@
 import pytest
 from scripted import UUID, ScriptedNvml
 
-from profiler.measurement.nvml import GpuLostError, GpuProbe, GpuProcess, NvmlTrouble
+from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, GpuProcess, NvmlTrouble
 
 FIGURES = {
     "used_bytes": "memory",

@@ -16,9 +16,9 @@ COMPILER = shutil.which("cc")
 _PROGRAM = """
 import json, sys
 from dataclasses import asdict, is_dataclass
-from profiler.measurement.nvml import NvmlError
-from profiler.measurement.pynvml_driver import PynvmlDriver
-from profiler.measurement.visible import visible_gpus
+from profiler.measurement.driver.nvml import NvmlError
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+from profiler.measurement.driver.visible import visible_gpus
 
 driver = PynvmlDriver()
 said = {}

@@ -9,10 +9,10 @@ from scripted import UUID, Clock, ScriptedNvml
 from profiler.domain.memory import Phase
 from profiler.domain.readings import PhasePeak, Sample
 from profiler.domain.units import GIB, MIB
-from profiler.measurement.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
-from profiler.measurement.contention import GROWN_BYTES, UNEXPLAINED_BYTES, PhaseEnd, contention
-from profiler.measurement.nvml import GpuProbe, GpuProcess, NvmlTrouble
-from profiler.measurement.sampler import Sampler
+from profiler.measurement.driver.nvml import GpuProbe, GpuProcess, NvmlTrouble
+from profiler.measurement.samples.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
+from profiler.measurement.samples.contention import GROWN_BYTES, UNEXPLAINED_BYTES, PhaseEnd, contention
+from profiler.measurement.samples.sampler import Sampler
 
 
 def sampler(nvml: ScriptedNvml, where=lambda: (Phase.FORWARD, 2), **changes) -> Sampler:

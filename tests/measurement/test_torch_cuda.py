@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from profiler.domain.units import GIB
-from profiler.measurement.cuda import CudaDevice
-from profiler.measurement.torch_cuda import TorchCuda
+from profiler.measurement.counters.cuda import CudaDevice
+from profiler.measurement.counters.torch_cuda import TorchCuda
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from scripted import Clock
 
 from profiler.domain.memory import Phase
-from profiler.measurement.phase_counters import PhaseCounters
-from profiler.measurement.unmapped import EngineMapping, Unmapped, unmapped_now
+from profiler.measurement.counters.phase_counters import PhaseCounters
+from profiler.measurement.counters.unmapped import EngineMapping, Unmapped, unmapped_now
 
 AWAKE, ASLEEP, FREED = 100, 200, 300
 """Addresses of segments."""

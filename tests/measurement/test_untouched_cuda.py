@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from profiler.measurement import untouched_cuda as module
-from profiler.measurement.untouched_cuda import fork_problem, untouched_cuda
-from profiler.measurement.visible import CAPABILITIES, VisibleGpu, capability_environment
+from profiler.measurement.counters import untouched_cuda as module
+from profiler.measurement.counters.untouched_cuda import fork_problem, untouched_cuda
+from profiler.measurement.driver.visible import CAPABILITIES, VisibleGpu, capability_environment
 
 _IMPORT_THE_WARMED_MODULES = """
 import json, sys, traceback

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER, visible_gpus
+from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER, visible_gpus
 
 
 class ScriptedError(Exception):

@@ -14,8 +14,8 @@ from scripted import TOTAL_BYTES, UUID, ScriptedNvml
 from profiler.domain.memory import Origin
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB, MIB
-from profiler.measurement.nvml import GpuProcess, NvmlTrouble
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.monitor import results, watching
 from profiler.monitor.command import read_command
 from profiler.monitor.main import main

@@ -16,9 +16,9 @@ from profiler.domain.errors import UsageError
 from profiler.domain.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.memory import Phase
 from profiler.domain.units import GIB
-from profiler.measurement.gpu_states import GpuReader, process_command
-from profiler.measurement.nvml import GpuProcess, NvmlTrouble
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.gpu_states import GpuReader, process_command
+from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.monitor.command import MonitorOptions
 from profiler.monitor.gpus import Machine, show_gpus
 from profiler.monitor.main import main

@@ -3,8 +3,8 @@
 import pytest
 from own_histories import ALLOC, FREE, OwnHistory, recorded
 
-from profiler.allocator.answer import Answer, Question, answer
-from profiler.allocator.history import read_history
+from profiler.allocator.histories.answer import Answer, Question, answer
+from profiler.allocator.histories.history import read_history
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.files import as_png

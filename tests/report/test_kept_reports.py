@@ -28,7 +28,8 @@ def test_a_kept_page_is_made_again_as_it_is(folder, monkeypatch):
     figures = [
         SectionFigures(
             figures=[
-                RenderedFigure(name=each.name, title=each.title, png=b"", svg=b"", note=each.note) for each in own
+                RenderedFigure(name=each.name, title=each.title, png=b"", svg=b"", note=each.note, suffixes=("png",))
+                for each in own
             ],
             left_out=too_much(part, number=number, shown=len(own)),
         )

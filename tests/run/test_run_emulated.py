@@ -15,7 +15,7 @@ from profiler.domain.memory import NOT_EMULATED
 from profiler.domain.outcome import Status
 from profiler.domain.units import MIB
 from profiler.emulation.launch import emulated_python, process_environment
-from profiler.measurement.visible import TEST_ON_EMULATED_DRIVER
+from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 pytestmark = [

@@ -11,7 +11,7 @@ from profiler.domain.outcome import Status
 from profiler.domain.script import LateEvents, ScriptJob
 from profiler.domain.trial import Backend
 from profiler.domain.units import GIB
-from profiler.emulation.cards import UNLIMITED_BYTES
+from profiler.emulation.card.cards import UNLIMITED_BYTES
 from profiler.emulation.launch import EmulatedPython, Events
 from profiler.rendering.runs.script_words import run_sentences
 from profiler.run.backend import Place

@@ -2,7 +2,7 @@
 
 from simulating import LORA, Simulated, simulate
 
-from profiler.allocator.trace import Site
+from profiler.allocator.traces.trace import Site
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trial import Tuning
 

@@ -7,7 +7,7 @@ import torch
 from emulated.compared import CARDS, recorded, simulated
 from emulated.scenarios import PRODUCTS
 
-from profiler.allocator.trace import TraceBuilder
+from profiler.allocator.traces.trace import TraceBuilder
 from profiler.analytical.timeline.persistent import workspace_bytes
 from profiler.domain import cublas
 from profiler.domain.context import cuda_context_bytes

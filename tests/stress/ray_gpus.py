@@ -10,7 +10,7 @@ from scripted import ScriptedNvml
 
 from profiler.cluster.slot import Slot
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 
 CARD = KNOWN_GPUS["h100-80gb"]
 UUIDS = ("GPU-of-ray-0", "GPU-of-ray-1")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from profiler.substitutes import Replaced, SubstituteOptions, substitutes
-from profiler.substitutes.known_datasets import find_known, known_names
+from profiler.substitutes.data_sets.known_datasets import find_known, known_names
 
 Make = Callable[[str], SubstituteOptions]
 

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from profiler.domain.errors import UsageError
 from profiler.domain.script import ScriptWeights
 from profiler.substitutes import SubstituteOptions, substitutes
-from profiler.substitutes.known_configs import known_models
-from profiler.substitutes.weights import number_positions
+from profiler.substitutes.checkpoints.known_configs import known_models
+from profiler.substitutes.checkpoints.weights import number_positions
 
 
 def test_a_built_in_model_loads_without_a_checkpoint() -> None:

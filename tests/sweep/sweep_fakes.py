@@ -9,7 +9,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
 from profiler.domain.sweep_state import OtherMachines
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.sweep_tables.tables import Written
 from profiler.sweep.parts import SweepParts
 

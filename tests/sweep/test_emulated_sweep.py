@@ -17,7 +17,7 @@ from profiler.emulation.launch import EmulatedPython
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.execution import emulated_python as emulated
 from profiler.execution.emulated_python import EmulatedWorkers, emulated_workers
-from profiler.measurement.visible import CAPABILITIES
+from profiler.measurement.driver.visible import CAPABILITIES
 from profiler.sweep.main import main
 
 GRID = "+grid=lora_vs_full"

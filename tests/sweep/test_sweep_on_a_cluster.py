@@ -9,7 +9,7 @@ from sweep_fakes import VERSIONS
 from profiler.cluster.slots import Node, SlotKind
 from profiler.domain.errors import EXIT_USAGE, Fault, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 
 GRID = "+grid=lora_vs_full"
 FEW = (GRID, "model=tiny", "tuning=full", "optim=adamw_torch", "gradient_checkpointing=false")

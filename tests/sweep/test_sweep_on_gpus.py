@@ -11,7 +11,7 @@ from profiler.domain.errors import EXIT_GPU_UNUSABLE
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.outcome import Breakdown, Status, TrialRecord
 from profiler.execution import GpuUnusableError
-from profiler.measurement.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.sweep.main import main
 
 GRID = "+grid=lora_vs_full"

@@ -8,7 +8,7 @@ from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, Phase
 from profiler.domain.outcome import CardFacts, EmulatedDetails, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.domain.readings import OutOfMemory, PhasePeak, StepPeak
-from profiler.emulation.marks import Marks
+from profiler.emulation.card.marks import Marks
 from profiler.worker.emulated import as_emulated, refusal
 
 T4 = KNOWN_GPUS["t4-16gb"]

@@ -16,7 +16,7 @@ from profiler.domain.outcome import Outcome, Status
 from profiler.domain.readings import OutOfMemory
 from profiler.domain.trial import Backend, TrialSpec
 from profiler.domain.units import GIB, MIB
-from profiler.measurement.nvml import GpuProcess, NvmlTrouble
+from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.storage.files.live_counters import LIVE_FOLDER, published
 from profiler.training.phases import TrainingObserver
 from profiler.worker.card import CapError

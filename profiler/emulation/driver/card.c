@@ -1,4 +1,4 @@
-/* The numbers of the emulated cards, from the environment (profiler/emulation/cards.py writes them). */
+/* The numbers of the emulated cards, from the environment (profiler/emulation/card/cards.py writes them). */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -48,7 +48,7 @@ def claims_page(judged: Sequence[Judged], figure: RenderedFigure) -> Document:
     start: list[Block] = [
         Text(_ABOUT),
         Text(count, only=(Medium.MARKDOWN,)),
-        Figure(figure, alt=figure.title, linked=("png",)),
+        Figure(figure, alt=figure.title),
     ]
     sources = dict.fromkeys(each.claim.source for each in judged)
     sections = [_section(source, [each for each in judged if each.claim.source == source]) for source in sources]

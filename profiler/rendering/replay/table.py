@@ -8,10 +8,10 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from profiler.allocator.alloc_conf import alloc_conf_text
-from profiler.allocator.answer import Answer, Scenario
-from profiler.allocator.course import BEFORE, Course, OutOfMemory
-from profiler.allocator.history import RecordedHistory
+from profiler.allocator.histories.answer import Answer, Scenario
+from profiler.allocator.histories.course import BEFORE, Course, OutOfMemory
+from profiler.allocator.histories.history import RecordedHistory
+from profiler.allocator.settings.alloc_conf import alloc_conf_text
 from profiler.domain.units import GIB, gib_text, mib_text
 from profiler.rendering.document import Document, paragraphs, preformatted
 from profiler.rendering.layouts.plain_text import WIDTH, Lines, plain_text

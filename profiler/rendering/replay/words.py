@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from profiler.allocator.alloc_conf import alloc_conf_text
-from profiler.allocator.answer import Capacity, CapacitySource, Question, Scenario
-from profiler.allocator.config import AllocatorConfig
-from profiler.allocator.course import BEFORE, OutOfMemory
-from profiler.allocator.history import RecordedDevice, RecordedHistory
-from profiler.allocator.recorded import RecordedComparison
-from profiler.allocator.refusal import size_text
+from profiler.allocator.histories.answer import Capacity, CapacitySource, Question, Scenario
+from profiler.allocator.histories.course import BEFORE, OutOfMemory
+from profiler.allocator.histories.history import RecordedDevice, RecordedHistory
+from profiler.allocator.histories.recorded import RecordedComparison
+from profiler.allocator.refusals.refusal import size_text
+from profiler.allocator.settings.alloc_conf import alloc_conf_text
+from profiler.allocator.settings.config import AllocatorConfig
 from profiler.domain.context import cuda_context_bytes
 from profiler.domain.units import gib_text
 

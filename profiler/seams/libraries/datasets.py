@@ -3,9 +3,9 @@
 from profiler.seams.expectations import Exists, Expectation, Parameters
 from profiler.seams.seam import Seam
 
-_DATA = "substitutes/data.py"
-_ANSWERING = "substitutes/answering_sets.py"
-_OFFLINE = "substitutes/offline.py"
+_DATA = "substitutes/data_sets/data.py"
+_ANSWERING = "substitutes/data_sets/answering_sets.py"
+_ACTIVE = "substitutes/active.py"
 _DATASET = "datasets.arrow_dataset:Dataset"
 _STREAMED = "datasets.iterable_dataset:IterableDataset"
 
@@ -72,12 +72,12 @@ DATASETS: tuple[Seam, ...] = (
         "datasets.formatting.formatting:LazyDict", "get", Parameters("self", "key", "default"), _ANSWERING,
         "asks whether a column is there, by an inherited method that reads it",
     ),
-    _seam("datasets.config", "HF_HUB_OFFLINE", Exists(), _OFFLINE, "keeps datasets from asking a hub in vain"),
+    _seam("datasets.config", "HF_HUB_OFFLINE", Exists(), _ACTIVE, "keeps datasets from asking a hub in vain"),
 )  # fmt: skip
 
 HUGGINGFACE_HUB: tuple[Seam, ...] = (
     _seam(
-        "huggingface_hub.constants", "HF_HUB_OFFLINE", Exists(), _OFFLINE,
+        "huggingface_hub.constants", "HF_HUB_OFFLINE", Exists(), _ACTIVE,
         "keeps the hub's client from asking a hub that does not answer",
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from profiler.seams.expectations import Exists, Expectation, Parameters
 from profiler.seams.seam import Absence, Seam
 
-_MODELS = "substitutes/diffusers_models.py"
+_MODELS = "substitutes/checkpoints/diffusers_models.py"
 
 
 def _seam(owner: str, name: str, expected: Expectation, why: str) -> Seam:

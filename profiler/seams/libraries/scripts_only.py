@@ -17,7 +17,7 @@ def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str, 
 
 
 _IMAGES = {"mnist": "MNIST", "cifar": "CIFAR10", "svhn": "SVHN", "stl10": "STL10"}
-_VISION, _METRICS = "substitutes/vision_datasets.py", "substitutes/metrics.py"
+_VISION, _METRICS = "substitutes/data_sets/vision_datasets.py", "substitutes/metrics.py"
 _LOAD = Parameters("path", "config_name", more=True)
 
 TORCHVISION: tuple[Seam, ...] = tuple(

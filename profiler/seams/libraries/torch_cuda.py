@@ -7,7 +7,7 @@ _CUDA_CALLS = "simulation/script/cuda_calls.py"
 _CUDA_MEMORY = "simulation/script/cuda_memory.py"
 _CUDA_STREAMS = "simulation/script/cuda_streams.py"
 _LEGACY = "simulation/script/legacy_types.py"
-_SHARED_COUNTERS = "measurement/shared_counters.py"
+_SHARED_COUNTERS = "measurement/counters/shared_counters.py"
 
 
 def _seam(owner: str, name: str, used_by: str | tuple[str, ...], why: str, absent_in: Absence = Absence.NEVER) -> Seam:

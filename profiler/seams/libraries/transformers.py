@@ -120,12 +120,12 @@ _MODELS = (
     ),
     _seam(
         "transformers.configuration_utils:PreTrainedConfig", "name_or_path", Exists(),
-        (_MODEL, "substitutes/weights.py"), "property of `_name_or_path`, which is set to the model's name",
+        (_MODEL, "substitutes/checkpoints/weights.py"), "property of `_name_or_path`, which is set to the model's name",
     ),
 )  # fmt: skip
 
 _FROM_PRETRAINED = Parameters("pretrained_model_name_or_path", more=True)
-_TOKENIZERS = "substitutes/tokenizers.py"
+_TOKENIZERS = "substitutes/checkpoints/tokenizers.py"
 
 _LOADING = (
     _seam(
@@ -139,14 +139,15 @@ _LOADING = (
     ),
     _seam(
         "transformers.configuration_utils:PreTrainedConfig", "get_config_dict", _FROM_PRETRAINED,
-        "substitutes/models.py", "finds the configuration of a name; that of a built-in model needs no network",
+        "substitutes/checkpoints/models.py",
+        "finds the configuration of a name; that of a built-in model needs no network",
     ),
     _seam(
         "transformers.configuration_utils:PretrainedConfig", "get_config_dict", _FROM_PRETRAINED,
-        "substitutes/models.py", "the same by the class's name in transformers 4",
+        "substitutes/checkpoints/models.py", "the same by the class's name in transformers 4",
     ),
     _seam(
-        _PRETRAINED, "from_pretrained", _FROM_PRETRAINED, "substitutes/models.py",
+        _PRETRAINED, "from_pretrained", _FROM_PRETRAINED, "substitutes/checkpoints/models.py",
         "loads a checkpoint; it takes a state dict in its place",
     ),
     _seam(
@@ -159,7 +160,7 @@ _LOADING = (
     ),
     _seam(
         "transformers.models.auto.image_processing_auto:AutoImageProcessor", "from_pretrained", _FROM_PRETRAINED,
-        "substitutes/image_processors.py", "loads an image processor; one that is unavailable is replaced",
+        "substitutes/checkpoints/image_processors.py", "loads an image processor; one that is unavailable is replaced",
     ),
     _seam(
         "transformers.tokenization_utils_base:PreTrainedTokenizerBase", "from_pretrained", _FROM_PRETRAINED,

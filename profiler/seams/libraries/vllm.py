@@ -4,7 +4,7 @@ from profiler.seams.expectations import Exists, Uses
 from profiler.seams.seam import Absence, Seam
 
 _ALLOCATOR = "vllm.device_allocator.cumem:CuMemAllocator"
-_UNMAPPED = ("measurement/unmapped.py",)
+_UNMAPPED = ("measurement/counters/unmapped.py",)
 
 VLLM: tuple[Seam, ...] = (
     Seam(

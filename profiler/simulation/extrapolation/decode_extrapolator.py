@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from profiler.allocator.trace import TraceBuilder
+from profiler.allocator.traces.trace import TraceBuilder
 from profiler.simulation.extrapolation.step_template import (
     Template,
     TracePosition,

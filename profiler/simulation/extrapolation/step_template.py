@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.trace import Site, TraceBuilder
+from profiler.allocator.traces.trace import Site, TraceBuilder
 from profiler.domain.memory import Category
 from profiler.simulation.extrapolation.neutral_blocks import cycles_until_large, neutral_blocks
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from profiler.allocator import OutOfMemoryError, memory_snapshot, parse_alloc_conf
-from profiler.allocator.blocks import Block
-from profiler.allocator.counting import CountingAllocator
-from profiler.allocator.trace import TraceBuilder
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.counting import CountingAllocator
+from profiler.allocator.traces.trace import TraceBuilder
 
 
 class Counters:

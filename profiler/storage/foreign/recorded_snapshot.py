@@ -57,7 +57,7 @@ def load_snapshot(path: Path) -> object:
     """Load a pickle, plain or gzipped, that contains only containers, numbers and text.
 
     Returns:
-        Plain values; `profiler.allocator.history.read_history` checks that they are a snapshot.
+        Plain values; `profiler.allocator.histories.history.read_history` checks that they are a snapshot.
 
     Raises:
         UsageError: The file is not of that form. Nothing in it was executed.

@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from profiler.allocator.answer import Answer, Capacity
-from profiler.allocator.course import Course, OutOfMemory
+from profiler.allocator.histories.answer import Answer, Capacity
+from profiler.allocator.histories.course import Course, OutOfMemory
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.figures.theme import INK, LINE_COLOURS, NOT_FITTING, SOFT_INK, in_theme
 from profiler.rendering.replay.words import entries_text, settings_text, short_capacity_text

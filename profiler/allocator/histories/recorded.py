@@ -1,0 +1,165 @@
+"""Replay of a recorded history of the real allocator. Segments and the reserved peak must equal the recorded ones.
+
+The history is a memory snapshot's (`torch.cuda.memory._record_memory_history`, later `_snapshot`). Its requests and
+frees are replayed; its segment events are the answers of the driver, and are compared:
+
+- the replay begins with the first state of the history (`first_state.py`); it is empty if recording
+  started before the first allocation;
+- when the model asks for memory, the driver's recorded answer is the next segment event: an address, or a refusal if
+  memory was released first;
+- the model must release the same memory;
+- every block must have the same address.
+
+Therefore capacity, context and other programs on the card need not be known. Two things are derived from the history
+itself: which releases of segments are `empty_cache()` (`RecordedRun._is_emptied`), and the sizes of blocks that the
+first state does not determine (`RecordedRun.widened`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from profiler.allocator.histories.course import Course
+from profiler.allocator.histories.first_state import ContradictionError, FirstState, first_state
+from profiler.allocator.histories.history import Action, RecordedHistory, read_history
+from profiler.allocator.histories.recorded_run import RecordedRun
+from profiler.allocator.model.held import BlockState
+from profiler.allocator.settings.config import AllocatorConfig
+from profiler.domain.errors import Fault, UsageError
+
+SegmentBlocks = tuple[int, tuple[tuple[int, bool], ...]]
+"""A segment's address, and (bytes, in use) of its blocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedComparison:
+    """A recorded history and the model's replay of it."""
+
+    entries: int
+    """Number of entries of the history."""
+    replayed_entries: int
+    """Number of entries that the replay went through and that change memory, or try to."""
+    first: FirstState
+    """The state before entry `unverified_entries`, with which the replay begins."""
+    unverified_entries: int
+    """Number of first entries that are not replayed, because the history begins within their request."""
+    is_consistent: bool
+    """Whether the entries lead to the last state. If not, nothing is replayed."""
+    departure: str
+    """The first difference of the model, with its place, or the contradiction; empty if none."""
+    recorded_peak_reserved_bytes: int
+    peak_reserved_bytes: int
+    recorded_segments: tuple[SegmentBlocks, ...]
+    segments: tuple[SegmentBlocks, ...]
+    """Segments of the model at the end."""
+    emptied: frozenset[int]
+    """Entries before which the program called `empty_cache()` and released memory."""
+    refused_bytes: int | None
+    """Smallest reserved memory that the driver refused, over all requests that then released memory; None: none."""
+    course: Course
+    """Course of the model, with the requests that were refused in the recording."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was replayed, so that nothing was compared either."""
+        return self.is_consistent and not self.replayed_entries
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether segments, their blocks and the reserved peak equal the recorded ones throughout."""
+        return (
+            not self.departure
+            and self.recorded_peak_reserved_bytes == self.peak_reserved_bytes
+            and self.recorded_segments == self.segments
+        )
+
+
+def replay_recorded(
+    snapshot: Mapping[str, Any], *, config: AllocatorConfig | None = None, device: int | None = None
+) -> RecordedComparison:
+    """Replay the history of `device` in a snapshot and compare.
+
+    Args:
+        snapshot: `torch.cuda.memory._snapshot()`, or ours.
+        config: The settings of that run; None: as the snapshot's `allocator_settings` give them.
+        device: Which of the snapshot's devices; None: the one with the most entries.
+
+    Raises:
+        UsageError: It cannot be read, or it has private pools (CUDA graphs), which the model does not have.
+    """
+    return replay_history(read_history(snapshot, device=device, config=config))
+
+
+def replay_history(history: RecordedHistory) -> RecordedComparison:
+    """Replay a history and compare.
+
+    A snapshot does not say which torch recorded it. So blocks of one size are taken in the order of addresses first,
+    as before torch 2.13, and if that departs in the order of the ages of their segments; the replay that goes further
+    is returned.
+
+    Raises:
+        UsageError: It has private pools (CUDA graphs), which the model does not have.
+    """
+    if history.private_segments:
+        found = f"{history.private_segments} of private pools (CUDA graphs, MemPool)"
+        raise UsageError([Fault(key="segments", found=found, problem="only the default pool can be replayed")])
+    index, by_address = _replay(history, by_age=False)
+    if by_address.is_equal or not by_address.is_consistent:
+        return by_address
+    further, comparison = _replay(history, by_age=True)
+    return comparison if comparison.is_equal or further > index else by_address
+
+
+def _replay(history: RecordedHistory, *, by_age: bool) -> tuple[int, RecordedComparison]:
+    """How many entries were replayed, and the comparison."""
+    sizes_bytes: dict[int, int] = {}
+    since = 0
+    while True:
+        try:
+            first = first_state(history, since=since, sizes_bytes=sizes_bytes)
+        except ContradictionError as contradiction:
+            run = RecordedRun(history, _NOTHING, since=0, by_age=by_age)
+            return 0, _compared(history, run, departure=str(contradiction), is_consistent=False)
+        run = RecordedRun(history, first, since=since, by_age=by_age)
+        departure = run.feed()
+        wider = run.widened()
+        if wider:
+            sizes_bytes |= wider
+        elif departure and since == 0 and run.begins_inside and run.is_first_request:
+            since = run.index + 1
+        else:
+            return run.index, _compared(history, run, departure=departure)
+
+
+_NOTHING = FirstState(segments=(), uncertain=frozenset())
+
+
+def _compared(
+    history: RecordedHistory, run: RecordedRun, *, departure: str, is_consistent: bool = True
+) -> RecordedComparison:
+    return RecordedComparison(
+        entries=len(history.entries),
+        first=run.first,
+        unverified_entries=run.since,
+        replayed_entries=sum(
+            entry.action is not Action.OTHER for entry in history.entries[run.since : max(run.since, run.index)]
+        ),
+        is_consistent=is_consistent,
+        departure=departure,
+        recorded_peak_reserved_bytes=run.recorded_peak_bytes,
+        peak_reserved_bytes=run.allocator.peak_reserved_bytes,
+        recorded_segments=tuple(
+            (
+                segment.blocks[0].address,
+                tuple((block.size_bytes, block.state is BlockState.IN_USE) for block in segment.blocks),
+            )
+            for segment in history.segments
+        ),
+        segments=tuple(
+            (blocks[0].address, tuple((block.size_bytes, block.allocated) for block in blocks))
+            for blocks in run.allocator.segments()
+        ),
+        emptied=frozenset(run.emptied),
+        refused_bytes=run.refused_bytes,
+        course=run.course.finished(),
+    )

@@ -1,0 +1,1 @@
+"""Traces of allocations, replayed on a card: peaks by phase, categories, largest tensors and snapshots."""

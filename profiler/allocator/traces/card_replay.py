@@ -1,0 +1,203 @@
+"""Replay of a trace on a card: PyTorch's counters by phase and category, and the refused allocation."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.refusals.refusal import OutOfMemoryError, Refusal
+from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.traces.trace import Trace
+from profiler.domain.memory import Category, Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseMemory:
+    """Peaks during a phase, including the level at its beginning."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardReplay:
+    """Result of a replay up to the refused allocation, or of the whole trace. Sizes in bytes."""
+
+    peak_allocated_bytes: int
+    """Sum of the sizes of the blocks in use, as `torch.cuda.max_memory_allocated` counts it."""
+    peak_reserved_bytes: int
+    """As `torch.cuda.max_memory_reserved`. Depends on the capacity: a full card makes it release."""
+    peak_phase: Phase
+    """The phase of the first instant of the allocated peak."""
+    phases: Mapping[Phase, PhaseMemory]
+    """Peaks of each phase, in the order in which the phases first began."""
+    breakdown: Mapping[Category, int]
+    """By category at the first instant of the allocated peak; sums to it. Wasted bytes are included."""
+    live_bytes: Mapping[int, int]
+    """Block of the trace -> its bytes on the card at that instant."""
+    peak_event: int
+    """The event of that instant; -1 if nothing was allocated."""
+    peak_inactive_split_bytes: int
+    peak_unreleasable_bytes: int
+    """Maximum of memory that could not be released to the driver (`AllocatorStats`)."""
+    num_alloc_retries: int
+    """How often the whole cache was released because the card was full."""
+    events_reached: int
+    """Number of replayed events: the index of the refused one, or all."""
+    refusal: Refusal | None
+
+
+def replay_on_card(
+    trace: Trace, *, capacity_bytes: int | None, config: AllocatorConfig, total_bytes: int | None = None
+) -> CardReplay:
+    """Replay `trace` through the caching allocator.
+
+    Args:
+        trace: Allocations and frees; a block of 0 bytes takes nothing, as in `NativeCachingAllocator::allocate`.
+        capacity_bytes: What the process can take from the driver, so without its context; None: unlimited.
+        config: The allocator's settings.
+        total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
+
+    Raises:
+        ValueError: The trace has no events.
+    """
+    if not trace.events:
+        raise ValueError("a trace without events has no peak")
+    allocator = CachingAllocator(capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
+    run = _Run(trace=trace, allocator=allocator)
+    for phase, first, end in phase_spans(trace):
+        if run.refused is not None:
+            break
+        run.phase(phase, first, end)
+    return run.result()
+
+
+def phase_spans(trace: Trace) -> Iterator[tuple[Phase, int, int]]:
+    """Yield (phase, first event, end) of each part of a trace; events before the first phase belong to it."""
+    starts = list(trace.phase_starts) or [(0, Phase.LOAD)]
+    firsts = [0, *(first for first, _ in starts[1:])]
+    ends = [*firsts[1:], len(trace.events)]
+    for (_, phase), first, end in zip(starts, firsts, ends, strict=True):
+        yield phase, first, end
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """State of a running replay."""
+
+    trace: Trace
+    allocator: CachingAllocator
+    blocks: dict[int, Block] = field(default_factory=dict)
+    """Blocks in use, by number."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Bytes of each block: a block in use never changes its size."""
+    peak_bytes: int = 0
+    peak_event: int = -1
+    peak_phase: Phase = Phase.LOAD
+    phases: dict[Phase, PhaseMemory] = field(default_factory=dict)
+    peak_inactive_split_bytes: int = 0
+    peak_unreleasable_bytes: int = 0
+    reached: int = 0
+    refused: Refusal | None = None
+
+    def phase(self, phase: Phase, first: int, end: int) -> None:
+        """Replay the events of `phase` from `first` to before `end`."""
+        self.allocator.reset_peaks()
+        if not self.phases:
+            self.peak_phase = phase
+        before = self.peak_bytes
+        try:
+            for start, stop in self._between_emptyings(first, end):
+                self._events(start, stop)
+        except OutOfMemoryError as error:
+            self.refused = _refusal(phase, error)
+        if self.peak_bytes > before:
+            self.peak_phase = phase
+        self._note_peaks(phase)
+
+    def _between_emptyings(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of events between calls of `empty_cache`."""
+        for emptied in self.trace.cache_emptied:
+            if first <= emptied < end:
+                yield first, emptied
+                self.allocator.empty_cache()
+                first = emptied
+        yield first, end
+
+    def _events(self, first: int, end: int) -> None:
+        """Inner loop over events; a trial has 10^5 or more."""
+        events, requested = self.trace.events, self.trace.sizes_bytes
+        blocks, sizes, allocator, streams = self.blocks, self.sizes, self.allocator, self.trace.streams
+        for index in range(first, end):
+            event = events[index]
+            if event > 0:
+                size_bytes = requested[event - 1]
+                if size_bytes:
+                    try:
+                        block = blocks[event - 1] = allocator.allocate(size_bytes, streams.get(event - 1, 0))
+                    except OutOfMemoryError:
+                        self.reached = index
+                        raise
+                    sizes[event - 1] = block.size_bytes
+                    if allocator.allocated_bytes > self.peak_bytes:
+                        self.peak_bytes = allocator.allocated_bytes
+                        self.peak_event = index
+            elif requested[-event - 1]:
+                allocator.free(blocks.pop(-event - 1))
+        self.reached = end
+
+    def _note_peaks(self, phase: Phase) -> None:
+        stats = self.allocator.stats()
+        seen = self.phases.get(phase, PhaseMemory(peak_allocated_bytes=0, peak_reserved_bytes=0))
+        self.phases[phase] = PhaseMemory(
+            peak_allocated_bytes=max(seen.peak_allocated_bytes, stats.peak_allocated_bytes),
+            peak_reserved_bytes=max(seen.peak_reserved_bytes, stats.peak_reserved_bytes),
+        )
+        self.peak_inactive_split_bytes = max(self.peak_inactive_split_bytes, stats.peak_inactive_split_bytes)
+        self.peak_unreleasable_bytes = max(self.peak_unreleasable_bytes, stats.peak_unreleasable_bytes)
+
+    def result(self) -> CardReplay:
+        live_bytes = self._live_at_the_peak()
+        return CardReplay(
+            peak_allocated_bytes=self.peak_bytes,
+            peak_reserved_bytes=max(phase.peak_reserved_bytes for phase in self.phases.values()),
+            peak_phase=self.peak_phase,
+            phases=self.phases,
+            breakdown=_by_category(self.trace, live_bytes),
+            live_bytes=live_bytes,
+            peak_event=self.peak_event,
+            peak_inactive_split_bytes=self.peak_inactive_split_bytes,
+            peak_unreleasable_bytes=self.peak_unreleasable_bytes,
+            num_alloc_retries=self.allocator.stats().num_alloc_retries,
+            events_reached=self.reached,
+            refusal=self.refused,
+        )
+
+    def _live_at_the_peak(self) -> dict[int, int]:
+        """Return block -> bytes after the event of the peak."""
+        live: dict[int, int] = {}
+        for event in self.trace.events[: self.peak_event + 1]:
+            if event < 0:
+                live.pop(-event - 1, None)
+            elif event - 1 in self.sizes:
+                live[event - 1] = self.sizes[event - 1]
+        return live
+
+
+def _refusal(phase: Phase, error: OutOfMemoryError) -> Refusal:
+    return Refusal(
+        phase=phase,
+        requested_bytes=error.requested_bytes,
+        tried_bytes=error.tried_bytes,
+        free_bytes=error.free_bytes or 0,
+        allocated_bytes=error.allocated_bytes,
+        reserved_bytes=error.reserved_bytes,
+    )
+
+
+def _by_category(trace: Trace, live_bytes: Mapping[int, int]) -> dict[Category, int]:
+    totals: dict[Category, int] = {}
+    for block, size_bytes in live_bytes.items():
+        category = trace.categories[block]
+        totals[category] = totals.get(category, 0) + size_bytes
+    return totals

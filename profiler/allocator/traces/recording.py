@@ -1,0 +1,169 @@
+"""An allocator that records its history in the format of PyTorch's memory snapshots.
+
+Format: `_memory_snapshot_pickled` (torch/csrc/cuda/memory_snapshot.cpp) and `THCPModule_memorySnapshot`
+(torch/csrc/cuda/Module.cpp).
+"""
+
+from bisect import bisect_right
+from collections import deque
+from typing import Any
+
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.model.card_memory import CardMemory
+from profiler.allocator.refusals.refusal import OutOfMemoryError
+from profiler.allocator.settings.config import AllocatorConfig
+
+Entry = dict[str, Any]
+Frames = list[dict[str, Any]]
+
+
+class RecordingAllocator:
+    """A caching allocator with `torch.cuda.memory._record_memory_history` on from the beginning.
+
+    `now` is written as the time of an entry and `frames` as its stack; the caller sets them.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int | None,
+        config: AllocatorConfig,
+        total_bytes: int | None = None,
+        most_entries: int | None = None,
+    ) -> None:
+        """Create an empty allocator.
+
+        Args:
+            capacity_bytes: Memory that the process can take from the driver; None: unlimited.
+            config: Its settings.
+            total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
+            most_entries: Number of last entries to keep, PyTorch's `max_entries`; None: all.
+        """
+        self.entries: deque[Entry] = deque(maxlen=most_entries)
+        self.now = 0
+        self.frames: Frames = []
+        self.stream = 0
+        """Stream of the current request."""
+        self._frames_of: dict[Block, Frames] = {}
+        self._pending: set[Block] = set()
+        self._allocator = CachingAllocator(
+            capacity_bytes=capacity_bytes,
+            config=config,
+            total_bytes=capacity_bytes if total_bytes is None else total_bytes,
+            card=_RecordingCard(capacity_bytes=capacity_bytes, history=self),
+        )
+
+    def note(self, action: str, address: int, size_bytes: int, *, stream: int, key: str = "addr") -> None:
+        """Append an entry."""
+        entry = {"action": action, key: address, "size": size_bytes, "stream": stream}
+        self.entries.append(entry | {"frames": self.frames, "time_us": self.now})
+
+    def allocate(self, size_bytes: int, stream: int = 0) -> Block:
+        """Return a block for a request of at least 1 byte.
+
+        Raises:
+            OutOfMemoryError: The card refused; the refusal is recorded.
+        """
+        self.stream = stream
+        try:
+            block = self._allocator.allocate(size_bytes, stream)
+        except OutOfMemoryError as error:
+            self.note("oom", error.free_bytes or 0, size_bytes, stream=stream, key="device_free")
+            raise
+        self._frames_of[block] = self.frames
+        self.note("alloc", block.address, size_bytes, stream=stream)
+        return block
+
+    def free(self, block: Block) -> None:
+        """Free a block that no other stream uses."""
+        self.request_free(block)
+        self.complete_free(block)
+
+    def request_free(self, block: Block) -> None:
+        """Record that the program freed a block; a stream may use it until `complete_free`."""
+        self.frames = self._frames_of[block]
+        self._pending.add(block)
+        self.note("free_requested", block.address, block.requested_bytes, stream=block.pool.stream)
+
+    def complete_free(self, block: Block) -> None:
+        """Complete the free after `request_free`."""
+        self.frames = self._frames_of.pop(block)
+        self._pending.remove(block)
+        self.note("free_completed", block.address, block.requested_bytes, stream=block.pool.stream)
+        self._allocator.free(block)
+
+    def empty_cache(self) -> None:
+        """Release entirely free segments, as `torch.cuda.empty_cache` does."""
+        self._allocator.empty_cache()
+
+    def segments(self) -> list[Entry]:
+        """Return the current segments and their blocks in the format of a snapshot."""
+        return [self._segment(blocks) for blocks in self._allocator.segments()]
+
+    def _segment(self, blocks: list[Block]) -> Entry:
+        in_use = [block for block in blocks if block.allocated]
+        allocated = [block for block in in_use if block not in self._pending]
+        return {
+            "device": 0,
+            "address": blocks[0].address,
+            "total_size": sum(block.size_bytes for block in blocks),
+            "allocated_size": sum(block.size_bytes for block in allocated),
+            "active_size": sum(block.size_bytes for block in in_use),
+            "requested_size": sum(block.requested_bytes for block in in_use),
+            "stream": blocks[0].pool.stream,
+            "segment_type": "small" if blocks[0].pool.is_small else "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": blocks[0].expandable is not None,
+            "frames": [],
+            "blocks": [self._block(block) for block in blocks],
+        }
+
+    def _block(self, block: Block) -> Entry:
+        in_use = "active_pending_free" if block in self._pending else "active_allocated"
+        return {
+            "address": block.address,
+            "size": block.size_bytes,
+            "requested_size": block.requested_bytes if block.allocated else 0,
+            "state": in_use if block.allocated else "inactive",
+            "frames": self._frames_of[block] if block.allocated else [],
+        }
+
+
+class _RecordingCard(CardMemory):
+    """A driver that records its requests with their streams."""
+
+    def __init__(self, *, capacity_bytes: int | None, history: RecordingAllocator) -> None:
+        super().__init__(capacity_bytes=capacity_bytes)
+        self._history = history
+        self._reserved: list[tuple[int, int]] = []
+        """(first address, stream) of each reservation; addresses ascend."""
+
+    def reserve_addresses(self, size_bytes: int) -> int:
+        address = super().reserve_addresses(size_bytes)
+        self._reserved.append((address, self._history.stream))
+        return address
+
+    def take_segment(self, size_bytes: int) -> int | None:
+        address = super().take_segment(size_bytes)
+        if address is not None:
+            self._note("segment_alloc", address, size_bytes)
+        return address
+
+    def give_segment_back(self, address: int, size_bytes: int) -> None:
+        super().give_segment_back(address, size_bytes)
+        self._note("segment_free", address, size_bytes)
+
+    def map_pages(self, address: int, size_bytes: int) -> bool:
+        is_mapped = super().map_pages(address, size_bytes)
+        if is_mapped:
+            self._note("segment_map", address, size_bytes)
+        return is_mapped
+
+    def unmap_pages(self, address: int, size_bytes: int) -> None:
+        super().unmap_pages(address, size_bytes)
+        self._note("segment_unmap", address, size_bytes)
+
+    def _note(self, action: str, address: int, size_bytes: int) -> None:
+        place = bisect_right(self._reserved, address, key=lambda reservation: reservation[0]) - 1
+        self._history.note(action, address, size_bytes, stream=self._reserved[place][1])

@@ -1,0 +1,183 @@
+"""The emulated libraries of one installed torch: built once, kept in the cache folder, and reused."""
+
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from profiler.domain.errors import ProfilerError
+from profiler.emulation.building.cache import libraries_folder, refuse_of_others
+from profiler.emulation.building.compiler import compile_library, require_compilers
+from profiler.emulation.building.entry_points import ExpectedLibrary, compiled_files, expected_libraries
+from profiler.emulation.building.library_sources import (
+    ANSWERS,
+    CORE_LIBRARY,
+    CORE_SOURCES,
+    DRIVER_FOLDER,
+    VALUES_LIBRARY,
+    VALUES_SOURCES,
+    every_source,
+    generated_answers,
+    seen_entry_points,
+    version_script,
+)
+from profiler.emulation.interpreter import Interpreter
+
+DESCRIPTION = "built.json"
+"""File of a built folder: torch, and the libraries to load before it. Written last."""
+
+_CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu\d+==(\d+)\.(\d+)\.(\d+)")
+_NCCL_WHEEL = re.compile(r"nvidia-nccl-cu\d+==(\d+)\.(\d+)\.(\d+)")
+
+
+def libraries_of(interpreter: Interpreter, *, folder: Path | None = None) -> Path:
+    """Return the folder of the emulated libraries for an installed torch; build them if they are missing.
+
+    Two processes that ask at the same time build once. A build that is interrupted leaves nothing behind that is used.
+
+    Args:
+        interpreter: Whose torch.
+        folder: Where built libraries are kept; by default the cache folder.
+
+    Raises:
+        ProfilerError: A compiler is missing or fails, the folder cannot be written, or others can write to it.
+    """
+    folder = folder or libraries_folder()
+    files = compiled_files(interpreter.site_packages)
+    target = folder / cache_key(interpreter, files)
+    refuse_of_others(target)
+    if (target / DESCRIPTION).exists():
+        return target
+    require_compilers()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f"{target.name}.lock"):
+            if not (target / DESCRIPTION).exists():
+                _build_aside(interpreter, files, target)
+    except OSError as error:
+        raise ProfilerError(
+            f"{target}: the emulated libraries could not be kept ({error.strerror or error})."
+        ) from error
+    return target
+
+
+def cache_key(interpreter: Interpreter, files: Iterable[Path]) -> str:
+    """Return the name of the folder: the version of torch, and a hash of the sources and of what they are built for."""
+    digest = hashlib.sha256()
+    for source in every_source():
+        digest.update(f"{source.relative_to(DRIVER_FOLDER.parent)}\n".encode() + source.read_bytes())
+    digest.update(f"{interpreter.torch} {interpreter.commit} {interpreter.cuda}\n".encode())
+    for path in files:
+        # The compiled files have up to 1 GB: with the commit of torch, name and size say which ones they are.
+        digest.update(f"{path.relative_to(interpreter.site_packages)} {path.stat().st_size}\n".encode())
+    return f"torch-{interpreter.torch}-{digest.hexdigest()[:16]}"
+
+
+def _build_aside(interpreter: Interpreter, files: Iterable[Path], target: Path) -> None:
+    """Build in a new folder and rename it when it is complete."""
+    shutil.rmtree(target, ignore_errors=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        _build(interpreter, files, aside)
+        aside.rename(target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _build(interpreter: Interpreter, files: Iterable[Path], folder: Path) -> None:
+    expected = expected_libraries(files)
+    builder = LibraryBuilder(folder=folder, defines=defines(interpreter))
+    builder.core()
+    for library in expected.values():
+        builder.vendor(library)
+    (folder / "libcuda.so").symlink_to(expected["cuda"].file)
+    builder.values(interpreter.torch_folder)
+    # libcuda and NVML are opened by name while a program runs; the others are what torch's files are linked with.
+    loaded = [library.file for name, library in sorted(expected.items()) if name not in ("cuda", "nvidia-ml")]
+    described = {
+        "torch": interpreter.torch,
+        "cuda": interpreter.cuda,
+        "card": CORE_LIBRARY,
+        "load": loaded,
+        "values": VALUES_LIBRARY,
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
+
+
+def defines(interpreter: Interpreter) -> Mapping[str, int]:
+    """Return the versions that the libraries report: those for which torch was built."""
+    major, minor = (int(part) for part in interpreter.cuda.split(".")[:2])
+    cudnn, nccl = (_required_version(pattern, interpreter.requires) for pattern in (_CUDNN_WHEEL, _NCCL_WHEEL))
+    return {
+        "CUDA_VERSION": major * 1000 + minor * 10,
+        "CUDNN_VERSION": cudnn[0] * 10_000 + cudnn[1] * 100 + cudnn[2],
+        "NCCL_VERSION": nccl[0] * 10_000 + nccl[1] * 100 + nccl[2],
+    }
+
+
+def _required_version(pattern: re.Pattern[str], requires: Iterable[str]) -> tuple[int, int, int]:
+    """Return the version of a library that torch requires; torch's own check is the reason to report the same one."""
+    for line in requires:
+        if match := pattern.match(line):
+            return int(match[1]), int(match[2]), int(match[3])
+    raise ProfilerError(
+        f"The installed torch does not say which version of {pattern.pattern.split('-')[1]} it requires."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryBuilder:
+    """Compiles libraries into one folder."""
+
+    folder: Path
+    defines: Mapping[str, int]
+
+    def core(self) -> None:
+        """Build the card."""
+        sources = [DRIVER_FOLDER / name for name in CORE_SOURCES]
+        compile_library("gcc", self.folder / CORE_LIBRARY, sources, [*self._options(CORE_LIBRARY), "-lpthread"])
+
+    def vendor(self, library: ExpectedLibrary) -> None:
+        """Build one library of the vendor: generated answers, replaced where one is written by hand."""
+        work = self.folder / "generated"
+        work.mkdir(exist_ok=True)
+        generated = work / f"{library.name}.c"
+        generated.write_text(generated_answers(library.name, library.entry_points, seen_entry_points()))
+        options = [*self._options(library.file), f"-l:{CORE_LIBRARY}", "-ldl", "-lpthread"]
+        if script := version_script(library.entry_points.values()):
+            path = work / f"{library.name}.map"
+            path.write_text(script)
+            options.append(f"-Wl,--version-script={path}")
+        sources = [generated, *(DRIVER_FOLDER / name for name in ANSWERS.get(library.name, ()))]
+        compile_library("gcc", self.folder / library.file, sources, options)
+
+    def values(self, torch_folder: Path) -> None:
+        """Build the values of small tensors, with torch's headers."""
+        include = torch_folder / "include"
+        options = [
+            "-std=c++20",
+            f"-I{include}",
+            f"-I{include / 'torch/csrc/api/include'}",
+            f"-L{torch_folder / 'lib'}",
+            *self._options(VALUES_LIBRARY),
+            "-ltorch_cpu",
+            "-lc10",
+            f"-l:{CORE_LIBRARY}",
+            "-ldl",
+        ]
+        compile_library("g++", self.folder / VALUES_LIBRARY, [DRIVER_FOLDER / name for name in VALUES_SOURCES], options)
+
+    def _options(self, file: str) -> list[str]:
+        return [
+            *(f"-D{name}={value}" for name, value in self.defines.items()),
+            f"-I{DRIVER_FOLDER}",
+            f"-L{self.folder}",
+            "-Wl,-rpath,$ORIGIN",
+            f"-Wl,-soname,{file}",
+        ]

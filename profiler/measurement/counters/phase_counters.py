@@ -1,0 +1,163 @@
+"""CUDA's own counters, read and reset where each phase ends: every phase of every step has its own exact peak."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from profiler.domain.memory import Phase
+from profiler.domain.readings import PhasePeak, StepPeak
+from profiler.measurement.counters.unmapped import Unmapped
+
+
+class Counters(Protocol):
+    """The framework's memory counters."""
+
+    def synchronize(self) -> None:
+        """Wait for the GPU, so that a phase's time is that of its work and not of launching it."""
+
+    def peak_allocated_bytes(self) -> int:
+        """The highest allocated memory since the last reset."""
+
+    def peak_reserved_bytes(self) -> int:
+        """The highest reserved memory since the last reset."""
+
+    def reset(self) -> None:
+        """Begin anew at what is in use now."""
+
+
+@dataclass
+class _Stretch:
+    """What is known of one phase of one step, which can come in several parts."""
+
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    context_bytes: int | None = None
+    time_s: float = 0.0
+
+
+class PhaseCounters:
+    """An observer of phases that keeps the peaks of each phase in each optimizer step.
+
+    Steps count from 1; loading is step 0. A step ends with its optimizer phase.
+    """
+
+    def __init__(
+        self,
+        counters: Counters,
+        *,
+        clock: Callable[[], float],
+        at_phase_end: Callable[[int], int | None] = lambda _: None,
+        unmapped: Callable[[], Unmapped] = Unmapped,
+    ) -> None:
+        """Start outside of all phases.
+
+        Args:
+            counters: The counters to read and reset.
+            clock: Monotonic, in seconds.
+            at_phase_end: Called at the end of a phase with its peak of reserved memory; returns the bytes of the CUDA
+                context, or None.
+            unmapped: Called as a phase begins; returns what the counters include that is not on the card.
+        """
+        self._counters = counters
+        self._clock = clock
+        self._at_phase_end = at_phase_end
+        self._unmapped = unmapped
+        self._gone = Unmapped()
+        self._stretches: dict[tuple[int, Phase], _Stretch] = {}
+        self._begun: dict[Phase, int] = {}
+        self._phase: Phase | None = None
+        self._step = 0
+        self._since_s = 0.0
+        self.first_phase_at_s = clock()
+        """Time of the first phase on the clock; before it, the time of construction."""
+
+    @property
+    def phase(self) -> Phase | None:
+        """The current phase; None before the first."""
+        return self._phase
+
+    @property
+    def step(self) -> int:
+        """The current optimizer step; 0 while loading."""
+        return self._step
+
+    def where(self) -> tuple[Phase | None, int]:
+        """Return phase and step; called by the sampler's thread."""
+        return self._phase, self._step
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`: the counters so far belong to the previous phase."""
+        self.read()
+        self._counters.reset()
+        if phase is not Phase.LOAD and (self._step == 0 or self._phase is Phase.OPTIMIZER):
+            self._step += 1
+        self._begun[phase] = self._begun.get(phase, 0) + 1
+        self._since_s = self._clock()
+        if self._phase is None:
+            self.first_phase_at_s = self._since_s
+        self._phase = phase
+        # Looked up as the phase begins: at the end of training the engine may be gone.
+        self._gone = self._unmapped()
+
+    def mapping_changed(self) -> None:
+        """Begin anew within the phase, because the counters now include another size that is not on the card."""
+        self.read()
+        self._counters.reset()
+        self._gone = self._unmapped()
+
+    def read(self) -> None:
+        """Add the counters to the current phase."""
+        if self._phase is None:
+            return
+        self._counters.synchronize()
+        stretch = self._stretches.setdefault((self._step, self._phase), _Stretch())
+        reserved = self._counters.peak_reserved_bytes() - self._gone.reserved_bytes
+        allocated = self._counters.peak_allocated_bytes() - self._gone.allocated_bytes
+        stretch.allocated_bytes = max(stretch.allocated_bytes, allocated)
+        stretch.reserved_bytes = max(stretch.reserved_bytes, reserved)
+        now_s = self._clock()
+        stretch.time_s += now_s - self._since_s
+        self._since_s = now_s
+        stretch.context_bytes = _larger(stretch.context_bytes, self._at_phase_end(reserved))
+
+    def times_finished(self, phase: Phase) -> int:
+        """Return how often the phase has begun and ended."""
+        return self._begun.get(phase, 0) - (self._phase is phase)
+
+    def step_peaks(self) -> tuple[StepPeak, ...]:
+        """Return the peaks of every phase of every step so far, in the order of their beginning."""
+        return tuple(
+            StepPeak(
+                step=step,
+                phase=phase,
+                peak_allocated_bytes=stretch.allocated_bytes,
+                peak_reserved_bytes=stretch.reserved_bytes,
+                context_bytes=stretch.context_bytes,
+                time_s=stretch.time_s,
+            )
+            for (step, phase), stretch in self._stretches.items()
+        )
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return max((size for size in (one, other) if size is not None), default=None)
+
+
+def by_phase(steps: tuple[StepPeak, ...]) -> tuple[PhasePeak, ...]:
+    """Return each phase's highest peak and total time over all steps, in the order of their beginning."""
+    return tuple(
+        PhasePeak(
+            phase=phase,
+            peak_allocated_bytes=max(one.peak_allocated_bytes for one in same),
+            peak_reserved_bytes=max(one.peak_reserved_bytes for one in same),
+            time_s=sum(one.time_s or 0.0 for one in same),
+        )
+        for phase in dict.fromkeys(one.phase for one in steps)
+        if (same := [one for one in steps if one.phase is phase])
+    )
+
+
+def peak_of_steps(steps: tuple[StepPeak, ...]) -> tuple[int, ...]:
+    """Return the highest allocated memory of each optimizer step, in order, without loading."""
+    numbers = sorted({one.step for one in steps} - {0})
+    return tuple(max(one.peak_allocated_bytes for one in steps if one.step == number) for number in numbers)

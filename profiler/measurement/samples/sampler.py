@@ -1,0 +1,105 @@
+"""A thread that samples the driver at a fixed period; each sample has its phase and optimizer step.
+
+The thread calls only the driver: it allocates no GPU memory and calls nothing of torch. It can miss peaks that are
+shorter than its period; the counters have the exact ones (`phase_counters.py`).
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+
+from profiler.domain.memory import Phase
+from profiler.domain.readings import Sample
+from profiler.measurement.driver.nvml import GpuLostError, GpuProbe
+from profiler.measurement.samples.bounded_samples import BoundedSamples, merged_sample
+
+PERIOD_S = 0.01
+SLOW_EVERY = 10
+"""Every tenth sample includes the values that the driver updates rarely or reads slowly: process memory, utilisation,
+power and clock."""
+
+Whereabouts = Callable[[], tuple[Phase | None, int]]
+"""Returns the phase and the optimizer step (from 1; 0 before the first) of the trial."""
+
+
+class Sampler:
+    """Collects samples of one GPU between `start` and `stop`."""
+
+    def __init__(
+        self,
+        probe: GpuProbe,
+        *,
+        clock: Callable[[], float],
+        where: Whereabouts,
+        period_s: float = PERIOD_S,
+        slow_every: int = SLOW_EVERY,
+        most_samples: int = sys.maxsize,
+    ) -> None:
+        """`clock` is monotonic, in seconds; times of samples count from now. More than `most_samples` are merged."""
+        self.period_s = period_s
+        self._probe = probe
+        self._clock = clock
+        self._where = where
+        self._slow_every = slow_every
+        self._origin_s = clock()
+        self._samples = BoundedSamples(merged_sample, most=most_samples)
+        self._taken = 0
+        self._lost: str = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples so far, in order."""
+        return self._samples.samples()
+
+    @property
+    def gpu_lost(self) -> str:
+        """The driver's message if the GPU was lost, else empty. No sample is taken afterwards."""
+        return self._lost
+
+    def start(self) -> None:
+        """Start sampling, with the first sample at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop sampling; wait for a sample that is being taken."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def take(self) -> bool:
+        """Take one sample now; return False once the GPU is lost."""
+        if self._lost:
+            return False
+        slow = self._taken % self._slow_every == 0
+        phase, step = self._where()
+        try:
+            self._samples.append(
+                Sample(
+                    time_s=self._clock() - self._origin_s,
+                    phase=phase,
+                    step=step,
+                    device_used_bytes=self._probe.used_bytes(),
+                    process_used_bytes=self._probe.process_bytes() if slow else None,
+                    utilisation_percent=self._probe.utilisation_percent() if slow else None,
+                    power_watts=self._probe.power_watts() if slow else None,
+                    sm_clock_mhz=self._probe.sm_clock_mhz() if slow else None,
+                )
+            )
+        except GpuLostError as error:
+            self._lost = str(error)
+            return False
+        self._taken += 1
+        return True
+
+    def _run(self) -> None:
+        due_s = self._clock()
+        while self.take():
+            due_s += self.period_s
+            late_s = self._clock() - due_s
+            if late_s > 0:
+                # Missed samples are skipped, not caught up in a burst.
+                due_s += late_s // self.period_s * self.period_s
+            if self._stop.wait(max(0.0, due_s - self._clock())):
+                return

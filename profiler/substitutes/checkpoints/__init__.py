@@ -1,0 +1,1 @@
+"""Configurations, weights, tokenizers and processors in place of checkpoints that are not here."""
