@@ -9,7 +9,8 @@ import pytest
 
 from profiler.domain import extras
 from profiler.domain.errors import UsageError
-from profiler.emulation.environments.environments import COMPLETE, installing
+from profiler.emulation.environments import installing
+from profiler.emulation.environments.environments import COMPLETE
 from profiler.emulation.environments.installing import InstallationError, install
 from profiler.emulation.environments.pins import (
     constrained_versions,

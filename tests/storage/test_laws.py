@@ -13,7 +13,8 @@ from test_measured_tables import measured
 from profiler.domain.errors import UsageError
 from profiler.report.main import main
 from profiler.storage.stores.folder_faults import folder_faults
-from profiler.storage.sweep_tables.tables import read_tables, table_files, table_path, write_tables
+from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
+from profiler.storage.tables import table_files
 from profiler.storage.tables.laws import Laws, Trials
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES, Column
 
