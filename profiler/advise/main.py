@@ -79,7 +79,8 @@ def main(
         raise UsageError(inputs.faults)
     if inputs.ignored:
         print_error(inputs.ignored)
-    spec, notes = parsed_trial(inputs, architecture_of)
+    parsed = parsed_trial(inputs, architecture_of)
+    spec, notes = parsed.spec, parsed.notes
     refuse_without_form(spec, architecture_of(spec.model))
     refuse_without_card(spec)
     given = files.part.values if files.part is not None else {}

@@ -97,6 +97,12 @@ class Gpu:
     """Names that people and price lists use, and that are no part of `name` or `title`."""
 
     @property
+    def size_gb(self) -> int | None:
+        """The advertised capacity in GB, as `name` ends; None for a card that was made of a size."""
+        size = self.name.rpartition("-")[2].removesuffix("gb")
+        return int(size) if size.isdecimal() else None
+
+    @property
     def compute_capability(self) -> tuple[int, int]:
         """(major, minor)."""
         return self.chip.compute_capability

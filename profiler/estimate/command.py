@@ -76,6 +76,9 @@ class EstimateOptions:
         None, name("a file", "FILE"), "CSV file with prices of cards; the cheapest that fits is first", null="no prices"
     )
     strict: bool = option(False, FLAG, "refuse keys of FILE that trl does not have; false: list and ignore them")
+    details: bool = option(
+        False, FLAG, "show every phase and every card; false: the phase of the peak, and the cards in one line"
+    )
     output_format: OutputFormat = format_option()
     fail_if: FailIf | None = option(
         None,
@@ -147,6 +150,8 @@ def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> C
             faults.append(_word_fault(word, known))
     any_card = _read_cards(given.reader, values)
     options = given.options
+    if options.details and (any_card or any(len(found) > 1 for found in values.values())):
+        given.reader.fail("details", "is for the estimate of one trial on one card, and a table was asked for")
     if options.trl is not None and options.configs is None:
         problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
         given.reader.fail(TRL, problem)

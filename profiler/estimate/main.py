@@ -104,7 +104,8 @@ def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | Unanswered | None]) -
 def _cards_answer(
     command: Command, common: Inputs, architecture_of: Callable[[str], Architecture], say: Callable[[str], None]
 ) -> _Answer:
-    spec, notes = parsed_trial(common, architecture_of)
+    parsed = parsed_trial(common, architecture_of)
+    spec, notes = parsed.spec, parsed.notes
     prices = load_prices(command.options.prices) if command.options.prices is not None else None
     if prices is not None and unknown_cards_line(prices):
         say(unknown_cards_line(prices))
@@ -116,7 +117,8 @@ def _cards_answer(
 
 
 def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:
-    spec, notes = parsed_trial(common, architecture_of)
+    parsed = parsed_trial(common, architecture_of)
+    spec, notes = parsed.spec, parsed.notes
     architecture = architecture_of(spec.model)
     notes = with_images_line(notes, spec, architecture)
     explained = explain(spec, architecture)
@@ -124,8 +126,10 @@ def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[s
     is_no = fails(command.options.fail_if, fits)
     if command.options.output_format is OutputFormat.JSON:
         return _Answer(text=estimate_json(explained, notes=notes), is_no=is_no)
-    lines = _lines(notes, (attention_line(spec, architecture),))
-    return _Answer(text=lines + estimate_table(explained), is_no=is_no)
+    attention = attention_line(spec, architecture)
+    lines = [*notes, attention] if attention else notes
+    text = estimate_table(explained, lines, decided_by=parsed.decided_by, details=command.options.details)
+    return _Answer(text=text, is_no=is_no)
 
 
 def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:

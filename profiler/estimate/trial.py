@@ -36,7 +36,18 @@ class Candidate:
     releases: tuple[str, ...]
 
 
-def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> tuple[TrialSpec, tuple[str, ...]]:
+@dataclass(frozen=True, kw_only=True)
+class ParsedTrial:
+    """The trial that is answered."""
+
+    spec: TrialSpec
+    notes: tuple[str, ...]
+    """What was assumed; a sentence each."""
+    decided_by: str = ""
+    """The sentence that names the releases of trl that the answer is for; empty if all give the same."""
+
+
+def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial:
     """Return the trial, sharded where that has a closed form, and what was assumed.
 
     Raises:
@@ -44,8 +55,11 @@ def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> tuple[Trial
     """
     first, others = _candidates(common, {}, architecture_of, sharded=True)
     chosen = _dearest([first, *others], architecture_of) if others else first
-    peaks = _peaks_line([first, *others], chosen, architecture_of) if others else ()
-    return chosen.spec, (*chosen.notes, *peaks)
+    peaks = tuple(_peaks_line([first, *others], chosen, architecture_of)) if others else ()
+    decided_by = (
+        f"That is with trl {spans_text(chosen.releases)}, the dearest of the releases that the file can be for."
+    )
+    return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=decided_by if peaks else "")
 
 
 def dearest_spec(common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf) -> TrialSpec:

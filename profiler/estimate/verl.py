@@ -1,7 +1,6 @@
 """The estimate for a configuration of verl: memory of one GPU of several."""
 
 from collections.abc import Callable, Mapping, Sequence
-from textwrap import fill
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
@@ -22,7 +21,6 @@ from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.gpu import Gpu
 from profiler.domain.gpu_names import gpu_named, name_card
 from profiler.estimate.command import Command
-from profiler.rendering.layouts.plain_text import WIDTH
 from profiler.rendering.verl_table import verl_json, verl_table
 from profiler.storage.foreign.model_config import is_local
 
@@ -72,8 +70,7 @@ def verl_answer(
     lines = note_lines(notes)
     if command.options.output_format is OutputFormat.JSON:
         return verl_json(found, fit, baseline, lines), fit.fit
-    text = "".join(f"{fill(line, WIDTH, break_on_hyphens=False)}\n" for line in lines)
-    return text + verl_table(found, fit, baseline), fit.fit
+    return verl_table(found, fit, baseline, lines), fit.fit
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

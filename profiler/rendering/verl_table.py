@@ -22,11 +22,19 @@ _MOST_REASONS = 4
 _GB = 1_000_000_000
 
 
-def verl_table(found: VerlEstimate, fit: VerlFit, baseline: BaselineView) -> str:
-    """Return components as rows and phases as columns, the rollout pool, and each difference to the report's rule."""
-    lines = [*_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"), ""]
-    lines += _components(found)
-    lines += ["", *_verdict(found, fit), "", *_baseline(baseline), "", *_report()]
+def verl_table(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: Sequence[str] = ()) -> str:
+    """Return the verdict, components as rows and phases as columns, and each difference to the report's rule.
+
+    Args:
+        found: The estimate.
+        fit: Whether it fits.
+        baseline: The rule of the public report.
+        notes: What was assumed, and what is not counted; a sentence each.
+    """
+    lines = [*_verdict(found, fit), "", *_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"), ""]
+    lines += [*_components(found), "", *_wrapped(_pool(found)), ""]
+    lines += [*(line for note in notes for line in _wrapped(note)), *([""] if notes else [])]
+    lines += [*_baseline(baseline), "", *_report()]
     return "\n".join(lines) + "\n"
 
 
@@ -84,11 +92,14 @@ def _title(job: VerlJob) -> str:
 
 
 def _verdict(found: VerlEstimate, fit: VerlFit) -> list[str]:
-    pool = (
+    return [*_wrapped(_reasons(fit)), *_wrapped(_peak(found, fit)), *_wrapped(_lengths(fit))]
+
+
+def _pool(found: VerlEstimate) -> str:
+    return (
         f"The pool holds {gib_text(found.engine_weights_bytes)} of weights; a KV cache for all sequences at once would "
         f"need {gib_text(found.kv_demand_bytes)}, and the engine serves as many as fit."
     )
-    return [*_wrapped(_reasons(fit)), *_wrapped(_peak(found, fit)), *_wrapped(_lengths(fit)), *_wrapped(pool)]
 
 
 def _peak(found: VerlEstimate, fit: VerlFit) -> str:

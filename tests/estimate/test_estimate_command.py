@@ -1,14 +1,19 @@
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.analytical.explanation.cards import Fit, all_cards
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.specification import parse_point
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
 from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.trial import SPEC_KEYS, Tuning
 from profiler.estimate.command import read_command
 from profiler.estimate.main import answer, main
+from profiler.rendering.estimate.table import cards_in_one_line
 
 _7B = ["model=qwen2.5-7b", "tuning=lora", "gpu=h100-80gb"]
 
@@ -20,9 +25,58 @@ def test_the_table_fits_a_terminal_and_has_the_main_facts():
     assert "40.4e6 x 4 B, rank 16" in text
     assert "7.62e9 parameters x 2 B" in text
     assert "<- the peak" in text
-    assert "Fits: " in text
-    assert "does not fit: rtx-4070-12gb, rtx-3060-12gb" in text
-    assert "no kernel: t4-16gb" in text
+
+
+def test_the_verdict_is_first_then_the_peak_then_what_was_assumed_and_the_cards_last(tmp_path):
+    recipe = tmp_path / "grpo.yaml"
+    recipe.write_text("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nbf16: true\n")
+    text = answer([f"config={recipe}"])
+    order = ["Does not fit: ", "<- the peak", "Peak allocated ", "Other phases: ", "Assumed: ", "details=true"]
+    assert [text.index(each) for each in order] == sorted(text.index(each) for each in order)
+    assert text.startswith("Does not fit: ")
+    assert "That is with trl 0.14, the dearest of the releases" in " ".join(text.split())
+
+
+def test_details_show_every_phase_and_every_card():
+    short, whole = answer(_7B), answer([*_7B, "details=true"])
+    assert "\nrollout " not in short
+    assert "\nrollout " in whole
+    assert "Fits from 24 GB on; does not fit up to 16 GB; no kernel on t4-16gb, v100-16gb" in short
+    assert "does not fit: rtx-4070-12gb, rtx-3060-12gb" in whole
+    assert "no kernel: t4-16gb" in whole
+    assert whole.startswith(short.splitlines()[0])
+
+
+@pytest.mark.parametrize("table", [["gpu=any"], ["num_generations=4,8"]])
+def test_a_table_has_no_details(table):
+    with pytest.raises(UsageError, match="details=true: is for the estimate of one trial"):
+        answer(["model=qwen2.5-7b", "details=true", *table])
+
+
+def _fit_in(line, gpu):
+    """Return what the sentence about all cards says of one."""
+    for part in line.rstrip(".").split("; "):
+        fit = next(each for each in Fit if part.lower().startswith(each.value.lower()))
+        where = part[len(fit.value) + 1 :]
+        from_gb, up_to_gb = re.search(r"from (\d+) GB on", where), re.search(r"up to (\d+) GB", where)
+        named = gpu.name in re.split(r"[ ,]+", where)
+        if named or (from_gb and gpu.size_gb >= int(from_gb[1])) or (up_to_gb and gpu.size_gb <= int(up_to_gb[1])):
+            yield fit
+
+
+@pytest.mark.parametrize("tuning", Tuning)
+@pytest.mark.parametrize("model", ["qwen2.5-0.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen2.5-14b", "llama-3.1-70b"])
+def test_the_line_about_cards_has_the_verdict_of_each(model, tuning):
+    architecture = builtin_architecture(model)
+    for length in (64, 256, 600, 1024, 2048, 4096):
+        values = {"backend": "simulated", "model": model, "tuning": tuning.value, "max_completion_length": length}
+        spec = parse_point(values, architecture_of=builtin_architecture)
+        cards = all_cards(spec, architecture)
+        line = cards_in_one_line(cards)
+        found = {card.gpu.name: set(_fit_in(line, card.gpu)) for card in cards}
+        # A card without a kernel is also named where its size is.
+        assert all(card.fit in found[card.gpu.name] for card in cards), line
+        assert all(len(fits) == 1 for name, fits in found.items() if KNOWN_GPUS[name].chip.has_flash_attention), line
 
 
 @pytest.mark.parametrize(

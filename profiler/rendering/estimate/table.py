@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
@@ -25,26 +26,56 @@ FRAGMENTS_NOTE = (
 CONTEXT_NOTE = "The CUDA context is assumed, by compute capability."
 
 
-def estimate_table(explained: ExplainedEstimate) -> str:
-    """Return the phases with their categories, the verdict for the card of the trial, and all known cards."""
-    return plain_text(estimate_document(explained))
+_MORE = "details=true shows every phase and every card."
 
 
-def estimate_document(explained: ExplainedEstimate) -> Document:
+def estimate_table(
+    explained: ExplainedEstimate, notes: Sequence[str] = (), *, decided_by: str = "", details: bool = False
+) -> str:
+    """Return the answer as text of 80 columns: the verdict, the phase of the peak, what was assumed, and the cards.
+
+    Args:
+        explained: The estimate.
+        notes: What was assumed, and what is not counted; a sentence each.
+        decided_by: Which of several possible trials this is, as a sentence; empty if there is one.
+        details: Whether every phase and every card is shown, and not only the phase of the peak.
+    """
+    return plain_text(estimate_document(explained, notes, decided_by=decided_by, details=details))
+
+
+def estimate_document(
+    explained: ExplainedEstimate, notes: Sequence[str] = (), *, decided_by: str = "", details: bool = False
+) -> Document:
     """Return the same as a document."""
     spec, peak_phase = explained.spec, explained.estimate.peak_phase
-    phases = [line for each in explained.phases for line in _phase_lines(each, is_peak=each.phase is peak_phase)]
+    phases = [each for each in explained.phases if details or each.phase is peak_phase]
+    lines = [line for each in phases for line in _phase_lines(each, is_peak=each.phase is peak_phase)]
     verdicts = [_verdict(card) for card in explained.cards if card.gpu.name == spec.gpu]
-    notes = [RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
+    others = "" if details else _other_phases(explained)
+    cards = _all_cards(explained.cards) if details else [cards_in_one_line(explained.cards)]
+    methods = " ".join([RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)])
     return Document(
         title=spec.model,
         blocks=[
+            paragraphs(" ".join([*verdicts, decided_by]).strip()),
             paragraphs(_title(spec)),
-            preformatted(phases),
-            paragraphs(_peaks(explained)),
-            paragraphs(*verdicts, *_all_cards(explained.cards), " ".join(notes)),
+            preformatted(lines),
+            paragraphs(_peaks(explained), others),
+            *([paragraphs(*notes)] if notes else ()),
+            paragraphs(*cards, methods, "" if details else _MORE),
         ],
     )
+
+
+def _other_phases(explained: ExplainedEstimate) -> str:
+    """Return the peaks of the other phases, in order."""
+    peak_phase = explained.estimate.peak_phase
+    others = [
+        f"{each.phase.value} {gib_number(each.peak_allocated_bytes)}"
+        for each in explained.phases
+        if each.phase is not peak_phase
+    ]
+    return f"Other phases: {', '.join(others)}." if others else ""
 
 
 def _uncompared(spec: TrialSpec) -> list[str]:
@@ -128,6 +159,39 @@ def _verdict(card: CardVerdict) -> str:
             return f"Does not fit: at least {least} with context, {missing} more than the {whole}."
         case Fit.NO_ENGINE | Fit.NO_KERNEL:
             return card.refusal_text
+
+
+def cards_in_one_line(cards: Sequence[CardVerdict]) -> str:
+    """Return from which size of card on the trial fits, and what of the others.
+
+    By hand, of cards of 16, 24, 24 and 48 GB where the last two fit and the smallest is too small:
+    ``"Fits from 48 GB on, and on b-24gb; tight on a-24gb; does not fit up to 16 GB."``
+    """
+    known = [card for card in cards if card.gpu.size_gb is not None]
+    sizes = sorted({card.gpu.size_gb or 0 for card in known if card.fit in _BY_MEMORY})
+    fitting = list(takewhile(lambda size: _is_uniform(known, size, Fit.FITS), sizes[::-1]))
+    too_small = list(takewhile(lambda size: _is_uniform(known, size, Fit.TOO_LARGE), sizes))
+    whole = {Fit.FITS: [f"from {fitting[-1]} GB on"] if fitting else []}
+    whole[Fit.TOO_LARGE] = [f"up to {too_small[-1]} GB"] if too_small else []
+    parts = []
+    for fit in Fit:
+        names = [card.gpu.name for card in known if card.fit is fit and card.gpu.size_gb not in (*fitting, *too_small)]
+        if fit not in _BY_MEMORY:
+            names = [card.gpu.name for card in known if card.fit is fit]
+        where = [*whole.get(fit, ()), *([f"on {', '.join(names)}"] if names else ())]
+        if where:
+            parts.append(f"{fit.value} {', and '.join(where)}")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+_BY_MEMORY = (Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE)
+"""Verdicts that depend on the size of the card."""
+
+
+def _is_uniform(cards: Sequence[CardVerdict], size_gb: int, fit: Fit) -> bool:
+    """Return whether all cards of a size have a verdict, apart from those that could not run the trial at any size."""
+    return all(card.fit is fit for card in cards if card.gpu.size_gb == size_gb and card.fit in _BY_MEMORY)
 
 
 def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:
