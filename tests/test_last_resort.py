@@ -154,3 +154,12 @@ def test_an_error_that_a_signal_causes_in_a_library_does_not_hide_the_signal(wra
     assert main() == 143
     assert capsys.readouterr().err == "Interrupted by SIGTERM.\n"
     assert list(temporary.iterdir()) == []
+
+
+def test_a_further_error_after_a_signal_is_reported_as_one(temporary):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        with pytest.raises(UnforeseenError, match="Unforeseen LookupError"), last_resort("sweep", folder=temporary):
+            unforeseen()

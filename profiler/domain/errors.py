@@ -1,5 +1,6 @@
 """Errors as sentences for the user, and the exit codes of the commands (docs/exit_codes.md)."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,18 +88,20 @@ class UnsupportedTrialError(Exception):
 def interruption_first() -> Iterator[None]:
     """Raise a `KeyboardInterrupt` that another error has replaced.
 
-    A library that is interrupted may fail while it cleans up, and its error then hides why.
+    A library that is interrupted may fail while it cleans up, and its error then hides why. An interruption that is
+    handled already when the block begins hides nothing: errors within are further ones.
 
     Raises:
         KeyboardInterrupt: In place of an error that was raised while it was handled.
     """
+    handled = sys.exception()
     try:
         yield
     except Exception as error:
         before = error.__context__
-        while before is not None and not isinstance(before, KeyboardInterrupt):
+        while before is not handled and not isinstance(before, KeyboardInterrupt | None):
             before = before.__context__
-        if before is None:
+        if before is None or before is handled:
             raise
         raise before from None
 

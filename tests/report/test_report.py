@@ -228,7 +228,7 @@ def _no_tables(folder):
         (_torn, "not a parquet file, or it is damaged"),
         (_no_tables, "no such file"),
         (lambda folder: [], "name one folder or several"),
-        (lambda folder: [str(folder), "--what"], "argument=--what: is not a folder"),
+        (lambda folder: [str(folder), "--what"], "argument=--what: is not of the form key=value"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(folder, capsys, arguments, message):
