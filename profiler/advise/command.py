@@ -7,7 +7,7 @@ from profiler.config.options.command_words import as_pairs, read_given
 from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import OutputFormat, format_option, name, option, options_of
 from profiler.domain.errors import Fault
-from profiler.estimate.command import OPTIONS as ESTIMATE_OPTIONS
+from profiler.estimate.command import COMMON_OPTIONS
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 from profiler.solve.command import WithMargin
@@ -31,7 +31,7 @@ class AdviseOptions(WithMargin):
 
 _OWN = options_of(AdviseOptions)
 
-OPTIONS = {**ESTIMATE_OPTIONS, **_OWN}
+OPTIONS = {**COMMON_OPTIONS, **_OWN}
 """By name."""
 
 

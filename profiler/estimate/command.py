@@ -92,6 +92,11 @@ class EstimateOptions:
 OPTIONS = options_of(EstimateOptions)
 """By name."""
 
+DETAILS = "details"
+
+COMMON_OPTIONS = {name: each for name, each in OPTIONS.items() if name != DETAILS}
+"""Those that `solve` and `advise` have as well."""
+
 OTHER_NAMES = {"trainer": "recipe"}
 """Keys by the names that users give them."""
 
@@ -150,8 +155,10 @@ def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> C
             faults.append(_word_fault(word, known))
     any_card = _read_cards(given.reader, values)
     options = given.options
-    if options.details and (any_card or any(len(found) > 1 for found in values.values())):
-        given.reader.fail("details", "is for the estimate of one trial on one card, and a table was asked for")
+    if options.details and DETAILS not in known:
+        given.reader.fail(DETAILS, "is an option of python -m profiler.estimate")
+    elif options.details and (any_card or any(len(found) > 1 for found in values.values())):
+        given.reader.fail(DETAILS, "is for the estimate of one trial on one card, and a table was asked for")
     if options.trl is not None and options.configs is None:
         problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
         given.reader.fail(TRL, problem)

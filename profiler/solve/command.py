@@ -11,7 +11,7 @@ from profiler.config.options.reading import FieldReader
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.keys import Kind, MemoryOrder
 from profiler.domain.trial import TRIAL_KEYS, Backend
-from profiler.estimate.command import OPTIONS as ESTIMATE_OPTIONS
+from profiler.estimate.command import COMMON_OPTIONS
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 from profiler.rendering.figures.kinds import FigureKind
@@ -59,7 +59,7 @@ class SolveOptions(WithMargin):
 
 _OWN = options_of(SolveOptions)
 
-OPTIONS = {**_OWN, **ESTIMATE_OPTIONS}
+OPTIONS = {**_OWN, **COMMON_OPTIONS}
 """By name, in the order of the help text."""
 
 
@@ -146,7 +146,7 @@ the boundary, and a simulation on each side confirms it. Where one does not, the
 boundary of the simulation is searched, and is the answer.
 
 {option_lines(_OWN.values(), indent=24)}
-{option_lines(ESTIMATE_OPTIONS.values(), indent=24)}
+{option_lines(COMMON_OPTIONS.values(), indent=24)}
 FILE is as for python -m profiler.estimate: where the releases of trl that it can
 be for differ, the dearest decides. fail_if ends with exit code 4 if no value, or
 no card, fits. Several values of a key, separated by commas, give one line each.
