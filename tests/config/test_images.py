@@ -70,7 +70,7 @@ def test_the_answer_states_images_first(tmp_path):
     stated = "1 image per prompt, in prompts of 768 tokens; each has 512 tokens, made of 2,048 patches"
     assert found["notes"][0] == f"{QWEN}: {stated} (max_pixels=401408)."
     assert not any("max_prompt_length=256" in note for note in found["notes"])
-    assert answer([f"config={path}"]).startswith(f"{QWEN}: 1 image per prompt, in prompts of 768 tokens;")
+    assert f"\n\n{QWEN}: 1 image per prompt, in prompts of 768 tokens;" in answer([f"config={path}"])
     cards = answer([f"config={path}", "gpu=any"])
     assert "each has 512" in " ".join(cards.split())
     grid = answer([f"model={QWEN}", "max_pixels=401408", "num_generations=4,8"])
