@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from profiler.command_line import as_command, print_line, print_text
-from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from maintenance.words import asks_for_help
+from profiler.command_line import as_command, print_line
+from profiler.domain.errors import EXIT_OK
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.files.atomic import write_atomically
@@ -35,11 +36,8 @@ Examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if {"-h", "--help"} & set(words):
-        print_text(_USAGE)
+    if asks_for_help(words, _USAGE):
         return EXIT_OK
-    if words:
-        raise UsageError([Fault(key=words[0], found=words[0], problem="is unknown; the command takes no words")])
     write_atomically(ROOT / PAGE, files_page(ROOT).encode())
     print_line(f"{ROOT / PAGE}")
     return EXIT_OK

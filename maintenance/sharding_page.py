@@ -18,12 +18,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from maintenance.sampling import architecture_of
+from maintenance.words import asks_for_help
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.explanation.short_forms import short_forms
-from profiler.command_line import as_command, print_line, print_text
+from profiler.command_line import as_command, print_line
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points
-from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.errors import EXIT_OK
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category
 from profiler.domain.trial import DistributedType, TrialSpec
@@ -162,11 +163,8 @@ Examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if {"-h", "--help"} & set(words):
-        print_text(_USAGE)
+    if asks_for_help(words, _USAGE):
         return EXIT_OK
-    if words:
-        raise UsageError([Fault(key=words[0], found=words[0], problem="is unknown; the command takes no words")])
     found = held_by_trials(pd.read_parquet(FOLDER / "runs.parquet"))
     contents = {PAGE: page(found).encode(), f"{FIGURE}.png": as_png(sharding_figure(found))}
     for name, content in contents.items():

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from profiler.command_line import print_text
 from profiler.config.options.reading import unknown_key
 from profiler.config.options.value_grammar import read_into
-from profiler.domain.errors import Fault
+from profiler.domain.errors import Fault, UsageError
 
 
 def read_words(words: Sequence[str], defaults: Mapping[str, object]) -> tuple[dict[str, object], list[Fault]]:
@@ -20,3 +21,17 @@ def read_words(words: Sequence[str], defaults: Mapping[str, object]) -> tuple[di
         else:
             read_into(values, key, text, faults)
     return values, faults
+
+
+def asks_for_help(words: Sequence[str], usage: str) -> bool:
+    """Print `usage` if the words of a command that takes none ask for it, and return whether they do.
+
+    Raises:
+        UsageError: There are other words.
+    """
+    if {"-h", "--help"} & set(words):
+        print_text(usage)
+        return True
+    if words:
+        raise UsageError([Fault(key=words[0], found=words[0], problem="is unknown; the command takes no words")])
+    return False

@@ -227,7 +227,7 @@ def holds(later: Any, before: Any) -> bool:
 
 @pytest.mark.parametrize("name", STORES)
 def test_a_field_that_is_added_raises_the_version_and_none_is_renamed(name):
-    """Without a higher version, a record from before the field cannot be told from a damaged one."""
+    """Without a higher version, an earlier record, which lacks the field, looks like a damaged one."""
     shapes = json.loads(SHAPES.read_text())
     record = stored(name)
     if name == "trial":

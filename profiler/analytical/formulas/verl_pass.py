@@ -1,4 +1,4 @@
-"""What verl's passes and its rollout engine need on one GPU, whoever has the weights. Estimated, not yet measured."""
+"""What verl's passes and its engine need on one GPU, however weights are sharded. Estimated, not yet measured."""
 
 from profiler.analytical.formulas.batch import Batch
 from profiler.analytical.formulas.decoder_layer import layer_input_bytes, layer_saved_bytes

@@ -175,9 +175,8 @@ def cards_in_one_line(cards: Sequence[CardVerdict]) -> str:
     whole[Fit.TOO_LARGE] = [f"up to {too_small[-1]} GB"] if too_small else []
     parts = []
     for fit in Fit:
-        names = [card.gpu.name for card in known if card.fit is fit and card.gpu.size_gb not in (*fitting, *too_small)]
-        if fit not in _BY_MEMORY:
-            names = [card.gpu.name for card in known if card.fit is fit]
+        counted = (*fitting, *too_small) if fit in _BY_MEMORY else ()
+        names = [card.gpu.name for card in known if card.fit is fit and card.gpu.size_gb not in counted]
         where = [*whole.get(fit, ()), *([f"on {', '.join(names)}"] if names else ())]
         if where:
             parts.append(f"{fit.value} {', and '.join(where)}")
