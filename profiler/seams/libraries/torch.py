@@ -74,6 +74,10 @@ _DISPATCH = (
     ),
     _seam("torch:Tensor", "_is_view", _BUILTIN, _AUTOCAST, "autocast keeps no casts of views"),
     _seam("torch", "tensor", _BUILTIN, _HOST_CALLS, "makes a tensor without an operation to intercept"),
+    _seam(
+        "torch.utils._device", "_device_constructors", Parameters(), _HOST_CALLS,
+        "lists the functions that `with torch.device(...)` places, once and by identity",
+    ),
     _seam("torch:Tensor", "tolist", _BUILTIN, _HOST_CALLS, "reads a tensor without an operation to intercept"),
 )  # fmt: skip
 
