@@ -12,8 +12,8 @@ from profiler.simulation.tracing.host_values import on_host
 
 def host_calls() -> AbstractContextManager[None]:
     """While active, `torch.tensor` keeps host values and `.tolist()` reads them."""
-    # torch lists its constructors once, at the first `with torch.device(...)`, and they must be its own: a list with the
-    # replacement has no `torch.tensor` afterwards, and transformers would take rotary frequencies for initialised.
+    # torch lists its constructors once, at the first `with torch.device(...)`, and they must be its own: a list with
+    # the replacement has no `torch.tensor` later, and transformers would take rotary frequencies for initialised.
     _device_constructors()
     make, as_list = torch.tensor, torch.Tensor.tolist
 
