@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from textwrap import wrap
 
 from profiler.analytical.baselines.verl_baseline import BaselineView
 from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
@@ -12,12 +11,12 @@ from profiler.analytical.timeline.recipes.verl import Component, VerlEstimate
 from profiler.domain.memory import Origin
 from profiler.domain.units import gib_text
 from profiler.domain.verl import Strategy, VerlJob
-from profiler.rendering.layouts.plain_text import text_table
+from profiler.rendering.document import Block, Document, Section, Table, number_columns, paragraphs, preformatted
+from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import gib_number
 
 TAG = "estimated, not yet measured"
 
-_WIDTH = 80
 _MOST_REASONS = 4
 _GB = 1_000_000_000
 
@@ -31,15 +30,20 @@ def verl_table(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes:
         baseline: The rule of the public report.
         notes: What was assumed, and what is not counted; a sentence each.
     """
-    lines = [*_verdict(found, fit), "", *_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"), ""]
-    lines += [*_components(found), "", *_wrapped(_pool(found)), ""]
-    lines += [*(line for note in notes for line in _wrapped(note)), *([""] if notes else [])]
-    lines += [*_baseline(baseline), "", *_report()]
-    return "\n".join(lines) + "\n"
+    blocks: list[Block] = [
+        paragraphs(_reasons(fit), _peak(found, fit), _lengths(fit)),
+        paragraphs(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"),
+        Section("", [_components(found)]),
+        paragraphs(_pool(found)),
+        *([paragraphs(*notes)] if notes else ()),
+        preformatted(_baseline(baseline)),
+        preformatted(_report()),
+    ]
+    return plain_text(Document(title=found.job.model, blocks=blocks))
 
 
-def _components(found: VerlEstimate) -> list[str]:
-    """Return the lines of the table: a row per component, and their sums."""
+def _components(found: VerlEstimate) -> Table:
+    """Return a row per component, and their sums."""
     phases = [phase.value for phase in found.phases]
     rows = []
     for component in Component:
@@ -47,7 +51,7 @@ def _components(found: VerlEstimate) -> list[str]:
         if any(numbers):
             rows.append([component.value, *(gib_number(number) if number else "." for number in numbers)])
     rows.append(["all", *(gib_number(sum(parts.values())) for parts in found.phases.values())])
-    return text_table(["", *phases], rows, numbers=phases)
+    return Table(number_columns("", phases), rows)
 
 
 def verl_json(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: Sequence[str] = ()) -> str:
@@ -89,10 +93,6 @@ def _title(job: VerlJob) -> str:
     kept = f", LoRA rank {job.lora_rank}" if job.lora_rank else ""
     tokens = f"{job.actor.max_tokens} tokens per backward"
     return f"{job.model}, verl {algorithm}{kept} on {job.n_gpus} GPUs, {job.strategy.value} {how}, {tokens}"
-
-
-def _verdict(found: VerlEstimate, fit: VerlFit) -> list[str]:
-    return [*_wrapped(_reasons(fit)), *_wrapped(_peak(found, fit)), *_wrapped(_lengths(fit))]
 
 
 def _pool(found: VerlEstimate) -> str:
@@ -157,7 +157,3 @@ def _report() -> list[str]:
 
 def _gb(size_bytes: int, *, signed: bool = False) -> str:
     return f"{size_bytes / _GB:+.1f}".rjust(7) if signed else f"{size_bytes / _GB:.1f}".rjust(7)
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
