@@ -15,7 +15,7 @@ import pandas as pd
 
 from maintenance.words import read_words
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import Unanswered, fit_of_phases, verl_fit
+from profiler.analytical.explanation.verl_fit import Unanswered, verl_card, verl_fit
 from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.models.lookup import builtin_architecture
@@ -88,7 +88,7 @@ def _row(job: Mapping[str, Any]) -> dict[str, object]:
     found = verl_estimate(reading.job, architecture, card)
     fit = verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding)
     usual = verl_estimate(reading.job_at(MEAN_ROW), architecture, card)
-    at_mean = fit_of_phases(usual)
+    at_mean = verl_card(usual).fit
     return {
         "model": reading.job.model,
         "task": job["task"],

@@ -21,7 +21,7 @@ from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.gpu import Gpu
 from profiler.domain.gpu_names import gpu_named, name_card
 from profiler.estimate.command import Command
-from profiler.rendering.verl_table import verl_json, verl_table
+from profiler.rendering.estimate.verl_table import verl_json, verl_table
 from profiler.storage.foreign.model_config import is_local
 
 _CARD = "gpu"
