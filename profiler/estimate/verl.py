@@ -70,7 +70,7 @@ def verl_answer(
     lines = note_lines(notes)
     if command.options.output_format is OutputFormat.JSON:
         return verl_json(found, fit, baseline, lines), fit.fit
-    return verl_table(found, fit, baseline, lines), fit.fit
+    return verl_table(found, fit, baseline, lines, details=command.options.details), fit.fit
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

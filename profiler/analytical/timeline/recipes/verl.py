@@ -133,8 +133,10 @@ class VerlEstimate:
 def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEstimate:
     """Return the memory of one GPU of `job` in each phase."""
     shardings = shardings_of(job, architecture)
-    pool = Term(pool_bytes(job, gpu.memory_bytes), lambda: f"{job.gpu_memory_utilization:g} of the card")
-    engine = Instant(phase=Phase.ROLLOUT, name=InstantName.ENGINE, sizes={}).with_terms({Category.ENGINE: pool})
+    pool = Term(
+        pool_bytes(job, gpu.memory_bytes), lambda: f"the engine's pool, {job.gpu_memory_utilization:g} of the card"
+    )
+    engine = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, sizes={}).with_terms({Category.ENGINE: pool})
     active: dict[VerlPhase, tuple[Role | None, Instant]] = {VerlPhase.ROLLOUT: (None, engine)}
     for phase, (role, instant) in _active(job, architecture, shardings).items():
         # An engine that never sleeps keeps its pool.
@@ -213,7 +215,7 @@ def _sum(terms: Sequence[Term]) -> Term:
     return Term(sum(int(term.size) for term in terms), lambda: " + ".join(term.words() for term in terms))
 
 
-_IDLE = Instant(phase=Phase.ROLLOUT, name=InstantName.ENGINE, sizes={})
+_IDLE = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, sizes={})
 """An instant at which a model does not compute."""
 
 

@@ -163,4 +163,5 @@ SHARDINGS: dict[Strategy, type[VerlSharding]] = {
 
 def _divided(count: int, gpus: int, element: int) -> Term:
     """Return `count` values over GPUs, rounded up."""
-    return Term(int(whole_units(count, gpus)) * element, lambda: f"{count_text(count)} x {element} B / {gpus} GPUs")
+    shared = f" / {gpus} GPUs" if gpus > 1 else ""
+    return Term(int(whole_units(count, gpus)) * element, lambda: f"{count_text(count)} x {element} B{shared}")
