@@ -16,6 +16,7 @@ import pandas as pd
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
 from maintenance.emulated.running import Side, run_pending, run_side
 from maintenance.error_cells import ERROR_COLUMNS, error_cells
+from maintenance.kept_page import kept_page
 from maintenance.sampling import architecture_of, folder_faults, sample_trials, written_down
 from maintenance.words import read_words
 from profiler.analytical.closed_form import has_form
@@ -210,20 +211,16 @@ def page(rows: pd.DataFrame, chosen: Sample) -> str:
     )
     other = rows[rows["error"].isna()]
     ends = [(str(row.trial), str(row.model), str(row.status)) for row in other.itertuples()]
-    lines = [
-        "# The estimate of several GPUs, and emulated trials",
-        "",
+    return kept_page(
+        "The estimate of several GPUs, and emulated trials",
         f"{len(compared)} of {chosen.count} sampled trials are compared. Errors of estimated allocated memory, "
         "relative to torch's counters on the first of the emulated GPUs. Nothing here is measured. The sample was "
         "written down "
         f"before any trial ran. {chosen.earlier}",
-        "",
         table,
-        "",
-        *(("Trials without a peak:", "", markdown_table(("trial", "model", "status"), ends), "") if ends else ()),
-        f"Regenerate with `python -m maintenance.several_gpus sample={chosen.name} results_dir=results/reference`.",
-    ]
-    return "\n".join(lines) + "\n"
+        *(("Trials without a peak:", markdown_table(("trial", "model", "status"), ends)) if ends else ()),
+        command=f"python -m maintenance.several_gpus sample={chosen.name} results_dir=results/reference",
+    )
 
 
 def _settings(words: Sequence[str]) -> tuple[Sample, RunOptions, Path]:

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from maintenance.kept_page import kept_page
 from maintenance.sampling import architecture_of
 from maintenance.words import asks_for_help
 from profiler.analytical.estimate import phase_instants
@@ -183,24 +184,19 @@ def page(found: Sequence[Held]) -> str:
     """Return the page of Markdown."""
     lacking = [each for each in found if each.emulated_bytes is None]
     left_out = ", ".join(f"{each.model} on {each.gpus} by {each.way} ({each.status})" for each in lacking)
-    lines = [
-        "# What is sharded, gathered and communicated",
-        "",
+    return kept_page(
+        "What is sharded, gathered and communicated",
         "Peak of allocated memory on one GPU, in GiB (2^30 bytes), of full fine-tuning with checkpointing, AdamW and "
         "the lengths of `sweeps/config.yaml`. `emulated` is read from torch's counters on an emulated H100 of 80 GB; a "
         "trial that ran out of memory there has the peak that it needs on a card without limit. The other columns are "
         "the closed form's parts of `estimated`: what this GPU keeps, which is sharded under FSDP 2 and ZeRO; gathered "
         "weights and buckets of gradients; and activations, logits, caches and workspaces. Nothing here is measured, "
         "and NCCL's own buffers are left out.",
-        "",
         f"![Stacked bars of what each GPU holds at its peak, by model and by way to train]({FIGURE}.png)",
-        "",
         markdown_table(_COLUMNS, [_row(each) for each in found]),
-        "",
-        *((f"Without an emulated peak: {left_out}.", "") if lacking else ()),
-        "Regenerate with `python -m maintenance.sharding_page`.",
-    ]
-    return "\n".join(lines) + "\n"
+        f"Without an emulated peak: {left_out}." if lacking else "",
+        command="python -m maintenance.sharding_page",
+    )
 
 
 def _rows_of(runs: pd.DataFrame) -> list[dict[str, Any]]:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from maintenance.kept_page import kept_page
 from maintenance.words import read_words
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import Unanswered, fit_of_phases, verl_fit
+from profiler.analytical.explanation.verl_fit import Unanswered, verl_card, verl_fit
 from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.models.lookup import builtin_architecture
@@ -88,7 +89,7 @@ def _row(job: Mapping[str, Any]) -> dict[str, object]:
     found = verl_estimate(reading.job, architecture, card)
     fit = verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding)
     usual = verl_estimate(reading.job_at(MEAN_ROW), architecture, card)
-    at_mean = fit_of_phases(usual)
+    at_mean = verl_card(usual).fit
     return {
         "model": reading.job.model,
         "task": job["task"],
@@ -153,35 +154,27 @@ def page(rows: pd.DataFrame) -> str:
     agreed = int((rows["agrees"] == "yes").sum())
     reasons = [f"- {row.model}, {row.task}, {row.resource}: {row.why}" for row in rows.itertuples()]
     missing = sorted({str(text) for text in rows["not_counted"] if text})
-    lines = [
-        "# verl's table of hardware, and the estimate",
-        "",
-        f"verl publishes jobs with the fewest GPUs on which they ran (`docs/perf/device_tuning.rst`; scripts in "
+    return kept_page(
+        "verl's table of hardware, and the estimate",
+        "verl publishes jobs with the fewest GPUs on which they ran (`docs/perf/device_tuning.rst`; scripts in "
         f"`examples/tuning/`, commit b178a3cd5). The estimate agrees with {agreed} of {len(rows)}. Everything here is "
         "estimated per GPU; nothing is measured or fitted. An H800 has the memory of an H100.",
-        "",
         table,
-        "",
         "*Tokens of a pass*, *peak*, first verdict: every row has the maximum length of prompt and response. The "
         "jobs remove padding (`use_remove_padding`), so a pass computes its tokens and no others, and the mean length "
         "of its rows counts. *Mean row*: the largest mean length, of prompt "
         f"and response together, that fits and that is tight, of the maximum. *Usual row*: {MEAN_ROW} tokens, which "
         "verl's own log shows for this data, GSM8K (prompts of 104.9 tokens on average, responses of 239.1, where 256 "
         "were allowed: `docs/start/quickstart.rst`).",
-        "",
-        *reasons,
-        "",
+        "\n".join(reasons),
         "What was not the reason: the type of weights, gradients and states (float32, as `_build_model_optimizer` of "
         "`fsdp_workers.py` says), offloading (it ends before the update), the reference (offloaded in all scripts), "
         "and the engine (it sleeps). Also counted since then: a pass has no more rows than its mini-batch, and where "
         "a mini-batch is one pass there are no earlier gradients.",
-        "",
         f"Not counted: {'; '.join(missing)}; the buffers of NCCL; what the sleeping engine keeps. So the estimate says "
         "that these jobs run, and not how many more rows would.",
-        "",
-        "Regenerate with `python -m maintenance.verl_tuning`.",
-    ]
-    return "\n".join(lines) + "\n"
+        command="python -m maintenance.verl_tuning",
+    )
 
 
 def _up_to(tokens: int, longest: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from maintenance.kept_page import kept_page
 from profiler.analysis.predictors import ErrorSummary, WorstRow
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import markdown_table
@@ -35,33 +36,23 @@ def accuracy_page(
 ) -> str:
     """Return the tables and the figure; the `sampled` trials were stored before any was simulated."""
     rows = max((summary.rows for summary in predictors), default=0)
-    lines = [
-        "# How far the estimate is from the simulation",
-        "",
+    return kept_page(
+        "How far the estimate is from the simulation",
         f"{rows} of {sampled} sampled trials are simulated. Errors are relative to the simulated peak of allocated "
         "memory on a card of unlimited memory (reserved where it says so). Simulated, not measured.",
-        "",
         _table("predictor", predictors),
-        "",
         f"![Predicted against simulated]({figure})",
-        "",
         "## By phase",
-        "",
         "Trials that ran to their end on their card.",
-        "",
         _table("phase", phases),
-        "",
         "## The worst",
-        "",
         markdown_table(
             ("error", "largest difference", "trial"),
             [(signed_percent(row.error_ratio), row.reason or "not known", _named(row.trial)) for row in worst],
             align=(Align.RIGHT, Align.LEFT, Align.LEFT),
         ),
-        "",
-        f"Regenerate with `{command}`.",
-    ]
-    return "\n".join(lines) + "\n"
+        command=command,
+    )
 
 
 def _table(head: str, summaries: Sequence[ErrorSummary]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from maintenance.emulated.differences import Difference, OppositeEnd, of_whole_trials
+from maintenance.kept_page import kept_page
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 
@@ -28,39 +29,27 @@ def comparison_page(
         versions: Of the packages on both sides.
     """
     whole = of_whole_trials(differences)
-    lines = [
-        "# Emulated and simulated trials",
-        "",
+    return kept_page(
+        "Emulated and simulated trials",
         f"{sum(ends.values())} of {sampled} sampled trials have run on both sides: in torch's CUDA build on an "
         "emulated driver, and on torch's meta device with the model of the allocator. "
         f"{versions}. Nothing here is measured.",
-        "",
         markdown_table(
             ("emulated", "simulated", "trials"),
             [(emulated, simulated, str(count)) for (emulated, simulated), count in ends.items()],
             align=(Align.LEFT, Align.LEFT, Align.RIGHT),
         ),
-        "",
         "## Peaks of whole trials",
-        "",
         "Errors of the simulation, relative to the emulated bytes. `all`: trials that end well on both sides; "
         "`required`: trials that run out of memory on both sides, on a card of unlimited memory.",
-        "",
         _table(whole),
-        "",
         " ".join(each.verdict for each in whole),
-        "",
         "## By phase",
-        "",
         _table([each for each in differences if each not in whole]),
-        "",
         "## Trials that end differently",
-        "",
         _opposite(opposite),
-        "",
-        "Regenerate with `python -m maintenance.emulated results_dir=results/reference`.",
-    ]
-    return "\n".join(lines) + "\n"
+        command="python -m maintenance.emulated results_dir=results/reference",
+    )
 
 
 def small_percent(ratio: float) -> str:

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from maintenance.error_cells import ERROR_COLUMNS, error_cells
+from maintenance.kept_page import kept_page
 from profiler.rendering.layouts.markdown import markdown_table
 
 PAGE = "README.md"
@@ -25,15 +26,11 @@ def page(rows: pd.DataFrame, *, count: int) -> str:
         ("peak of", "number", *ERROR_COLUMNS),
         [(name, str(len(group)), *error_cells(group["error"])) for name, group in groups],
     )
-    lines = [
-        "# The estimate of vision-language models, and simulated trials",
-        "",
+    return kept_page(
+        "The estimate of vision-language models, and simulated trials",
         f"{rows['trial'].nunique()} of {count} sampled trials are compared. Errors of estimated allocated memory, "
         "relative to the simulation, scratch of kernels included. Nothing here is measured or emulated. The sample was "
         "written down before any trial ran, and no formula was fitted to it.",
-        "",
         table,
-        "",
-        "Regenerate with `python -m maintenance.vision results_dir=results/reference`.",
-    ]
-    return "\n".join(lines) + "\n"
+        command="python -m maintenance.vision results_dir=results/reference",
+    )

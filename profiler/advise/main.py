@@ -40,7 +40,15 @@ from profiler.estimate.inputs import (
 )
 from profiler.estimate.reward_models import with_reward_models
 from profiler.estimate.trial import parsed_trial
-from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_json, advice_object, advice_text
+from profiler.rendering.answers.advice import (
+    Advice,
+    AdvisedStep,
+    advice_blocks,
+    advice_json,
+    advice_object,
+    advice_text,
+)
+from profiler.rendering.answers.refusal import refusal_text
 from profiler.rendering.answers.solve import leaves_free
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 from profiler.storage.foreign.model_config import load_model_config
@@ -99,7 +107,7 @@ def main(
     if command.options.output_format is OutputFormat.JSON:
         print_text(json.dumps({"oom": answer.as_object(), "advice": advice_object(advice, notes)}, indent=2) + "\n")
     else:
-        print_text("\n".join([*answer.lines(), "", advice_text(advice, notes)]))
+        print_text(refusal_text(answer, advice_blocks(advice, notes)))
     return code
 
 
@@ -109,7 +117,7 @@ def _print_alone(command: Command, report: OomReport) -> int:
     if command.options.output_format is OutputFormat.JSON:
         print_text(json.dumps({"oom": answer.as_object(), "advice": None}, indent=2) + "\n")
     else:
-        print_text("\n".join(answer.lines()) + "\n")
+        print_text(refusal_text(answer))
     return EXIT_OK
 
 

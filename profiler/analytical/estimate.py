@@ -1,5 +1,7 @@
 """The estimate of one trial: the largest of its instants."""
 
+from collections.abc import Iterable
+
 from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.timeline.instants import Instant
@@ -14,8 +16,13 @@ from profiler.domain.trial import TrialSpec
 
 def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, Instant]:
     """Return the largest instant of each phase of the trial, in the order of a step."""
+    return largest_of_phases(trial_instants(spec, architecture))
+
+
+def largest_of_phases(instants: Iterable[Instant]) -> dict[Phase, Instant]:
+    """Return the largest instant of each phase, the phases in the order of their first instants."""
     found: dict[Phase, Instant] = {}
-    for instant in trial_instants(spec, architecture):
+    for instant in instants:
         best = found.get(instant.phase)
         if best is None or instant.total_bytes > best.total_bytes:
             found[instant.phase] = instant

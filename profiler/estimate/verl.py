@@ -21,7 +21,7 @@ from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.gpu import Gpu
 from profiler.domain.gpu_names import gpu_named, name_card
 from profiler.estimate.command import Command
-from profiler.rendering.verl_table import verl_json, verl_table
+from profiler.rendering.estimate.verl_table import verl_json, verl_table
 from profiler.storage.foreign.model_config import is_local
 
 _CARD = "gpu"
@@ -70,7 +70,7 @@ def verl_answer(
     lines = note_lines(notes)
     if command.options.output_format is OutputFormat.JSON:
         return verl_json(found, fit, baseline, lines), fit.fit
-    return verl_table(found, fit, baseline, lines), fit.fit
+    return verl_table(found, fit, baseline, lines, details=command.options.details), fit.fit
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

@@ -78,6 +78,8 @@ class Text(_Block):
 
     text: str
     tone: Tone = Tone.PLAIN
+    lines: Sequence[str] = ()
+    """Lines of the paragraph that follow its first."""
 
 
 @dataclass(frozen=True)

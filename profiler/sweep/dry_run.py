@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from profiler.analysis.durations import Durations
 from profiler.analysis.sweep_time import LeastOf, sweep_time
-from profiler.command_line import print_line
+from profiler.command_line import print_line, print_text
 from profiler.domain.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
@@ -29,7 +29,7 @@ def show_plan(
     knows_ids: bool,
 ) -> None:
     """Print the trials of `plan` with their estimates, and how long those take that have no answer yet."""
-    print_line(plan_table(plan, estimates, knows_ids=knows_ids))
+    print_text(plan_table(plan, estimates, knows_ids=knows_ids))
     before, other_grids = _earlier(sweep)
     answered = {trial.trial_id for trial in before if trial.answered} if sweep.options.resume else set()
     left = [_on_card(trial.spec, sweep) for trial in plan if not knows_ids or trial.trial_id not in answered]

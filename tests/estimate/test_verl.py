@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_the_examples(name, training_gb, peak_phase):
     assert "estimated, not yet measured" in " ".join(text.split())
     assert "32.8 printed, 47.75 by its own parts" in text
     assert "7B PPO 126 GB, GRPO 70 GB, 44% saved" in text
+
+
+def test_the_answer_is_that_of_any_trial():
+    """The verdict, the phase of the peak and its categories are said as for a trial of trl."""
+    words = [f"config={_EXAMPLES / 'basic.yaml'}", "gpu=rtx-4090-24gb"]
+    short, whole = answer(words), answer([*words, "details=true"])
+    order = ["Does not fit: ", "<- the peak", "Peak allocated ", "Other phases: ", "Fragments: ", "details=true"]
+    assert [short.find(each) for each in order] == sorted(short.find(each) for each in order)
+    assert short.startswith(order[0]) and all(each in short for each in order)
+    assert re.findall(r"(?m)^(\w+) +\d+\.\d  ", whole) == ["rollout", "score", "backward"]
+    assert "  optimizer state       7.1  7.62e9 x 8 B / 8 GPUs" in short.splitlines()
+    assert "Other phases" not in whole and "details=true" not in whole
 
 
 def test_absent_keys_have_the_defaults_of_verl():

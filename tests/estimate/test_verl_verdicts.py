@@ -205,7 +205,7 @@ def test_what_verl_asserts_is_never_fits(words, said):
     assert job["fit"] == "not possible"
     assert any(said in reason for reason in job["reasons"]), job["reasons"]
     text = " ".join(answer(["config=verl", *GRPO, ROWS, *words]).split())
-    assert "Verdict: not possible. verl refuses this job: " in text and "fits" not in text
+    assert "Not possible: verl refuses this job: " in text and "fits" not in text
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_is_not_counted_is_not_decided(word, said):
     assert (job["fit"], job["fit_of_counted"]) == ("not decided", "fits")
     assert job["mean_row_that_fits"] is None
     assert any(said in reason for reason in job["reasons"]), job["reasons"]
-    assert "Verdict: not decided, because this changes memory and has no formula" in " ".join(
+    assert "Not decided, because this changes memory and has no formula" in " ".join(
         answer(["config=verl", *GRPO, word]).split()
     )
 

@@ -61,6 +61,7 @@ def blocks(text: str) -> list[Block]:
         Heading(f"{text}heading"),
         Heading(f"{text}part", level=4),
         *(Text(f"{text}{tone}", tone) for tone in Tone),
+        Text(f"{text}first line", lines=[f"{text}next line"]),
         Bullets([f"{text}bullet"]),
         Table(number_columns(columns[0], columns[1:]), [[f"{text}row", cell]]),
         Table(number_columns(columns[0], columns[1:]), [[f"{text}matrix", cell]], is_matrix=True),
@@ -84,6 +85,7 @@ WORDS = (
     *("heading", "part", "plain", "note", "answer", "good", "warning", "bad", "bullet", "first", "second", "row"),
     *("cell", "below", "matrix", "texts", "more", "trial", "size", "captioned", "code", "command", "summary"),
     *("inside", "section", "within", "untitled"),
+    *("first line", "next line"),
 )
 """What every back end shows of `blocks`."""
 

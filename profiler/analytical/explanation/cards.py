@@ -103,11 +103,16 @@ def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardV
 
 def fit_of(spec: TrialSpec, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int, engine_starts: bool = True) -> Fit:
     """Return whether a trial with these peaks fits `gpu`, and whether it comes so far."""
-    available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
     if missing_kernel(spec, gpu.chip) is not None:
         return Fit.NO_KERNEL
     if not engine_starts:
         return Fit.NO_ENGINE
+    return fit_of_memory(gpu, allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes)
+
+
+def fit_of_memory(gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int) -> Fit:
+    """Return whether the memory of a job fits `gpu`."""
+    available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
     if unreleasable_bytes(allocated_bytes, reserved_bytes) <= available:
         return Fit.FITS
     return Fit.TIGHT if allocated_bytes <= available else Fit.TOO_LARGE

@@ -1,11 +1,12 @@
 """An estimate with its reasons: phases, categories, the short form of each number, and the verdict for each card."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.cards import CardVerdict, all_cards
 from profiler.analytical.explanation.short_forms import short_forms
-from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.domain.architecture import Architecture
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.gpu_names import find_gpu
@@ -52,17 +53,21 @@ def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
         UsageError: As in `estimate`.
     """
     found = estimate(spec, architecture)
-    phases = []
-    for phase, instant in phase_instants(spec, architecture).items():
-        forms = short_forms(spec, architecture, instant)
-        shares = tuple(
-            ExplainedShare(category=category, size_bytes=int(instant.sizes[category]), short_form=forms[category])
-            for category in Category
-            if instant.sizes.get(category, 0)
-        )
-        size = int(instant.total_bytes)
-        phases.append(ExplainedPhase(phase=phase, instant=instant.name, peak_allocated_bytes=size, shares=shares))
+    instants = phase_instants(spec, architecture).values()
+    phases = tuple(explained_phase(instant, short_forms(spec, architecture, instant)) for instant in instants)
     own = find_gpu(spec.gpu)
     cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
     verdicts = all_cards(spec, architecture, cards.values())
-    return ExplainedEstimate(spec=spec, estimate=found, phases=tuple(phases), cards=verdicts)
+    return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts)
+
+
+def explained_phase(instant: Instant, forms: Mapping[Category, str]) -> ExplainedPhase:
+    """Return the phase of which `instant` is the largest, with a short form per category."""
+    shares = tuple(
+        ExplainedShare(category=category, size_bytes=int(instant.sizes[category]), short_form=forms[category])
+        for category in Category
+        if instant.sizes.get(category, 0)
+    )
+    return ExplainedPhase(
+        phase=instant.phase, instant=instant.name, peak_allocated_bytes=int(instant.total_bytes), shares=shares
+    )

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.estimate import largest_of_phases
+from profiler.analytical.explanation.cards import CardVerdict, Fit, fit_of_memory
+from profiler.analytical.explanation.explained import ExplainedPhase, explained_phase
 from profiler.analytical.formulas.fragments import with_fragments
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, VerlPhase, verl_estimate
 from profiler.domain.architecture import Architecture
@@ -28,6 +30,8 @@ class VerlFit:
 
     fit: Fit | Unanswered
     """With every row of the maximum length."""
+    card: CardVerdict
+    """The verdict by what is counted, likewise."""
     longest_row: int
     fits_up_to: int | None
     """Largest mean length of rows that fits; None if none does, or if padding is computed like tokens."""
@@ -39,17 +43,29 @@ class VerlFit:
     """Why verl does not run the job, or what has no formula; empty for a verdict by memory."""
 
 
-def fit_of_phases(found: VerlEstimate) -> Fit:
+def verl_card(found: VerlEstimate) -> CardVerdict:
     """Return whether the memory of each phase fits the card, with the largest share of fragments and the context.
 
     The pool of the engine is one block, so the rollout has no fragments.
     """
-    phases = {phase: sum(parts.values()) for phase, parts in found.phases.items()}
-    rollout, training = phases[VerlPhase.ROLLOUT], found.training_peak_bytes
-    available = found.gpu.memory_bytes - cuda_context_bytes(found.gpu.compute_capability)
-    if max(rollout, training) > available:
-        return Fit.TOO_LARGE
-    return Fit.FITS if with_fragments(training) <= available else Fit.TIGHT
+    rollout = sum(found.phases[VerlPhase.ROLLOUT].values())
+    with_cache = max(rollout, int(with_fragments(found.training_peak_bytes)))
+    return CardVerdict(
+        gpu=found.gpu,
+        fit=fit_of_memory(found.gpu, allocated_bytes=found.peak_bytes, reserved_bytes=with_cache),
+        peak_allocated_bytes=found.peak_bytes,
+        peak_reserved_bytes=with_cache,
+        context_bytes=cuda_context_bytes(found.gpu.compute_capability),
+        missing=None,
+    )
+
+
+def verl_phases(found: VerlEstimate) -> tuple[ExplainedPhase, ...]:
+    """Return the largest instant of each phase of any trial, in the order of a step."""
+    largest = largest_of_phases(found.instants.values()).values()
+    return tuple(
+        explained_phase(each, {category: words() for category, words in each.words.items()}) for each in largest
+    )
 
 
 def verl_fit(
@@ -67,13 +83,15 @@ def verl_fit(
     longest = job.max_prompt_length + job.max_response_length
 
     def fit_at(tokens: int) -> Fit:
-        return fit_of_phases(verl_estimate(job_at(tokens), architecture, gpu))
+        return verl_card(verl_estimate(job_at(tokens), architecture, gpu)).fit
 
     def most(*fits: Fit) -> int | None:
         return _largest(lambda tokens: fit_at(tokens) in fits, longest) if removes_padding else None
 
+    card = verl_card(verl_estimate(job, architecture, gpu))
     return VerlFit(
-        fit=fit_of_phases(verl_estimate(job, architecture, gpu)),
+        fit=card.fit,
+        card=card,
         longest_row=longest,
         fits_up_to=most(Fit.FITS),
         tight_up_to=most(Fit.FITS, Fit.TIGHT),
@@ -95,7 +113,7 @@ def with_reasons(found: VerlFit, *, refused: Sequence[str], not_counted: Sequenc
         fit=Unanswered.NOT_POSSIBLE if refused else Unanswered.UNDECIDED,
         fits_up_to=None,
         tight_up_to=None,
-        counted=found.fit if isinstance(found.fit, Fit) and not refused else None,
+        counted=None if refused else found.card.fit,
         reasons=tuple(refused or not_counted),
     )
 

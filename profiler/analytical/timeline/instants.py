@@ -45,6 +45,7 @@ class InstantName(StrEnum):
     ENGINE_START = "vLLM starts"
     GATHERING = "weights are gathered to generate"
     ENGINE = "vLLM generates"
+    POOL = "the rollout engine generates"
     PREFILL_TOWER = "prefill, in a block of the vision tower"
     PREFILL = "prefill, in a layer's MLP"
     GROWTH = "the cache's last growth"

@@ -11,7 +11,7 @@ from profiler.config.trl.yaml import TrlFile, yaml_lines
 from profiler.domain.memory import Origin
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import as_gib, gib_text
-from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.document import Block, Document, paragraphs, preformatted
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
 from profiler.rendering.layouts.plain_text import WIDTH, plain_text
 
@@ -64,8 +64,13 @@ class Advice:
 
 
 def advice_text(advice: Advice, notes: Sequence[str]) -> str:
+    """Return the advice as text of 80 columns."""
+    return plain_text(Document(title=advice.spec.model, blocks=advice_blocks(advice, notes)))
+
+
+def advice_blocks(advice: Advice, notes: Sequence[str]) -> Sequence[Block]:
     """Return the changes with what they save and cost, the others, and the file of trl."""
-    sections = [paragraphs(*notes, _headline(advice))]
+    sections: list[Block] = [paragraphs(*notes, _headline(advice))]
     if advice.steps:
         sections.append(paragraphs("What to change, what hurts least first, each after those above it:"))
     sections += [preformatted(_step_lines(number, step)) for number, step in enumerate(advice.steps, start=1)]
@@ -75,7 +80,7 @@ def advice_text(advice: Advice, notes: Sequence[str]) -> str:
         last.append(f"Not needed, with what each saves alone: {others}.")
     sections.append(paragraphs(*last, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"))
     sections.append(preformatted(file_lines(advice.after, advice.file), language="yaml"))
-    return plain_text(Document(title=advice.spec.model, blocks=sections))
+    return sections
 
 
 def file_lines(spec: TrialSpec, file: TrlFile) -> list[str]:

@@ -1,11 +1,12 @@
 """An out-of-memory error with what it matches, as text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import fill
 
 from profiler.analytical.explanation.tensors import NamedTensor
 from profiler.domain.units import gib_text
-from profiler.rendering.layouts.plain_text import WIDTH
+from profiler.rendering.document import Block, Document, paragraphs
+from profiler.rendering.layouts.plain_text import plain_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +32,9 @@ class RefusalAnswer:
     change: tuple[str, ...]
     """What to change, as sentences."""
 
-    def lines(self) -> list[str]:
-        """Return the answer as lines of text."""
-        texts = [self.said, self.why, *self._tensor_texts(), *self.simulated, self.job, *self.change]
-        return [fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) for text in texts if text]
+    def texts(self) -> list[str]:
+        """Return the answer as paragraphs; some may be empty."""
+        return [self.said, self.why, *self._tensor_texts(), *self.simulated, self.job, *self.change]
 
     def as_object(self) -> dict[str, object]:
         """Return the answer as values of JSON."""
@@ -60,6 +60,11 @@ class RefusalAnswer:
         if self.nearest is not None:
             found.append(f"The nearest is {tensor_text(self.nearest)}.")
         return [" ".join([*found, self.reading]).rstrip()]
+
+
+def refusal_text(answer: RefusalAnswer, advice: Sequence[Block] = ()) -> str:
+    """Return the answer as text, and the blocks of the advice for its job."""
+    return plain_text(Document(title=answer.said, blocks=[paragraphs(*answer.texts()), *advice]))
 
 
 def tensor_text(tensor: NamedTensor) -> str:

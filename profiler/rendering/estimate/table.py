@@ -9,7 +9,7 @@ from profiler.analytical.explanation.explained import ExplainedEstimate, Explain
 from profiler.analytical.formulas.fragments import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.labels import constructed_words
-from profiler.domain.memory import Origin
+from profiler.domain.memory import Origin, Phase
 from profiler.domain.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Document, paragraphs, preformatted
@@ -49,9 +49,9 @@ def estimate_document(
     """Return the same as a document."""
     spec, peak_phase = explained.spec, explained.estimate.peak_phase
     phases = [each for each in explained.phases if details or each.phase is peak_phase]
-    lines = [line for each in phases for line in _phase_lines(each, is_peak=each.phase is peak_phase)]
-    verdicts = [_verdict(card) for card in explained.cards if card.gpu.name == spec.gpu]
-    others = "" if details else _other_phases(explained)
+    lines = [line for each in phases for line in phase_lines(each, is_peak=each.phase is peak_phase)]
+    verdicts = [verdict_text(card) for card in explained.cards if card.gpu.name == spec.gpu]
+    others = "" if details else other_phases_text(explained.phases, peak_phase)
     cards = _all_cards(explained.cards) if details else [cards_in_one_line(explained.cards)]
     methods = " ".join([RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)])
     return Document(
@@ -67,13 +67,10 @@ def estimate_document(
     )
 
 
-def _other_phases(explained: ExplainedEstimate) -> str:
-    """Return the peaks of the other phases, in order."""
-    peak_phase = explained.estimate.peak_phase
+def other_phases_text(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> str:
+    """Return the peaks of the phases other than that of the peak, in order."""
     others = [
-        f"{each.phase.value} {gib_number(each.peak_allocated_bytes)}"
-        for each in explained.phases
-        if each.phase is not peak_phase
+        f"{each.phase.value} {gib_number(each.peak_allocated_bytes)}" for each in phases if each.phase is not peak_phase
     ]
     return f"Other phases: {', '.join(others)}." if others else ""
 
@@ -127,7 +124,8 @@ def _rows(spec: TrialSpec) -> str:
     return f"{count} rows of {spec.longest} tokens"
 
 
-def _phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
+def phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
+    """Return the largest instant of a phase with its categories, one per line."""
     # By hand, because tabulate removes the indent of the categories.
     name = phase.phase.value.ljust(_NAME_WIDTH)
     number = gib_number(phase.peak_allocated_bytes).rjust(_NUMBER_WIDTH)
@@ -146,7 +144,8 @@ def _peaks(explained: ExplainedEstimate) -> str:
     return f"{allocated}{reserved}; by the blog's rule of thumb {gib_text(found.peak_rule_bytes)}."
 
 
-def _verdict(card: CardVerdict) -> str:
+def verdict_text(card: CardVerdict) -> str:
+    """Return whether a job fits a card, and what is left or missing."""
     whole = f"{gib_text(card.gpu.memory_bytes)} of {card.gpu.name}"
     least, most = gib_text(card.least_bytes), gib_text(card.needed_bytes)
     match card.fit:

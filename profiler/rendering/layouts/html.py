@@ -158,7 +158,9 @@ class _Layout:
             case Heading():
                 yield _line("<h{level}>{text}</h{level}>", level=block.level, text=block.text)
             case Text():
-                yield _line("<p{}>{}</p>", _class(_CLASSES.get(block.tone)), block.text)
+                yield _line(
+                    "<p{}>{}</p>", _class(_CLASSES.get(block.tone)), Markup("<br>").join([block.text, *block.lines])
+                )
             case Bullets():
                 items = Markup().join(Markup("<li>{}</li>").format(line) for line in block.lines)
                 yield _line("<ul{}>{}</ul>", _class(_CLASSES.get(block.tone)), items)

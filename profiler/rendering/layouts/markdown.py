@@ -37,6 +37,11 @@ def markdown(document: Document) -> str:
     return "\n\n".join([*blocks, *_texts(document.blocks)]) + "\n"
 
 
+def markdown_part(document: Document) -> str:
+    """Return the blocks of a document, without its title, as a part of the page of something else."""
+    return "\n\n".join(_texts(document.blocks)) + "\n"
+
+
 def escaped(text: str) -> str:
     """Return `text` on one line, with every character that Markdown would interpret escaped."""
     safe = plain(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -85,7 +90,7 @@ def _block(block: Block) -> Iterable[str]:
         case Heading():
             yield f"**{escaped(block.text)}**" if block.level > 3 else f"### {escaped(block.text)}"
         case Text():
-            yield escaped(block.text)
+            yield "\n".join(map(escaped, [block.text, *block.lines]))
         case Bullets():
             yield "\n".join(f"- {escaped(line)}" for line in block.lines)
         case Table():

@@ -69,7 +69,8 @@ def _block(block: Block, lines: Lines, indent: str) -> Iterator[str]:
         case Heading():
             yield indent + block.text
         case Text():
-            yield from _indented(lines.of(block.text, indent), indent)
+            for text in (block.text, *block.lines):
+                yield from _indented(lines.of(text, indent), indent)
         case Bullets():
             for line in block.lines:
                 yield from _indented(lines.of(f"- {line}", indent), indent)

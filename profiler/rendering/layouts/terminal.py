@@ -79,7 +79,8 @@ def _print(block: Block, console: Console) -> None:
         case Heading():
             console.print(rich_text.Text(block.text, style="bold"))
         case Text():
-            _print_text(block, console)
+            for text in (block.text, *block.lines):
+                _print_text(text, block.tone, console)
         case Bullets():
             for line in block.lines:
                 console.print(rich_text.Text(f"- {line}", style=_TEXT_STYLES.get(block.tone, "")))
@@ -98,12 +99,12 @@ def _print(block: Block, console: Console) -> None:
             assert_never(block)
 
 
-def _print_text(block: Text, console: Console) -> None:
-    if block.tone is Tone.PLAIN:
+def _print_text(text: str, tone: Tone, console: Console) -> None:
+    if tone is Tone.PLAIN:
         # rich highlights the numbers of a plain string.
-        console.print(block.text, markup=False, emoji=False)
+        console.print(text, markup=False, emoji=False)
     else:
-        console.print(rich_text.Text(block.text, style=_TEXT_STYLES[block.tone]))
+        console.print(rich_text.Text(text, style=_TEXT_STYLES[tone]))
 
 
 def _print_table(table: Table, console: Console) -> None:

@@ -11,9 +11,14 @@ from profiler.domain.outcome import Estimate
 from profiler.domain.sweep_state import Money
 from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
 from profiler.domain.units import gib_text
-from profiler.rendering.layouts.plain_text import text_table
+from profiler.rendering.document import Column, Document, Table, Text, text_columns
+from profiler.rendering.layouts.plain_text import plain_text
 
-_NUMBERS = ("estimated", "rule")
+_COLUMNS = (
+    *text_columns(("trial", "model", "method")),
+    *(Column(title=title) for title in ("estimated", "rule")),
+    *text_columns(("on the card",)),
+)
 
 
 def plan_table(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate], *, knows_ids: bool = True) -> str:
@@ -25,8 +30,8 @@ def plan_table(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate], 
         knows_ids: Whether ids are shown.
     """
     rows = [_row(trial, estimates.get(trial.trial_id), knows_ids=knows_ids) for trial in plan]
-    lines = text_table(("trial", "model", "method", *_NUMBERS, "on the card"), rows, numbers=_NUMBERS)
-    return "\n".join([*lines, f"{len(plan)} trials, none run (dry_run=true)."])
+    summary = Text(f"{len(plan)} trials, none run (dry_run=true).")
+    return plain_text(Document(title="Plan", blocks=[Table(_COLUMNS, rows), summary]))
 
 
 def time_lines(parts: Sequence[Part], *, at_once: int | None, timeout_s: float) -> list[str]:

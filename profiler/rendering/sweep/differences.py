@@ -8,11 +8,11 @@ from profiler.analysis.cells import Setting
 from profiler.analysis.differences import NOISE_RATIO, Comparison, Difference
 from profiler.domain.outcome import Status, Versions
 from profiler.rendering.document import (
-    Align,
     Block,
     Cell,
     Column,
     Document,
+    Heading,
     Row,
     Section,
     Table,
@@ -21,7 +21,7 @@ from profiler.rendering.document import (
     Wrap,
     number_columns,
 )
-from profiler.rendering.layouts.markdown import escaped, markdown_table
+from profiler.rendering.layouts.markdown import markdown_part
 from profiler.rendering.sweep.words import (
     origin_word,
     result_text,
@@ -30,6 +30,8 @@ from profiler.rendering.sweep.words import (
     signed_percent,
     versions_text,
 )
+
+_UNIT_NOTE = "GiB of peak allocated memory; OOM n: what it needs."
 
 
 def differences_summary(comparison: Comparison, *, names: Sequence[str]) -> Document:
@@ -58,12 +60,17 @@ def _name(each: Difference, *, card: bool) -> str:
 
 
 def _change(each: Difference) -> Cell:
-    ratio = each.change_ratio
-    text = "" if ratio is None else signed_percent(ratio)
-    if each.verdict_changed:
-        text = f"{text} {_verdict(each.before)} -> {_verdict(each.after)}".strip()
+    text = _change_text(each, "->")
     mark = " *" if each.beyond_noise else "  "
     return Cell(text=text + mark, tone=Tone.WARNING if each.beyond_noise else Tone.NOTE)
+
+
+def _change_text(each: Difference, becomes: str) -> str:
+    """Return the change of the peak, and of the verdict if that is another."""
+    text = "" if each.change_ratio is None else signed_percent(each.change_ratio)
+    if each.verdict_changed:
+        text = f"{text} {_verdict(each.before)} {becomes} {_verdict(each.after)}".strip()
+    return text
 
 
 def _verdict(cell: Trial) -> str:
@@ -75,14 +82,18 @@ def _notes(comparison: Comparison, names: Sequence[str]) -> list[str]:
     lines = [
         f"{len(comparison.both)} trials in both, {marked} with a change (*): another verdict, or more than "
         f"{NOISE_RATIO:.0%}.",
-        "GiB of peak allocated memory; OOM n: what it needs.",
+        _UNIT_NOTE,
+        *_alone(comparison, names),
     ]
-    for name, alone in zip(names, (comparison.only_before, comparison.only_after), strict=True):
-        if alone:
-            lines.append(f"Only in {name}: {alone} trials.")
     for name, settings in zip(names, _settings(comparison), strict=True):
         lines += [f"{name}: {line}" for line in settings]
     return lines
+
+
+def _alone(comparison: Comparison, names: Sequence[str]) -> list[str]:
+    """Return how many trials only one of the sweeps has."""
+    counts = zip(names, (comparison.only_before, comparison.only_after), strict=True)
+    return [f"Only in {name}: {count} trials." for name, count in counts if count]
 
 
 def _settings(comparison: Comparison) -> tuple[list[str], list[str]]:
@@ -101,28 +112,28 @@ _MOST_ROWS = 50
 
 
 def versions_table(versions: Mapping[str, Versions]) -> str:
-    """Return the versions of each environment, those that differ in bold.
+    """Return the versions of each environment in Markdown, those that differ in bold.
 
     Args:
         versions: By the name of the environment.
     """
     packages = [asdict(each) for each in versions.values()]
-    rows = []
+    rows: list[Row] = []
     for package in packages[0]:
         found = [each[package] for each in packages]
         if any(found):
-            mark = "**" if len(set(found)) > 1 else ""
-            rows.append([package, *(f"{mark}{escaped(version or 'none')}{mark}" for version in found)])
-    table = markdown_table(["package", *map(escaped, versions)], rows, align=Align.RIGHT)
+            differs = len(set(found)) > 1
+            rows.append([package, *(Cell(text=version or "none", strong=differs) for version in found)])
+    blocks: list[Block] = [Table(number_columns("package", versions), rows)]
     if all(each == packages[0] for each in packages):
-        table += "\n\nAll versions are equal, so that each trial ran once and is compared with itself."
-    return f"{table}\n"
+        blocks.append(Text("All versions are equal, so that each trial ran once and is compared with itself."))
+    return markdown_part(Document(title="Versions", blocks=blocks))
 
 
 def growth_summary(
     comparison: Comparison, grown: Sequence[Difference], *, most_ratio: float, names: Sequence[str]
 ) -> str:
-    """Return the verdict, and one row per trial, those that grew first.
+    """Return the verdict in Markdown, and one row per trial, those that grew first.
 
     Args:
         comparison: All trials.
@@ -134,23 +145,18 @@ def growth_summary(
     lost = [each for each in grown if each.after.result_bytes is None and each.before.result_bytes is not None]
     verdict = f"{len(grown) - len(lost)} of {count} trials grew by more than {100 * most_ratio:g} %"
     if lost:
-        verdict += f", and {len(lost)} have no figure in {escaped(names[1])}"
-    lines = [f"### GPU memory: {verdict}", ""]
+        verdict += f", and {len(lost)} have no figure in {names[1]}"
     others = [each for each in comparison.both if each not in grown]
     shown = [*grown, *others][: max(_MOST_ROWS, len(grown))]
+    blocks: list[Block] = [Heading(f"GPU memory: {verdict}")]
     if shown:
-        header = ["trial", *(escaped(name) for name in names), "change"]
-        rows = [_row(each, is_grown=each in grown) for each in shown]
-        lines += [markdown_table(header, rows, align=Align.RIGHT), ""]
-    lines.append("GiB of peak allocated memory; OOM n: what it needs.")
-    if len(shown) < count:
-        lines.append(f"{count - len(shown)} more trials did not grow.")
-    for reason in _reasons(lost, names[1]):
-        lines += ["", reason]
-    for name, alone in zip(names, (comparison.only_before, comparison.only_after), strict=True):
-        if alone:
-            lines.append(f"Only in {escaped(name)}: {alone} trials.")
-    return "\n".join(lines) + "\n"
+        rows = [_growth(each, is_grown=each in grown) for each in shown]
+        blocks.append(Table(number_columns("trial", (*names, "change")), rows))
+    more = [f"{count - len(shown)} more trials did not grow."] if len(shown) < count else []
+    *earlier, last = [[_UNIT_NOTE, *more], *([reason] for reason in _reasons(lost, names[1]))]
+    paragraphs = [*earlier, [*last, *_alone(comparison, names)]]
+    blocks += [Text(first, lines=lines) for first, *lines in paragraphs]
+    return markdown_part(Document(title=verdict, blocks=blocks))
 
 
 def _reasons(lost: Sequence[Difference], name: str) -> list[str]:
@@ -159,18 +165,12 @@ def _reasons(lost: Sequence[Difference], name: str) -> list[str]:
     for each in lost:
         labels.setdefault(each.after.message or each.after.status.value, []).append(each.after.label)
     return [
-        f"No figure in {escaped(name)} of {len(found)} trials ({escaped('; '.join(found))}): {escaped(reason)}"
-        for reason, found in labels.items()
+        f"No figure in {name} of {len(found)} trials ({'; '.join(found)}): {reason}" for reason, found in labels.items()
     ]
 
 
-def _row(each: Difference, *, is_grown: bool) -> list[str]:
-    ratio = each.change_ratio
-    change = "" if ratio is None else signed_percent(ratio)
-    if each.verdict_changed:
-        words = {Status.OK: "fits", Status.OOM: "OOM"}
-        was, now = (words.get(cell.status, cell.status.value) for cell in (each.before, each.after))
-        change = f"{change} {was} to {now}".strip()
+def _growth(each: Difference, *, is_grown: bool) -> Row:
+    change = _change_text(each, "to")
     name = f"{each.after.label}, {short_model(each.after.model)}, {short_card(each.after.setting.card or 'CPU')}"
-    cells = [escaped(text) for text in (name, result_text(each.before), result_text(each.after), change)]
-    return [f"**{cell}**" if cell and is_grown else cell for cell in cells]
+    texts = (name, result_text(each.before), result_text(each.after), change)
+    return [Cell(text=text, strong=is_grown and bool(text)) for text in texts]

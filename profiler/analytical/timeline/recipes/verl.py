@@ -1,6 +1,6 @@
 """verl as a recipe: the phases of a job on one GPU, with the active model, and the others unless they are offloaded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ from profiler.analytical.formulas.verl_pass import (
     pool_bytes,
     stack_bytes,
 )
-from profiler.analytical.timeline.instants import Bytes, Instant, InstantName
+from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term
 from profiler.analytical.timeline.sharding.verl import SHARDINGS, VerlSharding
 from profiler.domain.architecture import Architecture
 from profiler.domain.gpu import Gpu
@@ -80,6 +80,21 @@ _SHARED: Mapping[Category, Component] = {
     Category.ENGINE: Component.POOL,
 }
 """The components that only the active model or the engine has."""
+_WEIGHTS_OF = {Role.ACTOR: Category.WEIGHTS, Role.REFERENCE: Category.REFERENCE, Role.CRITIC: Category.CRITIC}
+_CATEGORIES: Mapping[Component, Category] = {component: category for category, component in _SHARED.items()} | {
+    component: _WEIGHTS_OF[role] if category is Category.WEIGHTS else category
+    for role, components in _MODELS.items()
+    for category, component in components.items()
+}
+"""The category that each component has in any trial."""
+_PHASES: Mapping[VerlPhase, Phase] = {
+    VerlPhase.ROLLOUT: Phase.ROLLOUT,
+    VerlPhase.LOG_PROB: Phase.SCORE,
+    VerlPhase.REFERENCE: Phase.SCORE,
+    VerlPhase.UPDATE_CRITIC: Phase.CRITIC,
+    VerlPhase.UPDATE_ACTOR: Phase.BACKWARD,
+}
+"""The phase that each phase is of any trial; an update is largest in its backward."""
 
 Parts = Mapping[Component, int]
 Shardings = Mapping[Role, VerlSharding]
@@ -92,6 +107,8 @@ class VerlEstimate:
     job: VerlJob
     gpu: Gpu
     phases: Mapping[VerlPhase, Parts]
+    instants: Mapping[VerlPhase, Instant]
+    """The same by the phases and categories of any trial, with the words of each category."""
     engine_weights_bytes: int
     """Inside the pool."""
     kv_demand_bytes: int
@@ -116,16 +133,21 @@ class VerlEstimate:
 def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEstimate:
     """Return the memory of one GPU of `job` in each phase."""
     shardings = shardings_of(job, architecture)
-    pool: Bytes = {Category.ENGINE: pool_bytes(job, gpu.memory_bytes)}
-    found = {VerlPhase.ROLLOUT: _phase(shardings, None, _instant(Phase.ROLLOUT, InstantName.ENGINE, pool))}
+    pool = Term(
+        pool_bytes(job, gpu.memory_bytes), lambda: f"the engine's pool, {job.gpu_memory_utilization:g} of the card"
+    )
+    engine = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, sizes={}).with_terms({Category.ENGINE: pool})
+    active: dict[VerlPhase, tuple[Role | None, Instant]] = {VerlPhase.ROLLOUT: (None, engine)}
     for phase, (role, instant) in _active(job, architecture, shardings).items():
         # An engine that never sleeps keeps its pool.
-        resident = instant if job.free_cache_engine else replace(instant, sizes={**instant.sizes, **pool})
-        found[phase] = _phase(shardings, role, resident)
+        active[phase] = (role, instant if job.free_cache_engine else instant.with_terms({Category.ENGINE: pool}))
+    ordered = {phase: active[phase] for phase in VerlPhase if phase in active}
+    terms = {phase: _phase(shardings, role, instant) for phase, (role, instant) in ordered.items()}
     return VerlEstimate(
         job=job,
         gpu=gpu,
-        phases={phase: found[phase] for phase in VerlPhase if phase in found},
+        phases={phase: {part: int(term.size) for part, term in found.items()} for phase, found in terms.items()},
+        instants={phase: _of_any_trial(phase, ordered[phase][1].name, found) for phase, found in terms.items()},
         engine_weights_bytes=engine_weights_bytes(job, architecture),
         kv_demand_bytes=kv_demand_bytes(job, architecture),
     )
@@ -168,26 +190,36 @@ def _active(
     return found
 
 
-def _instant(phase: Phase, name: InstantName, sizes: Bytes) -> Instant:
-    return Instant(phase=phase, name=name, sizes=sizes)
-
-
-def _phase(shardings: Shardings, active: Role | None, instant: Instant) -> Parts:
+def _phase(shardings: Shardings, active: Role | None, instant: Instant) -> Mapping[Component, Term]:
     """Return the models that stay on the GPU, those that are loaded for the phase, and what the active one computes."""
-    found: dict[Component, int] = {}
+    found: dict[Component, Term] = {}
     for role, sharding in shardings.items():
         kept = _on_gpu(sharding, instant if role is active else _IDLE)
         found |= {component: kept[category] for category, component in _MODELS[role].items() if category in kept}
     for category, component in _SHARED.items():
-        found[component] = int(instant.sizes.get(category, 0))
-    return {component: found[component] for component in Component if found.get(component)}
+        found[component] = Term(instant.sizes.get(category, 0), instant.words.get(category, str))
+    return {component: found[component] for component in Component if component in found and found[component].size}
 
 
-_IDLE = _instant(Phase.ROLLOUT, InstantName.ENGINE, {})
+def _of_any_trial(phase: VerlPhase, name: InstantName, parts: Mapping[Component, Term]) -> Instant:
+    """Return the largest instant of a phase by the phases and categories of any trial."""
+    found: dict[Category, list[Term]] = {}
+    for component, term in parts.items():
+        found.setdefault(_CATEGORIES[component], []).append(term)
+    sums = {category: _sum(terms) for category, terms in found.items()}
+    return Instant(phase=_PHASES[phase], name=name, sizes={}).with_terms(sums)
+
+
+def _sum(terms: Sequence[Term]) -> Term:
+    """Return the sum of several models, in the order of the models."""
+    return Term(sum(int(term.size) for term in terms), lambda: " + ".join(term.words() for term in terms))
+
+
+_IDLE = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, sizes={})
 """An instant at which a model does not compute."""
 
 
-def _on_gpu(sharding: VerlSharding, instant: Instant) -> dict[Category, int]:
+def _on_gpu(sharding: VerlSharding, instant: Instant) -> dict[Category, Term]:
     """Return what of a model is on the GPU: what is not offloaded, and what verl loads back for the phase.
 
     Source: `load_fsdp_model_to_gpu` and `load_fsdp_optimizer` at the start of verl's `update_actor`: offloading saves
@@ -197,13 +229,13 @@ def _on_gpu(sharding: VerlSharding, instant: Instant) -> dict[Category, int]:
     """
     model, kept = sharding.model, sharding.kept(instant)
     trains, computes = instant.phase is Phase.BACKWARD, instant.phase in (Phase.SCORE, Phase.BACKWARD)
-    found: dict[Category, int] = {}
+    found: dict[Category, Term] = {}
     if not model.offload_policy and (computes or not model.param_offload):
-        found[Category.WEIGHTS] = int(kept[Category.WEIGHTS].size)
+        found[Category.WEIGHTS] = kept[Category.WEIGHTS]
     if not model.offload_policy and (trains or not model.optimizer_offload):
-        found[Category.OPTIMIZER_STATE] = int(kept[Category.OPTIMIZER_STATE].size)
+        found[Category.OPTIMIZER_STATE] = kept[Category.OPTIMIZER_STATE]
     if trains or not model.param_offload:
-        found[Category.GRADIENTS] = int(sharding.reduced(instant).size)
+        found[Category.GRADIENTS] = sharding.reduced(instant)
     return found
 
 
@@ -212,15 +244,17 @@ def _scoring(sharding: VerlSharding, entropy: int) -> Instant:
     job, architecture = sharding.job, sharding.architecture
     tokens = job.log_prob_max_tokens
     logits = logits_bytes(job, architecture, tokens, training=False) + entropy
-    alone = _instant(
-        Phase.SCORE,
-        InstantName.SCORE_LAYER,
-        {
-            Category.ACTIVATIONS: forward_bytes(architecture, tokens) // job.tensor_model_parallel_size,
-            Category.LOGITS: logits,
-        },
-    )
-    return sharding.shared(alone)
+    sizes = {
+        Category.ACTIVATIONS: forward_bytes(architecture, tokens) // job.tensor_model_parallel_size,
+        Category.LOGITS: logits,
+    }
+    return _computed(sharding, Phase.SCORE, InstantName.SCORE_LAYER, sizes, tokens)
+
+
+def _computed(sharding: VerlSharding, phase: Phase, name: InstantName, sizes: Bytes, tokens: int) -> Instant:
+    """Return an instant of the active model, whose activations and logits are those of `tokens`."""
+    words = dict.fromkeys(sizes, lambda: f"{tokens:,} tokens")
+    return sharding.shared(Instant(phase=phase, name=name, sizes=sizes, words=words))
 
 
 def _logits_of_update(job: VerlJob, architecture: Architecture) -> int:
@@ -247,5 +281,5 @@ def _largest_of_update(sharding: VerlSharding, logits: int) -> Instant:
         InstantName.BACKWARD_FIRST_LAYER: {Category.ACTIVATIONS: one_layer + in_layer},
         InstantName.BACKWARD_END: {},
     }
-    instants = [sharding.shared(_instant(Phase.BACKWARD, name, sizes)) for name, sizes in alone.items()]
+    instants = [_computed(sharding, Phase.BACKWARD, name, sizes, model.max_tokens) for name, sizes in alone.items()]
     return max(instants, key=lambda instant: int(instant.total_bytes))

@@ -69,8 +69,11 @@ class VerlSharding(Sharding):
         values x 2 B = 331,920,640 B.
         """
         if alone.phase is Phase.BACKWARD and not self.job.reshard_after_forward:
-            return Term(int(parameter_count(self.architecture)) * BFLOAT16_BYTES, lambda: "gathered: all layers")
-        return Term((2 * self._layer + outside_parameters(self.architecture)) * BFLOAT16_BYTES, lambda: "2 layers")
+            return Term(int(parameter_count(self.architecture)) * BFLOAT16_BYTES, lambda: "all weights, in bfloat16")
+        return Term(
+            (2 * self._layer + outside_parameters(self.architecture)) * BFLOAT16_BYTES,
+            lambda: "2 layers and all outside, in bfloat16",
+        )
 
     def reduced(self, alone: Instant) -> Term:
         """Return the gradients of a backward, with those of earlier micro-batches; 0 outside of one.
@@ -92,7 +95,7 @@ class VerlSharding(Sharding):
             InstantName.BACKWARD_FIRST_LAYER: reduced + waiting + layer,
             InstantName.BACKWARD_END: reduced + self.unreduced_bytes(outside, reducing=True),
         }
-        return Term(sizes[alone.name], lambda: "shards, and whole ones of a layer or outside layers")
+        return Term(sizes[alone.name], lambda: "shards, and whole ones of a layer or outside")
 
     def unreduced_bytes(self, values: int, *, reducing: bool) -> int:
         """Return the bytes of unsharded gradients of `values` weights before FSDP reduces them.
@@ -160,4 +163,5 @@ SHARDINGS: dict[Strategy, type[VerlSharding]] = {
 
 def _divided(count: int, gpus: int, element: int) -> Term:
     """Return `count` values over GPUs, rounded up."""
-    return Term(int(whole_units(count, gpus)) * element, lambda: f"{count_text(count)} x {element} B / {gpus} GPUs")
+    shared = f" / {gpus} GPUs" if gpus > 1 else ""
+    return Term(int(whole_units(count, gpus)) * element, lambda: f"{count_text(count)} x {element} B{shared}")

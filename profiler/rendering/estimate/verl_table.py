@@ -1,53 +1,61 @@
-"""Memory per GPU of a sharded job, by component and phase, compared with a public report; 80 columns."""
+"""Memory per GPU of a job of verl as text of 80 columns and as JSON, compared with a public report."""
 
 import json
 from collections.abc import Sequence
-from textwrap import wrap
 
 from profiler.analytical.baselines.verl_baseline import BaselineView
 from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import Unanswered, VerlFit
-from profiler.analytical.timeline.recipes.verl import Component, VerlEstimate
-from profiler.domain.memory import Origin
+from profiler.analytical.explanation.verl_fit import Unanswered, VerlFit, verl_phases
+from profiler.analytical.timeline.recipes.verl import VerlEstimate
+from profiler.domain.memory import Origin, Phase
 from profiler.domain.units import gib_text
 from profiler.domain.verl import Strategy, VerlJob
-from profiler.rendering.layouts.plain_text import text_table
-from profiler.rendering.memory_words import gib_number
+from profiler.rendering.document import Block, Document, paragraphs, preformatted
+from profiler.rendering.estimate.table import (
+    CONTEXT_NOTE,
+    FRAGMENTS_NOTE,
+    other_phases_text,
+    phase_lines,
+    verdict_text,
+)
+from profiler.rendering.layouts.plain_text import plain_text
 
 TAG = "estimated, not yet measured"
 
-_WIDTH = 80
+_NCCL_NOTE = "NCCL's buffers are left out."
+_MORE = "details=true shows every phase."
+
 _MOST_REASONS = 4
 _GB = 1_000_000_000
 
 
-def verl_table(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: Sequence[str] = ()) -> str:
-    """Return the verdict, components as rows and phases as columns, and each difference to the report's rule.
+def verl_table(
+    found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: Sequence[str] = (), *, details: bool = False
+) -> str:
+    """Return the verdict, the phase of the peak as for any trial, and each difference to the report's rule.
 
     Args:
         found: The estimate.
         fit: Whether it fits.
         baseline: The rule of the public report.
         notes: What was assumed, and what is not counted; a sentence each.
+        details: Whether every phase is shown, and not only the phase of the peak.
     """
-    lines = [*_verdict(found, fit), "", *_wrapped(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"), ""]
-    lines += [*_components(found), "", *_wrapped(_pool(found)), ""]
-    lines += [*(line for note in notes for line in _wrapped(note)), *([""] if notes else [])]
-    lines += [*_baseline(baseline), "", *_report()]
-    return "\n".join(lines) + "\n"
-
-
-def _components(found: VerlEstimate) -> list[str]:
-    """Return the lines of the table: a row per component, and their sums."""
-    phases = [phase.value for phase in found.phases]
-    rows = []
-    for component in Component:
-        numbers = [parts.get(component, 0) for parts in found.phases.values()]
-        if any(numbers):
-            rows.append([component.value, *(gib_number(number) if number else "." for number in numbers)])
-    rows.append(["all", *(gib_number(sum(parts.values())) for parts in found.phases.values())])
-    return text_table(["", *phases], rows, numbers=phases)
+    phases, peak_phase = verl_phases(found), found.instants[found.peak_phase].phase
+    shown = [each for each in phases if details or each.phase is peak_phase]
+    others = "" if details else other_phases_text(phases, peak_phase)
+    blocks: list[Block] = [
+        paragraphs(*_verdict(fit), _lengths(fit)),
+        paragraphs(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"),
+        preformatted(line for each in shown for line in phase_lines(each, is_peak=each.phase is peak_phase)),
+        paragraphs(_peaks(found, peak_phase), others, _pool(found)),
+        *([paragraphs(*notes)] if notes else ()),
+        preformatted(_baseline(baseline)),
+        preformatted(_report()),
+        paragraphs(f"{FRAGMENTS_NOTE} {CONTEXT_NOTE} {_NCCL_NOTE}", "" if details else _MORE),
+    ]
+    return plain_text(Document(title=found.job.model, blocks=blocks))
 
 
 def verl_json(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: Sequence[str] = ()) -> str:
@@ -91,10 +99,6 @@ def _title(job: VerlJob) -> str:
     return f"{job.model}, verl {algorithm}{kept} on {job.n_gpus} GPUs, {job.strategy.value} {how}, {tokens}"
 
 
-def _verdict(found: VerlEstimate, fit: VerlFit) -> list[str]:
-    return [*_wrapped(_reasons(fit)), *_wrapped(_peak(found, fit)), *_wrapped(_lengths(fit))]
-
-
 def _pool(found: VerlEstimate) -> str:
     return (
         f"The pool holds {gib_text(found.engine_weights_bytes)} of weights; a KV cache for all sequences at once would "
@@ -102,28 +106,22 @@ def _pool(found: VerlEstimate) -> str:
     )
 
 
-def _peak(found: VerlEstimate, fit: VerlFit) -> str:
-    """Return the peak, and the verdict where memory decides or would decide."""
-    size, card = gib_text(found.peak_bytes), f"{found.gpu.name} ({gib_text(found.gpu.memory_bytes)})"
-    training = f"Training alone {gib_text(found.training_peak_bytes)}."
-    where = f"in {found.peak_phase.value}, every row at its maximum"
-    if fit.fit is Unanswered.NOT_POSSIBLE:
-        return f"If it ran: {size} {where}, of {card}. {training}"
-    counted = " of what is counted" if fit.fit is Unanswered.UNDECIDED else ""
-    verdict = f"{(fit.counted or fit.fit).value} on {card}"
-    return f"Peak {size}{counted} {where}: {verdict}, with fragments and the CUDA context, NCCL apart. {training}"
+def _peaks(found: VerlEstimate, peak_phase: Phase) -> str:
+    peak, training = gib_text(found.peak_bytes), gib_text(found.training_peak_bytes)
+    return f"Peak allocated {peak}, in {peak_phase}, every row at its maximum; training alone {training}."
 
 
-def _reasons(fit: VerlFit) -> str:
-    """Return why memory alone does not decide; empty where it does."""
+def _verdict(fit: VerlFit) -> list[str]:
+    """Return the verdict, and why memory alone does not decide."""
     if not fit.reasons:
-        return ""
+        return [verdict_text(fit.card)]
     shown = "; ".join(fit.reasons[:_MOST_REASONS])
     others = len(fit.reasons) - _MOST_REASONS
     more = f"; and {others} more" if others > 0 else ""
     if fit.fit is Unanswered.UNDECIDED:
-        return f"Verdict: {fit.fit.value}, because this changes memory and has no formula: {shown}{more}."
-    return f"Verdict: {fit.fit.value}. verl refuses this job: {shown}{more}."
+        why = f"Not decided, because this changes memory and has no formula: {shown}{more}. What is counted:"
+        return [why, verdict_text(fit.card)]
+    return [f"Not possible: verl refuses this job: {shown}{more}. The numbers below are what it would need."]
 
 
 def _lengths(fit: VerlFit) -> str:
@@ -157,7 +155,3 @@ def _report() -> list[str]:
 
 def _gb(size_bytes: int, *, signed: bool = False) -> str:
     return f"{size_bytes / _GB:+.1f}".rjust(7) if signed else f"{size_bytes / _GB:.1f}".rjust(7)
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
