@@ -190,17 +190,17 @@ def _run_placed(
     observer: "SweepObserver",
     pruning: "Pruning | None",
 ) -> Sequence[str]:
-    from profiler.cluster.placing import PlacedSweep
+    from profiler.cluster.placing import run_placed
     from profiler.cluster.trial_python import by_card, trial_python
     from profiler.execution import OpenTrials
 
     python = trial_python(options, {trial.spec.backend for trial in plan})
-    return PlacedSweep(
-        plan=by_card(plan) if python is not None and python.is_emulated else plan,
+    return run_placed(
+        by_card(plan) if python is not None and python.is_emulated else plan,
         kind_of=kind_of,
         slots=cluster.slots(jobs=options.jobs, versions=versions, python=python),
         trials=OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning),
-    ).run()
+    )
 
 
 def _open_array(

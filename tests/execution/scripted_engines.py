@@ -11,9 +11,9 @@ import builders
 from scripted import ScriptedNvml
 from witness import VERSIONS, on_cuda, planned
 
-from profiler.cluster.placing import PlacedSweep
+from profiler.cluster.placing import run_placed
 from profiler.cluster.remote import RemoteResult
-from profiler.cluster.slots import Ended, SlotKind
+from profiler.cluster.slots import EndedTask, SlotKind
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import Status, TrialRecord
 from profiler.domain.sweep_state import Machines
@@ -248,10 +248,10 @@ class _Slots:
         self.idle[slot] = kind
         how = self.script.end_of(task.trials[0].trial_id)
         if how == LOST:
-            return Ended(slot=slot, result=None, reason="The node has died.")
+            return EndedTask(slot=slot, result=None, reason="The node has died.")
         problem = f"The slot is {how}." if how in (UNFIT, FULL) else ""
         if how not in (OK, OOM, FAILED):
-            return Ended(slot=slot, result=RemoteResult(problem=problem, is_everywhere=how == UNFIT))
+            return EndedTask(slot=slot, result=RemoteResult(problem=problem, is_everywhere=how == UNFIT))
         folder = self.script.folder / "remote"
         for trial in task.trials:
             if trial.trial_id[0] not in self.script.forgotten:
@@ -260,7 +260,7 @@ class _Slots:
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
         for path in paths:
             path.unlink()
-        return Ended(slot=slot, result=RemoteResult(files=files, folder=str(folder)))
+        return EndedTask(slot=slot, result=RemoteResult(files=files, folder=str(folder)))
 
     def retire(self, slot, reason):
         del self.idle[slot]
@@ -279,14 +279,14 @@ def on_a_cluster(script, plan, *, kinds=None, kind_of=lambda _: SlotKind(), prun
     slots = _Slots(script, kinds or {"s1": SlotKind(), "s2": SlotKind()})
     return _events(
         script,
-        lambda: PlacedSweep(
-            plan=plan,
+        lambda: run_placed(
+            plan,
             kind_of=kind_of,
             slots=slots,
             trials=OpenTrials(
                 options=RunOptions(), store=Store(script), versions=VERSIONS, observer=script, pruning=pruning
             ),
-        ).run(),
+        ),
     )
 
 

@@ -9,8 +9,7 @@ import cheap_worker
 from found import is_answer
 
 import profiler.rendering.figures.catalogue
-from profiler.cluster import engines
-from profiler.cluster.placing import PlacedSweep
+from profiler.cluster import engines, placing
 from profiler.cluster.slots import Cluster
 from profiler.config.options.run_options import RunOptions
 from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
@@ -43,7 +42,7 @@ def run_placed(plan: object, *, cluster: object, options: object, versions: obje
     slots = cluster.slots(jobs=options.jobs, versions=versions)
     kind_of = how.pop("kind_of")
     trials = OpenTrials(options=options, versions=versions, **how)
-    return PlacedSweep(plan=plan, kind_of=kind_of, slots=slots, trials=trials, program=program).run()
+    return placing.run_placed(plan, kind_of=kind_of, slots=slots, trials=trials, program=program)
 
 
 def reach(options: RunOptions) -> Cluster | None:
