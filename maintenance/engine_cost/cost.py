@@ -129,7 +129,7 @@ def _from_here(setting: Setting, folder: Path, trials: int) -> Sequence[float]:
         run_trials(plan, options=options, store=store, versions=VERSIONS, observer=watch, program=PROGRAM)
         return watch.ended_s
     with _ray_nodes(setting.nodes, cores=-(-setting.jobs // (setting.nodes or 1))) as address:
-        _run_placed(plan, replace(options, engine=setting.engine, ray_address=address), store, watch)
+        _run_on_ray(plan, replace(options, engine=setting.engine, ray_address=address), store, watch)
     return watch.ended_s
 
 
@@ -157,22 +157,22 @@ def _ray_nodes(count: int | None, *, cores: int) -> Iterator[str]:
         cluster.shutdown()
 
 
-def _run_placed(plan: Sequence[PlannedTrial], options: RunOptions, store: TrialStore, watch: _Watch) -> None:
+def _run_on_ray(plan: Sequence[PlannedTrial], options: RunOptions, store: TrialStore, watch: _Watch) -> None:
     from profiler.cluster.engines import reach
-    from profiler.cluster.placing import PlacedSweep
+    from profiler.cluster.placing import run_placed
     from profiler.cluster.slots import SlotKind
 
     cluster = reach(options)
     assert cluster is not None
     try:
         versions = cluster.nodes()[0].versions
-        PlacedSweep(
-            plan=plan,
+        run_placed(
+            plan,
             kind_of=lambda _: SlotKind(),
             slots=cluster.slots(jobs=options.jobs, versions=versions),
             trials=OpenTrials(options=options, store=store, versions=versions, observer=watch),
             program=PROGRAM,
-        ).run()
+        )
     finally:
         cluster.close()
 

@@ -1,19 +1,21 @@
-"""A sweep on the slots of an engine: claims are taken and records written here, and trials run there."""
+"""Slots of other machines for the loop of a sweep: claims are taken and records written here, and trials run there."""
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from profiler.cluster.remote import RemoteResult, RemoteTask, record_name
-from profiler.cluster.slots import Ended, KindOf, SlotKind, Slots
+from profiler.cluster.slots import EndedTask, KindOf, RemoteSlots, SlotKind
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
 from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
-from profiler.domain.trial import PlannedTrial
-from profiler.execution import Claim, NotTaken, OpenTrials, WorkerProgram
+from profiler.domain.sweep_state import Machines
+from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.execution import Claim, OpenTrials, WorkerProgram
 from profiler.execution.job import TRIAL_WORKER
-from profiler.execution.pending import Pending
+from profiler.execution.running import RunningSweep
+from profiler.execution.slots import Ended, Start
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.trial_files import RECORDS, trial_file
 
@@ -36,118 +38,129 @@ class NoSlotError(ProfilerError):
     exit_code = EXIT_INTERNAL
 
 
-@dataclass(kw_only=True)
-class PlacedSweep:
-    """The trials of a plan on the slots of an engine."""
+def run_placed(
+    plan: Sequence[PlannedTrial],
+    *,
+    kind_of: KindOf,
+    slots: RemoteSlots,
+    trials: OpenTrials,
+    program: WorkerProgram = TRIAL_WORKER,
+) -> tuple[str, ...]:
+    """Run every trial of `plan` on slots of other machines; afterwards each has a record.
 
-    plan: Sequence[PlannedTrial]
-    kind_of: KindOf
-    slots: Slots
+    Args:
+        plan: The trials, in the order to run them.
+        kind_of: Returns the slots that a trial needs.
+        slots: The slots; none has been started.
+        trials: What happens to a trial before and after its run.
+        program: The code of the workers.
+
+    Returns:
+        Sentences about lost and retired slots.
+
+    Raises:
+        TooManyFailuresError: Trial after trial had no answer.
+        NoSlotError: There was no slot for too long, or a slot reported a cause that every slot would meet.
+    """
+    placed = PlacedSlots(slots=slots, kind=kind_of, trials=trials, program=program)
+    RunningSweep(slots=placed, trials=trials).run(plan)
+    return placed.notes
+
+
+@dataclass(kw_only=True)
+class PlacedSlots:
+    """Slots of an engine, with what is sent to them and what follows from what they send back."""
+
+    slots: RemoteSlots
+    kind: KindOf
     trials: OpenTrials
     program: WorkerProgram = TRIAL_WORKER
-    _pending: dict[SlotKind, Pending] = field(default_factory=dict, init=False)
-    _running: dict[Hashable, list[Claim]] = field(default_factory=dict, init=False)
+    are_fixed: bool = field(default=False, init=False)
+    _running: dict[Hashable, Sequence[Claim]] = field(default_factory=dict, init=False)
     _losses: dict[str, int] = field(default_factory=dict, init=False)
+    _last_slot_s: float = field(default_factory=time.monotonic, init=False)
 
-    def run(self) -> tuple[str, ...]:
-        """Run all trials; afterwards each has a record. Return sentences about lost and retired slots.
-
-        Raises:
-            TooManyFailuresError: Trial after trial had no answer.
-            NoSlotError: There was no slot for too long, or a slot reported a cause that every slot would meet.
-        """
-        for trial in self.plan:
-            self._pending.setdefault(self.kind_of(trial.spec), Pending(())).append(trial)
-        last_slot_s = time.monotonic()
-        try:
-            while (waiting := self._waiting()) or self._running:
-                free = self.slots.free(waiting)
-                if free or self._running:
-                    last_slot_s = time.monotonic()
-                elif time.monotonic() - last_slot_s > ANNOUNCE_S:
-                    self.trials.announce("Waiting for a slot: the cluster has none that is free.")
-                if time.monotonic() - last_slot_s > NO_SLOT_S:
-                    raise NoSlotError(f"{_trials(waiting)} not run: there was no slot for {NO_SLOT_S:g} s.")
-                self._fill(free)
-                self.trials.observer.machines(self.slots.machines())
-                for ended in self.slots.wait(most_s=WAIT_S):
-                    self._conclude(ended)
-        finally:
-            self.slots.close()
-            for claim in (each for group in self._running.values() for each in group):
-                with suppress(ProfilerError):
-                    claim.lock.release()
-        return (*self._repeated(), *self.slots.notes)
-
-    def _waiting(self) -> dict[SlotKind, int]:
-        return {kind: len(pending) for kind, pending in self._pending.items() if pending}
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about lost and retired slots."""
+        times = sum(self._losses.values())
+        once = "once a trial was" if times == 1 else f"{times} times a trial was"
+        lost = f"A slot or its machine was lost: {once} left without a record, and started again elsewhere."
+        return (*([lost] if times else []), *self.slots.notes)
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
-    def _fill(self, free: Mapping[Hashable, SlotKind]) -> None:
-        """Start trials on free slots."""
-        for slot, kind in free.items():
-            pending = self._pending.get(kind)
-            group = self._next(pending) if pending else []
-            if group:
-                self._start(slot, group)
-        if free and not self._running and self._waiting():
-            self.trials.announce("Waiting for trials that another sweep runs in this folder.")
+    def kind_of(self, spec: TrialSpec) -> SlotKind:
+        """Return the slots that a trial needs."""
+        return self.kind(spec)
 
-    def _next(self, pending: Pending) -> list[Claim]:
-        """Claim the next trial, with those that its run answers; none if all are answered or claimed by others.
+    def free(self, waiting: Mapping[SlotKind, int]) -> Mapping[SlotKind, Sequence[Hashable]]:
+        """Return the slots that can take a trial now, by kind; start slots for what waits.
 
-        A trial of another sweep goes to the back.
+        Raises:
+            NoSlotError: There was no slot for too long.
         """
-        for _ in range(len(pending)):
-            if not pending:
-                break
-            trial = pending.popleft()
-            claim = self.trials.take(trial)
-            if isinstance(claim, Claim):
-                return [claim, *self.trials.take_siblings(trial, pending)]
-            if claim is NotTaken.CLAIMED:
-                pending.append(trial)
-        return []
+        free: dict[SlotKind, list[Hashable]] = defaultdict(list)
+        for slot, kind in self.slots.free(waiting).items():
+            free[kind].append(slot)
+        self._check_for_slots(bool(free), sum(waiting.values()))
+        return free
 
-    def _start(self, slot: Hashable, group: list[Claim]) -> None:
-        self._running[slot] = group
-        trials = tuple(claim.trial for claim in group)
-        self.slots.run(
-            slot,
-            RemoteTask(trials=trials, versions=self.trials.versions, options=self.trials.options, program=self.program),
-        )
-        self.trials.observer.started(trials[0])
+    def _check_for_slots(self, is_one_free: bool, waiting: int) -> None:
+        now_s = time.monotonic()
+        if is_one_free or self._running:
+            self._last_slot_s = now_s
+        elif now_s - self._last_slot_s > ANNOUNCE_S:
+            self.trials.announce("Waiting for a slot: the cluster has none that is free.")
+        if now_s - self._last_slot_s > NO_SLOT_S:
+            trials = "1 trial was" if waiting == 1 else f"{waiting} trials were"
+            raise NoSlotError(f"{trials} not run: there was no slot for {NO_SLOT_S:g} s.")
+
+    def may_start(self, _trial: PlannedTrial) -> bool:
+        """Return true: a free slot has what the trials of its kind need."""
+        return True
+
+    def start(self, slot: Hashable, claims: Sequence[Claim]) -> Start:
+        """Send the trials to a slot."""
+        self._running[slot] = claims
+        trials = tuple(claim.trial for claim in claims)
+        options, versions = self.trials.options, self.trials.versions
+        self.slots.run(slot, RemoteTask(trials=trials, versions=versions, options=options, program=self.program))
+        return Start.RUNS
 
     # ---- ending ------------------------------------------------------------------------------------------------------
 
-    def _conclude(self, ended: Ended) -> None:
-        """Store what a slot sent back, or put its trials back."""
-        group = self._running.pop(ended.slot)
-        if ended.result is None:
-            self.trials.observer.lost(group[0].trial)
-            for claim in reversed(group):
-                self._run_again(claim, ended.reason)
-            return
-        self._write_files(group, ended.result)
-        for claim in reversed(group):
-            self._conclude_trial(claim, ended.result)
-        if not ended.result.problem:
-            return
-        if ended.result.is_everywhere:
-            raise NoSlotError(ended.result.problem)
-        self.slots.retire(ended.slot, ended.result.problem)
+    def wait(self) -> Iterator[Ended]:
+        """Yield the runs that have ended, after a while at most."""
+        for ended in self.slots.wait(most_s=WAIT_S):
+            yield self._ended(ended, self._running.pop(ended.slot))
 
-    def _conclude_trial(self, claim: Claim, result: RemoteResult) -> None:
-        """Report the record that a slot sent back; without one the trial runs again."""
+    def machines(self) -> Machines:
+        """Return the machines of the engine, and how many of them run a task."""
+        return self.slots.machines()
+
+    def close(self) -> None:
+        """End all slots with their processes."""
+        self.slots.close()
+
+    def _ended(self, ended: EndedTask, claims: Sequence[Claim]) -> Ended:
+        """Store what a slot sent back, and return it."""
+        result = ended.result
+        if result is None:
+            return Ended(slot=ended.slot, records=self._given_up(claims, ended.reason), is_lost=True)
+        self._write_files(claims, result)
+        sent = {claim.trial.trial_id: self._sent(claim, result) for claim in claims}
+        records = {trial_id: record for trial_id, record in sent.items() if record is not None}
+        missing = [claim for claim in claims if claim.trial.trial_id not in records]
+        error = NoSlotError(result.problem) if result.is_everywhere else None
+        if result.problem and error is None:
+            self.slots.retire(ended.slot, result.problem)
+        return Ended(slot=ended.slot, records={**records, **self._given_up(missing, result.problem)}, error=error)
+
+    def _sent(self, claim: Claim, result: RemoteResult) -> TrialRecord | None:
+        """Return the record that a slot sent back; None without one."""
         record = self.trials.store.find(claim.trial.trial_id) if record_name(claim.trial) in result.files else None
-        if record is None:
-            self._run_again(claim, result.problem)
-            return
-        record = self._with_own_paths(record, result.folder)
-        claim.lock.release()
-        self.trials.report(claim.trial, record)
-        self._count_failures(record)
+        return self._with_own_paths(record, result.folder) if record is not None else None
 
     def _with_own_paths(self, record: TrialRecord, folder: str) -> TrialRecord:
         """Return a record whose message names files here; it is stored again if it named those of a slot."""
@@ -160,42 +173,24 @@ class PlacedSweep:
         self.trials.store.write(found)
         return found
 
-    def _write_files(self, group: Sequence[Claim], result: RemoteResult) -> None:
+    def _write_files(self, claims: Sequence[Claim], result: RemoteResult) -> None:
         """Write what a slot sent back where a worker of this machine would have written it; records last.
 
         Only files of the trials that were sent there.
         """
-        trial_ids = {claim.trial.trial_id for claim in group}
-        folder = self.trials.store.path(group[0].trial.trial_id).parents[1]
+        trial_ids = {claim.trial.trial_id for claim in claims}
+        folder = self.trials.store.path(claims[0].trial.trial_id).parents[1]
         files = {name: file for name in result.files if (file := trial_file(name)) and file.trial_id in trial_ids}
         for name in sorted(files, key=lambda name: (files[name].folder == RECORDS, name)):
             write_atomically(folder / PurePosixPath(name), result.files[name])
 
-    def _run_again(self, claim: Claim, reason: str) -> None:
-        """Put the trial of a lost slot back, or record that every slot was lost with it."""
-        trial = claim.trial
-        self._losses[trial.trial_id] = self._losses.get(trial.trial_id, 0) + 1
-        if self._losses[trial.trial_id] < MOST_LOSSES:
-            claim.lock.release()
-            self._pending[self.kind_of(trial.spec)].appendleft(trial)
-            return
+    def _given_up(self, without_record: Sequence[Claim], reason: str) -> dict[str, TrialRecord]:
+        """Count losses of trials, and return records of those with which every slot was lost; the others run again."""
         message = f"Its slot was lost, or sent no record, {MOST_LOSSES} times. {reason}".rstrip()
-        record = self.trials.store_outcome(trial, Outcome(verdict=Verdict(status=Status.KILLED, message=message)))
-        claim.lock.release()
-        self.trials.report(trial, record)
-        self._count_failures(record)
-
-    def _count_failures(self, record: TrialRecord) -> None:
-        left = sum(self._waiting().values()) + sum(map(len, self._running.values()))
-        self.trials.count_failures(record, left=left)
-
-    def _repeated(self) -> list[str]:
-        if not (times := sum(self._losses.values())):
-            return []
-        once = "once a trial was" if times == 1 else f"{times} times a trial was"
-        return [f"A slot or its machine was lost: {once} left without a record, and started again elsewhere."]
-
-
-def _trials(waiting: Mapping[SlotKind, int]) -> str:
-    count = sum(waiting.values())
-    return "1 trial was" if count == 1 else f"{count} trials were"
+        found = {}
+        for trial in (claim.trial for claim in without_record):
+            self._losses[trial.trial_id] = self._losses.get(trial.trial_id, 0) + 1
+            if self._losses[trial.trial_id] >= MOST_LOSSES:
+                outcome = Outcome(verdict=Verdict(status=Status.KILLED, message=message))
+                found[trial.trial_id] = self.trials.store_outcome(trial, outcome)
+        return found

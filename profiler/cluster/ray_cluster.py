@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from profiler.cluster.remote import RemoteResult, RemoteTask
 from profiler.cluster.slot import Slot
-from profiler.cluster.slots import Ended, Node, SlotKind
+from profiler.cluster.slots import EndedTask, Node, SlotKind
 from profiler.cluster.trial_python import TrialPython
 from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
@@ -305,7 +305,7 @@ class RaySlots:
         actor = self._idle.pop(slot)
         self._busy[actor.handle.run.remote(task)] = (slot, actor)
 
-    def wait(self, *, most_s: float) -> Sequence[Ended]:
+    def wait(self, *, most_s: float) -> Sequence[EndedTask]:
         """Return the tasks that have ended, after `most_s` at most; also wait if no task runs."""
         waited = [*self._busy, *self._starting]
         if not waited:
@@ -395,15 +395,15 @@ class RaySlots:
 
     # ---- ending ------------------------------------------------------------------------------------------------------
 
-    def _ended(self, reference: object) -> Ended:
+    def _ended(self, reference: object) -> EndedTask:
         slot, actor = self._busy.pop(reference)
         try:
             result: RemoteResult = ray.get(reference)
         except RayError as error:
             _end(actor)
-            return Ended(slot=slot, result=None, reason=_reason(error))
+            return EndedTask(slot=slot, result=None, reason=_reason(error))
         self._idle[slot] = actor
-        return Ended(slot=slot, result=result)
+        return EndedTask(slot=slot, result=result)
 
 
 def _wait(references: Sequence[object], *, count: int, most_s: float) -> tuple[Sequence[object], Sequence[object]]:

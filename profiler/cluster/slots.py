@@ -46,7 +46,7 @@ KindOf = Callable[[TrialSpec], SlotKind]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class EndedTask:
     """The end of a task."""
 
     slot: Hashable
@@ -56,7 +56,7 @@ class Ended:
     """Why the slot was lost, as the engine says it."""
 
 
-class Slots(Protocol):
+class RemoteSlots(Protocol):
     """Long-lived places that run one task each. Lost ones are replaced, or done without."""
 
     def free(self, waiting: Mapping[SlotKind, int]) -> Mapping[Hashable, SlotKind]:
@@ -72,7 +72,7 @@ class Slots(Protocol):
     def run(self, slot: Hashable, task: RemoteTask) -> None:
         """Start a task on a free slot."""
 
-    def wait(self, *, most_s: float) -> Sequence[Ended]:
+    def wait(self, *, most_s: float) -> Sequence[EndedTask]:
         """Return the tasks that have ended, after `most_s` at most; also wait if no task runs."""
 
     def retire(self, slot: Hashable, reason: str) -> None:
@@ -102,7 +102,7 @@ class Cluster(Protocol):
             UsageError: A machine cannot run this program.
         """
 
-    def slots(self, *, jobs: int | None, versions: Versions, python: TrialPython | None = None) -> Slots:
+    def slots(self, *, jobs: int | None, versions: Versions, python: TrialPython | None = None) -> RemoteSlots:
         """Return the slots; none has been started.
 
         Args:

@@ -13,10 +13,10 @@ from profiler.execution.gpus import GpuPool, GpuUnusableError
 from profiler.execution.heartbeat import beat
 from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import Place, SweepObserver, WorkerJob, WorkerProgram
+from profiler.execution.local_slots import UnfitWorkersError
 from profiler.execution.open_trials import NotTaken, OpenTrials, TooManyFailuresError
 from profiler.execution.pruning import Pruning
 from profiler.execution.runner import run_trials
-from profiler.execution.running import UnfitWorkersError
 
 __all__ = [
     "Claim",

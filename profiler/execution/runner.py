@@ -9,8 +9,8 @@ from profiler.domain.trial import Backend, PlannedTrial
 from profiler.execution.gpus import GpuPool
 from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
+from profiler.execution.local_slots import LocalSlots
 from profiler.execution.open_trials import OpenTrials
-from profiler.execution.pending import Pending
 from profiler.execution.pruning import Pruning
 from profiler.execution.running import RunningSweep
 from profiler.execution.warm import WarmProcess
@@ -57,15 +57,11 @@ def run_trials(
     for interpreter, trials in _by_interpreter(plan, program.interpreter_of):
         jobs = min(jobs_for(trials, options.jobs, gpus=len(gpus) if gpus is not None else 0), len(trials))
         warm = WarmProcess(program, jobs=jobs, warm_up_s=options.warm_up_s, interpreter=interpreter)
-        sweep = RunningSweep(
-            pending=Pending(trials),
-            trials=OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning),
-            gpus=gpus,
-            warm=warm,
-        )
+        open_trials = OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning)
+        slots = LocalSlots(trials=open_trials, gpus=gpus, warm=warm)
         warm.start()
-        with sweep:
-            sweep.run()
+        RunningSweep(slots=slots, trials=open_trials).run(trials)
+        slots.check_placed()
         notes.extend(warm.problems)
     return (*(gpus.retired if gpus is not None else ()), *notes)
 

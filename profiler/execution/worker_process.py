@@ -163,10 +163,8 @@ class WorkerProcess:
             self._advance(time.monotonic())
 
     def clean_up(self) -> None:
-        """Release locks and descriptors after its end. The caller ends its group and frees its GPU."""
+        """Release descriptors after its end. The caller ends its group, frees its GPU and releases its claims."""
         self.heartbeat.path.unlink(missing_ok=True)
-        for claim in self.claims:
-            claim.lock.release()
         self._process.close()
 
     def _signal_group(self, number: signal.Signals) -> None:

@@ -21,6 +21,7 @@ from profiler.domain.labels import names_of
 from profiler.domain.outcome import Estimate
 from profiler.domain.sweep_state import Machines, OtherMachines
 from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.execution import OpenTrials
 from profiler.execution.decision import stored_answers
 from profiler.execution.other_python import environment_folder
 from profiler.execution.pruning import NeedsAtMost, Pruning
@@ -157,12 +158,6 @@ def _run_unanswered(
     pruning = _pruning(sweep, store, in_order) if options.prune else None
     if pruning is not None:
         pending = order_for_pruning(pending, partial(memory_rank, architecture_of=architecture_of))
-    if sweep.array is not None:
-        run = partial(parts.run_array, array=sweep.array)
-    elif sweep.cluster is None:
-        run = partial(parts.run_trials, gpu_uuids=sweep.gpu_uuids, interpreter_of=sweep.interpreter_of)
-    else:
-        run = partial(parts.run_placed, cluster=sweep.cluster, kind_of=sweep.kind_of)
     tally = SweepTally(
         pending,
         price_of=sweep.prices.of,
@@ -171,7 +166,8 @@ def _run_unanswered(
         at=Machines(gpus=len(sweep.gpu_uuids) or None),
     )
     with WhileReadable(parts.watch(tally)) as observer:
-        notes = run(pending, options=options, store=store, versions=sweep.versions, observer=observer, pruning=pruning)
+        trials = OpenTrials(options=options, store=store, versions=sweep.versions, observer=observer, pruning=pruning)
+        notes = parts.run(sweep.runner, pending, trials)
     for sentence in notes:
         print_error(sentence)
 

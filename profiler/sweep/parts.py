@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,18 +12,20 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.address import Address
 from profiler.domain.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.execution import OpenTrials
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.report.estimates import Estimates, estimates_of
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.records.versions import installed_versions
+from profiler.sweep.runners import Runner
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from profiler.cluster.array import SlotArray
     from profiler.cluster.slot_job import SlotJob
-    from profiler.cluster.slots import Cluster, KindOf
-    from profiler.execution import InterpreterOf, Pruning, SweepObserver
+    from profiler.cluster.slots import Cluster
+    from profiler.execution import SweepObserver
     from profiler.execution.other_python import Workers
     from profiler.storage.stores.trial_store import TrialStore
     from profiler.storage.sweep_tables.carried import CurrentId
@@ -46,70 +48,12 @@ class HasResults(Protocol):
         """How trials are run."""
 
 
-class RunTrials(Protocol):
-    """Runs the trials of a plan: `profiler.execution.run_trials`."""
-
-    def __call__(
-        self,
-        plan: Sequence[PlannedTrial],
-        *,
-        options: RunOptions,
-        store: "TrialStore",
-        versions: Versions,
-        observer: "SweepObserver",
-        gpu_uuids: Sequence[str],
-        pruning: "Pruning | None",
-        interpreter_of: "InterpreterOf",
-    ) -> Sequence[str]:
-        """Leave a record of each trial of `plan` in `store`; return sentences about GPUs and restarts."""
-
-
-class RunPlaced(Protocol):
-    """Runs the trials of a plan on a cluster: `profiler.cluster.placing`."""
-
-    def __call__(
-        self,
-        plan: Sequence[PlannedTrial],
-        *,
-        cluster: "Cluster",
-        kind_of: "KindOf",
-        options: RunOptions,
-        store: "TrialStore",
-        versions: Versions,
-        observer: "SweepObserver",
-        pruning: "Pruning | None",
-    ) -> Sequence[str]:
-        """Leave a record of each trial of `plan` in `store`; return sentences about lost and retired slots."""
-
-
 EstimatesOf = Callable[[Mapping[str, TrialSpec]], Mapping[str, Estimate]]
 """Returns the estimates of some trials, by their ids."""
 
 
-class OpenArray(Protocol):
-    """Returns the slots of a sweep on Slurm: `profiler.cluster.slurm.open_array`."""
-
-    def __call__(
-        self, base: Path, job_in: "Callable[[Path], SlotJob]", options: RunOptions, key: Sequence[str], /
-    ) -> "SlotArray":
-        """Return the slots of an earlier start with an equal `key`, or else an array without slots."""
-
-
-class RunArray(Protocol):
-    """Runs the trials of a plan on slots that find their work: `profiler.cluster.array`."""
-
-    def __call__(
-        self,
-        plan: Sequence[PlannedTrial],
-        *,
-        array: "SlotArray",
-        options: RunOptions,
-        store: "TrialStore",
-        versions: Versions,
-        observer: "SweepObserver",
-        pruning: "Pruning | None",
-    ) -> Sequence[str]:
-        """Wait until slots have left a record of each trial; return sentences about lost slots."""
+OpenArray = Callable[[Path, "Callable[[Path], SlotJob]", RunOptions, Sequence[str]], "SlotArray"]
+"""Returns the slots of an earlier start with an equal key, or else an array without slots: `slurm.open_array`."""
 
 
 class WriteTables(Protocol):
@@ -146,31 +90,8 @@ def _open_store(sweep: HasResults) -> "TrialStore":
     return RecordStore(sweep.folder, notify=print_error)
 
 
-def _run_trials(
-    plan: Sequence[PlannedTrial],
-    *,
-    options: RunOptions,
-    store: "TrialStore",
-    versions: Versions,
-    observer: "SweepObserver",
-    gpu_uuids: Sequence[str],
-    pruning: "Pruning | None",
-    interpreter_of: "InterpreterOf",
-) -> Sequence[str]:
-    from profiler.execution import GpuPool, run_trials
-    from profiler.execution.job import TRIAL_WORKER
-    from profiler.measurement.driver.pynvml_driver import PynvmlDriver
-
-    return run_trials(
-        plan,
-        options=options,
-        store=store,
-        versions=versions,
-        observer=observer,
-        gpus=GpuPool(gpu_uuids, nvml=PynvmlDriver()) if gpu_uuids else None,
-        pruning=pruning,
-        program=replace(TRIAL_WORKER, interpreter_of=interpreter_of),
-    )
+def _run(runner: Runner, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Sequence[str]:
+    return runner.run(plan, trials)
 
 
 def _reach(options: RunOptions) -> "Cluster | None":
@@ -179,51 +100,12 @@ def _reach(options: RunOptions) -> "Cluster | None":
     return reach(options)
 
 
-def _run_placed(
-    plan: Sequence[PlannedTrial],
-    *,
-    cluster: "Cluster",
-    kind_of: "KindOf",
-    options: RunOptions,
-    store: "TrialStore",
-    versions: Versions,
-    observer: "SweepObserver",
-    pruning: "Pruning | None",
-) -> Sequence[str]:
-    from profiler.cluster.placing import PlacedSweep
-    from profiler.cluster.trial_python import by_card, trial_python
-    from profiler.execution import OpenTrials
-
-    python = trial_python(options, {trial.spec.backend for trial in plan})
-    return PlacedSweep(
-        plan=by_card(plan) if python is not None and python.is_emulated else plan,
-        kind_of=kind_of,
-        slots=cluster.slots(jobs=options.jobs, versions=versions, python=python),
-        trials=OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning),
-    ).run()
-
-
 def _open_array(
     base: Path, job_in: "Callable[[Path], SlotJob]", options: RunOptions, key: Sequence[str]
 ) -> "SlotArray":
     from profiler.cluster.slurm import open_array
 
     return open_array(base, job_in, options, key)
-
-
-def _run_array(
-    plan: Sequence[PlannedTrial],
-    *,
-    array: "SlotArray",
-    options: RunOptions,
-    store: "TrialStore",
-    versions: Versions,  # noqa: ARG001, each slot has those of its node, which are the same
-    observer: "SweepObserver",
-    pruning: "Pruning | None",  # noqa: ARG001, each slot prunes
-) -> Sequence[str]:
-    array.start_for(len(plan), jobs=options.jobs)
-    array.run(plan, store=store, options=options, observer=observer)
-    return array.notes
 
 
 def _simulated_workers(options: RunOptions) -> "Workers":
@@ -288,12 +170,11 @@ class SweepParts:
     open_store: Callable[[HasResults], "TrialStore"] = _open_store
     watch: Callable[[SweepTally], AbstractContextManager["SweepObserver"]] = _watch
     """Takes the count of the trials that will run; returns an observer that is shown while the block runs."""
-    run_trials: RunTrials = _run_trials
+    run: Callable[[Runner, Sequence[PlannedTrial], OpenTrials], Sequence[str]] = _run
+    """Runs the trials of a plan; returns sentences about what was lost, retired or restarted."""
     reach: Callable[[RunOptions], "Cluster | None"] = _reach
     """Returns the cluster of the engine; None if the engine is this machine."""
-    run_placed: RunPlaced = _run_placed
     open_array: OpenArray = _open_array
-    run_array: RunArray = _run_array
     slot: str = "profiler.sweep.slot:run"
     """The function that a slot of Slurm runs. By name, because it is above this file."""
     write_tables: WriteTables = _write_tables

@@ -1,7 +1,7 @@
 """Everything that is checked before the first trial starts."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import TypeVar
@@ -25,6 +25,7 @@ from profiler.domain.outcome import Versions
 from profiler.domain.trial import Backend, TrialSpec, Weights
 from profiler.emulation.building.cache import cache_folder
 from profiler.execution.interpreter import InterpreterOf
+from profiler.execution.job import TRIAL_WORKER
 from profiler.storage.files.foreign_files import expanded, reason
 from profiler.storage.foreign.fingerprint import content_of
 from profiler.storage.foreign.model_config import check_weights
@@ -43,6 +44,7 @@ from profiler.sweep.engine import Machines, for_engine, machines_of, slots_of
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.plan import FilesOf, HardwareOf
 from profiler.sweep.prices import GpuPrices, gpu_prices
+from profiler.sweep.runners import ArrayRunner, ClusterRunner, LocalRunner, Runner
 
 Result = TypeVar("Result")
 
@@ -81,6 +83,15 @@ class Sweep:
     """Lines to print first: which backend `auto` became and why, and which GPUs are left out."""
     knows_ids: bool = True
     """False in a dry run without the environment or the card that are a part of the ids of trials."""
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the trials on the engine."""
+        if self.array is not None:
+            return ArrayRunner(array=self.array)
+        if self.cluster is not None:
+            return ClusterRunner(cluster=self.cluster, kind_of=self.kind_of)
+        return LocalRunner(gpu_uuids=self.gpu_uuids, program=replace(TRIAL_WORKER, interpreter_of=self.interpreter_of))
 
     @property
     def place(self) -> str:

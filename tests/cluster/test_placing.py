@@ -1,7 +1,8 @@
 """A sweep on the slots of an engine, with slots that are lost, fail and send nothing; without any engine."""
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import builders
@@ -10,9 +11,9 @@ from witness import BY_LABEL, VERSIONS, Witness
 
 from profiler.analysis.sweep_tally import SweepTally
 from profiler.cluster import placing
-from profiler.cluster.placing import MOST_LOSSES, NoSlotError, PlacedSweep
+from profiler.cluster.placing import MOST_LOSSES, NoSlotError, PlacedSlots, run_placed
 from profiler.cluster.remote import RemoteResult, RemoteTask, run_remote
-from profiler.cluster.slots import Ended, SlotKind
+from profiler.cluster.slots import EndedTask, SlotKind
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.outcome import Status
 from profiler.domain.sweep_state import Machines
@@ -52,11 +53,13 @@ class FakeSlots:
         self.placed.append((trial.spec, kind))
         how = self.ends(trial, self.ran.count(trial.trial_id))
         if how == "lost":
-            return Ended(slot=slot, result=None)
+            return EndedTask(slot=slot, result=None)
         if how == "nothing":
-            return Ended(slot=slot, result=RemoteResult())
+            return EndedTask(slot=slot, result=RemoteResult())
         if how in ("unfit", "unusable"):
-            return Ended(slot=slot, result=RemoteResult(problem=f"The slot is {how}.", is_everywhere=how == "unfit"))
+            return EndedTask(
+                slot=slot, result=RemoteResult(problem=f"The slot is {how}.", is_everywhere=how == "unfit")
+            )
         folder = self.tmp_path / "remote"
         for each in task.trials:
             record = BY_ID[each.trial_id]
@@ -67,7 +70,7 @@ class FakeSlots:
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.json")}
         for path in folder.rglob("*.json"):
             path.unlink()
-        return Ended(slot=slot, result=RemoteResult(files=files, folder=str(folder)))
+        return EndedTask(slot=slot, result=RemoteResult(files=files, folder=str(folder)))
 
     def retire(self, slot, reason):
         del self.idle[slot]
@@ -80,17 +83,26 @@ class FakeSlots:
         self.closed = True
 
 
+@dataclass
+class Sweep:
+    """A plan, and what it runs on."""
+
+    plan: list
+    slots: FakeSlots
+    trials: OpenTrials
+    kind_of: Callable = lambda _: CORE
+
+    def run(self):
+        return run_placed(self.plan, kind_of=self.kind_of, slots=self.slots, trials=self.trials)
+
+
 @pytest.fixture
 def place(tmp_path):
     def prepare(plan=PLAN, kind_of=lambda _: CORE, pruning=None, **slots):
         store, seen = RecordStore(tmp_path / "grid"), Witness()
         fake = FakeSlots(tmp_path, **slots)
-        sweep = PlacedSweep(
-            plan=plan,
-            kind_of=kind_of,
-            slots=fake,
-            trials=OpenTrials(options=RunOptions(), store=store, versions=VERSIONS, observer=seen, pruning=pruning),
-        )
+        trials = OpenTrials(options=RunOptions(), store=store, versions=VERSIONS, observer=seen, pruning=pruning)
+        sweep = Sweep(plan=plan, kind_of=kind_of, slots=fake, trials=trials)
         return sweep, fake, store
 
     return prepare
@@ -261,13 +273,8 @@ class Strangers(FakeSlots):
 def test_a_slot_writes_only_files_of_its_trials(tmp_path):
     """Otherwise whoever answers for a slot would write any file of this machine."""
     store = RecordStore(tmp_path / "results" / "grid")
-    sweep = PlacedSweep(
-        plan=PLAN,
-        kind_of=lambda _: CORE,
-        slots=Strangers(tmp_path),
-        trials=OpenTrials(options=RunOptions(), store=store, versions=VERSIONS, observer=Witness()),
-    )
-    sweep.run()
+    trials = OpenTrials(options=RunOptions(), store=store, versions=VERSIONS, observer=Witness())
+    Sweep(plan=PLAN, slots=Strangers(tmp_path), trials=trials).run()
     written = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
     assert written == sorted(f"results/grid/records/{trial.trial_id}.json" for trial in PLAN)
 
@@ -277,15 +284,10 @@ def test_samples_of_a_slot_are_there_before_their_record(tmp_path, monkeypatch):
     trial, written = PLAN[0], []
     monkeypatch.setattr(placing, "write_atomically", lambda path, _: written.append(path.parent.name))
     names = [f"{kind}/{trial.trial_id}{suffix}" for kind, suffix in KINDS]
-    sweep = PlacedSweep(
-        plan=[trial],
-        kind_of=lambda _: CORE,
-        slots=FakeSlots(tmp_path),
-        trials=OpenTrials(
-            options=RunOptions(), store=RecordStore(tmp_path / "grid"), versions=VERSIONS, observer=Witness()
-        ),
-    )
+    store = RecordStore(tmp_path / "grid")
+    trials = OpenTrials(options=RunOptions(), store=store, versions=VERSIONS, observer=Witness())
+    slots = PlacedSlots(slots=FakeSlots(tmp_path), kind=lambda _: CORE, trials=trials)
     group = [claim_of(trial, None, tmp_path / "none")]
-    sweep._write_files(group, RemoteResult(files=dict.fromkeys(names, b"")))
+    slots._write_files(group, RemoteResult(files=dict.fromkeys(names, b"")))
     assert sorted(written[:2]) == ["samples", "snapshots"]
     assert written[2:] == ["records"]

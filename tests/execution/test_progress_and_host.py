@@ -7,7 +7,7 @@ import pytest
 from witness import is_gone, planned
 
 from profiler.domain.outcome import Status
-from profiler.execution import running, worker_record
+from profiler.execution import local_slots, worker_record
 from profiler.execution import worker_process as worker_process_module
 from profiler.execution.host_memory import oom_kills
 from profiler.execution.verdict import judge
@@ -43,7 +43,7 @@ def test_a_time_out_is_not_a_stall(run, monkeypatch):
 
 
 def test_a_killed_worker_is_the_host_out_of_memory_if_the_kernel_counted_a_kill(run, monkeypatch):
-    monkeypatch.setattr(running, "oom_kills", lambda: 3)
+    monkeypatch.setattr(local_slots, "oom_kills", lambda: 3)
     monkeypatch.setattr(worker_record, "oom_kills", lambda: 4)
     record = run([planned("a", "killed")]).records["a"]
     assert record.outcome.status is Status.HOST_OOM
@@ -51,7 +51,7 @@ def test_a_killed_worker_is_the_host_out_of_memory_if_the_kernel_counted_a_kill(
 
 
 def test_a_killed_worker_without_such_a_count_is_killed(run, monkeypatch):
-    monkeypatch.setattr(running, "oom_kills", lambda: 3)
+    monkeypatch.setattr(local_slots, "oom_kills", lambda: 3)
     monkeypatch.setattr(worker_record, "oom_kills", lambda: 3)
     assert run([planned("a", "killed")]).records["a"].outcome.status is Status.KILLED
 

@@ -9,7 +9,7 @@ from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES
 from profiler.domain.outcome import Status
 from profiler.execution import TooManyFailuresError
 from profiler.execution import worker_process as worker_process_module
-from profiler.execution.running import UnfitWorkersError
+from profiler.execution.local_slots import UnfitWorkersError
 
 
 def _notes(folder: Path, word: str) -> list[str]:

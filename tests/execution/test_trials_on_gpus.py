@@ -14,7 +14,7 @@ from witness import Patient, Witness, is_gone, on_cuda, planned
 from profiler.domain.errors import EXIT_GPU_UNUSABLE
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB
-from profiler.execution import GpuPool, GpuUnusableError, Pruning, running
+from profiler.execution import GpuPool, GpuUnusableError, Pruning, local_slots
 from profiler.execution import worker_process as worker_process_module
 
 
@@ -96,7 +96,7 @@ input()
 
 
 def test_a_second_sweep_waits_for_the_gpu_until_its_holder_is_killed(run, gpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "POLL_S", 0.05)
+    monkeypatch.setattr(local_slots, "POLL_S", 0.05)
     program = _HOLDER.format(path=sys.path, locks=str(tmp_path / "locks"))
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -125,7 +125,7 @@ def test_a_second_sweep_waits_for_the_gpu_until_its_holder_is_killed(run, gpus, 
 
 
 def test_a_sweep_whose_only_gpu_is_full_ends_with_33_and_the_reason(run, gpus, nvml, store, monkeypatch):
-    monkeypatch.setattr(running, "POLL_S", 0.05)
+    monkeypatch.setattr(local_slots, "POLL_S", 0.05)
     nvml.used_bytes = 70 * GIB
     witness = Witness()
     with pytest.raises(GpuUnusableError, match=r"2 trials were not run.*other programs hold 70\.00 GiB") as raised:

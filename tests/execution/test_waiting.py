@@ -6,7 +6,7 @@ from witness import Witness, on_cuda, planned
 
 from profiler.domain.outcome import Status
 from profiler.domain.units import GIB
-from profiler.execution import GpuPool, running
+from profiler.execution import GpuPool, local_slots
 from profiler.storage.files.lock import take_lock
 
 
@@ -24,7 +24,7 @@ class Releasing(Witness):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(running, "POLL_S", 0.05)
+    monkeypatch.setattr(local_slots, "POLL_S", 0.05)
 
 
 def test_a_trial_of_another_sweep_is_waited_for_with_a_word(run, store):

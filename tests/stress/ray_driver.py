@@ -3,6 +3,8 @@
 import os
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import cheap_worker
@@ -10,12 +12,13 @@ from found import is_answer
 
 import profiler.rendering.figures.catalogue
 from profiler.cluster import engines
-from profiler.cluster.placing import PlacedSweep
 from profiler.cluster.slots import Cluster
 from profiler.config.options.run_options import RunOptions
+from profiler.domain.trial import PlannedTrial
 from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
+from profiler.sweep.runners import ClusterRunner
 
 NOTES = "notes.txt"
 RECORDS = "lora_vs_full/records"
@@ -37,13 +40,10 @@ def job(job: WorkerJob) -> None:
         file.write(f"{word} {job.trial.trial_id} {started_s} {time.time()} {gpu}\n")
 
 
-def run_placed(plan: object, *, cluster: object, options: object, versions: object, **how: object) -> object:
+def run(runner: ClusterRunner, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Sequence[str]:
     """Run a plan with the worker of this module."""
     program = WorkerProgram(target="ray_driver:job", preload=("ray_driver",))
-    slots = cluster.slots(jobs=options.jobs, versions=versions)
-    kind_of = how.pop("kind_of")
-    trials = OpenTrials(options=options, versions=versions, **how)
-    return PlacedSweep(plan=plan, kind_of=kind_of, slots=slots, trials=trials, program=program).run()
+    return replace(runner, program=program).run(plan, trials)
 
 
 def reach(options: RunOptions) -> Cluster | None:
@@ -59,4 +59,4 @@ def reach(options: RunOptions) -> Cluster | None:
 
 if __name__ == "__main__":
     profiler.rendering.figures.catalogue.drawings = lambda *_, **__: ()  # figures take seconds
-    sys.exit(main(sys.argv[1:], parts=SweepParts(run_placed=run_placed, reach=reach)))
+    sys.exit(main(sys.argv[1:], parts=SweepParts(run=run, reach=reach)))

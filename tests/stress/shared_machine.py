@@ -7,6 +7,7 @@ result of the trial was in the store before.
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import cheap_worker
@@ -16,11 +17,13 @@ import profiler.rendering.figures.catalogue
 import profiler.sweep.slot
 from profiler.cluster.slot_job import SlotJob
 from profiler.domain.address import address_of
-from profiler.execution import WorkerJob, WorkerProgram, run_trials
+from profiler.domain.trial import PlannedTrial
+from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
 from profiler.storage.stores import leases
 from profiler.storage.stores.shared_store import _objects
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
+from profiler.sweep.runners import LocalRunner, Runner
 
 NOTES = "GRPO_VRAM_PROFILER_STRESS_NOTES"
 STORE = "GRPO_VRAM_PROFILER_STRESS_STORE"
@@ -39,16 +42,17 @@ def job(job: WorkerJob) -> None:
         file.write(f"{word} {job.trial.trial_id} {started_s} {time.time()} {os.getpid()}\n")
 
 
-def _run(plan: object, **how: object) -> object:
-    how.pop("gpu_uuids")
-    how.pop("interpreter_of")
-    return run_trials(plan, **how, program=WorkerProgram(target="shared_machine:job", preload=("shared_machine",)))
+def _run(runner: Runner, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Sequence[str]:
+    if isinstance(runner, LocalRunner):
+        program = WorkerProgram(target="shared_machine:job", preload=("shared_machine",))
+        runner = LocalRunner(program=program)
+    return runner.run(plan, trials)
 
 
 def slot(job: SlotJob) -> None:
     """Run a slot of engine=slurm, as if it were on a machine of its own."""
     leases.host_place = lambda: os.environ.get("SLURM_JOB_ID", str(os.getpid()))
-    profiler.sweep.slot.run(job, SweepParts(run_trials=_run))
+    profiler.sweep.slot.run(job, SweepParts(run=_run))
 
 
 if __name__ == "__main__":
@@ -56,5 +60,5 @@ if __name__ == "__main__":
     os.environ |= {NOTES: notes, STORE: f"{address}/lora_vs_full"}
     leases.host_place = lambda: name  # as if it were a machine of its own
     profiler.rendering.figures.catalogue.drawings = lambda *_, **__: ()  # figures take seconds
-    parts = SweepParts(run_trials=_run, slot="shared_machine:slot")
+    parts = SweepParts(run=_run, slot="shared_machine:slot")
     sys.exit(main(["+grid=lora_vs_full", f"results_dir={address}", *words], parts=parts))

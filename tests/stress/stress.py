@@ -29,11 +29,12 @@ from found import is_answer
 
 import profiler.rendering.figures.catalogue
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES
-from profiler.execution import WorkerProgram, run_trials
+from profiler.execution import WorkerProgram
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
+from profiler.sweep.runners import LocalRunner
 
 GRID = "lora_vs_full"
 SWEEPS = 2
@@ -85,12 +86,8 @@ class Kind:
 def _cheap_parts() -> SweepParts:
     profiler.rendering.figures.catalogue.drawings = lambda *_, **__: ()  # figures take seconds
 
-    def run(plan: object, **how: object) -> object:
-        how.pop("gpu_uuids")
-        how.pop("interpreter_of")
-        return run_trials(plan, **how, program=WorkerProgram(target="cheap_worker:job", preload=("cheap_worker",)))
-
-    return SweepParts(run_trials=run)
+    runner = LocalRunner(program=WorkerProgram(target="cheap_worker:job", preload=("cheap_worker",)))
+    return SweepParts(run=lambda _, plan, trials: runner.run(plan, trials))
 
 
 _KEYS = ("tuning=full", "optim=adamw_torch", "gradient_checkpointing=false", "backend=simulated")

@@ -12,6 +12,7 @@ from profiler.domain.sweep_state import OtherMachines
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.sweep_tables.tables import Written
 from profiler.sweep.parts import SweepParts
+from profiler.sweep.runners import ClusterRunner, LocalRunner
 
 VERSIONS = Versions(torch="2.13.0", trl="1.16.0", transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1")
 
@@ -70,6 +71,22 @@ class FakeStore:
         self.records[record.trial_id] = record
 
 
+def as_parts(run_trials):
+    """Return a function that runs a plan, given what it needs by name, as a part of a sweep."""
+
+    def run(runner, plan, trials):
+        how = {name: getattr(trials, name) for name in ("options", "store", "versions", "observer", "pruning")}
+        if isinstance(runner, LocalRunner):
+            how |= {"gpu_uuids": runner.gpu_uuids, "interpreter_of": runner.program.interpreter_of}
+        elif isinstance(runner, ClusterRunner):
+            how |= {"cluster": runner.cluster, "kind_of": runner.kind_of}
+        else:
+            how |= {"array": runner.array}
+        return run_trials(plan, **how)
+
+    return run
+
+
 @dataclass
 class FakeWorld:
     """Remembers what the sweep did."""
@@ -92,7 +109,7 @@ class FakeWorld:
             estimates=lambda specs, known: [self.estimate(spec, known[spec.model]) for spec in specs],
             open_store=lambda sweep: self.store,
             watch=lambda tally: nullcontext(),
-            run_trials=self.run_trials,
+            run=as_parts(lambda plan, **how: self.run_trials(plan, **how)),
             write_tables=self.write_tables,
             render_folder=lambda folder, **how: self.sampled.append((folder, how)),
         )

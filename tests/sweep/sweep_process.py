@@ -11,11 +11,12 @@ from pathlib import Path
 
 import builders
 
-from profiler.execution import WorkerJob, WorkerProgram, run_trials
+from profiler.execution import WorkerJob, WorkerProgram
 from profiler.storage.records.versions import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
+from profiler.sweep.runners import LocalRunner
 
 
 def job(job: WorkerJob) -> None:
@@ -29,10 +30,10 @@ def job(job: WorkerJob) -> None:
     RecordStore(folder).write(replace(record, trial_id=job.trial.trial_id))
 
 
-def _run_trials(plan, **how):
-    how.pop("gpu_uuids")
-    program = WorkerProgram(target="sweep_process:job", interpreter_of=how.pop("interpreter_of"))
-    found = run_trials(plan, **how, program=program)
+def _run(runner, plan, trials):
+    interpreter_of = runner.program.interpreter_of
+    program = WorkerProgram(target="sweep_process:job", interpreter_of=interpreter_of)
+    found = LocalRunner(program=program).run(plan, trials)
     if "break=run" in sys.argv:
         raise LookupError("this was unforeseen")
     return found
@@ -46,5 +47,5 @@ def _write_tables(*positional, **how):
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if not word.startswith("break=")]
-    parts = SweepParts(run_trials=_run_trials, write_tables=_write_tables, installed_versions=installed_versions)
+    parts = SweepParts(run=_run, write_tables=_write_tables, installed_versions=installed_versions)
     sys.exit(main(words, parts=parts))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import builders
 import pytest
-from sweep_fakes import VERSIONS
+from sweep_fakes import VERSIONS, as_parts
 
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE, UsageError
@@ -53,7 +53,10 @@ def compare(world, tmp_path, capsys):
 
         own = SweepParts()
         parts = world.parts(
-            simulated_workers=workers, run_trials=run_trials, open_store=own.open_store, write_tables=own.write_tables
+            simulated_workers=workers,
+            run=as_parts(run_trials),
+            open_store=own.open_store,
+            write_tables=own.write_tables,
         )
         code = sweep_main.main([*words, f"results_dir={tmp_path}"], parts=parts)
         captured = capsys.readouterr()

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from sweep_fakes import H100, VERSIONS
+from sweep_fakes import H100, VERSIONS, as_parts
 
 from profiler.cluster.slot_job import SlotJob
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
@@ -54,7 +54,7 @@ def slurm(sweep, world, monkeypatch, tmp_path):
     world.parts = lambda: real(
         reach=lambda options: None,
         open_array=open_array,
-        run_array=run_array,
+        run=as_parts(run_array),
         simulated_workers=lambda options: world.workers,
     )
 

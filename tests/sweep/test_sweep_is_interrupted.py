@@ -103,7 +103,7 @@ def test_an_unforeseen_error_is_one_sentence_with_a_file_and_keeps_the_tables(tm
         f"Unforeseen LookupError: this was unforeseen. The full text is in {file}. Please report it with that file.\n"
     )
     assert "Traceback" in file.read_text()
-    assert "_run_trials" in file.read_text()
+    assert "_run" in file.read_text()
     check_kept(tmp_path)
 
 

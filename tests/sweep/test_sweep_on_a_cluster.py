@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from sweep_fakes import VERSIONS
+from sweep_fakes import VERSIONS, as_parts
 
 from profiler.cluster.slots import Node, SlotKind
 from profiler.domain.errors import EXIT_USAGE, Fault, UsageError
@@ -56,7 +56,7 @@ def on_cluster(sweep, world, cluster):
         return world.run_trials(plan, **how)
 
     def run(*words):
-        parts = world.parts(reach=lambda options: cluster, run_placed=run_placed)
+        parts = world.parts(reach=lambda options: cluster, run=as_parts(run_placed))
         return sweep(*words, "engine=ray", parts=parts)
 
     return run

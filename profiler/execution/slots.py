@@ -1,0 +1,81 @@
+"""What the loop of a sweep needs of an engine: slots, each of which runs one trial at a time."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol, TypeVar
+
+from profiler.domain.errors import ProfilerError
+from profiler.domain.outcome import TrialRecord
+from profiler.domain.sweep_state import Machines
+from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.execution.claim import Claim
+
+Kind = TypeVar("Kind", bound=Hashable)
+"""What a slot has: trials that need the same can use the same slots."""
+
+
+class Start(Enum):
+    """What became of a trial that was about to start."""
+
+    RUNS = auto()
+    WAITS = auto()
+    """It waits for what it needs to run on."""
+    CLAIMED = auto()
+    """Another sweep runs it."""
+    NEEDLESS = auto()
+    """It needs no run, or nothing is left that it could run on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The end of a run."""
+
+    slot: Hashable
+    records: Mapping[str, TrialRecord] = field(default_factory=dict)
+    """By the id of the trial. A trial of the run that has no record here runs again."""
+    is_lost: bool = False
+    """Whether its worker, machine or GPU was lost."""
+    is_suspect: bool = False
+    """Whether the trial may have broken what it ran on. It then runs after all others."""
+    error: ProfilerError | None = None
+    """Why the sweep cannot go on."""
+
+
+class Slots(Protocol[Kind]):
+    """The slots of one engine for one sweep."""
+
+    @property
+    def are_fixed(self) -> bool:
+        """Whether slots neither come nor go, so that the loop may block until another sweep has ended a trial."""
+
+    def kind_of(self, spec: TrialSpec, /) -> Kind:
+        """Return the kind of slot that a trial needs. Trials of one kind start in the order of the plan."""
+
+    def free(self, waiting: Mapping[Kind, int], /) -> Mapping[Kind, Sequence[Hashable]]:
+        """Return the slots that can take a trial now, by kind; start slots for what waits.
+
+        Args:
+            waiting: How many trials wait, by the kind of slot that they need.
+
+        Raises:
+            ProfilerError: The engine can start no slot any more.
+        """
+
+    def may_start(self, trial: PlannedTrial, /) -> bool:
+        """Return whether a trial can start on a free slot, as far as that is known before it is claimed."""
+
+    def start(self, slot: Hashable, claims: Sequence[Claim], /) -> Start:
+        """Start a run of the first trial, which answers the others too, on a free slot."""
+
+    def wait(self) -> Iterable[Ended]:
+        """Wait until a run ends or slots may have changed, and yield the runs that have ended.
+
+        The claims are still held: what a run has left is in the store before they are released.
+        """
+
+    def machines(self) -> Machines | None:
+        """Return the machines of the engine; None if they do not change."""
+
+    def close(self) -> None:
+        """End all runs and slots with their processes."""
