@@ -19,7 +19,7 @@ from profiler.training.sizes import parameter_counts
 LAYERS_RUN = (2, 3)
 """With three layers one is neither the first nor the last; it is what the deeper run has in addition."""
 
-_FEWEST_LAYERS = {Tuning.FULL: 40, Tuning.LORA: 20, Tuning.QLORA: 20}
+_FEWEST_LAYERS = {Tuning.FULL: 32, Tuning.LORA: 20, Tuning.QLORA: 20}
 """From so many layers on two small runs take less time than one of all layers. An adapted layer makes more events."""
 
 _MOST_STEPS = 16
