@@ -147,6 +147,14 @@ class Work:
     micro_batches_run: int | None = field(
         default=None, metadata=column("backward passes that ran", _NOT_REPORTED, unit="micro-batches")
     )
+    layers_run: int | None = field(
+        default=None,
+        metadata=column(
+            "decoder layers of the model that ran; the others are equal and were extrapolated",
+            "not simulated, or all layers ran",
+            unit="layers",
+        ),
+    )
     step_time_s: float | None = field(
         default=None,
         metadata=column("mean time of an optimizer step, rollout included", _NO_TIME + ", or no step"),

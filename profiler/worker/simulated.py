@@ -1,8 +1,8 @@
 """A trial on a simulated GPU, and the outcome of one run on several cards."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
@@ -17,8 +17,13 @@ from profiler.domain.outcome import Breakdown, CardFacts, Outcome, Peaks, Status
 from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
 from profiler.domain.trial import TrialSpec
 from profiler.domain.units import gib_text
+from profiler.simulation.depth.alignment import DepthDiffersError
+from profiler.simulation.depth.continuation import continued
+from profiler.simulation.depth.uniformity import DEPTH
+from profiler.simulation.extrapolation.repeated_steps import MOST_EVENTS_EXTRAPOLATED
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.run import run_training
+from profiler.worker.few_layers import LAYERS_RUN, pays_with, proven_counts, random_states, with_layers
 
 _SNAPSHOT_ENTRIES = 100_000
 """Entries of a snapshot's history: the last optimizer steps, in a file that a browser can open."""
@@ -35,6 +40,8 @@ class SimulatedRun:
     steps_run: int
     chips: frozenset[Chip]
     """Chips of the cards that the run is valid for."""
+    layers_run: int | None = None
+    """Decoder layers of the deepest model that ran; the others are extrapolated. None: all layers ran."""
 
     def answers(self, spec: TrialSpec) -> bool:
         """Return whether the card of `spec` would have run the same kernels."""
@@ -59,18 +66,58 @@ def card_of(spec: OnCard) -> Gpu:
 
 
 def simulate(
-    spec: TrialSpec, model_config: Mapping[str, Any], *, gpus: Iterable[Gpu] = (), to_the_end: bool = False
+    spec: TrialSpec,
+    model_config: Mapping[str, Any],
+    *,
+    gpus: Iterable[Gpu] = (),
+    to_the_end: bool = False,
+    all_layers: bool = False,
 ) -> SimulatedRun:
     """Run the real trainer with the kernels of the specification's card.
 
     The run is valid for cards of `gpus` too, unless they diverge. It ends when its optimizer steps repeat, and the
-    others are extrapolated; with `to_the_end` every step runs.
+    others are extrapolated; with `to_the_end` every step runs. A deep model whose layers are proven equal runs with few
+    of them, and the others are extrapolated; with `all_layers` every layer runs.
 
     Raises:
         UnsupportedTrialError: The simulation does not know an operation, or transformers does not support the
             combination.
     """
     cards = (card_of(spec), *gpus)
+    if not (all_layers or to_the_end) and pays_with(spec, model_config):
+        extrapolated = simulate_few_layers(spec, model_config, cards)
+        if extrapolated is not None:
+            return extrapolated
+    return _run(spec, model_config, cards, to_the_end=to_the_end)
+
+
+def simulate_few_layers(spec: TrialSpec, model_config: Mapping[str, Any], cards: Sequence[Gpu]) -> SimulatedRun | None:
+    """Run the trainer with two small depths, and continue its trace to all layers; None if that is not exact."""
+    counts = proven_counts(spec, model_config)
+    if counts is None:
+        return None
+    runs, states = [], []
+    for layers in LAYERS_RUN:
+        runs.append(_run(spec, with_layers(model_config, layers), cards))
+        states.append(random_states())
+    shallow, deep = runs
+    same = (shallow.steps_run, shallow.micro_batches_run, shallow.chips, states[0])
+    if same != (deep.steps_run, deep.micro_batches_run, deep.chips, states[1]):
+        return None
+    try:
+        trace = continued(shallow.trace, deep.trace, layers_of_deep=LAYERS_RUN[-1], layers=int(model_config[DEPTH]))
+    except DepthDiffersError:
+        return None
+    # A run of all layers would have extrapolated fewer steps.
+    if deep.steps_run < spec.steps and len(trace.events) > MOST_EVENTS_EXTRAPOLATED:
+        return None
+    parameters, trainable = counts
+    return replace(deep, trace=trace, parameters=parameters, trainable_parameters=trainable, layers_run=LAYERS_RUN[-1])
+
+
+def _run(
+    spec: TrialSpec, model_config: Mapping[str, Any], cards: Sequence[Gpu], *, to_the_end: bool = False
+) -> SimulatedRun:
     simulation = Simulation(
         cards[0],
         others=cards[1:],
@@ -186,6 +233,7 @@ def _work(run: SimulatedRun, on_card: CardReplay) -> Work:
         trainable_parameters=run.trainable_parameters,
         steps_run=steps,
         micro_batches_run=micro_batches,
+        layers_run=run.layers_run,
     )
 
 

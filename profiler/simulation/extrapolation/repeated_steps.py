@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from profiler.simulation.extrapolation.step_template import Template, TracePosition, continue_trace, repeated
 from profiler.simulation.tracing.recorder import Recorder
 
-_MOST_EVENTS_EXTRAPOLATED = 5_000_000
+MOST_EVENTS_EXTRAPOLATED = 5_000_000
 """Steps beyond this many events are not extrapolated: an allocator does nothing new after many equal steps."""
 
 
@@ -36,7 +36,7 @@ class RepeatedSteps(TrainerCallback):
             return
         control.should_training_stop = True
         self.steps_extrapolated = left
-        self._extrapolate(template, min(left, max(1, _MOST_EVENTS_EXTRAPOLATED // len(template.cycle.numbers))))
+        self._extrapolate(template, min(left, max(1, MOST_EVENTS_EXTRAPOLATED // len(template.cycle.numbers))))
 
     def _extrapolate(self, template: Template, steps: int) -> None:
         trace = self._recorder.trace

@@ -1,0 +1,168 @@
+"""Continue a trace to more layers by repeating what one more layer added."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from profiler.allocator.traces.trace import Site, Trace
+from profiler.simulation.depth.alignment import Alignment, DepthDiffersError, align
+from profiler.simulation.depth.tokens import BLOCK, LAYER, LENGTH, MODULE, NAME, SIZE, Numbers, Tokens, tokens_of
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Continued:
+    """The events at the real depth."""
+
+    order: Numbers
+    """The event of the deeper of the two traces that each event repeats."""
+    quantities: Numbers
+    """One row per event (`tokens.py`)."""
+    allocates: Numbers
+    """The events that allocate, in the order of their blocks."""
+
+
+def continued(shallow: Trace, deep: Trace, *, layers_of_deep: int, layers: int) -> Trace:
+    """Return the trace with `layers` layers.
+
+    Args:
+        shallow: The trace with one layer less than `deep`.
+        deep: The trace with `layers_of_deep` layers.
+        layers_of_deep: At least 3, so that one layer is neither the first nor the last.
+        layers: The real depth.
+
+    Raises:
+        DepthDiffersError: The traces do not differ by one layer's repetitions, or the continued trace would free
+            another block than it allocated.
+    """
+    few, more = tokens_of((shallow, deep))
+    alignment = align(few, more)
+    turns = layers - layers_of_deep + 1
+    order, turn = _order(alignment, len(more.tokens), turns)
+    at_depth, per_turn = _linear(few, more, alignment, layers - layers_of_deep)
+    quantities = at_depth[order] + turn[:, None] * per_turn[order]
+    tokens = more.tokens[order]
+    result = _Continued(order=order, quantities=quantities, allocates=np.flatnonzero(tokens > 0))
+    _check(tokens, result, layers)
+    return _trace(more, result, _starts(more, alignment, turns - 1))
+
+
+def _order(alignment: Alignment, events: int, turns: int) -> tuple[Numbers, Numbers]:
+    """Return the event of the deeper trace that each event repeats, and the turn of its repetition, from 0."""
+    order, turn = [], []
+    at = 0
+    for insertion in alignment.insertions:
+        end = insertion.start + insertion.length
+        order += [np.arange(at, insertion.start), np.tile(np.arange(insertion.start, end), turns)]
+        turn += [np.zeros(insertion.start - at, dtype=np.int64), np.repeat(np.arange(turns), insertion.length)]
+        at = end
+    order.append(np.arange(at, events))
+    turn.append(np.zeros(events - at, dtype=np.int64))
+    return np.concatenate(order), np.concatenate(turn)
+
+
+def _linear(few: Tokens, more: Tokens, alignment: Alignment, further: int) -> tuple[Numbers, Numbers]:
+    """Return the quantities of the deeper trace's events with `further` more layers, and their change per turn.
+
+    The change per layer comes from the same event at both depths, the change per turn from the event that an inserted
+    one repeats.
+    """
+    repeats = np.arange(len(more.tokens), dtype=np.int64)
+    for insertion in alignment.insertions:
+        repeats[insertion.start : insertion.start + insertion.length] -= insertion.length
+    place = alignment.place[repeats]
+    if (place < 0).any():
+        raise DepthDiffersError("an insertion repeats another one")
+    per_turn = more.quantities - more.quantities[repeats]
+    per_layer = more.quantities[repeats] - few.quantities[place]
+    return more.quantities + further * per_layer, per_turn
+
+
+def _starts(more: Tokens, alignment: Alignment, further: int) -> Sequence[int]:
+    """Return the first event after each mark, with `further` more layers."""
+    inserted_before = np.zeros(len(more.tokens) + 1, dtype=np.int64)
+    for insertion in alignment.insertions:
+        inserted_before[insertion.start + insertion.length] += insertion.length
+    before = np.cumsum(inserted_before)
+    return [start + further * int(before[start]) for start in more.starts]
+
+
+def _check(tokens: Numbers, result: _Continued, layers: int) -> None:
+    """Raise `DepthDiffersError` unless each block is numbered in its order, and freed once, later, as what it is."""
+    blocks, allocates = result.quantities[:, BLOCK], result.allocates
+    if not np.array_equal(blocks[allocates], np.arange(len(allocates))):
+        raise DepthDiffersError("blocks are not numbered in the order of their allocation")
+    if result.quantities[:, [MODULE, NAME]].max() >= layers or result.quantities[:, [MODULE, NAME]].min() < -1:
+        raise DepthDiffersError("a block belongs to a layer that does not exist")
+    frees = np.flatnonzero(tokens < 0)
+    freed = blocks[frees]
+    if not np.isin(freed, blocks[allocates]).all() or len(np.unique(freed)) != len(freed):
+        raise DepthDiffersError("a block is freed that does not exist")
+    made = allocates[freed]
+    alike = np.array_equal(tokens[made], -tokens[frees])
+    if not alike or (made > frees).any() or not np.array_equal(result.quantities[made], result.quantities[frees]):
+        raise DepthDiffersError("a block is freed that is another one")
+
+
+def _trace(more: Tokens, result: _Continued, starts: Sequence[int]) -> Trace:
+    deep = more.trace
+    blocks = result.quantities[result.allocates]
+    origin = (np.abs(np.array(deep.events, dtype=np.int64)) - 1)[result.order[result.allocates]]
+    sites, site_of = _sites(deep, origin, blocks)
+    origins = origin.tolist()
+    signs = np.full(len(result.order), -1, dtype=np.int64)
+    signs[result.allocates] = 1
+    marks = list(zip(starts, more.marks, strict=True))
+    return Trace(
+        sizes_bytes=tuple(blocks[:, SIZE].tolist()),
+        categories=tuple([deep.categories[block] for block in origins]),
+        events=tuple((signs * (result.quantities[:, BLOCK] + 1)).tolist()),
+        phase_starts=tuple((start, phase) for start, phase in marks if phase is not None),
+        sites=sites,
+        site_of=site_of,
+        names=_names(deep, origins, blocks[:, NAME].tolist()),
+        sizes_by_capability=_copied(deep.sizes_by_capability, origins),
+        cache_emptied=tuple(start for start, phase in marks if phase is None),
+        streams=_copied(deep.streams, origins),
+    )
+
+
+def _sites(deep: Trace, origin: Numbers, blocks: Numbers) -> tuple[Sequence[Site], Sequence[int]]:
+    """Return the distinct sites of blocks that repeat those of `origin`, and the index of each block's site."""
+    site_of = np.array(deep.site_of, dtype=np.int64)[origin]
+    rows = np.column_stack([site_of, blocks[:, MODULE] + 1, blocks[:, LENGTH] + 1])
+    width = rows.max(axis=0, initial=0) + 1
+    keys = (rows[:, 0] * width[1] + rows[:, 1]) * width[2] + rows[:, 2]
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    # The same operation in two layers has two sites, each of which continues to other layers.
+    numbers: dict[Site, int] = {}
+    found = [_site(deep.sites[site], layer - 1, length - 1) for site, layer, length in rows[first].tolist()]
+    number_of = np.array([numbers.setdefault(site, len(numbers)) for site in found], dtype=np.int64)
+    return tuple(numbers), tuple(number_of[index].tolist())
+
+
+def _site(site: Site, layer: int, length: int) -> Site:
+    """Return `site` in another layer, and with the length of a list of norms where it has one."""
+    return replace(site, module=_in_layer(site.module, layer), shape=site.shape if length < 0 else (length,))
+
+
+def _names(deep: Trace, origins: Sequence[int], layers: Sequence[int]) -> dict[int, str]:
+    return {
+        block: _in_layer(deep.names[origin], layers[block])
+        for block, origin in enumerate(origins)
+        if origin in deep.names
+    }
+
+
+def _in_layer(path: str, layer: int) -> str:
+    return LAYER.sub(str(layer), path, count=1) if layer >= 0 else path
+
+
+def _copied(values: Mapping[int, _Value], origins: Sequence[int]) -> dict[int, _Value]:
+    """Return the values of the blocks that repeat those with a value."""
+    if not values:
+        return {}
+    return {block: values[origin] for block, origin in enumerate(origins) if origin in values}

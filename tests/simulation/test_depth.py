@@ -1,0 +1,89 @@
+"""Traces of a few equal layers continue to more of them; traces that do not repeat are refused."""
+
+from collections.abc import Callable
+
+import pytest
+
+from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
+from profiler.domain.memory import Category, Phase
+from profiler.simulation.depth.alignment import DepthDiffersError
+from profiler.simulation.depth.continuation import continued
+
+NORMS = "aten.stack"
+
+
+def site(operation: str, layer: int, *shape: int) -> Site:
+    return Site(operation=operation, shape=shape, dtype="float32", module=f"model.layers.{layer}.mlp")
+
+
+def trace_of(layers: int, *, size: Callable[[int], int] = lambda _: 64, norms: str = NORMS, last: int = 0) -> Trace:
+    """Return weights, a forward that keeps a tensor per layer, a backward that frees them, and norms of gradients.
+
+    Args:
+        layers: The depth.
+        size: Bytes that a layer keeps.
+        norms: The operation of the list with a value per layer.
+        last: How many further blocks the last phase frees in the wrong order.
+    """
+    builder = TraceBuilder()
+    builder.enter(Phase.LOAD)
+    for layer in range(layers):
+        block = builder.allocate(128, Category.WEIGHTS, builder.site_index(site("weights", layer, 32)))
+        builder.names[block] = f"model.layers.{layer}.mlp.weight"
+    builder.enter(Phase.FORWARD)
+    kept = []
+    for layer in range(layers):
+        builder.free(builder.allocate(32, Category.WORKSPACE, builder.site_index(site("scratch", layer))))
+        index = builder.site_index(site("aten.mm", layer, 16))
+        kept.append(builder.allocate(size(layer), Category.ACTIVATIONS, index))
+    builder.enter(Phase.BACKWARD)
+    builder.empty_cache()
+    for block in reversed(kept):
+        builder.free(block)
+    builder.enter(Phase.OPTIMIZER)
+    builder.streams[builder.allocate(16, Category.WORKSPACE)] = 1
+    index = builder.site_index(Site(operation=norms, shape=(layers,), dtype="float32", module=""))
+    builder.free(builder.allocate(4 * layers, Category.WORKSPACE, index))
+    again = [builder.allocate(8, Category.WORKSPACE) for _ in range(layers * last)]
+    for block in sorted(again, key=lambda block: (block * 7) % 5):
+        builder.free(block)
+    return builder.finished()
+
+
+def by_value(trace: Trace) -> list[tuple[object, ...]]:
+    sites = (trace.sites[number] for number in trace.site_of)
+    return list(zip(trace.sizes_bytes, trace.categories, sites, strict=True))
+
+
+@pytest.mark.parametrize("layers", [3, 4, 9, 100])
+@pytest.mark.parametrize("deep", [3, 4])
+def test_equal_layers_are_continued(deep: int, layers: int) -> None:
+    if layers < deep:
+        return
+    found = continued(trace_of(deep - 1), trace_of(deep), layers_of_deep=deep, layers=layers)
+    whole = trace_of(layers)
+    assert found.events == whole.events
+    assert by_value(found) == by_value(whole)
+    assert (found.names, found.streams) == (whole.names, whole.streams)
+    assert (found.phase_starts, found.cache_emptied) == (whole.phase_starts, whole.cache_emptied)
+
+
+REFUSED = {
+    "a layer that keeps more": {"size": lambda layer: 64 + 8 * layer},
+    "a size of another operation that grows": {"norms": "aten.cat"},
+    "frees in an order that does not repeat": {"last": 1},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_repeat_is_refused(name: str) -> None:
+    shallow, deep = (trace_of(layers, **REFUSED[name]) for layers in (2, 3))
+    with pytest.raises(DepthDiffersError):
+        continued(shallow, deep, layers_of_deep=3, layers=12)
+
+
+def test_other_phases_are_refused() -> None:
+    builder = TraceBuilder()
+    builder.enter(Phase.LOAD)
+    with pytest.raises(DepthDiffersError, match="phases differ"):
+        continued(builder.finished(), trace_of(3), layers_of_deep=3, layers=12)

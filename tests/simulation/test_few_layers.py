@@ -1,0 +1,220 @@
+"""A trial that runs with few layers and is continued to all of them equals one that runs all, in everything."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from matrix import further
+from peft import LoraConfig
+from simulating import LORA, small_spec
+
+from profiler.allocator import Trace
+from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.optimizers import Optimizer
+from profiler.domain.outcome import Outcome, Status
+from profiler.domain.recipe import Recipe
+from profiler.domain.trial import Attention, DistributedType, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning
+from profiler.simulation.depth.uniformity import config_difference, layer_difference, with_adapters
+from profiler.training.model import build_config, random_model
+from profiler.training.placement import RealDevice
+from profiler.worker import few_layers
+from profiler.worker.few_layers import LAYERS_RUN, proven_counts, with_layers
+from profiler.worker.simulated import (
+    SimulatedRun,
+    outcome_on_card,
+    simulate,
+    simulate_few_layers,
+    snapshot_on_card,
+)
+
+LAYERS = 12
+TINY = dict(BUILTIN_MODELS["tiny"].config) | {"num_hidden_layers": LAYERS}
+QWEN3 = TINY | {"model_type": "qwen3", "head_dim": 16}
+LLAMA = TINY | {"model_type": "llama"}
+MISTRAL = TINY | {"model_type": "mistral", "sliding_window": None}
+LORA_KEYS: dict[str, Any] = {"tuning": Tuning.LORA, **LORA}
+QLORA_KEYS: dict[str, Any] = {"tuning": Tuning.QLORA, **LORA}
+SHORT: dict[str, Any] = {"gradient_accumulation_steps": 2, "steps_per_generation": 2}
+
+
+def spec_of(**keys: Any) -> TrialSpec:
+    return small_spec(**(SHORT | keys))
+
+
+def described(trace: Trace) -> Iterator[tuple[Any, ...]]:
+    """Blocks with their sites by value, as the numbers of sites depend on the order."""
+    for size, category, site in zip(trace.sizes_bytes, trace.categories, trace.site_of, strict=True):
+        yield size, category, trace.sites[site]
+
+
+def without_layers_run(outcome: Outcome) -> Outcome:
+    return replace(outcome, work=replace(outcome.work, layers_run=None))
+
+
+def assert_equal(few: SimulatedRun, whole: SimulatedRun, spec: TrialSpec) -> None:
+    assert len(set(few.trace.sites)) == len(few.trace.sites)
+    assert few.trace.events == whole.trace.events
+    assert all(one == other for one, other in zip(described(few.trace), described(whole.trace), strict=True))
+    no_sites = {"sites": (), "site_of": ()}
+    assert replace(few.trace, **no_sites) == replace(whole.trace, **no_sites)
+    assert replace(few, trace=whole.trace, layers_run=None) == whole
+    outcome = outcome_on_card(few, spec)
+    assert outcome.work.layers_run == LAYERS_RUN[-1]
+    assert without_layers_run(outcome) == outcome_on_card(whole, spec)
+
+
+def both_ways(
+    config: Mapping[str, Any] = TINY, *, others: tuple[str, ...] = (), **keys: Any
+) -> tuple[SimulatedRun, SimulatedRun, TrialSpec]:
+    spec = spec_of(**keys)
+    gpus = [KNOWN_GPUS[name] for name in others]
+    few = simulate_few_layers(spec, config, (KNOWN_GPUS[str(spec.gpu)], *gpus))
+    assert few is not None
+    return few, simulate(spec, config, gpus=gpus, all_layers=True), spec
+
+
+CASES: list[dict[str, Any]] = [
+    *({"optim": optimizer} for optimizer in Optimizer),
+    LORA_KEYS,
+    QLORA_KEYS | {"optim": Optimizer.PAGED_ADAMW_8BIT, "lengths": Lengths.FORCED},
+    LORA_KEYS | {"beta": 0.04, "gradient_checkpointing": False, "logprobs": Logprobs.FULL},
+    LORA_KEYS | {"rollout": Rollout.SYNTHETIC, "lora_target_modules": ("q_proj", "v_proj"), "lora_dropout": 0.1},
+    {"config": QWEN3, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
+    {"config": LLAMA, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
+    {"config": MISTRAL, "attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
+]
+FURTHER: list[dict[str, Any]] = [
+    *(LORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
+    *(QLORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
+    {"config": TINY | {"num_hidden_layers": 48}, **LORA_KEYS},
+    {"config": TINY | {"num_hidden_layers": 48}, "optim": Optimizer.ADAMW_TORCH},
+    {"bf16": False, "gpu": "t4-16gb", "logprobs": Logprobs.FULL},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [*CASES, *further(*FURTHER)], ids=str)
+def test_few_layers_equal_all_layers(keys: dict[str, Any]) -> None:
+    few, whole, spec = both_ways(**keys)
+    assert_equal(few, whole, spec)
+
+
+@pytest.mark.slow
+def test_a_card_that_is_too_small_among_several_cards() -> None:
+    others = ("rtx-4090-24gb", "a100-40gb")
+    large = TINY | {"vocab_size": 80_000_000}
+    few, whole, spec = both_ways(large, others=others, gpu="rtx-4060-ti-16gb", **LORA_KEYS)
+    assert_equal(few, whole, spec)
+    assert outcome_on_card(few, spec).status is Status.OOM
+    assert snapshot_on_card(few, spec) == snapshot_on_card(whole, spec)
+    for gpu in others:
+        on_it = replace(spec, gpu=gpu)
+        assert few.answers(on_it) == whole.answers(on_it)
+        assert without_layers_run(outcome_on_card(few, on_it)) == outcome_on_card(whole, on_it)
+
+
+# ---- which trials run with few layers --------------------------------------------------------------------------------
+
+UNEVEN_CONFIGS: dict[str, dict[str, Any]] = {
+    "layer_types": TINY | {"layer_types": ["full_attention"] * 11 + ["sliding_attention"], "sliding_window": 8},
+    "layer_types without a window": QWEN3 | {"layer_types": ["full_attention"] * 11 + ["sliding_attention"]},
+    "max_window_layers": TINY | {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 6},
+    "Gemma 3": TINY | {"model_type": "gemma3_text", "sliding_window": 8, "head_dim": 16},
+    "first_k_dense_replace": QWEN3 | {"first_k_dense_replace": 6},
+    "mlp_only_layers": QWEN3
+    | {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 32, "mlp_only_layers": [7]},
+    "no_rope_layers": TINY | {"model_type": "smollm3", "no_rope_layers": [1] * 11 + [0]},
+    "a window in every layer": MISTRAL | {"sliding_window": 4096},
+}
+
+
+@pytest.mark.parametrize("name", UNEVEN_CONFIGS)
+def test_a_configuration_with_other_layers_is_not_proven(name: str) -> None:
+    config = UNEVEN_CONFIGS[name]
+    few = build_config(with_layers(config, LAYERS_RUN[-1]), name="tiny")
+    assert config_difference(build_config(config, name="tiny"), few)
+    assert proven_counts(spec_of(), config) is None
+
+
+UNEVEN_ADAPTERS: dict[str, dict[str, Any]] = {
+    "layers_to_transform": {"layers_to_transform": list(range(11))},
+    "rank_pattern": {"rank_pattern": {"layers.9.mlp.up_proj": 4}},
+    "alpha_pattern": {"alpha_pattern": {"layers.9.mlp.up_proj": 4}},
+    "target_modules": {"target_modules": ["q_proj", "layers.9.mlp.up_proj"]},
+    "modules_to_save": {"modules_to_save": ["layers.9.mlp.up_proj"]},
+}
+
+
+def model_of(config: Mapping[str, Any] = TINY) -> Any:
+    return random_model(spec_of(), build_config(config, name="tiny"), RealDevice(device=torch.device("meta")))
+
+
+@pytest.mark.parametrize("name", UNEVEN_ADAPTERS)
+def test_adapters_of_some_layers_are_a_difference(name: str) -> None:
+    keys = {"target_modules": ["q_proj", "up_proj"], "r": 8} | UNEVEN_ADAPTERS[name]
+    adapted = with_adapters(model_of(), LoraConfig(task_type="CAUSAL_LM", **keys))
+    assert "layer" in layer_difference(adapted)
+
+
+def test_equal_layers_have_no_difference() -> None:
+    for config in (TINY, QWEN3, LLAMA, MISTRAL):
+        few = build_config(with_layers(config, LAYERS_RUN[-1]), name="tiny")
+        assert config_difference(build_config(config, name="tiny"), few) == ""
+        assert layer_difference(model_of(config)) == ""
+    adapters = LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=8)
+    assert layer_difference(with_adapters(model_of(), adapters)) == ""
+
+
+def _other_attribute(layer: Any) -> None:
+    layer.self_attn.scaling = 1.0
+
+
+def _other_type(layer: Any) -> None:
+    layer.mlp.to(torch.float32)
+
+
+def _frozen(layer: Any) -> None:
+    layer.mlp.requires_grad_(requires_grad=False)
+
+
+def _other_module(layer: Any) -> None:
+    layer.input_layernorm = torch.nn.Identity()
+
+
+def _other_number(layer: Any) -> None:
+    layer.self_attn.layer_idx = 3
+
+
+@pytest.mark.parametrize("change", [_other_attribute, _other_type, _frozen, _other_module, _other_number])
+def test_one_changed_layer_is_a_difference(change: Any) -> None:
+    model = model_of()
+    change(model.model.layers[LAYERS - 1])
+    assert f"layer {LAYERS - 1} " in layer_difference(model)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"recipe": Recipe.SFT},
+        {"activation_offloading": True},
+        {"critic": True},
+        {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU},
+        {"steps": 100},
+        LORA_KEYS | {"lora_target_modules": ("layers.9.mlp.up_proj",)},
+    ],
+    ids=str,
+)
+def test_jobs_that_are_not_proven(keys: dict[str, Any]) -> None:
+    assert proven_counts(spec_of(), TINY) is not None
+    assert proven_counts(spec_of(**keys), TINY) is None
+
+
+@pytest.mark.slow
+def test_a_deep_model_runs_with_few_layers_and_another_one_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert simulate(spec_of(), TINY).layers_run is None
+    monkeypatch.setattr(few_layers, "_FEWEST_LAYERS", dict.fromkeys(Tuning, LAYERS))
+    assert simulate(spec_of(), TINY).layers_run == LAYERS_RUN[-1]
+    assert simulate(spec_of(), UNEVEN_CONFIGS["max_window_layers"]).layers_run is None
