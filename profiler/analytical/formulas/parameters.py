@@ -52,7 +52,8 @@ def key_width(architecture: DecoderShape) -> Count:
 
 def is_mixture(architecture: DecoderShape) -> bool:
     """Return whether a router chooses among several experts in each layer. Models of one type are alike in that."""
-    return bool(np.all(np.asarray(architecture.num_experts) > 1))
+    experts = architecture.num_experts
+    return experts > 1 if isinstance(experts, int) else bool(np.all(experts > 1))
 
 
 def mlp_width(architecture: DecoderShape) -> Count:

@@ -1,9 +1,10 @@
 """The trained parameters of a trial, and the bytes of each kind of value."""
 
 from dataclasses import dataclass
+from functools import cache
 
 from profiler.analytical.formulas.parameters import base_tensors, lora_tensors
-from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, looked_up, where
+from profiler.analytical.formulas.quantities import Coded, Count, Flag, both, either, holds, looked_up, where
 from profiler.analytical.formulas.rounding import block_of
 from profiler.analytical.formulas.tensor_groups import TensorGroup
 from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
@@ -63,27 +64,43 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
     Source of what is cached: `cached_cast` in `aten/src/ATen/autocast_mode.cpp` (float32 leaves that require a
     gradient).
     """
-    weight = looked_up(spec.dtype, _DTYPE_BYTES.__getitem__)
-    compute = where(spec.bf16, BFLOAT16_BYTES, weight)
-    widened = both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT16))
+    dtype, bf16 = spec.dtype, spec.bf16
+    if isinstance(bf16, bool) and not isinstance(dtype, Coded):
+        return _element_bytes_of_one(dtype, bf16, spec.tuning, spec.distributed_type)
+    return _element_bytes(dtype, bf16, spec.tuning, spec.distributed_type)
+
+
+def _element_bytes(
+    dtype: Dtype | Coded[Dtype], bf16: Flag, tuning: Tuning, distributed_type: DistributedType
+) -> ElementBytes:
+    weight = looked_up(dtype, _DTYPE_BYTES.__getitem__)
+    compute = where(bf16, BFLOAT16_BYTES, weight)
+    widened_output = where(bf16, FLOAT32_BYTES, weight)
+    widened = both(bf16, holds(dtype, lambda dtype: dtype is Dtype.FLOAT16))
     return ElementBytes(
         weight=weight,
         stream=where(widened, FLOAT32_BYTES, weight),
-        autocast_casts=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
-        adapter_casts=holds(spec.dtype, lambda dtype: dtype is not Dtype.BFLOAT16),
-        autocast_caches=both(spec.bf16, holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT32)),
+        autocast_casts=both(bf16, holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
+        adapter_casts=holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16),
+        autocast_caches=both(bf16, holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)),
         compute=compute,
-        adapter=BFLOAT16_BYTES if has_bfloat16_adapters(spec) else FLOAT32_BYTES,
-        output=compute if _is_unwrapped(spec) else where(spec.bf16, FLOAT32_BYTES, weight),
-        log_softmax=(
-            compute if spec.distributed_type is DistributedType.DEEPSPEED else where(spec.bf16, FLOAT32_BYTES, weight)
-        ),
+        adapter=BFLOAT16_BYTES if _keeps_bfloat16_adapters(tuning, distributed_type) else FLOAT32_BYTES,
+        output=compute if _is_unwrapped(distributed_type) else widened_output,
+        log_softmax=compute if distributed_type is DistributedType.DEEPSPEED else widened_output,
     )
 
 
-def _is_unwrapped(spec: TrialKeys) -> bool:
+_element_bytes_of_one = cache(_element_bytes)
+"""Of one configuration. One estimate asks some 150 times, which took a third of its time."""
+
+
+def _is_unwrapped(distributed_type: DistributedType) -> bool:
     """Return whether accelerate leaves the forward of the model as it is."""
-    return spec.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+    return distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+
+
+def _keeps_bfloat16_adapters(tuning: Tuning, distributed_type: DistributedType) -> bool:
+    return tuning is Tuning.QLORA or _is_unwrapped(distributed_type)
 
 
 def has_bfloat16_adapters(spec: TrialKeys) -> bool:
@@ -91,7 +108,7 @@ def has_bfloat16_adapters(spec: TrialKeys) -> bool:
 
     Over 4-bit weights they are kept so, FSDP gathers its float32 shards so, and DeepSpeed casts the whole model.
     """
-    return spec.tuning is Tuning.QLORA or _is_unwrapped(spec)
+    return _keeps_bfloat16_adapters(spec.tuning, spec.distributed_type)
 
 
 def trains_everything(spec: TrialKeys) -> bool:
