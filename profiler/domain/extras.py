@@ -91,9 +91,10 @@ _UVX_FOLDER = "archive-v0"
 
 
 def _install_command(extra: Extra) -> str:
-    """Return the command of the tool that made this environment: pip, `uvx`, or uv where pip is missing."""
+    """Return the command of the tool that installed this distribution: pip, `uvx` or uv."""
     words = _to_install(extra)
-    if not missing(["pip"]):
+    here = installed()
+    if here is None or (here.read_text("INSTALLER") or "").strip() != "uv":
         return f"pip install {' '.join(words)}"
     if _UVX_FOLDER in Path(sys.prefix).parts and len(words) == 1:
         return f"uvx --from {words[0]} {DISTRIBUTION}"

@@ -14,7 +14,8 @@ class Installed:
 
     version = "0.1.0"
 
-    def __init__(self, name="grpo-vram", direct_url=None):
+    def __init__(self, name="grpo-vram", direct_url=None, installer="pip"):
+        self.installer = installer
         self.name = name
         self.direct_url = direct_url
         self.requires = (
@@ -25,7 +26,8 @@ class Installed:
         )
 
     def read_text(self, name):
-        assert name == "direct_url.json"
+        if name == "INSTALLER":
+            return f"{self.installer}\n"
         return None if self.direct_url is None else json.dumps(self.direct_url)
 
 
@@ -33,7 +35,6 @@ class Installed:
 def installed(monkeypatch, tmp_path):
     """Install distributions, outside of a clone."""
     monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "profiler" / "domain" / "extras.py"))
-    monkeypatch.setattr(extras, "missing", lambda modules: ())
 
     def install(*found):
         monkeypatch.setattr(extras, "_found", {each.name: each for each in found}.get)
@@ -70,11 +71,10 @@ def test_from_nowhere(monkeypatch, installed, on_index, named):
     assert install_hint(Extra.SIMULATE) == f"Install the extra 'simulate': pip install {named}."
 
 
-def test_environments_of_uv_have_no_pip(monkeypatch, installed, tmp_path):
+def test_environments_of_uv_may_have_no_pip(monkeypatch, installed, tmp_path):
     wheel = tmp_path / "a.whl"
     wheel.write_text("")
-    installed(Installed(direct_url={"url": wheel.as_uri(), "archive_info": {}}))
-    monkeypatch.setattr(extras, "missing", lambda modules: tuple(modules))
+    installed(Installed(direct_url={"url": wheel.as_uri(), "archive_info": {}}, installer="uv"))
     monkeypatch.setattr(extras.sys, "executable", "/env/bin/python")
     monkeypatch.setattr(extras.sys, "prefix", "/env")
     assert install_hint(Extra.SWEEP).endswith(f": uv pip install --python '/env/bin/python' '{wheel}[sweep]'.")
