@@ -31,8 +31,8 @@ matrix: $(INSTALLED)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m matrix
 
 check: $(INSTALLED)
-	$(BIN)/ruff format --check profiler maintenance tests
-	$(BIN)/ruff check profiler maintenance tests
+	$(BIN)/ruff format --check grpo_vram profiler maintenance tests
+	$(BIN)/ruff check grpo_vram profiler maintenance tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
@@ -74,25 +74,28 @@ machines: $(MACHINES)/.installed
 install: $(INSTALLED)
 
 # `constraints.txt` pins every package, so that README and results/reference/ can be reproduced.
+# The distribution had another name before, with the same packages: it would stay next to the new one.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check grpo-vram-profiler
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 $(ENGINES)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip uninstall --quiet --yes --disable-pip-version-check grpo-vram-profiler
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray,slurm]'
 	touch $@
 
 $(MACHINES)/.installed:
 	$(PYTHON) -m venv $(MACHINES)
-	$(MACHINES)/bin/python -m pip install --quiet --disable-pip-version-check --editable . 'skypilot[aws]==0.14.1' \
-		'moto[ec2,s3,server]>=5.2' 'kubernetes-validate>=1.37' hydra-core hypothesis jsonschema pytest
+	$(MACHINES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[sweep]' 'skypilot[aws]==0.14.1' \
+		'moto[ec2,s3,server]>=5.2' 'kubernetes-validate>=1.37' hypothesis jsonschema pytest
 	touch $@
 
 format: $(INSTALLED)
-	$(BIN)/ruff format profiler maintenance tests
-	$(BIN)/ruff check --fix profiler maintenance tests
+	$(BIN)/ruff format grpo_vram profiler maintenance tests
+	$(BIN)/ruff check --fix grpo_vram profiler maintenance tests
 
 clean:
 	rm -rf $(VENV) $(ENGINES) $(MACHINES)

@@ -7,7 +7,10 @@ from importlib import import_module
 
 from profiler.command_line import as_command
 from profiler.config.options.option import Option
-from profiler.domain.extras import Extra, require
+from profiler.domain.extras import Extra, refuse_former, require
+
+TABLES = ("filelock", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", "rich")
+"""What commands import that write or read the tables, pages and figures of runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +20,7 @@ class Command:
     summary: str
     imports: tuple[str, ...] = ()
     """What its modules import beyond the dependencies of the bare distribution."""
-    extra: Extra = Extra.SIMULATE
+    extra: Extra = Extra.SWEEP
     """The extra that brings them."""
     has_trial_keys: bool = False
     """Whether the keys of a trial are among its words."""
@@ -29,17 +32,21 @@ COMMANDS: Mapping[str, Command] = {
     "advise": Command(summary="say what to change so that training fits a card", has_trial_keys=True),
     "sweep": Command(
         summary="run a grid of trials: measured on a GPU, emulated or simulated",
-        imports=("hydra",),
+        imports=("hydra", *TABLES),
         has_trial_keys=True,
     ),
-    "report": Command(summary="draw stored results again, or compare two sweeps"),
-    "run": Command(summary="run any training script and show its memory by phase"),
+    "report": Command(summary="draw stored results again, or compare two sweeps", imports=TABLES),
+    "run": Command(summary="run any training script and show its memory by phase", imports=TABLES),
     "monitor": Command(summary="show the GPUs, or watch the memory of any command", has_trial_keys=True),
     "replay": Command(summary="replay a memory snapshot with other settings or cards"),
-    "claims": Command(summary="judge what public texts claim about the memory of GRPO"),
-    "seams": Command(summary="check what the profiler relies on in other libraries", imports=("torch",)),
+    "claims": Command(summary="judge what public texts claim about the memory of GRPO", imports=TABLES),
+    "seams": Command(
+        summary="check what the profiler relies on in other libraries",
+        imports=("rich", "torch"),
+        extra=Extra.SIMULATE,
+    ),
     "emulation": Command(
-        summary="run torch's CUDA build on an emulated card", imports=("packaging",), extra=Extra.EMULATE
+        summary="run torch's CUDA build on an emulated card", imports=("filelock", "packaging"), extra=Extra.EMULATE
     ),
 }
 """By name, in the order of the help text."""
@@ -62,6 +69,7 @@ def start(name: str, words: Sequence[str] | None = None) -> int:
 
     @as_command(name)
     def run() -> int:
+        refuse_former()
         command = COMMANDS[name]
         require("command", name, command.imports, command.extra)
         main: Callable[[Sequence[str]], int] = import_module(f"profiler.{name}.main").main

@@ -4,21 +4,35 @@
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from profiler import __version__
 from profiler.command_line import as_command, print_line, print_text
 from profiler.commands import COMMANDS, options_of_command, start
+from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
+from profiler.domain.extras import DISTRIBUTION
 from profiler.domain.trial import TRIAL_KEYS
 
-NAME = "grpo-vram"
+NAME = DISTRIBUTION
+
+_ESTIMATE = "estimate"
+
+_JOB_FILES = (".yaml", ".yml", ".json", ".py", ".sh")
+"""How the names of files end that describe a job."""
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @as_command(NAME)
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first word of `argv` (without the program) names; without one list all commands."""
+    """Run the command that the first word of `argv` (without the program) names; without one list all commands.
+
+    If the first word is a model, a hub id or a file, the command is an estimate of it.
+    """
     words = sys.argv[1:] if argv is None else list(argv)
     first = words[0] if words else ""
     if first in ("", "-h", "--help"):
@@ -29,9 +43,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
     if first in ("-sc", "--shell-completion"):
         return _complete(words)
-    if first not in COMMANDS:
-        raise UsageError([_unknown(first)])
-    return start(first, words[1:])
+    if first in COMMANDS:
+        return start(first, words[1:])
+    if described := _described_by(first):
+        return start(_ESTIMATE, [described, *words[1:]])
+    raise UsageError([_unknown(first)])
+
+
+def _described_by(word: str) -> str:
+    """Return the key of an estimate that a word without a key is the value of, with it; empty if there is none."""
+    path = Path(word)
+    if path.name == "config.json" or path.is_dir() or all(map(find_builtin, word.split(","))):
+        return f"model={word}"
+    if path.is_file() or (path.suffix in _JOB_FILES and "=" not in word):
+        return f"config={word}"
+    return f"model={word}" if _HUB_ID.fullmatch(word) else ""
 
 
 def usage() -> str:
@@ -42,10 +68,12 @@ def usage() -> str:
         "How much GPU memory training needs: measured, emulated, simulated or estimated.\n\n"
         f"{listed}\n\n"
         f"{NAME} COMMAND --help shows the arguments of a command, with examples.\n"
-        f"{NAME} COMMAND and python -m profiler.COMMAND are the same.\n"
+        f"{NAME} COMMAND and python -m profiler.COMMAND are the same. A model, a\n"
+        f"hub id or a file in place of COMMAND is estimated.\n"
         f'eval "$({NAME} -sc install=bash)" completes commands, grids and keys in bash.\n\n'
         "Examples:\n"
-        f"  {NAME} estimate model=qwen2.5-7b tuning=lora gpu=h100-80gb\n"
+        f"  {NAME} qwen2.5-7b tuning=lora gpu=h100-80gb\n"
+        f"  {NAME} grpo.yaml gpu=4090\n"
         f"  {NAME} sweep +grid=lora_vs_full\n"
         f"  {NAME} run train.py\n"
         f"  {NAME} report results/lora_vs_full"
@@ -83,7 +111,7 @@ def _endings(name: str, word: str) -> list[str]:
 def _unknown(word: str) -> Fault:
     names = tuple(COMMANDS)
     problem = f"must be one of {', '.join(names)}"
-    hint = nearest(word, names) or f"See {NAME} --help."
+    hint = nearest(word, (*names, *BUILTIN_MODELS, *VISION_MODELS)) or f"See {NAME} --help."
     return Fault(key="command", found=word, problem=problem, hint=hint)
 
 

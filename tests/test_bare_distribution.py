@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from profiler import commands
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.extras import TRAINING, Extra
+from profiler.domain.extras import ON_INDEX, TRAINING, Extra
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -61,12 +61,22 @@ def bare(wheel, tmp_path_factory) -> Path:
     return site
 
 
+@pytest.fixture(scope="module")
+def with_tables(wheel, tmp_path_factory) -> Path:
+    """`bare`, with the packages of the extra `sweep`."""
+    site = tmp_path_factory.mktemp("sweep") / "site"
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)], check=True)
+    (metadata,) = site.glob("*.dist-info")
+    link(site, required(Distribution.at(metadata), Extra.SWEEP))
+    return site
+
+
 @pytest.fixture
 def fresh(bare, tmp_path) -> Path:
     """The Python of a new environment with pip and what the wheel requires, but not the wheel."""
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (metadata,) = bare.glob("grpo_vram_profiler-*.dist-info")
+    (metadata,) = bare.glob("grpo_vram-*.dist-info")
     link(site, [distribution("pip"), *required(Distribution.at(metadata))])
     return tmp_path / "venv" / "bin" / "python"
 
@@ -80,14 +90,16 @@ def link(site: Path, distributions: Iterable[Distribution]) -> None:
                 target.symlink_to(Path(str(each.locate_file(top))))
 
 
-def required(of: Distribution) -> Iterator[Distribution]:
-    """The distributions that `of` requires without an extra, and those that they require."""
+def required(of: Distribution, extra: str = "") -> Iterator[Distribution]:
+    """The distributions that `of` requires, with an extra of it or without, and those that they require."""
     seen: set[str] = set()
     waiting = [of]
     while waiting:
         for requirement in map(Requirement, waiting.pop().requires or ()):
             name = canonicalize_name(requirement.name)
-            if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            if name in seen or (
+                requirement.marker and not any(requirement.marker.evaluate({"extra": each}) for each in ("", extra))
+            ):
                 continue
             seen.add(name)
             found = distribution(name)
@@ -146,7 +158,7 @@ def assert_can_be_installed(text: str) -> None:
     assert words
     for word in words:
         place = word.partition("[")[0]
-        assert Path(place).exists() if "/" in place else Requirement(word).name != "grpo-vram-profiler", word
+        assert Path(place).exists() if "/" in place else Requirement(word).name != PROJECT["name"], word
 
 
 def test_the_bare_wheel_estimates(bare, tmp_path):
@@ -170,10 +182,10 @@ def test_the_bare_wheel_advises(bare, tmp_path):
     assert "gradient_checkpointing" in found.stdout
 
 
-def test_the_bare_wheel_draws_a_report(bare, tmp_path):
+def test_the_extra_sweep_draws_a_report(with_tables, tmp_path):
     for table in KEPT.glob("*.parquet"):
         (tmp_path / table.name).write_bytes(table.read_bytes())
-    found = run(bare, "profiler.report", ".", folder=tmp_path)
+    found = run(with_tables, "profiler.report", ".", folder=tmp_path)
     assert found.returncode == EXIT_OK, found.stderr
     assert (tmp_path / "report.html").is_file()
     assert (tmp_path / "figures" / "categories.png").is_file()
@@ -194,7 +206,7 @@ def test_the_bare_wheel_lists_the_commands(bare, tmp_path):
             ["profiler.estimate", "model=config.json"],
             "simulate",
         ),
-        ({}, ["profiler.sweep", "+grid=lora_vs_full"], "simulate"),
+        ({}, ["profiler.sweep", "+grid=lora_vs_full"], "sweep"),
         ({}, ["profiler.seams"], "simulate"),
     ],
     ids=["family", "code", "sweep", "seams"],
@@ -206,6 +218,29 @@ def test_what_needs_more_is_one_sentence_that_names_the_extra(bare, tmp_path, co
     assert len(found.stderr.splitlines()) == 1
     assert f"Install the extra '{extra}'" in found.stderr
     assert_can_be_installed(found.stderr)
+
+
+def test_the_core_is_small(bare):
+    """At most three small packages, and 15 MB beyond an empty environment, with the bytecode that pip makes."""
+    packages = list(required(Distribution.at(next(bare.glob("grpo_vram-*.dist-info")))))
+    assert len(packages) <= 3
+    subprocess.run(
+        [sys.executable, "-m", "compileall", "-q", str(bare / "profiler"), str(bare / "grpo_vram")], check=True
+    )
+    own = [path for top in ("profiler", "grpo_vram") for path in (bare / top).rglob("*") if path.is_file()]
+    of_packages = [Path(str(each.locate_file(file))) for each in packages for file in each.files or ()]
+    assert sum(path.stat().st_size for path in (*own, *of_packages) if path.is_file()) <= 15_000_000
+
+
+def test_no_document_or_hint_names_what_is_on_no_index():
+    """Change ON_INDEX after the first upload, and then the documents."""
+    assert not ON_INDEX
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    ends = (".md", ".py", ".yml", ".yaml", ".ipynb", ".sh", "Dockerfile")
+    for name in listed:
+        if name.endswith(ends) and not name.startswith(("tests/", "results/")):
+            text = (ROOT / name).read_text()
+            assert not re.search(r"(uvx|pipx run|pip install) +['\"]?grpo-vram", text), name
 
 
 def test_packages_that_the_distribution_requires_are_named_as_pip_names_them():

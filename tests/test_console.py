@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import grpo_vram
 import profiler
 from profiler import __version__, console
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
@@ -42,7 +43,7 @@ def exit_code(words: list[str]) -> int:
 
 def test_the_console_command_is_installed_under_its_name():
     module, _, function = PROJECT["scripts"][console.NAME].partition(":")
-    assert getattr(import_module(module), function) is console.main
+    assert getattr(import_module(module), function) is grpo_vram.main
 
 
 @pytest.mark.parametrize("words", [[], ["-h"], ["--help"]])
@@ -64,6 +65,11 @@ def test_the_version(capsys):
     ("words", "sentence"),
     [
         (["sweeep"], f"command=sweeep: Did you mean 'sweep'? It must be one of {NAMES}."),
+        (["qwen2.5-7"], f"command=qwen2.5-7: Did you mean 'qwen2.5-7b'? It must be one of {NAMES}."),
+        (
+            ["model=qwen2.5-7b"],
+            f"command=model=qwen2.5-7b: Did you mean 'qwen2.5-7b'? It must be one of {NAMES}.",
+        ),
         (["--hlp"], f"command=--hlp: must be one of {NAMES}. See grpo-vram --help."),
     ],
 )
@@ -72,6 +78,40 @@ def test_an_unknown_command_is_one_sentence(capsys, words, sentence):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == f"{sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("qwen2.5-7b", "model"),
+        ("qwen2.5-7b,qwen2.5-3b", "model"),
+        ("Qwen/Qwen2.5-7B", "model"),
+        ("somebody/model", "model"),
+        ("config.json", "model"),
+        ("a/config.json", "model"),
+        ("folder", "model"),
+        ("grpo.yaml", "config"),
+        ("train", "config"),
+        ("missing/grpo.yml", "config"),
+    ],
+)
+def test_a_model_a_hub_id_or_a_file_is_estimated(monkeypatch, tmp_path, word, key):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "train").write_text("")
+    started = []
+    monkeypatch.setattr(console, "start", lambda *words: started.append(words) or EXIT_OK)
+    assert console.main([word, "gpu=4090"]) == EXIT_OK
+    assert started == [("estimate", [f"{key}={word}", "gpu=4090"])]
+
+
+def test_a_command_is_no_file(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").write_text("")
+    started = []
+    monkeypatch.setattr(console, "start", lambda *words: started.append(words) or EXIT_OK)
+    console.main(["run", "x.py"])
+    assert started == [("run", ["x.py"])]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

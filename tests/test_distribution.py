@@ -21,7 +21,7 @@ def in_the_wheel() -> set[str]:
 def test_the_wheel_has_the_library_its_data_and_the_grids():
     found = in_the_wheel()
     data = ("profiler/published/measurements.csv", "profiler/config/verl/defaults.json")
-    for path in ("profiler/py.typed", "profiler/console.py", *data):
+    for path in ("profiler/py.typed", "grpo_vram/__init__.py", "grpo_vram/py.typed", *data):
         assert path in found
     grids = [path.name for path in (ROOT / "sweeps" / "grid").glob("*.yaml")]
     assert "lora_vs_full.yaml" in grids
@@ -30,8 +30,8 @@ def test_the_wheel_has_the_library_its_data_and_the_grids():
 
 def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
     assert set(WHEEL) == {"packages", "force-include"}  # what else hatchling is told may add files
-    assert WHEEL["packages"] == ["profiler"]
-    assert {path.partition("/")[0] for path in in_the_wheel()} == {"profiler"}
+    assert WHEEL["packages"] == ["grpo_vram", "profiler"]
+    assert {path.partition("/")[0] for path in in_the_wheel()} == {"grpo_vram", "profiler"}
     assert not [path for path in in_the_wheel() if re.search(r"(^|/)(tests?|maintenance)(/|$)|/test_", path)]
 
 

@@ -3,7 +3,7 @@
 `replay_on_card` answers for one trace, card and configuration; `CachingAllocator` is the model behind it, and
 `parse_alloc_conf` reads its settings. `memory_snapshot` writes a replay down in PyTorch's format; `replay_recorded`
 compares the model with a history of the real allocator, and `histories/answer.py` replays such a history under other
-conditions. `replay` knows rounding only, no segments.
+conditions. `replay` of `traces/replay.py`, which needs numpy, knows rounding only, no segments.
 """
 
 from profiler.allocator.histories.recorded import RecordedComparison, replay_recorded
@@ -13,7 +13,6 @@ from profiler.allocator.refusals.refusal import OutOfMemoryError, Refusal
 from profiler.allocator.settings.alloc_conf import parse_alloc_conf
 from profiler.allocator.settings.config import AllocatorConfig
 from profiler.allocator.traces.card_replay import CardReplay, PhaseMemory, replay_on_card
-from profiler.allocator.traces.replay import Peaks, replay
 from profiler.allocator.traces.snapshot import memory_snapshot
 from profiler.allocator.traces.trace import Trace, TraceBuilder
 
@@ -23,7 +22,6 @@ __all__ = [
     "CachingAllocator",
     "CardReplay",
     "OutOfMemoryError",
-    "Peaks",
     "PhaseMemory",
     "RecordedComparison",
     "Refusal",
@@ -31,7 +29,6 @@ __all__ = [
     "TraceBuilder",
     "memory_snapshot",
     "parse_alloc_conf",
-    "replay",
     "replay_on_card",
     "replay_recorded",
 ]

@@ -1,26 +1,25 @@
 """The GPUs on the terminal: once, or again and again until the user ends it."""
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-
-from rich.console import Console
-from rich.live import Live
+from typing import Protocol
 
 from profiler.command_line import Interrupted, readable
 from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.extras import missing
 from profiler.domain.gpu_state import GpuState
 from profiler.measurement.driver.gpu_states import GpuReader
 from profiler.measurement.driver.nvml import Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.monitor.command import MonitorOptions
-from profiler.rendering.layouts.terminal import TerminalConsole
-from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content
+from profiler.rendering.live.gpu_panel import PanelLine, gpu_panel, gpus_content, plain_lines
 from profiler.storage.files.live_counters import live_folder, published
 
 _MOST_SHARES = 1000
@@ -46,7 +45,11 @@ def show_gpus(options: MonitorOptions, machine: Machine) -> None:
         hint = "A GPU with NVIDIA's driver is needed; python -m profiler.estimate needs none."
         raise UsageError([Fault(key="gpu", found="none", problem=visible.note, hint=hint)])
     reader = GpuReader(visible.gpus, machine.nvml())
-    shows = _Json(one_line=options.watch_s is not None) if options.output_format is OutputFormat.JSON else _Panel()
+    shows = (
+        _Json(one_line=options.watch_s is not None)
+        if options.output_format is OutputFormat.JSON
+        else _Panel(shown=_shown())
+    )
     try:
         with shows.session(again=options.watch_s is not None):
             while shows.show(reader.read(published(live_folder()))) and options.watch_s is not None:
@@ -72,20 +75,47 @@ class _Json:
         return _is_read(lambda: print(text, flush=True))  # noqa: T201  print_text does not say whether it is read
 
 
-@dataclass
-class _Panel:
-    """The GPUs as text, in place of the last one where the terminal allows it."""
-
-    console: Console = field(default_factory=TerminalConsole)
-    shares: dict[str, list[float]] = field(default_factory=dict)
-    live: Live | None = None
+class _Shown(Protocol):
+    """Where a panel is shown."""
 
     def session(self, *, again: bool) -> AbstractContextManager[object]:
         """Return a context in which the GPUs are shown."""
-        if not again or not self.console.is_terminal:
-            return nullcontext()
-        self.live = Live(console=self.console, auto_refresh=False)
-        return self.live
+
+    def show(self, panel: Sequence[PanelLine]) -> None:
+        """Print the GPUs."""
+
+
+class _Plain:
+    """The GPUs without rich: no colours, and each reading after the last."""
+
+    def session(self, *, again: bool) -> AbstractContextManager[object]:  # noqa: ARG002
+        """Return a context in which the GPUs are shown."""
+        return nullcontext()
+
+    def show(self, panel: Sequence[PanelLine]) -> None:
+        """Print the GPUs."""
+        width = shutil.get_terminal_size().columns
+        print(*plain_lines(panel, width), sep="\n", flush=True)  # noqa: T201  print_text does not say whether it is read
+
+
+def _shown() -> _Shown:
+    if missing(["rich"]):
+        return _Plain()
+    from profiler.monitor.panel import StyledPanel
+
+    return StyledPanel()
+
+
+@dataclass
+class _Panel:
+    """The GPUs as text, with the memory so far."""
+
+    shown: _Shown
+    shares: dict[str, list[float]] = field(default_factory=dict)
+
+    def session(self, *, again: bool) -> AbstractContextManager[object]:
+        """Return a context in which the GPUs are shown."""
+        return self.shown.session(again=again)
 
     def show(self, gpus: Sequence[GpuState]) -> bool:
         """Print the GPUs, and return whether somebody reads them."""
@@ -94,8 +124,7 @@ class _Panel:
             shares.append(gpu.used_share or 0.0)
             del shares[:-_MOST_SHARES]
         panel = gpu_panel(gpus, self.shares if len(self.shares[gpus[0].uuid]) > 1 else None)
-        live = self.live
-        return _is_read(lambda: self.console.print(panel) if live is None else live.update(panel, refresh=True))
+        return _is_read(lambda: self.shown.show(panel))
 
 
 def _is_read(write: Callable[[], None]) -> bool:

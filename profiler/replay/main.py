@@ -13,6 +13,7 @@ from profiler.allocator.histories.history import read_history
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
+from profiler.domain.extras import Extra, require
 from profiler.rendering.replay.table import answer_mapping, replay_json, replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, ReplayOptions, read_command, usage
 from profiler.storage.files.atomic import write_atomically
@@ -30,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
     if command.faults:
         raise UsageError(command.faults)
+    if command.options.figure is not None:
+        require("figure", str(command.options.figure), ["matplotlib", "numpy"], Extra.SWEEP)
     return _replay(command)
 
 

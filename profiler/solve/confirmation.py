@@ -11,10 +11,8 @@ from profiler.domain.gpu_names import gpu_named
 from profiler.domain.outcome import Status, TrialRecord
 from profiler.domain.sweep_state import Machines
 from profiler.domain.trial import PlannedTrial, TrialSpec
-from profiler.execution import run_trials
 from profiler.rendering.answers.solve import SimulatedSide
 from profiler.storage.records.versions import installed_versions
-from profiler.storage.stores.record_store import RecordStore
 
 Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
 """Returns the simulation of trials by their value of the key."""
@@ -41,6 +39,10 @@ class _Silent:
 
 def simulated(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
     """Return the simulation of each of `specs`, by their value of the key that is solved for."""
+    # Imported here, because the bare distribution has not all that they import.
+    from profiler.execution import run_trials
+    from profiler.storage.stores.record_store import RecordStore
+
     versions = installed_versions()
     plan = [
         PlannedTrial(trial_id=trial_id(spec, versions), grid="solve", label=label, spec=spec)

@@ -16,7 +16,7 @@ from profiler.config.options.option import OutputFormat
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
-from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing
+from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing, require
 from profiler.estimate.inputs import (
     ArchitectureLookup,
     Inputs,
@@ -95,8 +95,10 @@ def _inputs(command: Command) -> Inputs:
 
 def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> tuple[str, bool]:
     """Return the limit line of two keys, after drawing it where that is asked for, and whether a value fits."""
-    lines = limit_lines(command, inputs, architecture_of)
     figure = None if command.options.figure is None else Path(command.options.figure)
+    if figure is not None:
+        require("figure", str(figure), ["matplotlib"], Extra.SWEEP)
+    lines = limit_lines(command, inputs, architecture_of)
     if figure is not None:
         from profiler.rendering.figures.along_keys.limit_line import limit_line_figure
         from profiler.rendering.figures.files import as_kind  # matplotlib takes half a second

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.allocator import AllocatorConfig, PhaseMemory, Trace, TraceBuilder, replay, replay_on_card
+from profiler.allocator import AllocatorConfig, PhaseMemory, Trace, TraceBuilder, replay_on_card
+from profiler.allocator.traces.replay import replay
 from profiler.domain.memory import Category, Phase
 
 MIB = 1024 * 1024

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.allocator import Trace, TraceBuilder, replay
+from profiler.allocator import Trace, TraceBuilder
+from profiler.allocator.traces.replay import replay
 from profiler.domain.memory import Category, Phase
 
 KIB = 1024

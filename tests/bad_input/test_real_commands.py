@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from cases import BOMB, LONG, Files, Special, bad
-from huggingface_hub.constants import HF_HUB_ETAG_TIMEOUT
+
+from profiler.storage.foreign.hub import ANSWER_S
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "reference" / "logprobs"
@@ -84,7 +85,6 @@ COMMANDS = (
     hub("http://127.0.0.1:9 cannot be reached", HF_ENDPOINT="http://127.0.0.1:9"),
     hub("HF_ENDPOINT=huggingface.co must be an address such as https://", HF_ENDPOINT="huggingface.co"),
     hub("HF_ENDPOINT= must be an address such as https://", HF_ENDPOINT=""),
-    hub("a variable HF_* of the environment cannot be read", HF_HUB_ETAG_TIMEOUT="soon"),
     Real(
         line="profiler.estimate model=größe/config.json",
         says="model=gr",
@@ -142,10 +142,10 @@ def test_a_command_ends_with_one_sentence(real, tmp_path):
 
 @pytest.mark.slow
 def test_a_hub_that_is_silent_is_given_up(tmp_path):
-    """A server that accepts connections and never answers. The library, if left alone, waits longer."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         program = (
-            "import time; import huggingface_hub.file_download\n"
+            "import time\n"
             "from profiler.storage.foreign.hub import HubError, hub_file\n"
             "start = time.monotonic()\n"
             "try: hub_file('somebody/model', 'config.json')\n"
@@ -157,5 +157,5 @@ def test_a_hub_that_is_silent_is_given_up(tmp_path):
             [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
         )
     took, _, reason = done.stdout.partition(" ")
-    assert float(took) < HF_HUB_ETAG_TIMEOUT, done
+    assert float(took) < 2 * ANSWER_S, done
     assert address in reason

@@ -22,8 +22,9 @@ from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.monitor.command import MonitorOptions
 from profiler.monitor.gpus import Machine, show_gpus
 from profiler.monitor.main import main
+from profiler.monitor.panel import styled
 from profiler.rendering.layouts.terminal import TerminalConsole
-from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content, sparkline
+from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content, plain_lines, sparkline
 from profiler.storage.files.live_counters import LIVE_FOLDER, live_folder, process_start, publish, published, withdraw
 
 GPU = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))
@@ -71,8 +72,11 @@ def machine(driver, waits=0):
 
 def text_of(gpus, **how):
     console = TerminalConsole(width=80, force_terminal=False, record=True, file=io.StringIO())
-    console.print(gpu_panel(gpus, **how))
-    return console.export_text()
+    panel = gpu_panel(gpus, **how)
+    console.print(styled(panel))
+    text = console.export_text()
+    assert [line.rstrip() for line in text.splitlines()] == list(plain_lines(panel, 80))
+    return text
 
 
 def test_a_gpu_has_all_its_values_and_its_processes(monkeypatch):

@@ -1,18 +1,23 @@
 """`python -m profiler.replay`: its answers, and one sentence for everything that is wrong with its input."""
 
 import gzip
+import io
 import json
 import os
 import pickle
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 import real_histories
 from own_histories import ALLOC, EMPTY, FREE, recorded
+from rich.console import Console
+from rich.table import Table
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.rendering.replay.table import row_lines
 from profiler.replay.command import OPTIONS, read_command
 from profiler.replay.main import main
 
@@ -454,3 +459,21 @@ def test_every_row_and_key_is_documented(run, path):
     assert len(labels) == 11
     assert [label for label in labels if f"| {label} |" not in documented] == []
     assert all(f"{key}=" in documented for key in OPTIONS)
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+TEXTS = ("", "yes", "no, 1,234,567 refused", "no limit", "11.43 GiB", "the beginning", "same settings,", "99.9 %")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_rows_are_laid_out_as_rich_lays_them_out(count):
+    for label, *values in product(("retries: full, cache given back", "  segments", "fits"), *[TEXTS] * count):
+        table = Table.grid()
+        table.add_column(width=32)
+        for _ in values:
+            table.add_column(width=16, justify="right")
+        table.add_row(label, *values)
+        shown = io.StringIO()
+        Console(file=shown, width=80, color_system=None, force_terminal=False).print(table)
+        assert list(row_lines(label, values)) == [line.rstrip() for line in shown.getvalue().splitlines()]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from profiler.allocator import replay
+from profiler.allocator.traces.replay import replay
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.device.simulated_gpu import UnsupportedOperationError

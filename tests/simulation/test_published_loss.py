@@ -32,7 +32,7 @@ from typing import Any
 import pytest
 import torch
 
-from profiler.allocator import replay
+from profiler.allocator.traces.replay import replay
 from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.units import MIB

@@ -3,13 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.cards import Fit, fit_of
 from profiler.analytical.explanation.engine_start import engine_start_text
-from profiler.analytical.many import estimate_specs
 from profiler.domain.architecture import Architecture
+from profiler.domain.extras import missing
 from profiler.domain.gpu_names import find_gpu
 from profiler.domain.memory import Phase
+from profiler.domain.outcome import Estimate
 from profiler.domain.trial import TrialSpec
+
+_FEW = 64
+"""Trials whose estimates take less time than the import of numpy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +52,10 @@ def estimate_grid(
     Raises:
         UsageError: As in `estimate`.
     """
-    table = estimate_specs(specs, architectures)
     points = []
-    for row, spec in enumerate(specs):
-        allocated, reserved = int(table.peak_allocated_bytes[row]), int(table.peak_reserved_bytes[row])
+    for spec, found in zip(specs, _estimates(specs, architectures), strict=True):
+        allocated = found.peak_allocated_bytes
+        reserved = found.peak_reserved_bytes or allocated
         gpu = find_gpu(spec.gpu)
         fit = None
         if gpu is not None:
@@ -61,9 +66,19 @@ def estimate_grid(
                 spec=spec,
                 peak_allocated_bytes=allocated,
                 peak_reserved_bytes=reserved,
-                peak_rule_bytes=int(table.peak_rule_bytes[row]),
-                peak_phase=table.peak_phase(row),
+                peak_rule_bytes=found.peak_rule_bytes,
+                peak_phase=found.peak_phase,
                 fit=fit,
             )
         )
     return EstimatedGrid(keys=tuple(keys), points=tuple(points))
+
+
+def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> Sequence[Estimate]:
+    """Return the estimate of each trial: one by one if they are few or numpy is not installed, else with arrays."""
+    if len(specs) <= _FEW or missing(["numpy"]):
+        return [estimate(spec, architectures[spec.model]) for spec in specs]
+    from profiler.analytical.many import estimate_specs
+
+    table = estimate_specs(specs, architectures)
+    return [table.estimate(row) for row in range(len(specs))]

@@ -1,10 +1,11 @@
 """Segments that hold a tensor and free blocks as well, which a card cannot return."""
 
-from typing import Any, overload
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, overload
 
 from profiler.analytical.formulas.quantities import Count, smaller
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FRAGMENTS_PERCENT = 16
 """How much more than allocated memory the segments that hold a tensor have at the worst instant, at most.
@@ -19,7 +20,7 @@ percentile, and 13 % above at the 95th. Estimated reserved memory alone is up to
 @overload
 def unreleasable_bytes(allocated_bytes: int, reserved_bytes: int) -> int: ...
 @overload
-def unreleasable_bytes(allocated_bytes: NDArray[Any], reserved_bytes: NDArray[Any]) -> NDArray[Any]: ...
+def unreleasable_bytes(allocated_bytes: "NDArray[Any]", reserved_bytes: "NDArray[Any]") -> "NDArray[Any]": ...
 def unreleasable_bytes(allocated_bytes: Count, reserved_bytes: Count) -> Count:
     """Return the segments that hold a tensor at the worst instant, at most: a full card cannot return them.
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from typing import TypeVar
 
-import numpy as np
-
-from profiler.analytical.formulas.quantities import Count, larger, where
+from profiler.analytical.formulas.quantities import Count, everywhere, larger, where
 from profiler.analytical.formulas.tensor_groups import Projection, TensorGroup
 from profiler.analytical.formulas.tower_parameters import tower_lora_tensors, tower_tensors
 from profiler.analytical.formulas.trial_keys import DecoderShape
@@ -52,8 +50,7 @@ def key_width(architecture: DecoderShape) -> Count:
 
 def is_mixture(architecture: DecoderShape) -> bool:
     """Return whether a router chooses among several experts in each layer. Models of one type are alike in that."""
-    experts = architecture.num_experts
-    return experts > 1 if isinstance(experts, int) else bool(np.all(experts > 1))
+    return everywhere(architecture.num_experts > 1)
 
 
 def mlp_width(architecture: DecoderShape) -> Count:
@@ -71,7 +68,7 @@ def widest_inner(architecture: DecoderShape) -> Count:
 
 def has_shared_expert(architecture: DecoderShape) -> bool:
     """Return whether one expert computes every token. Models of one type are alike in that."""
-    return bool(np.all(np.asarray(architecture.shared_expert_width) > 0))
+    return everywhere(architecture.shared_expert_width > 0)
 
 
 def has_fused_projections(architecture: DecoderShape) -> bool:

@@ -6,16 +6,22 @@ many. `+ - * // %` work with both; the functions here are the other operations.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Union
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from profiler.analytical.formulas import lazy_numpy as np
 
-Count: TypeAlias = int | NDArray[Any]
+Count: TypeAlias = Union[int, "NDArray[Any]"]
 """A whole number, or an int64 array with one number per configuration."""
 
-Flag: TypeAlias = bool | NDArray[Any]
+Flag: TypeAlias = Union[bool, "NDArray[Any]"]
 """A bool, or a boolean array with one value per configuration."""
+
+Number: TypeAlias = Union[float, "NDArray[Any]"]
+"""A number, or an array with one number per configuration."""
 
 Value = TypeVar("Value")
 
@@ -25,7 +31,7 @@ class Coded(Generic[Value]):
     """A column with few different values: the values, and per configuration the index of its value."""
 
     values: tuple[Value, ...]
-    codes: NDArray[Any]
+    codes: "NDArray[Any]"
     """Indices into `values`, one per configuration."""
 
 
@@ -59,6 +65,11 @@ def either(first: Flag, second: Flag) -> Flag:
     return np.logical_or(first, second)
 
 
+def everywhere(flag: Flag) -> bool:
+    """Return whether the flag is true for each configuration."""
+    return flag if isinstance(flag, bool) else bool(np.all(flag))
+
+
 def larger(first: Count, *others: Count) -> Count:
     """Return the largest of the numbers."""
     found = first
@@ -74,9 +85,9 @@ def smaller(first: Count, second: Count) -> Count:
     return np.minimum(first, second)
 
 
-def rounded_down(value: float | NDArray[Any]) -> Count:
+def rounded_down(value: Number) -> Count:
     """Return the largest whole number that is not larger than `value`."""
-    return value.astype(np.int64) if isinstance(value, np.ndarray) else int(value)
+    return int(value) if isinstance(value, int | float) else value.astype(np.int64)
 
 
 def whole_units(value: Count, unit: Count) -> Count:

@@ -4,14 +4,18 @@ The allocator rounds each allocation up separately, so the formulas round the si
 rounding of every allocation to multiples of 512 bytes is left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from profiler.analytical.formulas.quantities import Coded, Count, whole_units
 from profiler.analytical.formulas.trial_keys import TrialKeys
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from profiler.analytical.formulas import lazy_numpy as np
 
 Block = Callable[[Count], Count]
 """Function from the bytes of a tensor to the bytes of its block."""
@@ -40,7 +44,7 @@ def block_of(spec: TrialKeys) -> Block:
     column = spec.alloc_conf
     if not isinstance(column, Coded):
         divisions = divisions_by_interval(column)
-        return _rounding(np.array(divisions)) if any(divisions) else exact
+        return _rounding_of_one(divisions) if any(divisions) else exact
     table = np.array([divisions_by_interval(text) for text in column.values])
     return _rounding(table[column.codes]) if table.any() else exact
 
@@ -76,8 +80,24 @@ def divisions_by_interval(alloc_conf: str) -> tuple[int, ...]:
     return tuple(divisions)
 
 
-def _rounding(table: NDArray[np.int64]) -> Block:
-    """Return the rounding by `table`: divisions by interval, for one trial or with one row per trial."""
+def _rounding_of_one(divisions: Sequence[int]) -> Block:
+    """Return the rounding of one trial by its divisions by interval."""
+
+    def block(size: Count) -> Count:
+        if not isinstance(size, int):
+            return _rounding(np.array(divisions))(size)
+        exponent = max(size, 1).bit_length() - 1
+        parts = divisions[min(max(exponent - _FIRST_INTERVAL_LOG2, 0), _INTERVALS - 1)]
+        if parts <= 1 or size <= _MIN_BLOCK_BYTES * parts:
+            return size
+        step = max((1 << exponent) // parts, 1)
+        return whole_units(size, step) * step
+
+    return block
+
+
+def _rounding(table: "NDArray[np.int64]") -> Block:
+    """Return the rounding of arrays by `table`: divisions by interval, for one trial or with one row per trial."""
 
     def block(size: Count) -> Count:
         sizes = np.asarray(size)

@@ -6,11 +6,9 @@ engine, sharding) are single values in both.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
-from numpy.typing import NDArray
-
-from profiler.analytical.formulas.quantities import Coded, Count, Flag
+from profiler.analytical.formulas.quantities import Coded, Count, Flag, Number
 from profiler.domain.optimizers import Optimizer
 from profiler.domain.recipe import Recipe
 from profiler.domain.trial import (
@@ -63,11 +61,11 @@ class TrialKeys(Protocol):
     @property
     def bf16(self) -> Flag: ...  # noqa: D102
     @property
-    def beta(self) -> float | NDArray[Any]: ...  # noqa: D102
+    def beta(self) -> Number: ...  # noqa: D102
     @property
     def lora_rank(self) -> Count | None: ...  # noqa: D102
     @property
-    def lora_dropout(self) -> float | NDArray[Any]: ...  # noqa: D102
+    def lora_dropout(self) -> Number: ...  # noqa: D102
     @property
     def max_prompt_length(self) -> Count: ...  # noqa: D102
     @property
@@ -87,7 +85,7 @@ class TrialKeys(Protocol):
     @property
     def vllm_mode(self) -> VllmMode | Coded[VllmMode | None] | None: ...  # noqa: D102
     @property
-    def vllm_gpu_memory_utilization(self) -> float | NDArray[Any] | None: ...  # noqa: D102
+    def vllm_gpu_memory_utilization(self) -> Number | None: ...  # noqa: D102
     @property
     def vllm_enable_sleep_mode(self) -> Flag | None: ...  # noqa: D102
     @property
@@ -160,7 +158,7 @@ class DecoderShape(Protocol):
     @property
     def shared_expert_width(self) -> Count: ...  # noqa: D102
     @property
-    def attention_dropout(self) -> float | NDArray[Any]: ...  # noqa: D102
+    def attention_dropout(self) -> Number: ...  # noqa: D102
     @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-PROJECT = "grpo-vram-profiler"
+from profiler.domain.extras import DISTRIBUTION, installed
 
 _CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
 """In a clone of the project. An installed profiler takes the versions of its own environment."""
@@ -24,10 +24,12 @@ _EXTRAS = frozenset({"measure"})
 def pinned_packages() -> list[str]:
     """Return a requirement ``name==version`` for each package that the profiler needs, torch and Triton apart."""
     versions = constrained_versions(_CONSTRAINTS.read_text()) if _CONSTRAINTS.is_file() else {}
+    here = installed()
+    project = DISTRIBUTION if here is None else here.name
     return [
         f"{name}=={versions.get(name) or metadata.version(name)}"
-        for name in sorted(needed_packages(PROJECT, _EXTRAS))
-        if name != PROJECT and not _BROUGHT_SEPARATELY.fullmatch(name)
+        for name in sorted(needed_packages(project, _EXTRAS))
+        if name != project and not _BROUGHT_SEPARATELY.fullmatch(name)
     ]
 
 

@@ -1,13 +1,12 @@
 """The GPUs of a machine for a terminal of 80 columns or more: memory, load, processes and advice."""
 
-from collections.abc import Mapping, Sequence
-
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
 
 from profiler.analysis.gpu_advice import FULL_SHARE, gpu_advice
 from profiler.domain.gpu_state import GpuProcessState, GpuState, LiveCounters
+from profiler.domain.plain_text import plain
 from profiler.domain.units import as_gib, gib_text
 
 _BAR_WIDTH = 24
@@ -20,46 +19,85 @@ _INDENT = 4
 _PID_WIDTH, _SIZE_WIDTH = 12, 7
 
 
-def gpu_panel(gpus: Sequence[GpuState], history: Mapping[str, Sequence[float]] | None = None) -> RenderableType:
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A text with the style that rich has for it."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelLine:
+    """One line of the panel, which a terminal may have to break."""
+
+    spans: tuple[Span, ...]
+    indent: int = 0
+    is_cut: bool = False
+    """Whether the end is left out where the line is too long."""
+
+    @property
+    def text(self) -> str:
+        """The line without styles and indent."""
+        return "".join(span.text for span in self.spans)
+
+
+def gpu_panel(gpus: Sequence[GpuState], history: Mapping[str, Sequence[float]] | None = None) -> tuple[PanelLine, ...]:
     """Return all GPUs; `history` has shares of used memory by UUID, the oldest first."""
-    parts: list[RenderableType] = []
+    lines: list[PanelLine] = []
     for gpu in gpus:
-        parts += [*_head(gpu, (history or {}).get(gpu.uuid, ())), *_processes(gpu)]
-        parts += [Padding(Text(line, style="yellow"), (0, 0, 0, _INDENT)) for line in gpu_advice(gpu)]
-    return Group(*parts)
+        lines += [*_head(gpu, (history or {}).get(gpu.uuid, ())), *_processes(gpu)]
+        lines += [_line(line, "yellow", indent=_INDENT) for line in gpu_advice(gpu)]
+    return tuple(lines)
 
 
-def _head(gpu: GpuState, shares: Sequence[float]) -> list[RenderableType]:
+def plain_lines(panel: Sequence[PanelLine], width: int) -> Iterator[str]:
+    """Yield the lines of a panel without styles, none longer than `width`."""
+    for line in panel:
+        columns = width - line.indent
+        text = plain(line.text)
+        if line.is_cut:
+            shown = [text if len(text) <= columns else f"{text[: columns - 1]}…"]
+        else:
+            shown = wrap(text, columns, break_on_hyphens=False)
+        yield from (f"{' ' * line.indent}{each}".rstrip() for each in shown)
+
+
+def _line(text: str, style: str = "", *, indent: int = 0, is_cut: bool = False) -> PanelLine:
+    return PanelLine(spans=(Span(text=text, style=style),), indent=indent, is_cut=is_cut)
+
+
+def _head(gpu: GpuState, shares: Sequence[float]) -> list[PanelLine]:
     capability = "" if gpu.compute_capability is None else f", compute capability {_version(gpu.compute_capability)}"
-    title = Text(f"{gpu.index:>2}  {gpu.name}{capability}", style="bold")
+    title = _line(f"{gpu.index:>2}  {gpu.name}{capability}", "bold")
     if gpu.problem:
-        return [title, Padding(Text(f"cannot be read: {gpu.problem}", style="bold red"), (0, 0, 0, _INDENT))]
-    memory = Text(" " * _INDENT)
-    memory.append_text(_bar(gpu.used_share))
-    memory.append(f"  {_gib(gpu.used_bytes)} of {gib_text(gpu.total_bytes)} used")
-    memory.append("" if gpu.used_share is None else f" ({100 * gpu.used_share:.0f} %)", style=_style(gpu.used_share))
-    memory.append(f", {_gib(gpu.free_bytes)} free")
-    load = Text(
-        f"{' ' * _INDENT}utilisation {_unit(gpu.utilisation_percent, ' %')}, power {_unit(gpu.power_watts, ' W')}, "
-        f"{_unit(gpu.temperature_celsius, ' °C')}"
+        return [title, _line(f"cannot be read: {gpu.problem}", "bold red", indent=_INDENT)]
+    percent = "" if gpu.used_share is None else f" ({100 * gpu.used_share:.0f} %)"
+    memory = (
+        Span(text=" " * _INDENT),
+        *_bar(gpu.used_share),
+        Span(text=f"  {_gib(gpu.used_bytes)} of {gib_text(gpu.total_bytes)} used"),
+        Span(text=percent, style=_style(gpu.used_share)),
+        Span(text=f", {_gib(gpu.free_bytes)} free"),
     )
-    if shares:
-        load.append(f"  memory so far {sparkline(shares)}", style="dim")
-    return [title, memory, load]
+    load = Span(
+        text=f"{' ' * _INDENT}utilisation {_unit(gpu.utilisation_percent, ' %')}, power "
+        f"{_unit(gpu.power_watts, ' W')}, {_unit(gpu.temperature_celsius, ' °C')}"
+    )
+    so_far = (Span(text=f"  memory so far {sparkline(shares)}", style="dim"),) if shares else ()
+    return [title, PanelLine(spans=memory), PanelLine(spans=(load, *so_far))]
 
 
-def _processes(gpu: GpuState) -> list[RenderableType]:
+def _processes(gpu: GpuState) -> list[PanelLine]:
     if not gpu.processes:
         return []
-    lines: list[RenderableType] = [Text(f"{'process':>{_PID_WIDTH}}{'GiB':>{_SIZE_WIDTH}}  command", style="dim")]
+    lines = [_line(f"{'process':>{_PID_WIDTH}}{'GiB':>{_SIZE_WIDTH}}  command", "dim")]
     for one in gpu.processes:
         size = _UNKNOWN if one.used_bytes is None else f"{as_gib(one.used_bytes):.1f}"
         command = one.command or "(not visible here)"
-        line = f"{one.pid:>{_PID_WIDTH}}{size:>{_SIZE_WIDTH}}  {command}"
-        lines.append(Text(line, no_wrap=True, overflow="ellipsis"))
+        lines.append(_line(f"{one.pid:>{_PID_WIDTH}}{size:>{_SIZE_WIDTH}}  {command}", is_cut=True))
         if one.counters is not None:
-            text = Text(counters_text(one.counters), style="cyan")
-            lines.append(Padding(text, (0, 0, 0, _PID_WIDTH + _SIZE_WIDTH + 2)))
+            lines.append(_line(counters_text(one.counters), "cyan", indent=_PID_WIDTH + _SIZE_WIDTH + 2))
     return lines
 
 
@@ -79,11 +117,11 @@ def sparkline(shares: Sequence[float]) -> str:
     return "".join(_BLOCKS[round(min(1.0, max(0.0, share)) * highest)] for share in last)
 
 
-def _bar(share: float | None) -> Text:
+def _bar(share: float | None) -> tuple[Span, Span]:
     filled = round((share or 0.0) * _BAR_WIDTH)
-    bar = Text("█" * filled, style=_style(share))
-    bar.append("░" * (_BAR_WIDTH - filled), style="dim")
-    return bar
+    return Span(text="█" * filled, style=_style(share)), Span(
+        text="░" * (_BAR_WIDTH - filled), style=f"dim {_style(share)}"
+    )
 
 
 def _style(share: float | None) -> str:

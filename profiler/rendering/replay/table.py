@@ -1,12 +1,10 @@
 """A replayed history as a table of 80 columns and as JSON: recorded, begun anew, with other settings or on a card."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
-
-from rich.console import Console
-from rich.table import Table
+from itertools import zip_longest
+from textwrap import wrap
 
 from profiler.allocator.histories.answer import Answer, Scenario
 from profiler.allocator.histories.course import BEFORE, Course, OutOfMemory
@@ -14,7 +12,7 @@ from profiler.allocator.histories.history import RecordedHistory
 from profiler.allocator.settings.alloc_conf import alloc_conf_text
 from profiler.domain.units import GIB, gib_text, mib_text
 from profiler.rendering.document import Document, paragraphs, preformatted
-from profiler.rendering.layouts.plain_text import WIDTH, Lines, plain_text
+from profiler.rendering.layouts.plain_text import Lines, plain_text
 from profiler.rendering.replay.words import (
     ANEW_NOTE,
     COMPARE_NOTE,
@@ -115,19 +113,14 @@ def _table(columns: Sequence[_Column], size_text: SizeText) -> list[str]:
         ("retries: full, cache given back", (f"{course.num_alloc_retries:,}" for course in courses)),
         ("fits", (column.fits for column in columns)),
     ]
-    table = Table.grid()
-    table.add_column(width=_LABEL_WIDTH)
-    for _ in columns:
-        table.add_column(width=_COLUMN_WIDTH, justify="right")
-    for label, values in rows:
-        table.add_row(label, *values)
-    return _plain_lines(table)
+    return [line for label, values in rows for line in row_lines(label, values)]
 
 
-def _plain_lines(table: Table) -> list[str]:
-    text = StringIO()
-    Console(file=text, width=WIDTH, color_system=None, force_terminal=False).print(table)
-    return [line.rstrip() for line in text.getvalue().splitlines()]
+def row_lines(label: str, values: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a row: several if a text is wider than its column."""
+    cells = [wrap(label, _LABEL_WIDTH), *(wrap(value, _COLUMN_WIDTH, break_on_hyphens=False) for value in values)]
+    for first, *others in zip_longest(*cells, fillvalue=""):
+        yield f"{first:<{_LABEL_WIDTH}}{''.join(f'{each:>{_COLUMN_WIDTH}}' for each in others)}".rstrip()
 
 
 def _recorded_refusals(found: Answer) -> list[str]:

@@ -1,20 +1,38 @@
-"""Files of the Hugging Face hub, with an answer within seconds also where there is no network.
+"""Files of the Hugging Face hub by the standard library, with an answer within seconds also where there is no network.
 
-The hub's own client repeats a failed request for half a minute. Here the hub is asked once per process whether it
-answers; if it does not, or `HF_HUB_OFFLINE` is set, the file is taken from the local cache.
+The hub is asked once per process whether it answers; if it does not, or `HF_HUB_OFFLINE` is set, the file is taken from
+the local cache of the hub's own client, which also keeps what is downloaded here.
 """
 
-import logging
+import re
 import threading
+import time
 from functools import cache
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import IO
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from profiler.storage.foreign.hub_cache import HubSettings, find_in_cache, hub_settings, keep_in_cache
 
 ANSWER_S = 2.0
 """Time in which the hub has to answer at all; name resolution included, which has no time limit of its own."""
 
-_DOWNLOAD_S = 10
-"""Time limit of each request to a hub that answers."""
+_DOWNLOAD_S = 10.0
+"""Time limit of the download of one file."""
+
+_MOST_BYTES = 10 * 2**20
+"""Largest file that is downloaded; a `config.json` has some kB."""
+
+_CHUNK_BYTES = 2**16
+_HUB_ID = re.compile(r"(?!.*(--|\.\.))\w[\w.-]*(/\w[\w.-]*)?")
+_REASONS = {
+    401: "it does not exist, or it is private and HF_TOKEN does not allow it",
+    403: "it is gated, and HF_TOKEN does not allow it",
+    404: "it does not exist",
+}
 
 
 class HubError(Exception):
@@ -22,53 +40,44 @@ class HubError(Exception):
 
 
 def hub_file(hub_id: str, name: str) -> Path:
-    """Return the local path of a file of the hub, downloaded if the hub answers and has a newer one.
+    """Return the local path of a file of the hub, downloaded if the hub answers.
 
     Raises:
         HubError: It is neither available from the hub nor in the local cache.
     """
-    try:
-        # Imported here, because most commands need no network. Its settings are read from the environment.
-        from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
-        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
-    except ValueError as error:
-        raise HubError(f"a variable HF_* of the environment cannot be read: {_first_line(error)}") from error
-    # It logs every retry; the result is reported once, by the caller.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    problem = _setting_problem(constants.ENDPOINT)
-    if problem:
+    settings = hub_settings()
+    if problem := _setting_problem(settings.endpoint):
         raise HubError(problem)
+    if not _HUB_ID.fullmatch(hub_id):
+        raise HubError(f"'{hub_id}' is not of the form name or owner/name")
     problem = hub_problem()
-    try:
-        if not problem:
-            return Path(hf_hub_download(hub_id, name, etag_timeout=_DOWNLOAD_S))
-        cached = try_to_load_from_cache(hub_id, name)  # hf_hub_download would ask the network for its own purposes
-    except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError, ValueError) as error:
-        raise HubError(_first_line(error)) from error
-    if not isinstance(cached, str):
+    if not problem:
+        try:
+            return _downloaded(settings, hub_id, name)
+        except HTTPError as error:
+            if error.code in _REASONS:
+                raise HubError(f"{settings.endpoint} answers {error.code}: {_REASONS[error.code]}") from error
+            problem = f"{settings.endpoint} answers {error.code}"
+        except (HTTPException, OSError, ValueError) as error:
+            problem = _first_line(error)
+    cached = find_in_cache(settings.folder, hub_id, name)
+    if cached is None:
         raise HubError(f"{problem}, and the local cache has no copy")
-    return Path(cached)
+    return cached
 
 
 def cached_file(hub_id: str, name: str) -> Path | None:
     """Return the local path of a file of the hub that the cache has; nothing is asked of the network."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(hub_id, name)
-    except (ImportError, OSError, ValueError):
-        return None
-    return Path(found) if isinstance(found, str) else None
+    return find_in_cache(hub_settings().folder, hub_id, name) if _HUB_ID.fullmatch(hub_id) else None
 
 
 def hub_problem() -> str:
     """Return why nothing can be asked of the hub; empty if it answers. It is asked once per process."""
-    from huggingface_hub import constants
-
-    problem = _setting_problem(constants.ENDPOINT)
-    if problem or constants.HF_HUB_OFFLINE:
+    settings = hub_settings()
+    problem = _setting_problem(settings.endpoint)
+    if problem or settings.is_offline:
         return problem or "HF_HUB_OFFLINE is set"
-    return _silence(constants.ENDPOINT)
+    return _silence(settings.endpoint)
 
 
 def _setting_problem(endpoint: str) -> str:
@@ -94,15 +103,70 @@ def _silence(endpoint: str) -> str:
 
 
 def _answer_problem(endpoint: str) -> str:
-    from huggingface_hub import get_session
-
     try:
-        get_session().head(endpoint, timeout=ANSWER_S)
-    except Exception as error:  # of whichever library the client uses
+        _opened(Request(endpoint, method="HEAD"), ANSWER_S).close()
+    except HTTPError:
+        return ""
+    except (HTTPException, OSError, ValueError) as error:
         return f"{endpoint} cannot be reached ({_first_line(error)})"
     return ""
 
 
+class _Redirects(HTTPRedirectHandler):
+    """Redirects of the hub: the token stays with the host that it is for."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        """Return the request that follows `req`."""
+        if urlsplit(newurl).scheme not in ("http", "https"):
+            raise URLError(f"redirected to {newurl}")
+        found = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if found is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            found.remove_header("Authorization")
+        return found
+
+
+def _opened(request: Request, timeout_s: float) -> HTTPResponse:
+    answer: HTTPResponse = build_opener(_Redirects).open(request, timeout=timeout_s)
+    return answer
+
+
+def _downloaded(settings: HubSettings, hub_id: str, name: str) -> Path:
+    """Return the local path of a file after downloading it.
+
+    Raises:
+        OSError: It cannot be read, also `HTTPError`, or the cache cannot be written.
+        ValueError: It is too large or too slow, or the hub does not name its revision.
+    """
+    request = Request(f"{settings.endpoint}/{hub_id}/resolve/main/{quote(name)}")
+    if settings.token:
+        request.add_header("Authorization", f"Bearer {settings.token}")
+    with _opened(request, _DOWNLOAD_S) as answer:
+        commit = answer.headers.get("X-Repo-Commit", "")
+        tag = str(answer.headers.get("X-Linked-Etag") or answer.headers.get("ETag") or "")
+        content = _read(answer)
+    tag = tag.removeprefix("W/").strip('"')
+    return keep_in_cache(settings.folder, hub_id, name, commit=commit, tag=tag, content=content)
+
+
+def _read(answer: HTTPResponse) -> bytes:
+    """Return the content of an answer, within the limits of size and time."""
+    end, parts, size = time.monotonic() + _DOWNLOAD_S, list[bytes](), 0
+    while part := answer.read1(_CHUNK_BYTES):
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES // 2**20} MiB")
+        if time.monotonic() > end:
+            raise ValueError(f"the download took longer than {_DOWNLOAD_S:g} s")
+    expected = answer.headers.get("Content-Length")
+    if expected is not None and size != int(expected):
+        raise ValueError("the download ended early")
+    return b"".join(parts)
+
+
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
+    reason = error.reason if isinstance(error, URLError) else error
+    lines = str(reason).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,9 +1,9 @@
 """Versions of the installed packages that decide memory, read without importing any of them."""
 
-from importlib.metadata import PackageNotFoundError, metadata, version
+from importlib.metadata import PackageNotFoundError, version
 
 from profiler import __version__
-from profiler.domain.extras import DISTRIBUTION
+from profiler.domain.extras import installed
 from profiler.domain.outcome import PACKAGES, Versions
 
 
@@ -14,10 +14,8 @@ def installed_versions() -> Versions:
 
 def project_page() -> str:
     """Return the address of the project's page; empty if the installed distribution declares none."""
-    try:
-        declared = metadata(DISTRIBUTION).get_all("Project-URL") or []
-    except PackageNotFoundError:
-        return ""
+    here = installed()
+    declared = [] if here is None else here.metadata.get_all("Project-URL") or []
     pages = dict(entry.partition(", ")[::2] for entry in declared)
     page = pages.get("Homepage", "")
     return page if page.startswith("https://") else ""
