@@ -53,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _described_by(word: str) -> str:
     """Return the key of an estimate that a word without a key is the value of, with it; empty if there is none."""
     path = Path(word)
-    if path.name == "config.json" or path.is_dir() or all(map(find_builtin, word.split(","))):
+    # `os.path`, because it takes a name that is too long for one that does not exist.
+    if path.name == "config.json" or os.path.isdir(word) or all(map(find_builtin, word.split(","))):  # noqa: PTH112
         return f"model={word}"
-    if path.is_file() or (path.suffix in _JOB_FILES and "=" not in word):
+    if os.path.isfile(word) or (path.suffix in _JOB_FILES and "=" not in word):  # noqa: PTH113
         return f"config={word}"
     return f"model={word}" if _HUB_ID.fullmatch(word) else ""
 

@@ -19,6 +19,7 @@ import pytest
 
 from profiler.domain.families import FAMILIES
 from profiler.domain.gpu import KNOWN_GPUS
+from profiler.storage.records.record_folder import MONITORED, SCRIPTS, TRIALS
 
 ROOT = Path(__file__).parents[1]
 
@@ -196,14 +197,16 @@ for kind, form in kinds.items():
     found = replace(record, outcome=replace(record.outcome, work=Work(fan_speed_percent=30.5)))
     store = RecordFolder(Path(kind), form)
     store.write(found)
-    print(record.outcome.work.fan_speed_percent, store.read_all() == (found,), form.version - form.since, end=" ")
+    print(record.outcome.work.fan_speed_percent, store.read_all() == (found,), form.version, end=" ")
     print(record_row(found)["fan_speed_percent"])
 for columns in (TABLES["runs"], SCRIPT_TABLES["scripts"], MONITORED_TABLES["monitored"]):
     print(*[(each.unit, each.meaning, each.null) for each in columns if each.name == "fan_speed_percent"])
 write_tables(Path("trial"), RecordFolder(Path("trial"), TRIALS).read_all(), {{}})
 print(read_tables(Path("trial")).runs["fan_speed_percent"].tolist())
 """,
-    printed="None True 1 30.5\n" * 3 + "('percent', 'mean speed of the fans', 'the card has none')\n" * 3 + "[30.5]\n",
+    printed="".join(f"None True {kind.version + 1} 30.5\n" for kind in (TRIALS, SCRIPTS, MONITORED))
+    + "('percent', 'mean speed of the fans', 'the card has none')\n" * 3
+    + "[30.5]\n",
 )
 
 

@@ -23,23 +23,27 @@ _FAMILIES = (
         model_type="llama",
         defaults=Defaults(max_position_embeddings=2048),
         checks=Checks(multiple_of_heads=True, bounds_initializer_range=True, types_head_dim=False),
+        layers_repeat=True,
     ),
     Family(
         model_type="mistral",
         defaults=Defaults(max_position_embeddings=131_072, num_key_value_heads=8),
         checks=Checks(takes_null_key_value_heads=False, types_head_dim=False),
         sliding_window=4096,
+        layers_repeat=True,
     ),
     Family(
         model_type="qwen2",
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=32, attention_bias=True),
         slides_on_request=True,
+        layers_repeat=True,
     ),
     Family(
         model_type="qwen3",
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=32, head_dim=128),
         layers=Layers(qk_norm=True),
         slides_on_request=True,
+        layers_repeat=True,
     ),
     Family(
         model_type="gemma",

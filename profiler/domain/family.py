@@ -105,5 +105,7 @@ class Family:
     """transformers' default of the field; None: no layer slides."""
     slides_on_request: bool = False
     """Whether layers slide only with `use_sliding_window`."""
+    layers_repeat: bool = False
+    """Whether each layer adds the same to a trace, by a test that compares few layers with all of them."""
     tower: Tower | None = None
     """None for a model of text alone."""

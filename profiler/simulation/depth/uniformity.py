@@ -6,15 +6,13 @@ from typing import Any
 import torch
 from peft import get_peft_model
 
+from profiler.domain.families import FAMILIES
 from profiler.simulation.depth.tokens import LAYER
 from profiler.simulation.tracing.modules import plain_path
 
 DEPTH = "num_hidden_layers"
 
 _STACK = "model.layers"
-
-_PROVEN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""Model types whose forward does the same in each layer. Each has a test that compares it with all its layers."""
 
 _BY_LAYER = frozenset(
     {
@@ -46,7 +44,8 @@ def config_difference(config: Any, few: Any) -> str:
         config: transformers' configuration.
         few: The same one with fewer layers.
     """
-    if config.model_type not in _PROVEN_TYPES:
+    family = FAMILIES.get(config.model_type)
+    if family is None or not family.layers_repeat:
         return f"model_type={config.model_type} is not proven"
     fields, of_few = config.to_dict(), few.to_dict()
     if by_layer := sorted(field for field in _BY_LAYER & fields.keys() if fields[field]):
