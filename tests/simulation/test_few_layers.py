@@ -32,6 +32,8 @@ from profiler.worker.simulated import (
 
 LAYERS = 12
 TINY = dict(BUILTIN_MODELS["tiny"].config) | {"num_hidden_layers": LAYERS}
+DEEP_ENOUGH = {"num_hidden_layers": 7}
+"""Layers of trials that run whole for a comparison: more than twice as many as run otherwise."""
 QWEN3 = TINY | {"model_type": "qwen3", "head_dim": 16}
 LLAMA = TINY | {"model_type": "llama"}
 MISTRAL = TINY | {"model_type": "mistral", "sliding_window": None}
@@ -67,7 +69,7 @@ def assert_equal(few: SimulatedRun, whole: SimulatedRun, spec: TrialSpec) -> Non
 
 
 def both_ways(
-    config: Mapping[str, Any] = TINY, *, others: tuple[str, ...] = (), **keys: Any
+    config: Mapping[str, Any] = TINY | DEEP_ENOUGH, *, others: tuple[str, ...] = (), **keys: Any
 ) -> tuple[SimulatedRun, SimulatedRun, TrialSpec]:
     spec = spec_of(**keys)
     gpus = [KNOWN_GPUS[name] for name in others]
@@ -82,9 +84,9 @@ CASES: list[dict[str, Any]] = [
     QLORA_KEYS | {"optim": Optimizer.PAGED_ADAMW_8BIT, "lengths": Lengths.FORCED},
     LORA_KEYS | {"beta": 0.04, "gradient_checkpointing": False, "logprobs": Logprobs.FULL},
     LORA_KEYS | {"rollout": Rollout.SYNTHETIC, "lora_target_modules": ("q_proj", "v_proj"), "lora_dropout": 0.1},
-    {"config": QWEN3, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
-    {"config": LLAMA, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
-    {"config": MISTRAL, "attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
+    {"config": QWEN3 | DEEP_ENOUGH, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
+    {"config": LLAMA | DEEP_ENOUGH, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
+    {"config": MISTRAL | DEEP_ENOUGH, "attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
 ]
 FURTHER: list[dict[str, Any]] = [
     *(LORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
@@ -105,7 +107,7 @@ def test_few_layers_equal_all_layers(keys: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_card_that_is_too_small_among_several_cards() -> None:
     others = ("rtx-4090-24gb", "a100-40gb")
-    large = TINY | {"vocab_size": 80_000_000}
+    large = TINY | DEEP_ENOUGH | {"vocab_size": 80_000_000}
     few, whole, spec = both_ways(large, others=others, gpu="rtx-4060-ti-16gb", **LORA_KEYS)
     assert_equal(few, whole, spec)
     assert outcome_on_card(few, spec).status is Status.OOM

@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import functools, gc, types, torch
 from simulating import simulate
-simulate()
+simulate(steps=1, max_completion_length=4)
 with torch.device("meta"):
     print(torch.tensor([]).device, torch.get_default_device())
 caches = [each for each in gc.get_objects() if isinstance(each, functools._lru_cache_wrapper)]
