@@ -27,6 +27,9 @@ from profiler.sweep.runners import LocalRunner, Runner
 
 NOTES = "GRPO_VRAM_PROFILER_STRESS_NOTES"
 STORE = "GRPO_VRAM_PROFILER_STRESS_STORE"
+GATE = "GRPO_VRAM_PROFILER_STRESS_GATE"
+"""A file that trials wait for once a trial has ended; not set: they wait for nothing."""
+
 RAN, AGAIN = "ran", "again"
 
 
@@ -36,10 +39,17 @@ def job(job: WorkerJob) -> None:
     assert address is not None
     is_stored = is_answer(_objects(address).read(f"records/{job.trial.trial_id}.json") or b"")
     started_s = time.time()
+    _wait_at_the_gate()
     cheap_worker.job(job)
     word = AGAIN if is_stored else RAN
     with Path(os.environ[NOTES]).open("a") as file:
         file.write(f"{word} {job.trial.trial_id} {started_s} {time.time()} {os.getpid()}\n")
+
+
+def _wait_at_the_gate() -> None:
+    gate, until_s = os.environ.get(GATE), time.monotonic() + 120
+    while gate and Path(os.environ[NOTES]).read_text() and not Path(gate).exists() and time.monotonic() < until_s:
+        time.sleep(0.05)
 
 
 def _run(runner: Runner, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Sequence[str]:
