@@ -1,7 +1,7 @@
 """A trial that runs with few layers and is continued to all of them equals one that runs all, in everything."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -119,6 +119,27 @@ def test_a_card_that_is_too_small_among_several_cards() -> None:
 
 
 # ---- which trials run with few layers --------------------------------------------------------------------------------
+
+ANY_VALUE = """
+    backend gpu alloc_conf seed model tuning lora_rank lora_alpha lora_target_modules lora_dropout
+    bnb_4bit_use_double_quant optim num_generations max_prompt_length max_completion_length lengths steps
+    per_device_train_batch_size gradient_accumulation_steps steps_per_generation gradient_checkpointing beta
+    attn_implementation dtype bf16 rollout
+"""
+WITHOUT_EFFECT = """
+    max_length ppo_max_token_len_per_gpu min_pixels max_pixels
+    vllm_mode vllm_gpu_memory_utilization vllm_enable_sleep_mode vllm_max_model_length vllm_tensor_parallel_size
+    vllm_model_impl fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing zero_stage
+    offload_optimizer_device offload_param_device
+"""
+"""Keys that need another recipe, several GPUs, images or vLLM, each of which runs with all layers."""
+
+
+def test_a_new_key_of_a_trial_is_proven_or_runs_with_all_layers() -> None:
+    """A key that nobody has decided about would be extrapolated with any value."""
+    decided = [*few_layers._PROVEN, *ANY_VALUE.split(), *WITHOUT_EFFECT.split()]
+    assert sorted(decided) == sorted(field.name for field in fields(TrialSpec))
+
 
 UNEVEN_CONFIGS: dict[str, dict[str, Any]] = {
     "layer_types": TINY | {"layer_types": ["full_attention"] * 11 + ["sliding_attention"], "sliding_window": 8},
