@@ -26,6 +26,7 @@ from pathlib import Path
 import cheap_worker
 import psutil
 from found import is_answer
+from processes import GONE_WITHIN_S, MARK, exit_code, left_of, redirect_output, send_to_all
 
 import profiler.rendering.figures.catalogue
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES
@@ -40,13 +41,7 @@ GRID = "lora_vs_full"
 SWEEPS = 2
 """Sweeps that share a folder."""
 
-GONE_WITHIN_S = 60.0
-"""Limit against hangs, for the end of a sweep and of its processes."""
-
 SET_UP_S = 0.1
-
-MARK = "GRPO_VRAM_PROFILER_STRESS"
-"""Environment variable by which the processes of a sweep are found, also without their parent."""
 
 PARENT, WARMED, WORKER, TRACKER = "parent", "warmed process", "worker", "tracker"
 
@@ -211,22 +206,26 @@ class Stress:
         while running:
             time.sleep(min(self._random.expovariate(1 / self._kind.pause_s), 4 * self._kind.pause_s))
             for sweep in list(running):
-                code = _exit_code(sweep.pid)
+                code = exit_code(sweep.pid)
                 if code is not None:
                     running.remove(sweep)
                     self._ended(sweep, code)
                     if code != EXIT_OK:
                         running.append(self._start())
             if running and self.found.signals.total() < self._signals:
-                self._lose() if self._plants_loss else self._send(self._random.choice(running))
+                self._lose(running) if self._plants_loss else self._send(self._random.choice(running))
 
-    def _lose(self) -> None:
+    def _lose(self, running: Sequence[RunningSweep]) -> None:
         """Remove the record of a finished trial behind the back of the sweeps."""
         self._check_records()
-        if self._known:
-            (self._grid / "records" / min(self._known)).unlink()
-            self.found.signals["planted"] += 1
-            self._check_records()  # before a sweep runs the trial again
+        if not self._known:
+            return
+        # Sweeps that stand still cannot run the trial again before its loss is seen: the new record would be equal.
+        send_to_all((sweep.pid for sweep in running), signal.SIGSTOP)
+        (self._grid / "records" / min(self._known)).unlink()
+        self.found.signals["planted"] += 1
+        self._check_records()
+        send_to_all((sweep.pid for sweep in running), signal.SIGCONT)
 
     def _send(self, sweep: RunningSweep) -> None:
         """Send a signal to a process of a random role; if the sweep has none, the next sweep with one gets it."""
@@ -249,7 +248,7 @@ class Stress:
         if pid == 0:
             os.setsid()
             os.environ[MARK] = mark
-            _redirect_output(log)
+            redirect_output(log)
             raise SystemExit(main(self._words(), parts=self._kind.parts()))
         return RunningSweep(pid=pid, mark=mark, log=log, started_s=time.monotonic())
 
@@ -265,7 +264,7 @@ class Stress:
             self.found.other.append(f"exit code {code}: {text}")
         if TRACEBACK.search(text):
             self.found.tracebacks.append(text)
-        self.found.left += [f"{process} of {sweep.mark}" for process in _left_of(sweep.mark)]
+        self.found.left += [f"{process} of {sweep.mark}" for process in left_of(sweep.mark)]
         self._check_records()
         if not self.found.problems():
             sweep.log.unlink()
@@ -273,7 +272,8 @@ class Stress:
     def _check_records(self) -> None:
         now = {path.name: path.read_bytes() for path in self._grid.glob("records/*.json")}
         self.found.lost += [name for name, content in self._known.items() if now.get(name) != content]
-        self._known |= {name: content for name, content in now.items() if is_answer(content)}
+        # Only what is there now: each loss is counted once, however often this runs until the trial has run again.
+        self._known = {name: content for name, content in now.items() if is_answer(content)}
 
     @property
     def _grid(self) -> Path:
@@ -283,7 +283,7 @@ class Stress:
         """Run the sweep once more without signals, and check what is there at the end."""
         before = self._notes()
         sweep = self._start()
-        code = _exit_code(sweep.pid, within_s=GONE_WITHIN_S)
+        code = exit_code(sweep.pid, within_s=GONE_WITHIN_S)
         self._ended(sweep, code if code is not None else EXIT_INTERNAL)
         if code != EXIT_OK or self._notes() != before:
             self.found.other.append(
@@ -316,7 +316,7 @@ def _problem_of_tables(grid: Path) -> str:
     os.close(writing)
     with os.fdopen(reading) as pipe:
         problem = pipe.read()
-    return problem if _exit_code(pid, within_s=GONE_WITHIN_S) == 0 else f"The tables were not read. {problem}"
+    return problem if exit_code(pid, within_s=GONE_WITHIN_S) == 0 else f"The tables were not read. {problem}"
 
 
 def _compare_tables(grid: Path) -> str:
@@ -329,50 +329,6 @@ def _compare_tables(grid: Path) -> str:
     }
     rows = zip(runs["trial_id"], zip(runs["status"], runs["peak_allocated_bytes"], strict=True), strict=True)
     return "" if stored and dict(rows) == stored else "The tables are not those of the records."
-
-
-# ---- processes -------------------------------------------------------------------------------------------------------
-
-
-def _redirect_output(log: Path) -> None:
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.close(descriptor)
-
-
-def _exit_code(pid: int, *, within_s: float = 0.0) -> int | None:
-    """Return how our child ended, as an exit code or the negative signal number; None while it runs."""
-    until_s = time.monotonic() + within_s
-    while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() >= until_s:
-            return None
-        time.sleep(0.01)
-
-
-def _left_of(mark: str) -> list[str]:
-    """Return the processes of an ended sweep that do not end, after killing them."""
-    until_s = time.monotonic() + GONE_WITHIN_S
-    while (found := _marked(mark)) and time.monotonic() < until_s:
-        time.sleep(0.02)
-    for process in found:
-        with suppress(psutil.Error):
-            process.kill()
-    return [str(process) for process in found]
-
-
-def _marked(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            # Of a zombie the kernel keeps no environment.
-            if process.environ().get(MARK) == mark:
-                found.append(process)
-    return found
 
 
 def run(words: Sequence[str]) -> int:

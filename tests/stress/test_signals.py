@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # where `stress` and `cheap_worker` are
 
 import builders
+import processes
 import stress
 
 from profiler.domain.outcome import Status
@@ -68,6 +69,8 @@ def test_a_finished_trial_that_is_gone_or_replaced_is_lost(made, lose, name):
     lose(records / name)
     run._check_records()
     assert run.found.lost == [name]
+    run._check_records()
+    assert run.found.lost == [name], "counted once, however often it is looked for"
 
 
 def test_a_loss_in_a_running_sweep_is_found():
@@ -79,11 +82,11 @@ def test_a_loss_in_a_running_sweep_is_found():
 
 
 def test_a_process_that_outlives_its_sweep_is_found_and_ended(monkeypatch):
-    monkeypatch.setattr(stress, "GONE_WITHIN_S", 0.2)
-    with subprocess.Popen(["sleep", "600"], env={**os.environ, stress.MARK: "left"}) as process:
-        (found,) = stress._left_of("left")
+    monkeypatch.setattr(processes, "GONE_WITHIN_S", 0.2)
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, processes.MARK: "left"}) as process:
+        (found,) = processes.left_of("left")
         assert str(process.pid) in found
-    assert stress._left_of("left") == []
+    assert processes.left_of("left") == []
 
 
 @pytest.mark.parametrize("text", ["Traceback (most recent call last):\n", "x\nUnforeseen LookupError: made up.\n"])
