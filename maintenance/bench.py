@@ -15,21 +15,21 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from maintenance.callback_cost import ACCUMULATION, ALLOWED_SHARE, NEW_TOKENS, callback_cost
-from maintenance.emulated_operators import operator_seconds
+from maintenance.benchmarks.callback_cost import ACCUMULATION, ALLOWED_SHARE, NEW_TOKENS, callback_cost
+from maintenance.benchmarks.emulated_operators import operator_seconds
+from maintenance.benchmarks.many_trials import hundred_thousand_trials
+from maintenance.benchmarks.scale import measure
 from maintenance.engine_cost.cost import ALLOWED_S, EngineCost, added_s, cost, engines, settings, where
-from maintenance.many_trials import hundred_thousand_trials
-from maintenance.scale import measure
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
 from profiler.analytical.many import estimate_table
 from profiler.command_line import as_command, print_text, readable
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Backend, Lengths, TrialSpec
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Backend, Lengths, TrialSpec
 from profiler.measurement.driver.nvml import GpuProbe
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import visible_gpus

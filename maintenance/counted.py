@@ -16,12 +16,12 @@ from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.claims.settings import keys_text, spec_of
 from profiler.config.options.reading import FieldReader
-from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.cards.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.claims import By, Claim, Configuration
-from profiler.domain.counted import PhaseWork
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
-from profiler.domain.trial import TrialSpec
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.counted import PhaseWork
+from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.published import COUNTED, read_published_claims
 

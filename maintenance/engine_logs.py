@@ -12,7 +12,7 @@ from importlib.resources import files
 from profiler.analytical.formulas.engine import ENGINE_ELEMENT_BYTES, kv_block_bytes, sharded_parameters
 from profiler.analytical.formulas.engine_buffers import BLOCK_TOKENS
 from profiler.config.models.lookup import builtin_architecture
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.units import GIB
 
 HEADER = "| log | weights | parameters x 2 B | part of the card | sum of the parts | KV cache | blocks x their bytes |"

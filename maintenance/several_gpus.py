@@ -15,19 +15,19 @@ import pandas as pd
 
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
 from maintenance.emulated.running import Side, run_pending, run_side
-from maintenance.error_cells import ERROR_COLUMNS, error_cells
-from maintenance.kept_page import kept_page
-from maintenance.sampling import architecture_of, folder_faults, sample_trials, written_down
+from maintenance.pages.error_cells import ERROR_COLUMNS, error_cells
+from maintenance.pages.kept_page import kept_page
+from maintenance.samples.sampling import architecture_of, folder_faults, sample_trials, written_down
 from maintenance.words import read_words
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
-from profiler.analytical.formulas.trained import trainable_parameter_count
+from profiler.analytical.formulas.models.trained import trainable_parameter_count
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
-from profiler.domain.outcome import Outcome, Status
-from profiler.domain.trial import Backend, DistributedType, OffloadDevice, TrialSpec
+from profiler.domain.runs.outcome import Outcome, Status
+from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, TrialSpec
 from profiler.domain.units import GIB
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import markdown_table
@@ -240,7 +240,7 @@ def _settings(words: Sequence[str]) -> tuple[Sample, RunOptions, Path]:
 
 
 def _emulated(options: RunOptions) -> Side:
-    from profiler.execution.emulated_python import emulated_workers
+    from profiler.execution.pythons.emulated_python import emulated_workers
 
     workers = emulated_workers(options)
     return Side(backend=Backend.EMULATED, versions=workers.versions, interpreter_of=workers.interpreter_of)

@@ -17,25 +17,25 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from maintenance.kept_page import kept_page
-from maintenance.sampling import architecture_of
+from maintenance.pages.kept_page import kept_page
+from maintenance.samples.sampling import architecture_of
 from maintenance.words import asks_for_help
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.explanation.short_forms import short_forms
 from profiler.command_line import as_command, print_line
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category
-from profiler.domain.trial import DistributedType, TrialSpec
+from profiler.domain.trials.trial import DistributedType, TrialSpec
 from profiler.domain.units import GIB
 from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.theme import CATEGORY_COLOURS, INK, SOFT_INK, in_theme
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.files.atomic import write_atomically
 from profiler.sweep.command import read_command
-from profiler.sweep.composition import compose
+from profiler.sweep.prepared.composition import compose
 
 _CARD = KNOWN_GPUS["h100-80gb"]
 _PANELS_IN_A_ROW = 2

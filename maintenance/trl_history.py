@@ -13,8 +13,8 @@ from pathlib import Path
 from profiler.config.trl_releases.behaviours import LOGPROBS
 from profiler.config.trl_releases.facts import DEFAULTS, KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS
 from profiler.config.trl_releases.versions import RELEASES, Versions, release_of
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Logprobs
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Logprobs
 
 _FILES = {Recipe.GRPO: "grpo_config.py", Recipe.RLOO: "rloo_config.py", Recipe.SFT: "sft_config.py"}
 _SHARED = ("base_config.py", "model_config.py")

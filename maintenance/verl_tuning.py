@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from maintenance.kept_page import kept_page
+from maintenance.pages.kept_page import kept_page
 from maintenance.words import read_words
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.verl_fit import Unanswered, verl_card, verl_fit
@@ -22,8 +22,8 @@ from profiler.command_line import as_command, print_line, print_text
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.options.reading import FieldReader
 from profiler.config.verl.config import read_verl
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import as_gib
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import markdown_table

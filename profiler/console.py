@@ -12,10 +12,10 @@ from pathlib import Path
 from profiler import __version__
 from profiler.command_line import as_command, print_line, print_text
 from profiler.commands import COMMANDS, options_of_command, start
-from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
-from profiler.domain.extras import DISTRIBUTION
-from profiler.domain.trial import TRIAL_KEYS
+from profiler.domain.machines.extras import DISTRIBUTION
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
+from profiler.domain.trials.trial import TRIAL_KEYS
 
 NAME = DISTRIBUTION
 

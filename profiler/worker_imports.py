@@ -16,7 +16,7 @@ _level, _log.level = _log.level, logging.ERROR
 from profiler.measurement.counters.untouched_cuda import untouched_cuda  # noqa: E402
 
 with untouched_cuda():
-    import profiler.worker.real  # after the line above, which silences the warning
+    import profiler.worker.cuda.real  # after the line above, which silences the warning
     import profiler.worker.simulated  # noqa: F401
     from profiler.simulation.session import freeze_imported
 

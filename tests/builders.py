@@ -6,11 +6,10 @@ from pathlib import Path
 
 from profiler.config.trials.identity import trial_id
 from profiler.config.trials.labels import labels
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, TRIAL_PHASES, Category, Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import (
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.outcome import (
     Breakdown,
     CardFacts,
     EmulatedDetails,
@@ -25,8 +24,9 @@ from profiler.domain.outcome import (
     Versions,
     Work,
 )
-from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepPeak
-from profiler.domain.trial import Attention, Backend, Logprobs, PlannedTrial, TrialSpec, Tuning
+from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepPeak
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Attention, Backend, Logprobs, PlannedTrial, TrialSpec, Tuning
 from profiler.domain.units import MIB
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.sweep_tables.tables import Tables, read_tables, write_tables

@@ -17,7 +17,7 @@ from torch._C._profiler import _EventType
 
 from profiler.allocator import Trace
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Backend, Dtype
+from profiler.domain.trials.trial import Backend, Dtype
 from profiler.training.run import run_training
 from profiler.training.session import PlainSession
 

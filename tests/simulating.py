@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiler.allocator import Trace
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.counted import PhaseWork
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.counted import PhaseWork
+from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.session import Extrapolation, Simulation

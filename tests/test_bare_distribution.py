@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from profiler import commands
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.extras import ON_INDEX, TRAINING, Extra
+from profiler.domain.machines.extras import ON_INDEX, TRAINING, Extra
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.families import FAMILIES
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.architectures.families import FAMILIES
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.storage.records.record_folder import MONITORED, SCRIPTS, TRIALS
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ class Change:
 CARD = Change(
     rows=(
         Row(
-            file="profiler/domain/gpu.py",
+            file="profiler/domain/cards/gpu.py",
             before='    Gpu(\n        name="h200-141gb"',
             row="""\
     Gpu(
@@ -65,8 +65,8 @@ CARD = Change(
     program="""
 from profiler.config.claims.settings import ROOFLINES
 from profiler.config.prices import read_prices
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.gpu_names import name_card
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu_names import name_card
 from profiler.emulation.card.cards import card_description
 from profiler.estimate.main import answer
 
@@ -81,7 +81,7 @@ print(all("x900-64gb" in answer(["model=tiny", gpu, "format=json"]) for gpu in (
 FAMILY = Change(
     rows=(
         Row(
-            file="profiler/domain/families.py",
+            file="profiler/domain/architectures/families.py",
             before='    Family(\n        model_type="mistral"',
             row="""\
     Family(
@@ -119,7 +119,7 @@ print("peak_allocated_bytes" in answer(["model=m", "format=json"], load_model=la
 SHARDING = Change(
     rows=(
         Row(
-            file="profiler/domain/trial.py",
+            file="profiler/domain/trials/trial.py",
             before='    DEEPSPEED = "deepspeed"',
             row='    HALVED = "halved"\n',
         ),
@@ -127,7 +127,7 @@ SHARDING = Change(
             file="profiler/analytical/timeline/sharding/halved.py",
             before="",
             row="""\
-from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.timeline.instants import Term
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.domain.memory import Category
@@ -170,7 +170,7 @@ print(weights, "halves on 2 GPUs" in answer(words), "communication" in answer(wo
 COLUMN = Change(
     rows=(
         Row(
-            file="profiler/domain/outcome.py",
+            file="profiler/domain/runs/outcome.py",
             before="    host_peak_rss_bytes: int | None = field(",
             row="""\
     fan_speed_percent: float | None = field(
@@ -183,7 +183,7 @@ COLUMN = Change(
 import sys
 from pathlib import Path
 
-from profiler.domain.outcome import Outcome, Status, Verdict, Work
+from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
 from profiler.storage.records.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
 from profiler.storage.tables.rows import record_row
 from profiler.storage.tables.schema import MONITORED_TABLES, SCRIPT_TABLES, TABLES
@@ -250,11 +250,11 @@ def _other_files_that_name(names: set[str], own: set[str]) -> set[str]:
 
 def test_other_files_name_cards_only_as_a_default_or_an_example():
     names = {text for gpu in KNOWN_GPUS.values() for text in (gpu.name, gpu.title, *gpu.other_names)}
-    assert _other_files_that_name(names, {"domain/gpu.py"}) == {
-        "analysis/limits.py",  # the cards whose memory is drawn as a line
+    assert _other_files_that_name(names, {"domain/cards/gpu.py"}) == {
+        "analysis/findings/limits.py",  # the cards whose memory is drawn as a line
         "analytical/formulas/engine_buffers.py",  # the default card
         "config/trials/specification.py",
-        "domain/trial.py",
+        "domain/trials/trial.py",
         "emulation/command.py",
         "replay/command.py",  # a card in an example
     }
@@ -262,7 +262,12 @@ def test_other_files_name_cards_only_as_a_default_or_an_example():
 
 def test_other_files_name_families_only_in_models():
     models = {path.relative_to(ROOT / "profiler").as_posix() for path in (ROOT / "profiler/domain/models").glob("*.py")}
-    own = {"domain/families.py", "domain/builtin_models.py", "substitutes/checkpoints/known_configs.py", *models}
+    own = {
+        "domain/architectures/families.py",
+        "domain/models/builtin_models.py",
+        "substitutes/checkpoints/known_configs.py",
+        *models,
+    }
     assert _other_files_that_name(set(FAMILIES), own) == {
-        "domain/family.py",  # a kind of rotary positions that is called by its only family
+        "domain/architectures/family.py",  # a kind of rotary positions that is called by its only family
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from maintenance.files_page import PAGE, ROOT, files_page, main, undescribed
+from maintenance.pages.files_page import PAGE, ROOT, files_page, main, undescribed
 
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 EXAMPLE = re.compile(r"^\| \*(.+)\* \| .*?`(profiler/[a-z_/]+/)` \| (.+) \|$", re.MULTILINE)
@@ -13,7 +13,7 @@ NAMED = re.compile(r"`([a-z_]+\.py)`(?: \(`([a-z_]+)`\))?")
 
 
 def test_the_page_is_that_of_the_docstrings():
-    assert (ROOT / PAGE).read_text(encoding="utf-8") == files_page(ROOT), "run python -m maintenance.files_page"
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == files_page(ROOT), "run python -m maintenance.pages.files_page"
 
 
 def test_every_file_has_words_on_the_page():

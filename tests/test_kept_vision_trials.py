@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from maintenance.error_cells import error_cells
-from maintenance.sampling import SAMPLED, architecture_of, read_sampled
+from maintenance.pages.error_cells import error_cells
+from maintenance.samples.sampling import SAMPLED, architecture_of, read_sampled
 from maintenance.vision.main import NAME, ROWS, sample
 from maintenance.vision.page import PAGE, page
 from profiler.analytical.estimate import phase_instants

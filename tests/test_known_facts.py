@@ -16,13 +16,13 @@ from profiler.analytical.estimate import estimate as estimated
 from profiler.analytical.estimate import phase_instants
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architecture import Architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.cublas import cublas_workspace_bytes
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.cublas import cublas_workspace_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, ROOFLINES, Chip, Gpu
+from profiler.domain.cards.gpu_names import name_card
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES, Chip, Gpu
-from profiler.domain.gpu_names import name_card
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
 from profiler.emulation.card.cards import card_description
 
 FACTS = Path(__file__).with_name("known_facts.json")

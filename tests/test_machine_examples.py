@@ -13,9 +13,9 @@ import yaml
 
 from profiler.config.options.run_options import RUN_KEYS, RunOptions, read_run_options
 from profiler.config.options.value_grammar import read_path
-from profiler.domain.address import Address
-from profiler.domain.extras import Extra
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.machines.address import Address
+from profiler.domain.machines.extras import Extra
+from profiler.domain.trials.trial import SPEC_KEYS
 from profiler.sweep.command import read_command
 
 sys.path.insert(0, str(Path(__file__).parent / "stress"))

@@ -26,7 +26,7 @@ from profiler.seams.command import read_command as seams
 from profiler.solve.command import read_command as solve
 from profiler.sweep.command import pairs_of
 from profiler.sweep.command import read_command as sweep
-from profiler.sweep.composition import compose
+from profiler.sweep.prepared.composition import compose
 
 FAULT = "a fault"
 

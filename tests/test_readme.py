@@ -11,9 +11,9 @@ from rich.console import Console
 
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import TrialSpec
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import as_gib
 from profiler.estimate.main import answer
 from profiler.rendering.figures.kinds import FigureKind
@@ -21,7 +21,7 @@ from profiler.report.drawing import render_folder
 from profiler.storage.foreign.published import read_published
 from profiler.storage.sweep_tables.tables import read_tables
 from profiler.sweep.command import read_command
-from profiler.sweep.composition import compose
+from profiler.sweep.prepared.composition import compose
 from profiler.worker.simulated import run_simulated
 
 ROOT = Path(__file__).parents[1]

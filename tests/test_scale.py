@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 
-from maintenance import many_records
+from maintenance.benchmarks import many_records
+from maintenance.benchmarks.many_records import many_specs, scattered_specs, varied_records
+from maintenance.benchmarks.scale import assemble, draw, fetch, make
 from maintenance.engine_cost import main as engine_cost
 from maintenance.engine_cost.cost import EngineCost, Setting, added_s, cost, settings
-from maintenance.many_records import many_specs, scattered_specs, varied_records
-from maintenance.scale import assemble, draw, fetch, make
-from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.outcome import Status
+from profiler.domain.machines.engine import Engine
+from profiler.domain.runs.outcome import Status
 from profiler.storage.sweep_tables.tables import read_tables
 
 

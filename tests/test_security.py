@@ -11,7 +11,7 @@ import yaml
 from maintenance.campaign.recorded_history import recorded_history_of
 from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.domain.errors import UsageError
-from profiler.domain.trial import Tuning
+from profiler.domain.trials.trial import Tuning
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(path for folder in ("profiler", "maintenance", "scripts") for path in (ROOT / folder).rglob("*.py"))

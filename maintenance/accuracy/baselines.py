@@ -2,15 +2,15 @@
 
 from functools import cache
 
-from maintenance.sampling import architecture_of
+from maintenance.samples.sampling import architecture_of
 from profiler.analytical import parameter_count
 from profiler.analytical.baselines.verl_report import (
     REPORT_OVERHEAD_BYTES,
     report_activation_bytes,
     report_models_bytes,
 )
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.trial import TrialSpec
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import TrialSpec
 
 
 def verl_report_bytes(spec: TrialSpec) -> int:

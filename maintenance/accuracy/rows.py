@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
-from maintenance.sampling import architecture_of
-from profiler.analysis.predictors import PREDICTORS, REASON, Predictor
+from maintenance.samples.sampling import architecture_of
+from profiler.analysis.errors.predictors import PREDICTORS, REASON, Predictor
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import TRIAL_PHASES
-from profiler.domain.outcome import Estimate, Status, TrialRecord, UnlimitedCard
-from profiler.domain.readings import CategoryShare
+from profiler.domain.runs.outcome import Estimate, Status, TrialRecord, UnlimitedCard
+from profiler.domain.runs.readings import CategoryShare
 
 
 def prediction_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from maintenance.sampling import sample_trials
-from profiler.domain.trial import TrialSpec
+from maintenance.samples.sampling import sample_trials
+from profiler.domain.trials.trial import TrialSpec
 
 AXES: Mapping[str, Sequence[object]] = {
     "model": (

@@ -8,7 +8,7 @@ from maintenance.campaign.stages import STAGES, Stage, stage
 from profiler.config.options.option import MAX_S
 from profiler.config.options.reading import TextReader
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.domain.trial import Tuning
+from profiler.domain.trials.trial import Tuning
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
 
 LIMIT_S = 500.0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from profiler.domain.outcome import Versions
+from profiler.domain.runs.outcome import Versions
 from profiler.measurement.counters.cuda import CudaDevice
 from profiler.measurement.driver.nvml import GpuProbe, Nvml, NvmlError
 

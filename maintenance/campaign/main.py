@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING
 
 from maintenance.campaign.archive import pack, unpack
 from maintenance.campaign.command import HELP_FLAGS, LIMIT_S, USAGE, Command, read_command
+from maintenance.campaign.compared.judged import threshold_lines
+from maintenance.campaign.compared.side_by_side import looking_lines, rollout_lines, sampled_times
+from maintenance.campaign.compared.simulated import Simulate, simulate_measured
 from maintenance.campaign.facts import CardFacts, FactTools, take_facts
-from maintenance.campaign.judged import threshold_lines
 from maintenance.campaign.recorded_history import recorded_history_lines, recorded_history_of
 from maintenance.campaign.running import StageEnd, run_stage
-from maintenance.campaign.side_by_side import looking_lines, rollout_lines, sampled_times
-from maintenance.campaign.simulated import Simulate, simulate_measured
 from maintenance.campaign.stages import STAGES
-from profiler.analysis.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.domain.outcome import Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.outcome import Versions
+from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.records.versions import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
-    from profiler.worker.measured import Measured
+    from profiler.worker.cuda.measured import Measured
 
 _WHOLE_HISTORY_ENTRIES = 5_000_000
 
@@ -61,7 +61,7 @@ def _facts_of(uuid: str) -> CardFacts:
 
 
 def _record(spec: TrialSpec, uuid: str) -> "Measured":
-    from profiler.worker.real import run_real
+    from profiler.worker.cuda.real import run_real
 
     config = BUILTIN_MODELS[spec.model].config
     return run_real(spec, config, gpu_uuid=uuid, snapshot=True, history_entries=_WHOLE_HISTORY_ENTRIES)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from maintenance.emulated.rows import METRICS, REQUIRED, WHOLE
-from profiler.analysis.predictors import ErrorSummary, error_summary
+from profiler.analysis.errors.predictors import ErrorSummary, error_summary
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 
 THRESHOLDS: Mapping[str, tuple[float, float]] = {"allocated": (0.0005, 0.003), "reserved": (0.005, 0.03)}
 """Largest error in the median and in the 95th percentile, by metric; 0.01 is 1 %."""

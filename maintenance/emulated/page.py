@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from maintenance.emulated.differences import Difference, OppositeEnd, of_whole_trials
-from maintenance.kept_page import kept_page
+from maintenance.pages.kept_page import kept_page
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 

@@ -11,7 +11,7 @@ from maintenance.emulated.differences import differences, of_whole_trials, oppos
 from maintenance.emulated.page import comparison_page
 from maintenance.emulated.rows import WHOLE, comparison_frame
 from maintenance.emulated.running import Pair
-from profiler.domain.outcome import Versions
+from profiler.domain.runs.outcome import Versions
 from profiler.storage.files.atomic import write_atomically
 
 ROWS, PAGE, CAUSES = "rows.csv", "report.md", "causes.csv"

@@ -6,7 +6,7 @@ import pandas as pd
 
 from maintenance.emulated.running import Pair
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, Status
+from profiler.domain.runs.outcome import Outcome, Status
 
 WHOLE = "all"
 """In the place of the phase, in the row of a whole trial."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
-from maintenance.sampling import sample_trials
-from profiler.domain.trial import Rollout, TrialSpec
+from maintenance.samples.sampling import sample_trials
+from profiler.domain.trials.trial import Rollout, TrialSpec
 
 COUNT, SEED = 200, 1422
 

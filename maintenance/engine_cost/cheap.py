@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from maintenance.many_records import VERSIONS
+from maintenance.benchmarks.many_records import VERSIONS
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.address import Address, Scheme
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
-from profiler.domain.sweep_state import Machines
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.domain.machines.address import Address, Scheme
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
+from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob, WorkerProgram, run_trials
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.stores.shared_store import open_shared

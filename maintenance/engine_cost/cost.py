@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from maintenance.benchmarks.many_records import VERSIONS
 from maintenance.engine_cost.cheap import PROGRAM, CheapSlot, Unseen, cheap_plan, shared_store
-from maintenance.many_records import VERSIONS
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.engine import Engine
-from profiler.domain.extras import missing
-from profiler.domain.outcome import TrialRecord
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.extras import missing
+from profiler.domain.runs.outcome import TrialRecord
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import OpenTrials, run_trials
 from profiler.storage.files.trial_files import RECORDS
 from profiler.storage.stores.record_store import RecordStore
@@ -68,7 +68,7 @@ def cost(setting: Setting, *, trials: int) -> EngineCost:
 
 def engines() -> tuple[Engine, ...]:
     """Return the engines that are at hand: Ray where it is installed, Slurm where it answers."""
-    from profiler.cluster.slurm import slurm_faults
+    from profiler.cluster.arrays.slurm import slurm_faults
 
     found = [Engine.LOCAL]
     if not missing(("ray",)):
@@ -179,7 +179,7 @@ def _run_on_ray(plan: Sequence[PlannedTrial], options: RunOptions, store: TrialS
 
 def _on_slurm(setting: Setting, folder: Path, trials: int) -> Sequence[float]:
     """Run trials on an array of slots, and return when records were written; the command only looks now and then."""
-    from profiler.cluster.slurm import open_array
+    from profiler.cluster.arrays.slurm import open_array
 
     shared, options = folder / "store", RunOptions(engine=Engine.SLURM, jobs=setting.jobs)
     store, plan = shared_store(shared, folder / "own"), cheap_plan(trials)

@@ -11,8 +11,8 @@ from maintenance.engine_cost.cost import ALLOWED_S, EngineCost, added_s, cost, e
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_error, print_line, print_text, readable
 from profiler.config.options.reading import FieldReader
-from profiler.domain.engine import Engine
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
+from profiler.domain.machines.engine import Engine
 from profiler.rendering.layouts.plain_text import text_table
 
 _DEFAULTS: Mapping[str, object] = {"engine": None, "trials": 1_000, "jobs": "1,2,4", "nodes": "1,2"}

@@ -6,9 +6,9 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.claims import Loss
-from profiler.domain.trial import Lengths, completion_lengths
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Lengths, completion_lengths
 
 ROUNDING = 1e-5
 """Largest relative difference of two gradients in float32 that counts as rounding."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
-from maintenance.sampling import architecture_of, folder_faults, sample_trials, written_down
+from maintenance.samples.sampling import architecture_of, folder_faults, sample_trials, written_down
 from maintenance.vision.page import PAGE, page
 from maintenance.words import read_words
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
@@ -21,10 +21,10 @@ from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import phase_instants
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
-from profiler.domain.builtin_models import VISION_MODELS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import TrialSpec
+from profiler.domain.models.builtin_models import VISION_MODELS
+from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.storage.files.atomic import write_atomically
 

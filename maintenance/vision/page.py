@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from maintenance.error_cells import ERROR_COLUMNS, error_cells
-from maintenance.kept_page import kept_page
+from maintenance.pages.error_cells import ERROR_COLUMNS, error_cells
+from maintenance.pages.kept_page import kept_page
 from profiler.rendering.layouts.markdown import markdown_table
 
 PAGE = "README.md"

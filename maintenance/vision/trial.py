@@ -14,15 +14,15 @@ from maintenance.vision.processor import SizedProcessor
 from profiler.allocator import Trace
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.arguments import lora_config
-from profiler.training.model import build_config
+from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.models.model import build_config
 from profiler.training.recipes.grpo.recipe import Grpo
 from profiler.training.recipes.grpo.reward import count_words
 from profiler.training.recipes.grpo.trainer import ProfiledGRPOTrainer
 from profiler.training.rollouts.registry import rollout_engine
-from profiler.training.tokenizer import build_tokenizer
 from profiler.worker.simulated import card_of
 
 _SPECIAL = {"image_token_id": 100, "video_token_id": 101, "vision_start_token_id": 102, "vision_end_token_id": 103}

@@ -8,10 +8,10 @@ from itertools import pairwise
 from profiler.config.trl_releases.behaviours import FIRST_FUSED
 from profiler.config.trl_releases.facts import FIRST_WITHOUT_REFERENCE
 from profiler.config.trl_releases.versions import NEWEST
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import ALL_RECIPES, GENERATING, Recipe
-from profiler.domain.trial import (
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import ALL_RECIPES, GENERATING, Recipe
+from profiler.domain.trials.trial import (
     ALL_LINEAR,
     Attention,
     DistributedType,

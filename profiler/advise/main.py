@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from profiler.advise.command import OOM, Command, read_command, usage
-from profiler.advise.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
 from profiler.advise.levers import Change
+from profiler.advise.oom.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
+from profiler.advise.oom.refusal import card_of
 from profiler.advise.plan import Plan, Planner, Step
-from profiler.advise.refusal import card_of
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
 from profiler.allocator.refusals.oom_log import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
@@ -23,13 +23,13 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl.yaml import changed_lines, trl_file
 from profiler.constraints.table import keys_refused_in_a_sweep, refuse_without_card
-from profiler.domain.builtin_models import find_builtin
+from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
-from profiler.domain.extras import TRAINING, Extra, install_hint, missing
-from profiler.domain.gpu_names import gpu_named
-from profiler.domain.trial import TrialSpec
+from profiler.domain.machines.extras import TRAINING, Extra, install_hint, missing
+from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import GIB, MIB, as_gib
-from profiler.estimate.inputs import (
+from profiler.estimate.job.inputs import (
     ArchitectureLookup,
     Inputs,
     JobFiles,
@@ -38,8 +38,8 @@ from profiler.estimate.inputs import (
     job_files,
     read_inputs,
 )
-from profiler.estimate.reward_models import with_reward_models
-from profiler.estimate.trial import parsed_trial
+from profiler.estimate.job.reward_models import with_reward_models
+from profiler.estimate.job.trial import parsed_trial
 from profiler.rendering.answers.advice import (
     Advice,
     AdvisedStep,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profiler.advise.levers import LEVERS, Change, Lever
 from profiler.analytical.explanation.cards import CardVerdict
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 
 _WORTH = 0.005
 """Smallest part of the card for which a lever is worth its cost, unless the trial fits by it."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiler.config.trials.identity import spec_to_mapping
-from profiler.domain.child_python import safe_path_flags
+from profiler.domain.machines.child_python import safe_path_flags
 from profiler.domain.memory import Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 
 _TIMEOUT_S = 600
 

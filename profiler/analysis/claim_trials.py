@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from profiler.analysis.keys import is_null, records_of, trial_keys
+from profiler.analysis.compared.keys import is_null, records_of, trial_keys
 from profiler.analysis.verdicts import Figure
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.claims import End, Quantity
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Origin, Phase
-from profiler.domain.outcome import Status
-from profiler.domain.trial import TRIAL_KEYS, Backend, TrialSpec
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import TRIAL_KEYS, Backend, TrialSpec
 
 _OWN = ("backend", "gpu", "weights")
 """Keys in which a stored trial may differ from what a claim states: where it ran."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from profiler.domain.gpu_state import GpuState, LiveCounters
+from profiler.domain.cards.gpu_state import GpuState, LiveCounters
 from profiler.domain.memory import Phase
 from profiler.domain.units import gib_text
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from profiler.analysis.scripts import ShownRun, phase_lines
 from profiler.domain.memory import Origin
-from profiler.domain.monitored import MonitoredGpu, MonitoredRun
+from profiler.domain.runs.monitored import MonitoredGpu, MonitoredRun
 
 MOST_POINTS = 2_000
 """Points of a curve in a figure."""

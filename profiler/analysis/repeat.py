@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler.analysis.keys import KeyValue, records_of, trial_keys
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import SPEC_KEYS, key_named
+from profiler.analysis.compared.keys import KeyValue, records_of, trial_keys
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import SPEC_KEYS, key_named
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./+-]+")
 

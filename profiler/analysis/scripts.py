@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from profiler.domain.memory import Origin, Phase
-from profiler.domain.outcome import Outcome, Run, Status
-from profiler.domain.readings import OutOfMemory
-from profiler.domain.script import HeldTensors, ScriptRecord
+from profiler.domain.runs.outcome import Outcome, Run, Status
+from profiler.domain.runs.readings import OutOfMemory
+from profiler.domain.runs.script import HeldTensors, ScriptRecord
 
 
 @dataclass(frozen=True, kw_only=True)

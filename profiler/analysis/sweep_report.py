@@ -6,17 +6,17 @@ from typing import Protocol
 
 import pandas as pd
 
-from profiler.analysis.acceptance import Threshold, pairs_among, thresholds
-from profiler.analysis.accuracy import Accuracy, accuracies
-from profiler.analysis.answers import Answers, answers
-from profiler.analysis.axes import Curve, Surface, curves, surfaces
-from profiler.analysis.cards import CardTable, by_card
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section, compare, only
-from profiler.analysis.gpu_time import GpuTime, gpu_time_of
-from profiler.analysis.limits import MOST_SURFACES, CardLimit, card_limits
-from profiler.analysis.matrix import Matrix, matrix
-from profiler.analysis.peaks import (
+from profiler.analysis.compared.axes import Curve, Surface, curves, surfaces
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section, compare, only
+from profiler.analysis.compared.matrix import Matrix, matrix
+from profiler.analysis.compared.published import PublishedFigure
+from profiler.analysis.errors.acceptance import Threshold, pairs_among, thresholds
+from profiler.analysis.errors.accuracy import Accuracy, accuracies
+from profiler.analysis.findings.answers import Answers, answers
+from profiler.analysis.findings.cards import CardTable, by_card
+from profiler.analysis.findings.limits import MOST_SURFACES, CardLimit, card_limits
+from profiler.analysis.findings.peaks import (
     EnginePeaks,
     LargestRow,
     PhaseRow,
@@ -26,9 +26,9 @@ from profiler.analysis.peaks import (
     phase_rows,
     stacks,
 )
-from profiler.analysis.published import PublishedFigure
+from profiler.analysis.findings.shapes import Shape, shapes
 from profiler.analysis.repeat import repeat_commands, sweep_command
-from profiler.analysis.shapes import Shape, shapes
+from profiler.analysis.times.gpu_time import GpuTime, gpu_time_of
 from profiler.domain.memory import Origin
 
 MOST_WITH_DETAILS = 2_000

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from profiler.analysis.published import PublishedFigure
+from profiler.analysis.compared.published import PublishedFigure
 from profiler.domain.claims import Claim, Configuration, End, Line, Looked, Pair, Quantity, Range, Setting, Single
 from profiler.domain.memory import Origin
 from profiler.domain.units import GIB

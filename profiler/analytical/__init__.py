@@ -8,6 +8,6 @@ maintenance.accuracy` compares it with 500 sampled trials that are simulated.
 
 from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.estimate import estimate
-from profiler.analytical.formulas.parameters import lora_parameter_count, parameter_count
+from profiler.analytical.formulas.models.parameters import lora_parameter_count, parameter_count
 
 __all__ = ["estimate", "lora_parameter_count", "parameter_count", "rule_of_thumb"]

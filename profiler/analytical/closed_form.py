@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.parameters import (
+from profiler.analytical.formulas.models.parameters import (
     adapted_experts,
     expert_names,
     has_fused_experts,
@@ -11,10 +11,10 @@ from profiler.analytical.formulas.parameters import (
 from profiler.constraints.closed_form import SHARDED
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import fault_of_closed_form
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.extras import simulation_hint
-from profiler.domain.trial import ALL_LINEAR, TrialSpec
+from profiler.domain.machines.extras import simulation_hint
+from profiler.domain.trials.trial import ALL_LINEAR, TrialSpec
 
 
 def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:

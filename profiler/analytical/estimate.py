@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.timeline.cached.reserved import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.analytical.timeline.reserved import peak_reserved_bytes
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import Estimate
-from profiler.domain.readings import CategoryShare
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Estimate
+from profiler.domain.runs.readings import CategoryShare
+from profiler.domain.trials.trial import TrialSpec
 
 
 def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, Instant]:

@@ -1,9 +1,9 @@
 """The least time of an optimizer step on a card: products at the card's peak, and decoded tokens at its bandwidth."""
 
-from profiler.analytical.formulas.parameters import is_mixture, projections, query_width
-from profiler.domain.architecture import Architecture
-from profiler.domain.card import Roofline
-from profiler.domain.trial import Dtype, Rollout, TrialSpec, Tuning
+from profiler.analytical.formulas.models.parameters import is_mixture, projections, query_width
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.card import Roofline
+from profiler.domain.trials.trial import Dtype, Rollout, TrialSpec, Tuning
 
 _BYTES = {True: 2.0, False: 4.0}
 _FOUR_BIT_BYTES = 0.5

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from profiler.analytical.baselines.rule import rule_of_thumb
 from profiler.analytical.closed_form import refuse_model, refuse_without_form
-from profiler.analytical.formulas.quantities import Coded, Count, Flag, larger
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, larger
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.timeline.cached.reserved import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.analytical.timeline.reserved import peak_reserved_bytes
-from profiler.domain.architecture import Architecture
-from profiler.domain.keys import Key, Kind
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.vision import VisionTower
 from profiler.domain.memory import TRIAL_PHASES, Phase
-from profiler.domain.outcome import Estimate
-from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, TrialSpec
-from profiler.domain.vision import VisionTower
+from profiler.domain.runs.outcome import Estimate
+from profiler.domain.trials.keys import Key, Kind
+from profiler.domain.trials.trial import SPEC_KEYS, TRIAL_KEYS, TrialSpec
 
 
 def _is_number(key: Key) -> bool:

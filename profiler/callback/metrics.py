@@ -9,7 +9,7 @@ from transformers import Trainer
 
 from profiler.domain.memory import Phase
 from profiler.domain.units import as_gib
-from profiler.seams.checking import problem_of
+from profiler.seams.checked.checking import problem_of
 from profiler.seams.patching import patched
 from profiler.seams.registry import SEAM_OF
 

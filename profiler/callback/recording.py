@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from profiler.callback.metrics import metrics_of
 from profiler.domain.memory import Phase
-from profiler.domain.monitored import HostPeaks, MonitoredGpu, MonitoredRun, Watcher
-from profiler.domain.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
-from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
-from profiler.domain.script import NamedCard
+from profiler.domain.runs.monitored import HostPeaks, MonitoredGpu, MonitoredRun, Watcher
+from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
+from profiler.domain.runs.readings import OutOfMemory, PhasePeak, Sample, StepPeak
+from profiler.domain.runs.script import NamedCard
 from profiler.domain.units import KIB
 from profiler.measurement.counters.cuda import CudaDevice
 from profiler.measurement.counters.phase_counters import PhaseCounters, by_phase, peak_of_steps
@@ -23,12 +23,12 @@ from profiler.measurement.samples.bounded_samples import MOST_SAMPLES
 from profiler.measurement.samples.growth import growth
 from profiler.measurement.samples.process_tree import RecentProcessTree
 from profiler.measurement.samples.sampler import Sampler
-from profiler.monitor.watched import Start, start_now
+from profiler.monitor.watch.watched import Start, start_now
 from profiler.scripts.session import CountedSession
 from profiler.scripts.totals import ParameterTotals
 from profiler.storage.files.live_counters import LivePublisher
 from profiler.storage.records.versions import installed_versions
-from profiler.training.sizes import parameter_counts
+from profiler.training.models.sizes import parameter_counts
 
 _NO_TIMES = "times of phases: a callback does not wait for the GPU"
 _ENDS_OF_STEPS = (Phase.LOAD, Phase.OPTIMIZER)

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, TrainerCallback
 from profiler.callback.metrics import added_to_logs
 from profiler.callback.recording import Instruments, Recording
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.monitored import RANK
-from profiler.domain.script import NamedCard
+from profiler.domain.runs.monitored import RANK
+from profiler.domain.runs.script import NamedCard
 from profiler.measurement.counters.late_cuda import CheapCuda
 from profiler.measurement.driver.no_driver import NoDriver
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
@@ -140,7 +140,7 @@ class VramCallback(TrainerCallback):
             return
         record = recording.finished(completed=completed, problem=problem)
         # Imported here, because importing matplotlib takes seconds.
-        from profiler.monitor.results import write_report
+        from profiler.monitor.watch.results import write_report
         from profiler.storage.tables.samples import write_time_series
 
         lock = take_lock(self._folder / _LOCK, wait=True)

@@ -8,19 +8,19 @@ from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Figure
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.cards import Fit, card_verdict
-from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.verl import Component, VerlEstimate, VerlPhase, verl_estimate
 from profiler.config.claims.settings import keys_text, spec_of
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.verl.config import read_verl
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.claims import By, Configuration, End, Quantity
-from profiler.domain.context import cuda_context_bytes
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Origin, Phase
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trials.trial import Backend, TrialSpec
 
 _ENDS: Mapping[Fit, End] = {Fit.FITS: End.FITS, Fit.TOO_LARGE: End.OOM}
 

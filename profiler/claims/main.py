@@ -18,7 +18,7 @@ from profiler.command_line import as_command, print_error, print_line, print_tex
 from profiler.config.options.option import OutputFormat
 from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import MIB
 from profiler.rendering.claims.page import claims_page
 from profiler.rendering.claims.table import claims_json, claims_table

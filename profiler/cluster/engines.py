@@ -1,11 +1,11 @@
 """The engines that spread trials over machines: what each needs, and how it is reached."""
 
+from profiler.cluster.arrays.slurm import slurm_faults
 from profiler.cluster.slots import Cluster
-from profiler.cluster.slurm import slurm_faults
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.engine import Engine
 from profiler.domain.errors import UsageError
-from profiler.domain.extras import Extra, require
+from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.extras import Extra, require
 
 ENGINE = "engine"
 

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from profiler.cluster.remote import RemoteResult, RemoteTask, record_name
 from profiler.cluster.slots import EndedTask, KindOf, RemoteSlots, SlotKind
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
-from profiler.domain.sweep_state import Machines
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
+from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.execution import Claim, OpenTrials, WorkerProgram
 from profiler.execution.job import TRIAL_WORKER
 from profiler.execution.running import RunningSweep

@@ -26,12 +26,12 @@ from profiler.cluster.remote import RemoteResult, RemoteTask
 from profiler.cluster.slot import Slot
 from profiler.cluster.slots import EndedTask, Node, SlotKind
 from profiler.cluster.trial_python import TrialPython
-from profiler.domain.child_python import safe_path_flags
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
-from profiler.domain.outcome import Versions
-from profiler.domain.sweep_state import Machines
+from profiler.domain.machines.child_python import safe_path_flags
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.runs.outcome import Versions
 from profiler.domain.units import MIB
-from profiler.execution.postponed import postponed_signals
+from profiler.execution.processes.postponed import postponed_signals
 
 RAY_ADDRESS = "ray_address"
 AUTO, LOCAL = "auto", "local"

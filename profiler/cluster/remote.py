@@ -7,12 +7,12 @@ from profiler.cluster.trial_python import trial_python
 from profiler.cluster.work_folder import work_folder
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
-from profiler.domain.outcome import TrialRecord, Versions
-from profiler.domain.sweep_state import Machines
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.runs.outcome import TrialRecord, Versions
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import GpuPool, UnfitWorkersError, run_trials
-from profiler.execution.interpreter import own_python
 from profiler.execution.job import TRIAL_WORKER, WorkerProgram
+from profiler.execution.pythons.interpreter import own_python
 from profiler.storage.files.trial_files import RECORDS
 from profiler.storage.stores.record_store import RecordStore
 

@@ -9,7 +9,7 @@ from profiler.cluster.slots import Node
 from profiler.cluster.trial_python import TrialPython
 from profiler.cluster.work_folder import remove_abandoned
 from profiler.domain.errors import UsageError
-from profiler.domain.extras import TRAINING, missing
+from profiler.domain.machines.extras import TRAINING, missing
 from profiler.execution import GpuPool
 from profiler.measurement.driver.nvml import Nvml
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus

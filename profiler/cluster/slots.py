@@ -7,9 +7,9 @@ from typing import Protocol
 from profiler.cluster.remote import RemoteResult, RemoteTask
 from profiler.cluster.trial_python import TrialPython
 from profiler.domain.errors import Fault
-from profiler.domain.outcome import Versions
-from profiler.domain.sweep_state import Machines
-from profiler.domain.trial import TrialSpec
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.runs.outcome import Versions
+from profiler.domain.trials.trial import TrialSpec
 from profiler.measurement.driver.visible import VisibleGpus
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.trial import Backend, PlannedTrial
-from profiler.execution.emulated_python import emulated_workers
-from profiler.execution.other_python import Workers, simulated_workers
+from profiler.domain.trials.trial import Backend, PlannedTrial
+from profiler.execution.pythons.emulated_python import emulated_workers
+from profiler.execution.pythons.other_python import Workers, simulated_workers
 
 
 @dataclass(frozen=True, kw_only=True)

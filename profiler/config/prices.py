@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from profiler.domain.cards.gpu_names import name_card
 from profiler.domain.errors import Fault, UsageError, shortened
-from profiler.domain.gpu_names import name_card
 
 COLUMNS = ("gpu", "price_per_hour", "currency", "source", "date")
 """The columns of the file, in any order; others are ignored."""

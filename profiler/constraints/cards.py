@@ -3,7 +3,7 @@
 from functools import partial
 
 from profiler.constraints.constraint import Constraint, Where
-from profiler.domain.trial import Backend
+from profiler.domain.trials.trial import Backend
 
 _card = partial(Constraint, Where.CARD)
 

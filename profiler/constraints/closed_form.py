@@ -16,11 +16,11 @@ from profiler.constraints.constraint import (
     stated,
 )
 from profiler.constraints.sweeps import RUN_SCRIPT, SWEEPS
-from profiler.domain.architecture import Architecture
-from profiler.domain.extras import simulation_hint
-from profiler.domain.optimizers import Optimizer, State
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ZERO_OF_WEIGHTS, Attention, Backend, DistributedType, Dtype, Logprobs, Tuning
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.machines.extras import simulation_hint
+from profiler.domain.trials.optimizers import Optimizer, State
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention, Backend, DistributedType, Dtype, Logprobs, Tuning
 
 _closed_form = partial(Constraint, Where.CLOSED_FORM)
 

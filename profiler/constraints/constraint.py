@@ -5,10 +5,10 @@ from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Any
 
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import TrialSpec, key_named
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import TrialSpec, key_named
 
 
 class Where(StrEnum):

@@ -6,11 +6,11 @@ from math import gcd
 from profiler.constraints.constraint import Case, Constraint, Where, above, anything, other_than, stated
 from profiler.constraints.several_gpus import OF_SEVERAL_GPUS
 from profiler.constraints.vllm import OF_VLLM
-from profiler.domain.architecture import Architecture
-from profiler.domain.builtin_models import find_builtin
-from profiler.domain.gpu_names import find_gpu
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning, Weights
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu_names import find_gpu
+from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning, Weights
 
 _everywhere = partial(Constraint, Where.EVERYWHERE)
 

@@ -3,8 +3,8 @@
 from functools import partial
 
 from profiler.constraints.constraint import Constraint, Where, above, other_than
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import ZERO_OF_WEIGHTS, DistributedType, Logprobs, OffloadDevice
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, DistributedType, Logprobs, OffloadDevice
 
 _everywhere = partial(Constraint, Where.EVERYWHERE)
 

@@ -13,9 +13,9 @@ from profiler.constraints.constraint import (
     other_than,
     stated,
 )
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ZERO_OF_WEIGHTS, Backend, DistributedType, Tuning, VllmMode
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Backend, DistributedType, Tuning, VllmMode
 
 _sweep = partial(Constraint, Where.SWEEP)
 

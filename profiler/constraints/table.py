@@ -8,10 +8,10 @@ from profiler.constraints.closed_form import CLOSED_FORM
 from profiler.constraints.constraint import Case, Constraint, Where
 from profiler.constraints.everywhere import EVERYWHERE
 from profiler.constraints.sweeps import SWEEPS
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import TrialSpec
 
 ArchitectureLookup = Callable[[str], Architecture | None]
 

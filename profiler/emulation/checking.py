@@ -5,9 +5,9 @@ import os
 import subprocess
 from dataclasses import dataclass
 
-from profiler.domain.child_python import safe_path_flags
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import ProfilerError
-from profiler.domain.gpu import Gpu
+from profiler.domain.machines.child_python import safe_path_flags
 from profiler.emulation.launch import EmulatedPython, process_environment
 
 _PROGRAM = "profiler.emulation.inside.check_program"

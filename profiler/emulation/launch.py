@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from profiler.domain.gpu import Gpu
+from profiler.domain.cards.gpu import Gpu
 from profiler.emulation.building.build import libraries_of
 from profiler.emulation.card.cards import card_description
 from profiler.emulation.environments.environments import installed_environment

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.command_line import as_command, print_line, print_text
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.units import gib_text, mib_text
 from profiler.emulation.checking import check
 from profiler.emulation.command import INSTALL, Command, read_command, usage

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from profiler.config.options.reading import FieldReader
-from profiler.domain.gpu_names import find_gpu, name_card, sized_like
+from profiler.domain.cards.gpu_names import find_gpu, name_card, sized_like
 
 GPU, MEMORY, CAPABILITY = "gpu", "gpu_memory_gib", "compute_capability"
 

@@ -24,9 +24,9 @@ from profiler.config.options.value_grammar import ValueTextError, read_path, rea
 from profiler.config.trials.grid import MAX_POINTS
 from profiler.config.trl.interval import KEY as TRL
 from profiler.config.trl_releases.versions import NEWEST, OLDEST, release_of
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import FailIf, Fault
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import SPEC_KEYS, Backend
+from profiler.domain.trials.trial import SPEC_KEYS, Backend
 from profiler.estimate.cards import ANY, GPU, read_size
 from profiler.storage.foreign.price_file import PRICES
 

@@ -5,14 +5,14 @@ from itertools import product
 
 from profiler.analytical.explanation.cards import Fit
 from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint, estimate_grid
-from profiler.analytical.formulas.fragments import unreleasable_bytes
+from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.trial import TrialSpec
-from profiler.estimate.inputs import Inputs
+from profiler.domain.trials.trial import TrialSpec
+from profiler.estimate.job.inputs import Inputs
+from profiler.estimate.job.trial import STEP_BYTES, with_form
 from profiler.estimate.points import Axes, specs_of_each
-from profiler.estimate.trial import STEP_BYTES, with_form
 
 ArchitectureOf = Callable[[str], Architecture]
 

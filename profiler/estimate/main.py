@@ -16,14 +16,14 @@ from profiler.config.models.context import model_lines
 from profiler.config.models.images import images_line
 from profiler.config.options.option import OutputFormat
 from profiler.config.trials.specification import attention_line
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.command import Command, read_command, usage
 from profiler.estimate.grid import answered_grid
-from profiler.estimate.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
-from profiler.estimate.reward_models import with_reward_models
-from profiler.estimate.trial import notes_of_all, parsed_trial
+from profiler.estimate.job.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
+from profiler.estimate.job.reward_models import with_reward_models
+from profiler.estimate.job.trial import notes_of_all, parsed_trial
 from profiler.estimate.verl import verl_answer
 from profiler.rendering.estimate.card_list import card_list, card_list_json
 from profiler.rendering.estimate.grid import grid_json, grid_table

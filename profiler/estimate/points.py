@@ -10,9 +10,9 @@ from profiler.config.trials.grid import refuse_too_many_points
 from profiler.config.trials.specification import parse_point
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import faults_everywhere
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 
 INDEPENDENT_KEYS = (
     "num_generations",

@@ -16,10 +16,10 @@ from profiler.config.verl.assertions import refusals
 from profiler.config.verl.config import read_verl
 from profiler.config.verl.generated import VERL_VERSION
 from profiler.config.verl.sources import VerlSource
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu import Gpu
+from profiler.domain.cards.gpu_names import gpu_named, name_card
 from profiler.domain.errors import Fault, UsageError, printable, shortened
-from profiler.domain.gpu import Gpu
-from profiler.domain.gpu_names import gpu_named, name_card
 from profiler.estimate.command import Command
 from profiler.rendering.estimate.verl_table import verl_json, verl_table
 from profiler.storage.foreign.model_config import is_local

@@ -6,17 +6,17 @@ most twice. Workers outlive it: their end is learned from the kernel (pidfd). A 
 that left no record runs again.
 """
 
-from profiler.execution.child import EndOfSweepError
-from profiler.execution.claim import Claim
-from profiler.execution.decision import stored_answer
 from profiler.execution.gpus import GpuPool, GpuUnusableError
-from profiler.execution.heartbeat import beat
-from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import Place, SweepObserver, WorkerJob, WorkerProgram
 from profiler.execution.local_slots import UnfitWorkersError
-from profiler.execution.open_trials import NotTaken, OpenTrials, TooManyFailuresError
-from profiler.execution.pruning import Pruning
+from profiler.execution.processes.child import EndOfSweepError
+from profiler.execution.processes.heartbeat import beat
+from profiler.execution.pythons.interpreter import Interpreter, InterpreterOf
 from profiler.execution.runner import run_trials
+from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.decision import stored_answer
+from profiler.execution.trials.open_trials import NotTaken, OpenTrials, TooManyFailuresError
+from profiler.execution.trials.pruning import Pruning
 
 __all__ = [
     "Claim",

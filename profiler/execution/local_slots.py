@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
-from profiler.domain.outcome import Status, TrialRecord
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
-from profiler.execution.child import EXIT_END_OF_SWEEP
-from profiler.execution.claim import Claim
+from profiler.domain.runs.outcome import Status, TrialRecord
+from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.gpus import GpuPool, GpuSlot, GpuUnusableError
-from profiler.execution.heartbeat import Heartbeat
-from profiler.execution.host_memory import oom_kills
 from profiler.execution.job import Place, WorkerJob
-from profiler.execution.open_trials import OpenTrials
-from profiler.execution.postponed import postponed_signals
+from profiler.execution.processes.child import EXIT_END_OF_SWEEP
+from profiler.execution.processes.heartbeat import Heartbeat
+from profiler.execution.processes.host_memory import oom_kills
+from profiler.execution.processes.postponed import postponed_signals
+from profiler.execution.processes.verdict import last_lines
+from profiler.execution.processes.warm import WarmProcess
+from profiler.execution.processes.worker_process import WorkerProcess
 from profiler.execution.slots import Ended, Start
-from profiler.execution.verdict import last_lines
-from profiler.execution.warm import WarmProcess
-from profiler.execution.worker_process import WorkerProcess
+from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.open_trials import OpenTrials
 from profiler.execution.worker_record import WorkerRecords
 
 POLL_S = 0.5

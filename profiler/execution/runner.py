@@ -4,16 +4,16 @@ import os
 from collections.abc import Sequence
 
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.outcome import Versions
-from profiler.domain.trial import Backend, PlannedTrial
+from profiler.domain.runs.outcome import Versions
+from profiler.domain.trials.trial import Backend, PlannedTrial
 from profiler.execution.gpus import GpuPool
-from profiler.execution.interpreter import Interpreter, InterpreterOf
 from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
 from profiler.execution.local_slots import LocalSlots
-from profiler.execution.open_trials import OpenTrials
-from profiler.execution.pruning import Pruning
+from profiler.execution.processes.warm import WarmProcess
+from profiler.execution.pythons.interpreter import Interpreter, InterpreterOf
 from profiler.execution.running import RunningSweep
-from profiler.execution.warm import WarmProcess
+from profiler.execution.trials.open_trials import OpenTrials
+from profiler.execution.trials.pruning import Pruning
 from profiler.storage.stores.trial_store import TrialStore
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from profiler.domain.errors import ProfilerError
-from profiler.domain.trial import PlannedTrial
-from profiler.execution.claim import Claim
-from profiler.execution.open_trials import NotTaken, OpenTrials
-from profiler.execution.pending import Pending
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution.slots import Ended, Kind, Slots, Start
+from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.open_trials import NotTaken, OpenTrials
+from profiler.execution.trials.pending import Pending
 
 
 @dataclass(kw_only=True)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from profiler.domain.outcome import Outcome, Status, TrialRecord
-from profiler.execution.claim import Claim
-from profiler.execution.host_memory import oom_kills
-from profiler.execution.open_trials import OpenTrials
-from profiler.execution.verdict import judge
-from profiler.execution.worker_process import WorkerProcess
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
+from profiler.execution.processes.host_memory import oom_kills
+from profiler.execution.processes.verdict import judge
+from profiler.execution.processes.worker_process import WorkerProcess
+from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.open_trials import OpenTrials
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from profiler.command_line import Interrupted, readable
 from profiler.config.options.option import OutputFormat
+from profiler.domain.cards.gpu_state import GpuState
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.extras import missing
-from profiler.domain.gpu_state import GpuState
+from profiler.domain.machines.extras import missing
 from profiler.measurement.driver.gpu_states import GpuReader
 from profiler.measurement.driver.nvml import Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver

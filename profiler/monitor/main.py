@@ -10,9 +10,9 @@ from profiler.command_line import as_command, print_error, print_text
 from profiler.commands import TABLES
 from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
-from profiler.domain.extras import Extra, require
+from profiler.domain.machines.extras import Extra, require
 from profiler.monitor.command import Command, read_command, usage
-from profiler.monitor.signals import signals_wait
+from profiler.monitor.watch.signals import signals_wait
 from profiler.storage.files.foreign_files import expanded, reason
 from profiler.storage.files.last_resort import last_resort
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _watch(command: Command) -> int:
     """Run and sample the command; its exit code stays, whatever happens to the results."""
     require("command", MONITOR, TABLES, Extra.SWEEP)
-    from profiler.monitor.watching import report, watch
+    from profiler.monitor.watch.watching import report, watch
 
     try:
         folder = expanded(str(command.options.results_dir)) / MONITOR / command.name

@@ -10,9 +10,9 @@ from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import Kind, OutputFormat, count, format_option, option, options_of, path
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.options.value_grammar import read_path
+from profiler.domain.cards.gpu import Gpu
+from profiler.domain.cards.gpu_names import find_gpu, name_card
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.gpu import Gpu
-from profiler.domain.gpu_names import find_gpu, name_card
 
 FIGURE_SUFFIXES = (".png", ".svg")
 _LARGEST_DEVICE = 1023

@@ -13,7 +13,7 @@ from profiler.allocator.histories.history import read_history
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
-from profiler.domain.extras import Extra, require
+from profiler.domain.machines.extras import Extra, require
 from profiler.rendering.replay.table import answer_mapping, replay_json, replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, ReplayOptions, read_command, usage
 from profiler.storage.files.atomic import write_atomically

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from profiler import __version__
-from profiler.analysis.frames import comparison_frame
+from profiler.analysis.compared.frames import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.domain.errors import ProfilerError
 from profiler.rendering.document import FIGURES, PageOrigin, RenderedFigure

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.outcome import Estimate
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Estimate
+from profiler.domain.trials.trial import TrialSpec
 
 Estimates = Callable[[Sequence[TrialSpec], Mapping[str, Architecture]], Sequence[Estimate | None]]
 """Returns the estimate of each trial, in order; None where there is no closed form."""

@@ -5,8 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.domain.address import ADDRESS_FORMS, Address, address_of, is_address
 from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.machines.address import ADDRESS_FORMS, Address, address_of, is_address
 from profiler.report.command import INTO, Command
 from profiler.report.shared_results import fetch_results
 from profiler.storage.files.foreign_files import Kind, kind_of, reason

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from profiler.analysis.differences import compare_sweeps
+from profiler.analysis.compared.differences import compare_sweeps
 from profiler.command_line import as_command, print_line, print_text, readable
 from profiler.config.options.option import MAX_INCREASE
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
-from profiler.domain.labels import names_of
+from profiler.domain.trials.labels import names_of
 from profiler.rendering.layouts.terminal import TerminalConsole, print_document
 from profiler.rendering.sweep.differences import differences_summary, growth_summary
 from profiler.rendering.sweep.ranks import rank_lines

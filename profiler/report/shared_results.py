@@ -6,9 +6,9 @@ from pathlib import Path
 from profiler.command_line import print_error
 from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
-from profiler.domain.address import Address
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
+from profiler.domain.machines.address import Address
 from profiler.emulation.building.cache import cache_folder
 from profiler.report.estimates import estimates_by_trial, estimates_of
 from profiler.storage.foreign.model_config import load_model_config

@@ -10,12 +10,12 @@ from typing import Any
 
 from profiler.config.options.python_answer import is_text_or_none, is_texts, is_version, read_answer, versions_of
 from profiler.config.trials.specification import DEFAULT_GPU
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, ProfilerError, UsageError
-from profiler.domain.extras import Extra, install_hint
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import Versions
-from profiler.domain.script import NamedCard
-from profiler.domain.trial import Backend
+from profiler.domain.machines.extras import Extra, install_hint
+from profiler.domain.runs.outcome import Versions
+from profiler.domain.runs.script import NamedCard
+from profiler.domain.trials.trial import Backend
 from profiler.domain.units import gib_text
 from profiler.emulation.asked_program import answer_of
 from profiler.emulation.card.cards import unlimited as without_limit

@@ -22,7 +22,7 @@ from profiler.config.options.reading import unknown_key
 from profiler.config.options.value_grammar import read_into
 from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.errors import FailIf, Fault, UsageError
-from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
+from profiler.domain.runs.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 from profiler.run.launchers import Launch, read_launch, split_launcher
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
 

@@ -10,7 +10,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.emulation.asked_program import answer_of
 from profiler.run.command import Command
 
-_PROGRAM = Path(profiler.__file__).parent / "worker" / "accelerate_launch.py"
+_PROGRAM = Path(profiler.__file__).parent / "worker" / "scripts" / "accelerate_launch.py"
 _LIMIT_S = 120.0
 _ACCELERATE = ("accelerate", "launch")
 _DEEPSPEED = "deepspeed"

@@ -13,9 +13,9 @@ from pathlib import Path
 from profiler.command_line import as_command, print_error, print_line, print_text
 from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
-from profiler.domain.outcome import Status
-from profiler.domain.script import ScriptJob, ScriptRecord, ScriptSpec
-from profiler.domain.trial import Backend
+from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.script import ScriptJob, ScriptRecord, ScriptSpec
+from profiler.domain.trials.trial import Backend
 from profiler.run.backend import Place, choose_place
 from profiler.run.command import Command, ScriptEvents, ScriptOptions, read_command, usage
 from profiler.run.launched import launcher_arguments, launcher_variables

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import profiler
-from profiler.domain.outcome import Outcome, Status, Verdict, Work
-from profiler.domain.script import ScriptEnding, ScriptJob, ScriptRecord
+from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
+from profiler.domain.runs.script import ScriptEnding, ScriptJob, ScriptRecord
 from profiler.emulation.card.marks import FILE_VARIABLE, marks_of_file
 from profiler.emulation.launch import is_strict
 from profiler.storage.files.typed_json import to_json
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
-_PROGRAM = Path(profiler.__file__).parent / "worker" / "script_process.py"
+_PROGRAM = Path(profiler.__file__).parent / "worker" / "scripts" / "script_process.py"
 _GRACE_S = 10.0
 """How long a script has to end after SIGINT, by which its `finally` blocks run."""
 _LINGERING_S = 60.0

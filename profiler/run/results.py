@@ -5,7 +5,7 @@ from pathlib import Path
 
 from profiler.analysis.scripts import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
-from profiler.domain.script import ScriptRecord
+from profiler.domain.runs.script import ScriptRecord
 from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.files import rendered
 from profiler.rendering.figures.runs.script_phases import script_phases_figure

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 from profiler.command_line import print_line
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import Status, UnlimitedCard
-from profiler.domain.script import LateEvents, NamedCard, ScriptJob, ScriptRecord
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.runs.outcome import Status, UnlimitedCard
+from profiler.domain.runs.script import LateEvents, NamedCard, ScriptJob, ScriptRecord
 from profiler.emulation.card.cards import UNLIMITED_BYTES
 from profiler.emulation.launch import Events
 from profiler.run.backend import Place

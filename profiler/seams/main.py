@@ -9,10 +9,10 @@ from rich.table import Table
 
 from profiler.command_line import as_command, print_error, print_text, readable
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
-from profiler.seams.checking import MovedSeam, find_moved
+from profiler.seams.checked.checking import MovedSeam, find_moved
+from profiler.seams.checked.tested import TESTED, installed, untested
 from profiler.seams.command import read_command, usage
 from profiler.seams.registry import SEAMS
-from profiler.seams.tested import TESTED, installed, untested
 
 
 @as_command("seams")

@@ -9,8 +9,8 @@ from profiler.config.options.key_help import option_lines, trial_keys_help
 from profiler.config.options.option import FLAG, option, options_of, path, ratio
 from profiler.config.options.reading import FieldReader
 from profiler.domain.errors import Fault, nearest
-from profiler.domain.keys import Kind, MemoryOrder
-from profiler.domain.trial import TRIAL_KEYS, Backend
+from profiler.domain.trials.keys import Kind, MemoryOrder
+from profiler.domain.trials.trial import TRIAL_KEYS, Backend
 from profiler.estimate.command import COMMON_OPTIONS
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate

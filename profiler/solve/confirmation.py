@@ -7,10 +7,10 @@ from tempfile import TemporaryDirectory
 from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.identity import trial_id
 from profiler.config.trials.labels import labels
-from profiler.domain.gpu_names import gpu_named
-from profiler.domain.outcome import Status, TrialRecord
-from profiler.domain.sweep_state import Machines
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.cards.gpu_names import gpu_named
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.runs.outcome import Status, TrialRecord
+from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.rendering.answers.solve import SimulatedSide
 from profiler.storage.records.versions import installed_versions
 

@@ -7,8 +7,8 @@ from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.domain.errors import UsageError
-from profiler.estimate.inputs import ArchitectureLookup, Inputs
-from profiler.estimate.trial import dearest_spec
+from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
+from profiler.estimate.job.trial import dearest_spec
 from profiler.rendering.answers.limit_line import LimitLine, LinePoint
 from profiler.solve.command import Command
 from profiler.solve.search import KeySearch

@@ -16,8 +16,8 @@ from profiler.config.options.option import OutputFormat
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
-from profiler.domain.extras import TRAINING, Extra, install_hint, listed, missing, require
-from profiler.estimate.inputs import (
+from profiler.domain.machines.extras import TRAINING, Extra, install_hint, listed, missing, require
+from profiler.estimate.job.inputs import (
     ArchitectureLookup,
     Inputs,
     ModelConfigLoader,
@@ -25,8 +25,8 @@ from profiler.estimate.inputs import (
     job_files,
     read_inputs,
 )
-from profiler.estimate.reward_models import with_reward_models
-from profiler.estimate.trial import dearest_spec, notes_of_all
+from profiler.estimate.job.reward_models import with_reward_models
+from profiler.estimate.job.trial import dearest_spec, notes_of_all
 from profiler.rendering.answers.limit_line import line_json, line_text
 from profiler.rendering.answers.solve import (
     CardAnswer,

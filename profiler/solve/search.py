@@ -7,11 +7,11 @@ from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_nea
 from profiler.analytical.explanation.cards import CardVerdict, card_verdict
 from profiler.config.models.context import is_beyond_context
 from profiler.constraints.table import refuse_without_card
+from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu_names import gpu_named
-from profiler.domain.trial import TrialSpec, key_named
-from profiler.estimate.inputs import ArchitectureLookup, Inputs
-from profiler.estimate.trial import dearest_spec
+from profiler.domain.trials.trial import TrialSpec, key_named
+from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
+from profiler.estimate.job.trial import dearest_spec
 from profiler.rendering.answers.solve import leaves_free
 
 MAXIMUM = 2**24

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
-from profiler.domain.script import ScriptWeights
+from profiler.domain.runs.script import ScriptWeights
 from profiler.seams.import_hooks import around_import
 from profiler.seams.patching import Patch, patched
 from profiler.storage.foreign.hub import hub_problem

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
+from profiler.domain.runs.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from profiler.config.options.run_options import PATH_OPTIONS, RUN_KEYS
 from profiler.config.options.value_grammar import CallError, ValueTextError, read_path, read_values, unreadable, written
 from profiler.config.trials.grid import MAX_POINTS
 from profiler.domain.errors import Fault, nearest
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.trials.trial import SPEC_KEYS
 
 GRID = "grid"
 

@@ -12,35 +12,35 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 
-from profiler.analysis.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_error, print_line
 from profiler.config.trials.demand import comparable_group, memory_rank, needs_at_most
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.labels import names_of
-from profiler.domain.outcome import Estimate
-from profiler.domain.sweep_state import Machines, OtherMachines
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.machines.sweep_state import Machines, OtherMachines
+from profiler.domain.runs.outcome import Estimate
+from profiler.domain.trials.labels import names_of
+from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.execution import OpenTrials
-from profiler.execution.decision import stored_answers
-from profiler.execution.other_python import environment_folder
-from profiler.execution.pruning import NeedsAtMost, Pruning
+from profiler.execution.pythons.other_python import environment_folder
+from profiler.execution.trials.decision import stored_answers
+from profiler.execution.trials.pruning import NeedsAtMost, Pruning
 from profiler.report.estimates import estimates_by_trial
 from profiler.storage.files.last_resort import last_resort
 from profiler.storage.stores.objects import Objects
 from profiler.storage.stores.trial_store import TrialStore
 from profiler.sweep.command import read_command
-from profiler.sweep.composition import show_instead
-from profiler.sweep.dry_run import show_plan
-from profiler.sweep.folder import make_writable
+from profiler.sweep.conclusion.dry_run import show_plan
+from profiler.sweep.conclusion.results import Assemble, assemble, conclude, keep_what_has_finished
+from profiler.sweep.conclusion.stored import is_of_this_card, planned, under_earlier_names
 from profiler.sweep.output import WhileReadable
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.plan import order_for_pruning
-from profiler.sweep.preparation import Sweep, architecture_lookup, prepare_each, remembering
-from profiler.sweep.results import Assemble, assemble, conclude, keep_what_has_finished
+from profiler.sweep.prepared.composition import show_instead
+from profiler.sweep.prepared.folder import make_writable
+from profiler.sweep.prepared.plan import order_for_pruning
+from profiler.sweep.prepared.preparation import Sweep, architecture_lookup, prepare_each, remembering
 from profiler.sweep.rounds import in_round
 from profiler.sweep.slots import with_slots
-from profiler.sweep.stored import is_of_this_card, planned, under_earlier_names
 
 
 @as_command("sweep", when_interrupted="What has finished is kept; the same command continues from there.")
@@ -81,7 +81,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
         write = partial(assemble, sweep, parts, estimates=estimates, command_line=shlex.join(words))
         codes.append(_run_sweep(sweep, plan, parts, architecture_of, write, environment=name))
     if command.pythons:
-        from profiler.sweep.environments import Environment, compare_environments  # imports pandas
+        from profiler.sweep.conclusion.environments import Environment, compare_environments  # imports pandas
 
         environments = [
             Environment(name=name, versions=sweep.versions, trial_ids=tuple(trial.trial_id for trial in plan))

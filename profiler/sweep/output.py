@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
 from profiler.command_line import readable
-from profiler.domain.outcome import TrialRecord
-from profiler.domain.sweep_state import Machines
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.runs.outcome import TrialRecord
+from profiler.domain.trials.trial import PlannedTrial
 
 if TYPE_CHECKING:
     from profiler.execution import SweepObserver

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from profiler.analysis.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_tally import SweepTally
 from profiler.command_line import print_error
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.address import Address
-from profiler.domain.outcome import Estimate, TrialRecord, Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.domain.machines.address import Address
+from profiler.domain.runs.outcome import Estimate, TrialRecord, Versions
+from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.execution import OpenTrials
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.report.estimates import Estimates, estimates_of
@@ -22,11 +22,11 @@ from profiler.sweep.runners import Runner
 if TYPE_CHECKING:
     import pandas as pd
 
-    from profiler.cluster.array import SlotArray
-    from profiler.cluster.slot_job import SlotJob
+    from profiler.cluster.arrays.array import SlotArray
+    from profiler.cluster.arrays.slot_job import SlotJob
     from profiler.cluster.slots import Cluster
     from profiler.execution import SweepObserver
-    from profiler.execution.other_python import Workers
+    from profiler.execution.pythons.other_python import Workers
     from profiler.storage.stores.trial_store import TrialStore
     from profiler.storage.sweep_tables.carried import CurrentId
     from profiler.storage.sweep_tables.tables import Written
@@ -103,19 +103,19 @@ def _reach(options: RunOptions) -> "Cluster | None":
 def _open_array(
     base: Path, job_in: "Callable[[Path], SlotJob]", options: RunOptions, key: Sequence[str]
 ) -> "SlotArray":
-    from profiler.cluster.slurm import open_array
+    from profiler.cluster.arrays.slurm import open_array
 
     return open_array(base, job_in, options, key)
 
 
 def _simulated_workers(options: RunOptions) -> "Workers":
-    from profiler.execution.other_python import simulated_workers
+    from profiler.execution.pythons.other_python import simulated_workers
 
     return simulated_workers(options)
 
 
 def _emulated_workers(options: RunOptions) -> "Workers":
-    from profiler.execution.emulated_python import emulated_workers
+    from profiler.execution.pythons.emulated_python import emulated_workers
 
     return emulated_workers(options)
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from profiler.cluster.array import SlotArray
+from profiler.cluster.arrays.array import SlotArray
 from profiler.cluster.placing import run_placed
 from profiler.cluster.slots import Cluster, KindOf
 from profiler.cluster.trial_python import by_card, trial_python
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import GpuPool, OpenTrials, WorkerProgram, run_trials
 from profiler.execution.job import TRIAL_WORKER
 

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from profiler.cluster.slot_job import SlotJob
+from profiler.cluster.arrays.slot_job import SlotJob
 from profiler.command_line import print_line
 from profiler.config.options.option import MAX_INCREASE
-from profiler.domain.address import Address, Scheme
-from profiler.domain.engine import Engine
-from profiler.domain.trial import Backend
+from profiler.domain.machines.address import Address, Scheme
+from profiler.domain.machines.engine import Engine
+from profiler.domain.trials.trial import Backend
 from profiler.storage.files.foreign_files import expanded
 from profiler.sweep.command import PYTHON, pairs_of
 from profiler.sweep.parts import SweepParts
-from profiler.sweep.preparation import Sweep
+from profiler.sweep.prepared.preparation import Sweep
 
 _FOLDER = "slurm"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from peft import LoraConfig
 
-from profiler.domain.trial import ALL_LINEAR, DistributedType, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, DistributedType, TrialSpec, Tuning
 
 
 def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 from transformers import AutoTokenizer, set_seed
 
 from profiler.domain.memory import Phase
-from profiler.domain.trial import TrialSpec, Weights
-from profiler.training.model import build_config, build_model
+from profiler.domain.trials.trial import TrialSpec, Weights
+from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.models.model import build_config, build_model
 from profiler.training.recipes.recipe import AnnouncingTrainer, TrainerParts
 from profiler.training.recipes.registry import recipe_of
 from profiler.training.session import Session
-from profiler.training.tokenizer import build_tokenizer
 
 
 def build_trainer(

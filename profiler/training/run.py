@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.training.build import build_trainer
+from profiler.training.models.sizes import parameter_counts
 from profiler.training.recipes.recipe import AnnouncingTrainer
 from profiler.training.session import Session
-from profiler.training.sizes import parameter_counts
 
 
 @dataclass(frozen=True, kw_only=True)

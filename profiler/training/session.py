@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 
 from profiler.domain.memory import Phase
+from profiler.training.models.sizes import parameter_counts
 from profiler.training.phases import PhaseObserver, TrainingObserver
 from profiler.training.placement import Placement, RealDevice
-from profiler.training.sizes import parameter_counts
 
 
 class Session(Placement, PhaseObserver, Protocol):

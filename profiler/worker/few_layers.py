@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ALL_LINEAR, Attention, DistributedType, Logprobs, TrialSpec, Tuning, Weights
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, DistributedType, Logprobs, TrialSpec, Tuning, Weights
 from profiler.simulation.depth.uniformity import DEPTH, config_difference, layer_difference, with_adapters
 from profiler.training.arguments import lora_config
-from profiler.training.model import build_config, random_model
+from profiler.training.models.model import build_config, random_model
+from profiler.training.models.sizes import parameter_counts
 from profiler.training.placement import RealDevice
-from profiler.training.sizes import parameter_counts
 
 LAYERS_RUN = (2, 3)
 """With three layers one is neither the first nor the last; it is what the deeper run has in addition."""

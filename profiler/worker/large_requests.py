@@ -14,7 +14,7 @@ from profiler.allocator import Trace
 from profiler.allocator.traces.trace import Site
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome
+from profiler.domain.runs.outcome import Outcome
 from profiler.domain.units import MIB
 
 _SMALLEST_BYTES = 20 * MIB

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler.domain.outcome import Outcome, Status, TrialRecord
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
 from profiler.execution import Place, WorkerJob
-from profiler.execution.child import redirect_output, run_reported
-from profiler.execution.verdict import STDERR_LINES, last_lines
+from profiler.execution.processes.child import redirect_output, run_reported
+from profiler.execution.processes.verdict import STDERR_LINES, last_lines
 from profiler.storage.files.memory_snapshot import snapshot_path
 from profiler.storage.stores.record_store import RecordStore, rank_folder
 from profiler.storage.tables.samples import samples_path

@@ -8,26 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiler.domain.builtin_models import find_builtin
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Verdict
-from profiler.domain.trial import Attention, Backend, PlannedTrial, Rollout, TrialSpec
+from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Verdict
+from profiler.domain.trials.trial import Attention, Backend, PlannedTrial, Rollout, TrialSpec
 from profiler.domain.units import KIB
 from profiler.emulation.card.marks import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.counters.untouched_cuda import fork_problem
-from profiler.seams.checking import check_seams, note_on_versions
+from profiler.seams.checked.checking import check_seams, note_on_versions
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.stores.record_store import RecordStore
 from profiler.substitutes.replaced import Replaced
-from profiler.worker.emulated import as_emulated, refusal
+from profiler.worker.cuda.emulated import as_emulated, refusal
+from profiler.worker.cuda.unlimited import needs_on_an_unlimited_card, waiting_process
 from profiler.worker.ranks import has_ranks, run_ranks
-from profiler.worker.unlimited import needs_on_an_unlimited_card, waiting_process
 
 if TYPE_CHECKING:
-    from profiler.worker.card_decoding import CardDecoding
+    from profiler.worker.cuda.card_decoding import CardDecoding
 
 _REPLACED = Replaced()
 """What took the place of a package; a process runs one trial."""
@@ -112,7 +112,7 @@ def _attention_package(spec: TrialSpec) -> Iterator[None]:
 
 def _decoding(job: WorkerJob) -> "CardDecoding | None":
     """Return what extrapolates the decoding steps of an emulated trial; None if they all run."""
-    from profiler.worker.card_decoding import MOST_DECODED_IN_FULL, CardDecoding
+    from profiler.worker.cuda.card_decoding import MOST_DECODED_IN_FULL, CardDecoding
 
     spec = job.trial.spec
     generates = spec.recipe.facts.has_rollout and spec.rollout is Rollout.GENERATE and not spec.use_vllm
@@ -124,7 +124,7 @@ def _decoding(job: WorkerJob) -> "CardDecoding | None":
 
 def _run_real(job: WorkerJob, model_config: Mapping[str, object], *, decoding: "CardDecoding | None" = None) -> Outcome:
     """Run the trainer on a real or emulated GPU, or on the CPU, and store the record, the samples and the snapshot."""
-    from profiler.worker.real import run_real
+    from profiler.worker.cuda.real import run_real
 
     forget_marks()  # those of the imports
     spec, started = job.trial.spec, time.monotonic()
@@ -158,7 +158,7 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object], *, decoding: "
     if measured.snapshot is not None:
         write_memory_snapshot(snapshot_path(folder, job.trial.trial_id), measured.snapshot)
     if job.options.breakdown and spec.backend.reads_counters and outcome.status is Status.OK:
-        from profiler.worker.attributed import breakdown_of
+        from profiler.worker.cuda.attributed import breakdown_of
 
         # Last, and added to a stored record: if it fails, the measurement is not lost.
         with_breakdown = breakdown_of(outcome, spec, model_config, beat=beat_of_trial)

@@ -9,13 +9,13 @@ from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_c
 from profiler.allocator.traces.largest import largest_groups
 from profiler.allocator.traces.snapshot import memory_snapshot
 from profiler.allocator.traces.step_shape import step_shape
-from profiler.domain.context import cuda_context_bytes
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import Breakdown, CardFacts, Outcome, Peaks, Status, UnlimitedCard, Verdict, Work
-from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Breakdown, CardFacts, Outcome, Peaks, Status, UnlimitedCard, Verdict, Work
+from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
+from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.simulation.depth.alignment import DepthDiffersError
 from profiler.simulation.depth.continuation import continued

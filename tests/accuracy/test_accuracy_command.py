@@ -6,12 +6,12 @@ import pytest
 from builders import changed, failed, outcome, record
 
 from maintenance.accuracy.main import FIGURE, PAGE, ROWS, main
-from maintenance.sampling import SAMPLED, architecture_of
-from profiler.analysis.predictors import Predictor, phase_errors, predictor_errors, worst_rows
+from maintenance.samples.sampling import SAMPLED, architecture_of
+from profiler.analysis.errors.predictors import Predictor, phase_errors, predictor_errors, worst_rows
 from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
-from profiler.domain.outcome import Status
-from profiler.domain.readings import PhasePeak
+from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.readings import PhasePeak
 from profiler.storage.records.versions import installed_versions
 
 

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
 from maintenance.accuracy.sampling import AXES, FIXED, NEXT_SAMPLE, sample
-from maintenance.sampling import architecture_of, read_sampled, sampled_text
+from maintenance.samples.sampling import architecture_of, read_sampled, sampled_text
 from profiler.analytical import estimate
 from profiler.config.models.architecture import PROJECTION_NAMES
-from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import (
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import (
     ALL_LINEAR,
     TRIAL_KEYS,
     Attention,

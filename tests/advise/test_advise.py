@@ -11,13 +11,13 @@ from profiler.advise.main import main
 from profiler.analytical.explanation.cards import Fit, card_verdict
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_from_mapping
+from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl.arguments.trainers import RLOO_KEYS
 from profiler.config.trl.config import read_trl_config
-from profiler.config.trl.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
-from profiler.config.trl.trainers import RLOO_KEYS
 from profiler.config.trl.yaml import NOT_IN_RLOO, ONLY_GRPO, ONLY_SFT, trl_arguments
+from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK
-from profiler.domain.gpu_names import gpu_named
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 
 CARD = "rtx-4090-24gb"
 

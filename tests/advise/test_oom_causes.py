@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from profiler.advise.cause import Cause, explained
 from profiler.advise.main import main
+from profiler.advise.oom.cause import Cause, explained
 from profiler.allocator.refusals.oom_log import find_oom
 from profiler.allocator.refusals.oom_message import OomMessage, read_oom_message
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_USAGE

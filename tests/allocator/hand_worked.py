@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from profiler.domain.gpu import Chip, Gpu
+from profiler.domain.cards.gpu import Chip, Gpu
 from profiler.domain.memory import Phase
 
 KIB = 1024

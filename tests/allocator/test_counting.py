@@ -10,8 +10,8 @@ import pytest
 
 from profiler.allocator import OutOfMemoryError, parse_alloc_conf
 from profiler.allocator.model.counting import CountingAllocator
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 
 TABLE = json.loads(gzip.decompress((Path(__file__).parent / "emulated" / "counters.json.gz").read_bytes()))
 CARD = KNOWN_GPUS["t4-16gb"]

@@ -13,9 +13,9 @@ from profiler.allocator.histories.course import BEFORE, CountedCard
 from profiler.allocator.histories.history import read_history
 from profiler.allocator.histories.recorded import replay_history
 from profiler.allocator.histories.what_if import WhatIf, what_if
-from profiler.domain.context import cuda_context_bytes
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 
 MIB = 1024 * 1024
 EXPANDABLE = "expandable_segments:True"

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analysis.acceptance import Pair, pairs, thresholds
-from profiler.analysis.cells import Cell, Setting
+from profiler.analysis.compared.cells import Cell, Setting
+from profiler.analysis.errors.acceptance import Pair, pairs, thresholds
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status
-from profiler.domain.trial import Backend
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import Backend
 from profiler.domain.units import GIB
 
 ALLOCATED_MEDIAN, ALLOCATED_P95, RESERVED_MEDIAN, RESERVED_P95, WRONGLY = range(5)

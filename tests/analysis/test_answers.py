@@ -3,10 +3,10 @@
 import builders
 import pytest
 
-from profiler.analysis.answers import reaches, savings, spans
+from profiler.analysis.findings.answers import reaches, savings, spans
 from profiler.analysis.sweep_report import sweep_report
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Backend
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Backend
 from profiler.rendering.sweep.words import answer_sentences
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import builders
 
-from profiler.analysis.cards import by_card, headroom_bytes
-from profiler.analysis.comparison import compare
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import Status
+from profiler.analysis.compared.comparison import compare
+from profiler.analysis.findings.cards import by_card, headroom_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import GIB
 from profiler.rendering.sweep.words import card_names, headroom_text
 

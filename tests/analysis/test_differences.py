@@ -7,8 +7,8 @@ import builders
 import pytest
 from rich.console import Console
 
-from profiler.analysis.differences import compare_sweeps
-from profiler.domain.outcome import Status
+from profiler.analysis.compared.differences import compare_sweeps
+from profiler.domain.runs.outcome import Status
 from profiler.report import main as report
 
 SPECS = builders.lora_vs_full_specs(["qwen2.5-0.5b", "qwen2.5-3b"])

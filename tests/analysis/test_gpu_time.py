@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import builders
 
-from profiler.analysis.gpu_time import gpu_time, gpu_time_of
-from profiler.domain.outcome import Status
-from profiler.domain.sweep_state import Money
+from profiler.analysis.times.gpu_time import gpu_time, gpu_time_of
+from profiler.domain.machines.sweep_state import Money
+from profiler.domain.runs.outcome import Status
 
 
 def record(seed, **outcome):

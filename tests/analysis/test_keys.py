@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler.analysis.keys import is_numeric, trial_keys
-from profiler.domain.trial import PLACE_KEYS, SPEC_KEYS, WORKLOAD_KEYS
+from profiler.analysis.compared.keys import is_numeric, trial_keys
+from profiler.domain.trials.trial import PLACE_KEYS, SPEC_KEYS, WORKLOAD_KEYS
 
 
 def rows_of(frame):

@@ -6,7 +6,7 @@ import builders
 import pytest
 
 from profiler.analysis.sweep_report import SectionReport, sweep_report
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.rendering.sweep.words import answer_sentences, column_names, corner
 
 

@@ -11,11 +11,11 @@ from profiler.analysis.repeat import repeat_commands
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Backend, Lengths, Rollout
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Backend, Lengths, Rollout
 from profiler.sweep.command import read_command
-from profiler.sweep.composition import compose
+from profiler.sweep.prepared.composition import compose
 
 ROOT = Path(__file__).parents[2]
 

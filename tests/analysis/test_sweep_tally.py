@@ -5,10 +5,10 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler.analysis.sweep_tally import SweepTally
-from profiler.domain.outcome import Outcome, Status, Verdict, Work
-from profiler.domain.sweep_state import THIS_MACHINE, Machines, Money, OtherMachines
-from profiler.domain.trial import Backend
+from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.domain.machines.sweep_state import THIS_MACHINE, Machines, Money, OtherMachines
+from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
+from profiler.domain.trials.trial import Backend
 
 SMALL = [builders.spec(seed=seed) for seed in range(4)]
 LARGE = [builders.spec(model="qwen2.5-14b", seed=seed) for seed in range(2)]

@@ -6,10 +6,10 @@ import builders
 import pandas as pd
 import pytest
 
-from profiler.analysis.durations import Durations, Likeness
-from profiler.analysis.sweep_time import USUAL, Basis, sweep_time
-from profiler.domain.sweep_state import Money
-from profiler.domain.trial import Backend
+from profiler.analysis.times.durations import Durations, Likeness
+from profiler.analysis.times.sweep_time import USUAL, Basis, sweep_time
+from profiler.domain.machines.sweep_state import Money
+from profiler.domain.trials.trial import Backend
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

@@ -1,8 +1,8 @@
 import pytest
 
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.architecture import Architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
 
 
 def architecture_of(name: str) -> Architecture:

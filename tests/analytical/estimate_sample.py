@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from maintenance.sampling import read_sampled
+from maintenance.samples.sampling import read_sampled
 from maintenance.verl_tuning import MEAN_ROW, jobs_of
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import has_form
@@ -35,16 +35,16 @@ from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.identity import stable_mapping
 from profiler.config.trials.specification import parse_point, parse_points
 from profiler.config.verl.config import read_verl
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category
-from profiler.domain.outcome import Estimate
-from profiler.domain.trial import SPEC_KEYS, TrialSpec
+from profiler.domain.runs.outcome import Estimate
+from profiler.domain.trials.trial import SPEC_KEYS, TrialSpec
 from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
 from profiler.estimate.main import answer
 from profiler.sweep.command import read_command
-from profiler.sweep.composition import compose
+from profiler.sweep.prepared.composition import compose
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"

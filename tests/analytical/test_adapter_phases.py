@@ -5,12 +5,16 @@ from dataclasses import replace
 import pytest
 
 from profiler.analytical.estimate import phase_instants
-from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.layer_backward import mlp_backward_bytes, norm_backward_bytes, recomputation_bytes
-from profiler.analytical.formulas.weights import widened_bytes
+from profiler.analytical.formulas.layers.layer_backward import (
+    mlp_backward_bytes,
+    norm_backward_bytes,
+    recomputation_bytes,
+)
+from profiler.analytical.formulas.models.weights import widened_bytes
+from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Phase
-from profiler.domain.trial import ALL_LINEAR, Backend, Dtype, Lengths, Rollout, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, Backend, Dtype, Lengths, Rollout, TrialSpec, Tuning
 from profiler.domain.units import MIB
 
 CONFIG = {

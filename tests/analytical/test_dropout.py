@@ -10,23 +10,23 @@ from trial_strategies import architecture, specs
 
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.decoder_layer import (
+from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,
     first_layer_unsaved_bytes,
     frozen_inputs_saved_bytes,
     other_inputs_saved_bytes,
 )
-from profiler.analytical.formulas.dropout import drops_scores
-from profiler.analytical.formulas.eager_attention import saved_scores_bytes, scores_forward_bytes
-from profiler.analytical.formulas.layer_backward import _down_input_bytes, _dropout_backward_bytes
-from profiler.analytical.formulas.layer_without_gradient import _dropping_bytes
+from profiler.analytical.formulas.layers.dropout import drops_scores
+from profiler.analytical.formulas.layers.eager_attention import saved_scores_bytes, scores_forward_bytes
+from profiler.analytical.formulas.layers.layer_backward import _down_input_bytes, _dropout_backward_bytes
+from profiler.analytical.formulas.layers.layer_without_gradient import _dropping_bytes
+from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Attention, DistributedType, Dtype, Logprobs, Rollout, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Attention, DistributedType, Dtype, Logprobs, Rollout, Tuning
 
 LORA = {"lora_rank": 2, "lora_alpha": 4, "lora_target_modules": ("all-linear",)}
 ONE_ROW = Batch(rows=1, prompt_tokens=4, completion_tokens=4, scored_tokens=4, has_mask=False)

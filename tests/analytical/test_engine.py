@@ -25,10 +25,10 @@ from profiler.analytical.timeline.sharding.replicated import Replicated
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 
 MODEL = "qwen2.5-0.5b"
 

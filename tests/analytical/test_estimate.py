@@ -11,8 +11,8 @@ from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES, Category, Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
 
 _BASE = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
 

@@ -6,8 +6,8 @@ from maintenance.counted import _kept, counted_configurations
 from profiler.analytical.least_time import least_step_s
 from profiler.config.claims.settings import keys_text, spec_of
 from profiler.config.models.lookup import builtin_architecture
-from profiler.domain.gpu import ROOFLINES
-from profiler.domain.trial import Backend, Rollout, TrialSpec
+from profiler.domain.cards.gpu import ROOFLINES
+from profiler.domain.trials.trial import Backend, Rollout, TrialSpec
 from profiler.storage.foreign.published import read_published_claims
 
 COUNTED = counted_configurations(read_published_claims())

@@ -11,7 +11,7 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl.config import read_trl_config
 from profiler.constraints.table import faults_in_a_sweep
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 
 EMULATED = (
     ({}, False, 11_968_444_416),

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trial_strategies import architecture, specs
 
-from maintenance.many_trials import hundred_thousand_trials
+from maintenance.benchmarks.many_trials import hundred_thousand_trials
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.many import estimate_specs, estimate_table, product_table, table_of
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import ALL_LINEAR, Backend, Lengths, Logprobs, TrialSpec, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import ALL_LINEAR, Backend, Lengths, Logprobs, TrialSpec, Tuning
 
 _ARCHITECTURES = {name: architecture(name) for name in BUILTIN_MODELS}
 _BASE = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")

@@ -3,10 +3,10 @@
 import pytest
 
 from profiler.analytical.explanation.cards import Fit, card_verdict
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.kernels import FLASH_ATTENTION, FUSED_HEAD, missing_kernel
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.trials.kernels import FLASH_ATTENTION, FUSED_HEAD, missing_kernel
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning
 
 T4, L4 = KNOWN_GPUS["t4-16gb"], KNOWN_GPUS["l4-24gb"]
 

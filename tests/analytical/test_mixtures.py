@@ -6,26 +6,26 @@ import pytest
 
 from profiler.analytical.closed_form import has_form, refuse_model, refuse_without_form
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.formulas.experts import (
+from profiler.analytical.formulas.layers.experts import (
     decoding_bytes,
     experts_backward_bytes,
     experts_saved_bytes,
     experts_without_gradient_bytes,
     merged_bytes,
 )
-from profiler.analytical.formulas.parameters import (
+from profiler.analytical.formulas.models.parameters import (
     active_parameter_count,
     lora_parameter_count,
     parameter_count,
     projections,
 )
-from profiler.analytical.formulas.weights import weights_bytes
+from profiler.analytical.formulas.models.weights import weights_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import (
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import (
     ALL_LINEAR,
     Backend,
     DistributedType,

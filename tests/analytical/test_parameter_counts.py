@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analytical import lora_parameter_count, parameter_count
-from profiler.analytical.formulas.parameters import projections
+from profiler.analytical.formulas.models.parameters import projections
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS, BuiltinModel
-from profiler.domain.trial import ALL_LINEAR
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, BuiltinModel
+from profiler.domain.trials.trial import ALL_LINEAR
 
 
 @pytest.mark.parametrize("model", BUILTIN_MODELS.values(), ids=lambda model: model.name)

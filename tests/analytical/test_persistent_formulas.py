@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.formulas.tensor_groups import TensorGroup
-from profiler.analytical.formulas.trained import gradient_bytes
-from profiler.analytical.formulas.weights import (
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.trained import gradient_bytes
+from profiler.analytical.formulas.models.weights import (
     adapter_bytes,
     autocast_cache_bytes,
     autocast_forward_bytes,
@@ -35,8 +35,8 @@ from profiler.analytical.timeline.persistent import (
     workspace_bytes,
 )
 from profiler.domain.memory import Category
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import ALL_LINEAR, Backend, Dtype, TrialSpec, Tuning
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import ALL_LINEAR, Backend, Dtype, TrialSpec, Tuning
 
 _FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy")
 _LORA = TrialSpec(

@@ -10,16 +10,16 @@ from profiler.analytical import estimate
 from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST, short_forms
-from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.fragments import unreleasable_bytes
 from profiler.analytical.formulas.head import all_logits_classes_bytes
+from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
+from profiler.analytical.timeline.cached.reserved import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.analytical.timeline.reserved import peak_reserved_bytes
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import TRIAL_PHASES, Category, Phase
-from profiler.domain.trial import Attention, Backend, Lengths, Logprobs, Rollout, TrialSpec, Tuning
+from profiler.domain.trials.trial import Attention, Backend, Lengths, Logprobs, Rollout, TrialSpec, Tuning
 from profiler.domain.units import GIB
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")

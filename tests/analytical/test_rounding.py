@@ -11,11 +11,11 @@ from trial_strategies import architecture, specs
 from profiler.allocator import parse_alloc_conf
 from profiler.allocator.settings.sizes import block_bytes
 from profiler.analytical import estimate
-from profiler.analytical.formulas.quantities import Coded
-from profiler.analytical.formulas.rounding import block_of, divisions_by_interval
-from profiler.analytical.formulas.trained import gradient_bytes
-from profiler.analytical.formulas.weights import weights_bytes
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.analytical.formulas.models.trained import gradient_bytes
+from profiler.analytical.formulas.models.weights import weights_bytes
+from profiler.analytical.formulas.sizes.quantities import Coded
+from profiler.analytical.formulas.sizes.rounding import block_of, divisions_by_interval
+from profiler.domain.trials.trial import Backend, TrialSpec
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
 _EIGHT = "roundup_power2_divisions:8"

@@ -16,12 +16,12 @@ from profiler.analytical.many import estimate_table, table_of
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
 from profiler.analytical.timeline.recipes.sft import row_bytes
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import TRIAL_PHASES, Category, Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Attention, Backend, Dtype, Lengths, TrialSpec, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Attention, Backend, Dtype, Lengths, TrialSpec, Tuning
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.run import run_training
 

@@ -14,8 +14,8 @@ from profiler.analytical.baselines.verl_report import (
     report_models_bytes,
     report_sharded_gb,
 )
-from profiler.analytical.formulas.parameters import layer_parameter_count, parameter_count
-from profiler.analytical.formulas.value_models import critic_count
+from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
+from profiler.analytical.formulas.models.value_models import critic_count
 from profiler.analytical.formulas.verl_pass import (
     entropy_log_prob_bytes,
     entropy_update_bytes,
@@ -27,9 +27,9 @@ from profiler.analytical.formulas.verl_pass import (
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
 from profiler.analytical.timeline.sharding.verl import SHARDINGS, outside_parameters
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
-from profiler.domain.trial import ALL_LINEAR
+from profiler.domain.trials.trial import ALL_LINEAR
 from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
 
 _CARD = KNOWN_GPUS["h100-80gb"]

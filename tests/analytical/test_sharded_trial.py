@@ -10,18 +10,18 @@ from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST
-from profiler.analytical.formulas.decoder_layer import attention_inputs_saved_bytes
-from profiler.analytical.formulas.trained import element_bytes
+from profiler.analytical.formulas.layers.decoder_layer import attention_inputs_saved_bytes
+from profiler.analytical.formulas.models.trained import element_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import DistributedType, TrialSpec
+from profiler.domain.trials.trial import DistributedType, TrialSpec
 
 MODEL = "qwen2.5-0.5b"
 PARAMETERS = 494_032_768

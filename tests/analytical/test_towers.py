@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from profiler.analytical import estimate, lora_parameter_count, parameter_count
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import phase_instants
+from profiler.analytical.formulas.models.tower_parameters import tower_tensors
 from profiler.analytical.formulas.tower import (
     image_patches,
     image_tokens,
@@ -23,15 +24,14 @@ from profiler.analytical.formulas.tower_block import (
     merger_saved_bytes,
     norm_saved_bytes,
 )
-from profiler.analytical.formulas.tower_parameters import tower_tensors
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.builtin_models import VISION_MODELS
+from profiler.domain.architectures.vision import VisionTower
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import TrialSpec, Tuning
-from profiler.domain.vision import VisionTower
+from profiler.domain.models.builtin_models import VISION_MODELS
+from profiler.domain.trials.trial import TrialSpec, Tuning
 
 GATED = VisionTower(
     depth=1,

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analytical.formulas.batch import (
-    Batch,
-    generated_micro_batch,
-    longest_rows,
-    one_row,
-    ragged_tokens,
-    unpadded,
+from profiler.analytical.formulas.head import (
+    cast_chunk_bytes,
+    head_backward_scratch,
+    head_forward_scratch,
+    head_saved,
+    loss_bytes,
+    score_scratch,
+    tile_bytes,
 )
-from profiler.analytical.formulas.decoder_layer import (
+from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,
     attention_saved_bytes,
     first_layer_unsaved_bytes,
@@ -25,7 +26,7 @@ from profiler.analytical.formulas.decoder_layer import (
     norm_saved_bytes,
     other_inputs_saved_bytes,
 )
-from profiler.analytical.formulas.eager_attention import (
+from profiler.analytical.formulas.layers.eager_attention import (
     held_scores_bytes,
     makes_scores,
     query_side_bytes,
@@ -35,18 +36,10 @@ from profiler.analytical.formulas.eager_attention import (
     scores_backward_bytes,
     scores_forward_bytes,
 )
-from profiler.analytical.formulas.head import (
-    cast_chunk_bytes,
-    head_backward_scratch,
-    head_forward_scratch,
-    head_saved,
-    loss_bytes,
-    score_scratch,
-    tile_bytes,
-)
-from profiler.analytical.formulas.layer_backward import attention_backward_bytes
-from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes, rotary_bytes
-from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.layers.layer_backward import attention_backward_bytes
+from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes, rotary_bytes
+from profiler.analytical.formulas.models.parameters import parameter_count
+from profiler.analytical.formulas.models.trained import computed_bytes, element_bytes, stream_bytes
 from profiler.analytical.formulas.rollout import (
     growth_copy_bytes,
     kv_cache_bytes,
@@ -54,10 +47,17 @@ from profiler.analytical.formulas.rollout import (
     last_logits_bytes,
     sampling_bytes,
 )
-from profiler.analytical.formulas.trained import computed_bytes, element_bytes, stream_bytes
+from profiler.analytical.formulas.sizes.batch import (
+    Batch,
+    generated_micro_batch,
+    longest_rows,
+    one_row,
+    ragged_tokens,
+    unpadded,
+)
 from profiler.analytical.timeline.persistent import input_bytes
 from profiler.analytical.timeline.training_pass import attention_mask_bytes, stack_saved_bytes
-from profiler.domain.trial import (
+from profiler.domain.trials.trial import (
     ALL_LINEAR,
     Attention,
     Backend,

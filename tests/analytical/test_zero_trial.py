@@ -10,7 +10,7 @@ from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.explanation.short_forms import LONGEST
-from profiler.analytical.formulas.decoder_layer import (
+from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,
     frozen_inputs_saved_bytes,
     other_inputs_saved_bytes,
@@ -21,10 +21,10 @@ from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category
-from profiler.domain.trial import OffloadDevice, TrialSpec
+from profiler.domain.trials.trial import OffloadDevice, TrialSpec
 
 MODEL = "qwen2.5-0.5b"
 PARAMETERS = 494_032_768

@@ -3,9 +3,19 @@
 from hypothesis import strategies as st
 
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import (
+    ALL_LINEAR,
+    Attention,
+    Backend,
+    Dtype,
+    Lengths,
+    Logprobs,
+    Rollout,
+    TrialSpec,
+    Tuning,
+)
 
 ADAPTED = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR,)}
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sweep_fakes import FakeWorld
 
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.trials.trial import SPEC_KEYS
 from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay
 from profiler.sweep.main import main as sweep

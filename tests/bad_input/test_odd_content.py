@@ -30,7 +30,7 @@ from own_histories import recorded
 from profiler.advise.main import main as advise
 from profiler.claims.main import kept_scripts as read_scripts
 from profiler.claims.main import stored_trials
-from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.emulation.main import main as emulation
 from profiler.estimate.main import main as estimate
 from profiler.replay.main import main as replay

@@ -19,9 +19,9 @@ from profiler.callback import vram_callback
 from profiler.callback.recording import Instruments
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.monitored import Watcher
-from profiler.domain.outcome import Status
-from profiler.domain.script import NamedCard
+from profiler.domain.runs.monitored import Watcher
+from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.script import NamedCard
 from profiler.domain.units import GIB
 from profiler.measurement.driver.nvml import GpuProcess
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus

@@ -16,7 +16,7 @@ from profiler.config.claims.settings import keys_text, spec_of
 from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.rendering.claims.page import claims_page
 from profiler.rendering.document import RenderedFigure
 from profiler.rendering.layouts.markdown import markdown

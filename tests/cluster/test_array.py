@@ -5,12 +5,20 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler.cluster.array import ALL_WAIT, HARDWARE, MOST_LOSSES, REPORTS, SlotArray, SlotReport, SlotsFailedError
-from profiler.cluster.array import SlotState as State
+from profiler.cluster.arrays.array import (
+    ALL_WAIT,
+    HARDWARE,
+    MOST_LOSSES,
+    REPORTS,
+    SlotArray,
+    SlotReport,
+    SlotsFailedError,
+)
+from profiler.cluster.arrays.array import SlotState as State
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.outcome import Status
-from profiler.domain.slurm import SlurmGpus
-from profiler.domain.sweep_state import Holder, Machines
+from profiler.domain.machines.slurm import SlurmGpus
+from profiler.domain.machines.sweep_state import Holder, Machines
+from profiler.domain.runs.outcome import Status
 from profiler.storage.stores.objects import FolderObjects
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))

@@ -13,8 +13,8 @@ from profiler.cluster.slots import Node, SlotKind
 from profiler.cluster.trial_python import trial_python
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import Fault
-from profiler.domain.sweep_state import Machines
-from profiler.domain.trial import Backend
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.trials.trial import Backend
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 
 CORE = SlotKind()

@@ -11,9 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "stress"))
 from slurm_node import GPU, lacking, slurm_node
 
-from profiler.cluster.slurm import SlurmJobs, slurm_faults
+from profiler.cluster.arrays.slurm import SlurmJobs, slurm_faults
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.slurm import SlurmGpus, SlurmName, SlurmTime
+from profiler.domain.machines.slurm import SlurmGpus, SlurmName, SlurmTime
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from profiler.cluster import engines, slurm
+from profiler.cluster import engines
+from profiler.cluster.arrays import slurm
 from profiler.config.options.run_options import RunOptions
-from profiler.domain import extras
-from profiler.domain.engine import Engine
 from profiler.domain.errors import UsageError
-from profiler.domain.slurm import SlurmGpus, SlurmName, SlurmTime
-from profiler.sweep.engine import for_engine
+from profiler.domain.machines import extras
+from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.slurm import SlurmGpus, SlurmName, SlurmTime
+from profiler.sweep.prepared.engine import for_engine
 
 OPTIONS = RunOptions(engine=Engine.SLURM, slurm_time=SlurmTime(minutes=90))
 

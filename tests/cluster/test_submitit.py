@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from profiler.cluster.array import SlotArray, SlotState, read_report
-from profiler.cluster.slot_job import SlotJob
-from profiler.domain.outcome import Status, Versions
-from profiler.domain.slurm import SlurmGpus
+from profiler.cluster.arrays.array import SlotArray, SlotState, read_report
+from profiler.cluster.arrays.slot_job import SlotJob
+from profiler.domain.machines.slurm import SlurmGpus
+from profiler.domain.runs.outcome import Status, Versions
 from profiler.storage.records.versions import installed_versions
 from profiler.storage.stores.objects import FolderObjects
 from profiler.sweep import slot

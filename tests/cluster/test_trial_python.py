@@ -15,9 +15,9 @@ from profiler.cluster.remote import RemoteTask, record_name, run_remote
 from profiler.cluster.slot import Slot
 from profiler.cluster.trial_python import by_card, trial_python
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.trial import Backend
+from profiler.domain.trials.trial import Backend
 from profiler.execution import Interpreter
-from profiler.execution.other_python import SimulatedWorkers
+from profiler.execution.pythons.other_python import SimulatedWorkers
 
 
 @pytest.fixture(autouse=True)

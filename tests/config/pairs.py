@@ -6,10 +6,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from profiler.config.trials.key_values import without_other_recipes
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.keys import Key, Kind, MemoryOrder
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ALL_LINEAR, TRIAL_KEYS, DistributedType, TrialSpec, Tuning, VllmMode
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.keys import Key, Kind, MemoryOrder
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import ALL_LINEAR, TRIAL_KEYS, DistributedType, TrialSpec, Tuning, VllmMode
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 

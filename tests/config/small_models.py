@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from profiler.config.models.architecture import MODEL_TYPES
-from profiler.domain.families import FAMILIES, family_of
+from profiler.domain.architectures.families import FAMILIES, family_of
 
 LEFT_OUT = Ellipsis
 """In place of a value: the field is not there."""

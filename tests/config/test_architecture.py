@@ -4,8 +4,8 @@ import pytest
 
 from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture, canonical_model
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
 
 LLAMA = {
     "model_type": "llama",

@@ -8,10 +8,10 @@ from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.options.run_options import RUN_KEYS, read_run_options
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.keys import MAX_COUNT, Kind
-from profiler.domain.trial import TRIAL_KEYS, key_named
+from profiler.domain.trials.keys import MAX_COUNT, Kind
+from profiler.domain.trials.trial import TRIAL_KEYS, key_named
 
 POINT = {"backend": "cpu", "model": "tiny", "tuning": "lora"}
 COUNTS = [key.name for key in TRIAL_KEYS if key.kind is Kind.COUNT]

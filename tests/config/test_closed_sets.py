@@ -7,7 +7,7 @@ import yaml
 
 from profiler.config.files.companion_files import accelerate_part
 from profiler.config.options.file_values import DEVICES, STRATEGIES, ZERO_STAGES
-from profiler.config.trl.values import checked_values
+from profiler.config.trl.arguments.values import checked_values
 from profiler.domain.errors import EXIT_USAGE
 from profiler.estimate.main import answer, main
 

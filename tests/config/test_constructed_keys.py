@@ -9,7 +9,7 @@ from profiler.analysis.verdicts import Finding, Judged, Verdict
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
-from profiler.analytical.formulas.value_models import critic_bytes
+from profiler.analytical.formulas.models.value_models import critic_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.demand import needs_at_most
@@ -17,7 +17,7 @@ from profiler.config.trials.labels import labels
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Origin, Phase
-from profiler.domain.trial import Dtype, TrialSpec
+from profiler.domain.trials.trial import Dtype, TrialSpec
 from profiler.rendering.claims.words import origin_text
 from profiler.rendering.estimate.table import method_text
 from profiler.storage.foreign.published import read_published_claims

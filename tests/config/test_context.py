@@ -11,7 +11,7 @@ from profiler.config.models.context import context_line
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
-from profiler.estimate.inputs import Inputs
+from profiler.estimate.job.inputs import Inputs
 from profiler.estimate.main import answer
 from profiler.solve.search import KeySearch
 

@@ -7,9 +7,9 @@ from simulating import LORA, simulate, small_spec
 
 from profiler.config.models.architecture import read_architecture
 from profiler.config.trials.demand import needs_at_most
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Lengths, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Lengths, Tuning
 
 CONFIG = {**BUILTIN_MODELS["tiny"].config, "num_hidden_layers": 4}
 """The order of checkpointing needs more than two layers."""

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from profiler.config.trials.grid import Grid, expand
 from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping, trial_id
 from profiler.config.trials.labels import labels
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Versions
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import (
+from profiler.domain.runs.outcome import Versions
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import (
     SPEC_KEYS,
     Attention,
     Backend,

@@ -4,7 +4,7 @@ import pytest
 
 from profiler.config.options.key_help import entry, run_options_help, trial_keys_help
 from profiler.config.options.run_options import RUN_KEYS
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.trials.trial import SPEC_KEYS
 
 
 @pytest.mark.parametrize(("text", "keys"), [(trial_keys_help(given="auto"), SPEC_KEYS), (run_options_help(), RUN_KEYS)])

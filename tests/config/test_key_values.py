@@ -10,8 +10,8 @@ from profiler.config.trials.key_values import DEFAULTS, other_recipe_faults, wit
 from profiler.config.trials.labels import labels
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec, key_named
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import SPEC_KEYS, Backend, TrialSpec, key_named
 
 SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.config.models.lookup import builtin_of_folder
-from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from profiler.config.foreign_text import ForeignTextError, parse_json
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
 from profiler.config.models.refused_models import ACTIVATIONS, MODEL_RULES, TYPED_FIELDS
 from profiler.config.trials.specification import parse_point
+from profiler.domain.architectures.families import FAMILIES
 from profiler.domain.errors import UsageError
-from profiler.domain.families import FAMILIES
 from profiler.estimate.main import answer
 
 

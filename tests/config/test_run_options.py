@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from maintenance.run_options_page import commands_page, run_options_page
+from maintenance.pages.run_options_page import commands_page, run_options_page
 from profiler.config.options.reading import show
 from profiler.config.options.run_options import RUN_KEYS, RUN_OPTIONS, RunOptions, read_run_options
 from profiler.domain.errors import UsageError

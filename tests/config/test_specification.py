@@ -8,7 +8,7 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.key_values import DEFAULTS
 from profiler.config.trials.specification import attention_line, kernels_line, parse_point, parse_points
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trial import SPEC_KEYS, Attention, Backend, TrialSpec, Tuning, Weights
+from profiler.domain.trials.trial import SPEC_KEYS, Attention, Backend, TrialSpec, Tuning, Weights
 
 
 def known(model):

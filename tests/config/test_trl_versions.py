@@ -17,8 +17,8 @@ from profiler.config.trl_releases.facts import (
     defaults_of,
 )
 from profiler.config.trl_releases.versions import NEWEST, OLDEST, RELEASES, Versions, release_of, spans_text
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import SPEC_KEYS, Logprobs
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import SPEC_KEYS, Logprobs
 
 _CLASSES = {Recipe.GRPO: "GRPOConfig", Recipe.RLOO: "RLOOConfig", Recipe.SFT: "SFTConfig"}
 _NULL_IN_TRL = {"bf16": None}

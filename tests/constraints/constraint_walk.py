@@ -15,11 +15,11 @@ from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep, refuse_without_card
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.keys import Kind
-from profiler.domain.recipe import GENERATING, Recipe
-from profiler.domain.trial import TRIAL_KEYS, Backend, Tuning
+from profiler.domain.trials.keys import Kind
+from profiler.domain.trials.recipe import GENERATING, Recipe
+from profiler.domain.trials.trial import TRIAL_KEYS, Backend, Tuning
 
 BASES_PER_PAIR = int(os.environ.get("CONSTRAINT_BASES_PER_PAIR", "1"))
 """On how many bases each pair of settings is tried; what is kept is for 1."""

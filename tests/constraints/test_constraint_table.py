@@ -11,7 +11,7 @@ from profiler.advise.main import main as advise
 from profiler.constraints.constraint import Constraint
 from profiler.constraints.table import CONSTRAINTS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.trial import SPEC_KEYS, Backend
+from profiler.domain.trials.trial import SPEC_KEYS, Backend
 from profiler.estimate.main import main as estimate
 from profiler.solve.main import main as solve
 from profiler.storage.foreign.model_config import load_model_config

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
 
 
 @pytest.mark.parametrize(

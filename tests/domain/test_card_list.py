@@ -3,7 +3,7 @@
 import textwrap
 from pathlib import Path
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 
 PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
 START = "`gpu=` names the card: "

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain import child_python
-from profiler.domain.child_python import safe_path_flags, safe_path_variables
+from profiler.domain.machines import child_python
+from profiler.domain.machines.child_python import safe_path_flags, safe_path_variables
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,8 +4,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from profiler.domain import cublas
-from profiler.domain.cublas import cublas_workspace_bytes, cublaslt_workspace_bytes
+from profiler.domain.cards import cublas
+from profiler.domain.cards.cublas import cublas_workspace_bytes, cublaslt_workspace_bytes
 from profiler.domain.units import MIB
 
 

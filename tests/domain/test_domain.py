@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.keys import Kind
 from profiler.domain.memory import Origin
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import (
+from profiler.domain.trials.keys import Kind
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import (
     SPEC_KEYS,
     TRIAL_KEYS,
     Backend,

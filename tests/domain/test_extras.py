@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from profiler.domain import extras
 from profiler.domain.errors import UsageError
-from profiler.domain.extras import Extra, install_hint, refuse_former
+from profiler.domain.machines import extras
+from profiler.domain.machines.extras import Extra, install_hint, refuse_former
 
 
 class Installed:
@@ -34,7 +34,7 @@ class Installed:
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
     """Install distributions, outside of a clone."""
-    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "profiler" / "domain" / "extras.py"))
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site" / "profiler" / "domain" / "machines" / "extras.py"))
 
     def install(*found):
         monkeypatch.setattr(extras, "_found", {each.name: each for each in found}.get)

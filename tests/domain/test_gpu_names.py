@@ -2,8 +2,8 @@
 
 import pytest
 
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.gpu_names import find_gpu, name_card
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu_names import find_gpu, name_card
 from profiler.domain.units import GIB
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.domain.optimizers import Kernels, Optimizer, Scratch, State
+from profiler.domain.trials.optimizers import Kernels, Optimizer, Scratch, State
 
 
 @pytest.mark.parametrize("optim", Optimizer)

@@ -12,10 +12,10 @@ from mypy import api
 from profiler.analytical.timeline.recipes import registry
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trl.yaml import _OTHERS
-from profiler.domain import recipe as recipes
 from profiler.domain.errors import UsageError
-from profiler.domain.recipe import LABELLED, ONLINE, Recipe, RecipeFacts
-from profiler.domain.trial import TRIAL_KEYS
+from profiler.domain.trials import recipe as recipes
+from profiler.domain.trials.recipe import LABELLED, ONLINE, Recipe, RecipeFacts
+from profiler.domain.trials.trial import TRIAL_KEYS
 from profiler.training.recipes.registry import RECIPES
 
 DPO = RecipeFacts(

@@ -10,12 +10,12 @@ from maintenance.emulated.differences import differences, opposite_ends
 from maintenance.emulated.main import main
 from maintenance.emulated.results import CAUSES, PAGE, ROWS
 from maintenance.emulated.running import Side
-from maintenance.sampling import SAMPLED
+from maintenance.samples.sampling import SAMPLED
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Status
-from profiler.domain.readings import OutOfMemory, PhasePeak
-from profiler.domain.trial import Backend
+from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.readings import OutOfMemory, PhasePeak
+from profiler.domain.trials.trial import Backend
 
 SIDES = tuple(
     Side(backend=backend, versions=versions, interpreter_of=lambda _: None)

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from maintenance import emulated_operators
+from maintenance.benchmarks import emulated_operators
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 
 H100 = KNOWN_GPUS["h100-80gb"]
 

@@ -4,10 +4,10 @@ from collections import Counter
 from pathlib import Path
 
 from maintenance.emulated.sampling import AXES, FIXED, MOST_DECODED_TOKENS, SEED, sample
-from maintenance.sampling import sampled_text
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import TRIAL_KEYS, Attention, Backend, Rollout
+from maintenance.samples.sampling import sampled_text
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import TRIAL_KEYS, Attention, Backend, Rollout
 
 KEPT = Path(__file__).parents[2] / "results" / "reference" / "emulated" / "sampled.jsonl"
 SAMPLED = sample()

@@ -6,11 +6,11 @@ import builders
 import pandas as pd
 import pytest
 
-from maintenance.sampling import architecture_of, read_sampled
+from maintenance.samples.sampling import architecture_of, read_sampled
 from maintenance.several_gpus import ROWS, SAMPLES, comparison, main, page, sample
 from profiler.analytical.estimate import estimate
-from profiler.domain.outcome import Status
-from profiler.domain.trial import DistributedType
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import DistributedType
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 EACH = pytest.mark.parametrize("chosen", SAMPLES.values(), ids=SAMPLES)

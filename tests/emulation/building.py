@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.emulation.building.build import LibraryBuilder
 from profiler.emulation.building.entry_points import ExpectedLibrary
 from profiler.emulation.card.cards import card_description

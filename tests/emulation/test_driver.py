@@ -2,8 +2,8 @@
 
 from emulation.building import NEW, run_on_card
 
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 
 T4 = KNOWN_GPUS["t4-16gb"]
 MIB = 2**20

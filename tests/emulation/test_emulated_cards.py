@@ -2,9 +2,9 @@
 
 import pytest
 
-from profiler.domain.capabilities import CAPABILITIES
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import KNOWN_GPUS, Chip, Gpu
+from profiler.domain.cards.capabilities import CAPABILITIES
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.emulation.card.cards import card_description
 
 

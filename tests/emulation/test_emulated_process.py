@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.context import cuda_context_bytes
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.emulation.checking import check
 from profiler.emulation.launch import EmulatedPython, emulated_python, process_environment
 

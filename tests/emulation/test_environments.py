@@ -7,8 +7,8 @@ from importlib import metadata
 
 import pytest
 
-from profiler.domain import extras
 from profiler.domain.errors import UsageError
+from profiler.domain.machines import extras
 from profiler.emulation.environments import installing
 from profiler.emulation.environments.environments import COMPLETE
 from profiler.emulation.environments.installing import InstallationError, install

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.emulation import launch, refusals
 from profiler.emulation.building.cache import cache_folder
 from profiler.emulation.card.cards import card_description

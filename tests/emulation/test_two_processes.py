@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from emulation import fsdp_job
 
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.emulation.launch import emulated_python, process_environment
 
 JOB = fsdp_job.__file__

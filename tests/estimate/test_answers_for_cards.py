@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_USAGE
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.estimate.main import answer, main
 from profiler.solve.main import main as solve
 from profiler.sweep.main import main as sweep

@@ -8,9 +8,9 @@ import pytest
 from profiler.analytical.explanation.cards import Fit, all_cards
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import SPEC_KEYS, Tuning
+from profiler.domain.trials.trial import SPEC_KEYS, Tuning
 from profiler.estimate.command import read_command
 from profiler.estimate.main import answer, main
 from profiler.rendering.estimate.table import cards_in_one_line

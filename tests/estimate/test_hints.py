@@ -13,11 +13,11 @@ from profiler.analytical.explanation.cards import Fit, card_verdict
 from profiler.config.models.lookup import suggested_model
 from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep
-from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import TrialSpec, key_named
-from profiler.estimate.inputs import architecture_lookup
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
+from profiler.domain.trials.trial import TrialSpec, key_named
+from profiler.estimate.job.inputs import architecture_lookup
 from profiler.estimate.main import main
 from profiler.storage.foreign.model_config import load_model_config
 

@@ -5,10 +5,10 @@ import json
 import pytest
 import yaml
 
-from profiler.estimate import inputs, prompts
 from profiler.estimate.command import read_command
-from profiler.estimate.inputs import job_files, read_inputs
-from profiler.estimate.prompts import PromptLengths, PromptsError, measured_by_transformers
+from profiler.estimate.job import inputs, prompts
+from profiler.estimate.job.inputs import job_files, read_inputs
+from profiler.estimate.job.prompts import PromptLengths, PromptsError, measured_by_transformers
 
 CONFIG = {
     "model_type": "llama",
@@ -122,7 +122,7 @@ class Words:
 def test_conversations_are_written_by_the_template():
     from datasets import Dataset
 
-    from profiler.training.prompt_lengths import prompt_lengths
+    from profiler.training.data.prompt_lengths import prompt_lengths
 
     asked, answered = {"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}
     assert prompt_lengths(Dataset.from_dict({"prompt": [[asked]], "answer": ["c"]}), Words()) == [4]

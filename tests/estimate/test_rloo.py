@@ -10,8 +10,8 @@ from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trl.config import RLOO_DEFAULTS, TRL_DEFAULTS
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Rollout
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Rollout
 from profiler.estimate.main import answer
 
 MODEL = "model=qwen2.5-1.5b"

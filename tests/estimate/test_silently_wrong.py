@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from profiler.config.models.architecture import read_architecture
-from profiler.domain import extras
+from profiler.domain.architectures.model_count import ModelCount
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
-from profiler.domain.model_count import ModelCount
-from profiler.estimate.counting import CountingError, checked, counted_by_transformers, read_and_counted
+from profiler.domain.machines import extras
+from profiler.estimate.job.counting import CountingError, checked, counted_by_transformers, read_and_counted
 from profiler.estimate.main import answer, main
 from profiler.sweep.main import main as sweep
-from profiler.training.parameter_count import count_model
+from profiler.training.models.parameter_count import count_model
 
 SIZES = {
     "hidden_size": 64,

@@ -10,8 +10,8 @@ from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.verl.config import read_verl, read_verl_config
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.rendering.layouts.csv_table import as_csv
 
 KEPT = Path(__file__).parents[2] / "results" / "reference" / "verl_tuning"

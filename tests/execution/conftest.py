@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from profiler.config.options.run_options import RUN_KEYS, RunOptions
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import run_trials
-from profiler.execution.interpreter import own_python
+from profiler.execution.pythons.interpreter import own_python
 from profiler.storage.stores.record_store import RecordStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # where workers find `worker_targets`

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.execution import WorkerJob, run_trials
 from profiler.storage.stores.record_store import RecordStore
 

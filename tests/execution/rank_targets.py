@@ -7,7 +7,7 @@ from pathlib import Path
 
 import worker_targets
 
-from profiler.domain.outcome import MeasuredDetails, Outcome, Peaks, Status, TrialRecord, Verdict, Work
+from profiler.domain.runs.outcome import MeasuredDetails, Outcome, Peaks, Status, TrialRecord, Verdict, Work
 from profiler.execution import WorkerJob, beat
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.stores.record_store import RecordStore

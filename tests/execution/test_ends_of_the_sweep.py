@@ -96,7 +96,7 @@ _INTERRUPTED_AFTER_THE_FORK = """
 import os, signal
 from witness import is_gone, noted_pids, wait_until
 from profiler.storage.files.lock import Lock
-from profiler.execution.warm import WarmProcess
+from profiler.execution.processes.warm import WarmProcess
 
 folder = Path(FOLDER)
 fork, release = WarmProcess.fork, Lock.release

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from witness import planned
 
-from profiler.domain.outcome import Status
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import Interpreter
-from profiler.execution.interpreter import starting_with
-from profiler.execution.warm import WarmProcessError
+from profiler.execution.processes.warm import WarmProcessError
+from profiler.execution.pythons.interpreter import starting_with
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from witness import on_cuda, planned
 
-from profiler.domain.trial import Backend
+from profiler.domain.trials.trial import Backend
 from profiler.execution.runner import jobs_for
 
 ON_CPU, MEASURED = planned("a"), on_cuda("b")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from witness import planned
 
-from profiler.domain.trial import Backend
-from profiler.execution import pending as pending_module
-from profiler.execution.pending import Pending
+from profiler.domain.trials.trial import Backend
+from profiler.execution.trials import pending as pending_module
+from profiler.execution.trials.pending import Pending
 
 
 def on(gpu, number):

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from witness import is_gone, planned
 
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.execution import local_slots, worker_record
-from profiler.execution import worker_process as worker_process_module
-from profiler.execution.host_memory import oom_kills
-from profiler.execution.verdict import judge
+from profiler.execution.processes import worker_process as worker_process_module
+from profiler.execution.processes.host_memory import oom_kills
+from profiler.execution.processes.verdict import judge
 
 # ---- stalled (row 8) -------------------------------------------------------------------------------------------------
 

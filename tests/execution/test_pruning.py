@@ -5,8 +5,8 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler.domain.outcome import Status
-from profiler.execution.pruning import Pruning
+from profiler.domain.runs.outcome import Status
+from profiler.execution.trials.pruning import Pruning
 
 SMALL = builders.spec(max_completion_length=256)
 LARGE = replace(SMALL, max_completion_length=1024)

@@ -10,8 +10,8 @@ from scripted import ScriptedNvml
 from witness import VERSIONS, Witness, is_gone, on_cuda, planned
 
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.outcome import Outcome, Peaks, Status
-from profiler.domain.trial import DistributedType
+from profiler.domain.runs.outcome import Outcome, Peaks, Status
+from profiler.domain.trials.trial import DistributedType
 from profiler.execution import GpuPool, GpuUnusableError, WorkerProgram, run_trials
 from profiler.storage.files.memory_snapshot import snapshot_path
 from profiler.storage.stores.record_store import RecordStore, rank_folder

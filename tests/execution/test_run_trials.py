@@ -6,10 +6,10 @@ import pytest
 from witness import Patient, Witness, is_gone, noted_pids, planned, wait_until
 
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.execution import TooManyFailuresError
-from profiler.execution import worker_process as worker_process_module
 from profiler.execution.local_slots import UnfitWorkersError
+from profiler.execution.processes import worker_process as worker_process_module
 
 
 def _notes(folder: Path, word: str) -> list[str]:

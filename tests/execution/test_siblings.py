@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from witness import planned
 
-from profiler.domain.outcome import Status
-from profiler.domain.trial import Backend, PlannedTrial, run_key
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import Backend, PlannedTrial, run_key
 
 
 def on(gpu: str, label: str = "answers_siblings", **changes: object) -> PlannedTrial:

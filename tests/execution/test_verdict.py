@@ -3,8 +3,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.domain.outcome import Status
-from profiler.execution.verdict import STDERR_LINES, judge, last_lines
+from profiler.domain.runs.outcome import Status
+from profiler.execution.processes.verdict import STDERR_LINES, judge, last_lines
 
 
 @given(st.integers(-64, 255) | st.none(), st.booleans())

@@ -4,7 +4,7 @@ import pytest
 from scripted import ScriptedNvml
 from witness import Witness, on_cuda, planned
 
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import GIB
 from profiler.execution import GpuPool, local_slots
 from profiler.storage.files.lock import take_lock

@@ -15,11 +15,11 @@ from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, is_gone, planned, wait
 
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, UsageError
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.execution import WorkerProgram, run_trials
-from profiler.execution import forked as forked_module
-from profiler.execution import warm as warm_module
-from profiler.execution.warm import WarmProcess, WarmProcessError
+from profiler.execution.processes import forked as forked_module
+from profiler.execution.processes import warm as warm_module
+from profiler.execution.processes.warm import WarmProcess, WarmProcessError
 
 
 @pytest.fixture(autouse=True)

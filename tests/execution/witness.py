@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from profiler.domain.outcome import TrialRecord, Versions
-from profiler.domain.sweep_state import Machines
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.runs.outcome import TrialRecord, Versions
+from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerProgram
 
 VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")

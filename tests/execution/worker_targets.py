@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import Thread
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, Peaks, Status, TrialRecord, Verdict, Work
-from profiler.domain.readings import PhasePeak
+from profiler.domain.runs.outcome import Outcome, Peaks, Status, TrialRecord, Verdict, Work
+from profiler.domain.runs.readings import PhasePeak
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.storage.stores.record_store import RecordStore
 

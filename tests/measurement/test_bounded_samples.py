@@ -1,8 +1,8 @@
 """Samples of long runs: their number is bounded, and no sampled peak is lost."""
 
 from profiler.domain.memory import Phase
-from profiler.domain.monitored import HostSample
-from profiler.domain.readings import Sample
+from profiler.domain.runs.monitored import HostSample
+from profiler.domain.runs.readings import Sample
 from profiler.measurement.samples.bounded_samples import BoundedSamples, merged_host_sample, merged_sample
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from profiler.domain.script import NamedCard
+from profiler.domain.runs.script import NamedCard
 from profiler.measurement.counters.late_cuda import CheapCuda
 
 CARD = NamedCard(uuid="GPU-1", name="card", memory_bytes=80, compute_capability=(9, 0))

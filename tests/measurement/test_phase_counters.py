@@ -3,7 +3,7 @@
 from scripted import Clock
 
 from profiler.domain.memory import Phase
-from profiler.domain.readings import PhasePeak, StepPeak
+from profiler.domain.runs.readings import PhasePeak, StepPeak
 from profiler.measurement.counters.phase_counters import PhaseCounters, by_phase, peak_of_steps
 
 

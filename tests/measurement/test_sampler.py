@@ -7,7 +7,7 @@ import pytest
 from scripted import UUID, Clock, ScriptedNvml
 
 from profiler.domain.memory import Phase
-from profiler.domain.readings import PhasePeak, Sample
+from profiler.domain.runs.readings import PhasePeak, Sample
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.driver.nvml import GpuProbe, GpuProcess, NvmlTrouble
 from profiler.measurement.samples.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity

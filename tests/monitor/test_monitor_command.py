@@ -12,13 +12,13 @@ import pytest
 from scripted import TOTAL_BYTES, UUID, ScriptedNvml
 
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
-from profiler.monitor import results, watching
 from profiler.monitor.command import read_command
 from profiler.monitor.main import main
+from profiler.monitor.watch import results, watching
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.storage.tables.laws import Laws, Trials
 from profiler.storage.tables.schema import MONITORED_TABLES

@@ -12,8 +12,8 @@ from scripted import TOTAL_BYTES, UUID, ScriptedNvml
 from profiler.analysis.gpu_advice import MOST_LINES, gpu_advice
 from profiler.command_line import Interrupted
 from profiler.config.options.option import read_options
+from profiler.domain.cards.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.memory import Phase
 from profiler.domain.units import GIB
 from profiler.measurement.driver.gpu_states import GpuReader, process_command

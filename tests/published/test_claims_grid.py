@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from maintenance.claims_grid import claims_grid
+from maintenance.samples.claims_grid import claims_grid
 from profiler.storage.foreign.published import read_published_claims
 
 GRID = Path(__file__).parents[2] / "sweeps" / "grid" / "claims.yaml"

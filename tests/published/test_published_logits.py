@@ -9,7 +9,7 @@ import pytest
 from profiler.analytical import estimate
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.trial import Logprobs
+from profiler.domain.trials.trial import Logprobs
 from profiler.storage.foreign.published import read_published
 
 _QLORA = {

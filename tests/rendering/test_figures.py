@@ -10,11 +10,11 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from profiler.analysis import peaks
+from profiler.analysis.findings import peaks
 from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.memory import Category, Origin, Phase
-from profiler.domain.readings import CategoryShare, StepInstant
-from profiler.domain.trial import Backend
+from profiler.domain.runs.readings import CategoryShare, StepInstant
+from profiler.domain.trials.trial import Backend
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings, not_shown, too_much
 from profiler.rendering.figures.files import as_png, as_svg

@@ -7,13 +7,13 @@ import builders
 import pytest
 
 from profiler.analysis import sweep_report as sweep_report_module
-from profiler.analysis.axes import curves, surfaces
-from profiler.analysis.comparison import compare
-from profiler.analysis.limits import LIMIT_CARDS, card_limits
+from profiler.analysis.compared.axes import curves, surfaces
+from profiler.analysis.compared.comparison import compare
+from profiler.analysis.findings.limits import LIMIT_CARDS, card_limits
 from profiler.analysis.sweep_report import sweep_report
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Status
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.along_keys.growth import growth_figure
 from profiler.rendering.figures.along_keys.heat import heat_figure

@@ -13,9 +13,9 @@ import pytest
 
 from maintenance.accuracy.page import accuracy_page
 from profiler.advise.main import main as advise
-from profiler.analysis.predictors import phase_errors, predictor_errors, worst_rows
-from profiler.domain.outcome import Status, Versions
-from profiler.domain.trial import PlannedTrial, TrialSpec
+from profiler.analysis.errors.predictors import phase_errors, predictor_errors, worst_rows
+from profiler.domain.runs.outcome import Status, Versions
+from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.estimate.main import answer
 from profiler.rendering.live.plan_table import plan_table
 from profiler.rendering.sweep.differences import versions_table

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from profiler import __version__
-from profiler.domain.trial import Backend
+from profiler.domain.trials.trial import Backend
 from profiler.rendering.layouts import html
 from profiler.rendering.sweep import comparison
 from profiler.report import drawing

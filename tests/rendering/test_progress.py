@@ -8,10 +8,10 @@ from dataclasses import replace
 import builders
 from rich.console import Console
 
-from profiler.analysis.sweep_tally import SweepTally
-from profiler.domain.outcome import Status
-from profiler.domain.sweep_state import Machines, Money, SweepState
-from profiler.domain.trial import Backend
+from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.domain.machines.sweep_state import Machines, Money, SweepState
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import Backend
 from profiler.rendering.live.progress import SweepProgress, state_line
 
 

@@ -5,7 +5,7 @@ from own_histories import ALLOC, FREE, OwnHistory, recorded
 
 from profiler.allocator.histories.answer import Answer, Question, answer
 from profiler.allocator.histories.history import read_history
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.runs.replayed import MOST_POINTS, replay_figure

@@ -6,10 +6,10 @@ import builders
 import numpy as np
 import pytest
 
-from profiler.analysis.comparison import compare
-from profiler.analysis.shapes import shapes
+from profiler.analysis.compared.comparison import compare
+from profiler.analysis.findings.shapes import shapes
 from profiler.domain.memory import Category, Phase
-from profiler.domain.readings import CategoryShare, StepInstant
+from profiler.domain.runs.readings import CategoryShare, StepInstant
 from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.files import as_png
 from profiler.rendering.figures.sweep.step_shape import step_figure

@@ -15,8 +15,8 @@ from own_histories import ALLOC, EMPTY, FREE, recorded
 from rich.console import Console
 from rich.table import Table
 
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.rendering.replay.table import row_lines
 from profiler.replay.command import OPTIONS, read_command
 from profiler.replay.main import main

@@ -6,7 +6,7 @@ import builders
 import pytest
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import gib_text
 from profiler.report import drawing
 from profiler.report.main import main

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from profiler.analysis.acceptance import pairs
-from profiler.analysis.cards import by_card
-from profiler.analysis.comparison import compare
-from profiler.analysis.frames import comparison_frame
-from profiler.analysis.sweep_tally import SweepTally
+from profiler.analysis.compared.comparison import compare
+from profiler.analysis.compared.frames import comparison_frame
+from profiler.analysis.errors.acceptance import pairs
+from profiler.analysis.findings.cards import by_card
+from profiler.analysis.times.sweep_tally import SweepTally
 from profiler.domain.memory import NOT_EMULATED, Origin
-from profiler.domain.trial import Backend
+from profiler.domain.trials.trial import Backend
 from profiler.rendering.live.progress import SweepProgress
 from profiler.rendering.sweep.words import card_names, headroom_legend
 from profiler.report import drawing

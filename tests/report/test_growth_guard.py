@@ -4,7 +4,7 @@ import builders
 import pytest
 
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, ProfilerError
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.report.main import main
 
 SPECS = builders.lora_vs_full_specs(["qwen2.5-0.5b", "qwen2.5-3b"])

@@ -1,7 +1,7 @@
 """Records of runs of a script."""
 
 from profiler.domain.memory import NOT_EMULATED, Phase
-from profiler.domain.outcome import (
+from profiler.domain.runs.outcome import (
     CardFacts,
     EmulatedDetails,
     MeasuredDetails,
@@ -12,9 +12,9 @@ from profiler.domain.outcome import (
     Versions,
     Work,
 )
-from profiler.domain.readings import OutOfMemory, PhasePeak, StepPeak
-from profiler.domain.script import HeldTensors, ScriptEnding, ScriptRecord, ScriptSpec
-from profiler.domain.trial import Backend
+from profiler.domain.runs.readings import OutOfMemory, PhasePeak, StepPeak
+from profiler.domain.runs.script import HeldTensors, ScriptEnding, ScriptRecord, ScriptSpec
+from profiler.domain.trials.trial import Backend
 from profiler.domain.units import GIB
 
 VERSIONS = Versions(torch="2.13.0", trl=None, transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1.0")

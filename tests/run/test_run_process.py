@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.outcome import Status, Versions
-from profiler.domain.script import ScriptJob, ScriptSpec
-from profiler.domain.trial import Backend
+from profiler.domain.runs.outcome import Status, Versions
+from profiler.domain.runs.script import ScriptJob, ScriptSpec
+from profiler.domain.trials.trial import Backend
 from profiler.run import process as process_module
 from profiler.run.process import run_in_process
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
@@ -94,8 +94,8 @@ STORES = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     "import json, threading, time\n"
     "from pathlib import Path\n"
-    "from profiler.domain.outcome import Outcome, Status, Verdict\n"
-    "from profiler.domain.script import ScriptJob, ScriptRecord\n"
+    "from profiler.domain.runs.outcome import Outcome, Status, Verdict\n"
+    "from profiler.domain.runs.script import ScriptJob, ScriptRecord\n"
     "from profiler.storage.records.record_folder import SCRIPTS, RecordFolder\n"
     "from profiler.storage.files.typed_json import from_json\n"
     "job = from_json(ScriptJob, json.loads(Path(sys.argv[1]).read_text()))\n"

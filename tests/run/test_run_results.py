@@ -9,7 +9,7 @@ from script_builders import SIZES, record
 
 from profiler.analysis.scripts import ordered_runs, run_lines
 from profiler.domain.errors import UsageError
-from profiler.domain.trial import Backend
+from profiler.domain.trials.trial import Backend
 from profiler.domain.units import GIB
 from profiler.rendering.runs.script import script_table
 from profiler.run.results import report_run, write_pages

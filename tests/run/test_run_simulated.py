@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 pytestmark = pytest.mark.slow

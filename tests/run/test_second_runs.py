@@ -6,10 +6,10 @@ import pytest
 from script_builders import record
 
 from profiler.analysis.scripts import run_lines
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import Status
-from profiler.domain.script import LateEvents, ScriptJob
-from profiler.domain.trial import Backend
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.script import LateEvents, ScriptJob
+from profiler.domain.trials.trial import Backend
 from profiler.domain.units import GIB
 from profiler.emulation.card.cards import UNLIMITED_BYTES
 from profiler.emulation.launch import EmulatedPython, Events

@@ -12,9 +12,9 @@ from counted import python_calls
 from trl.kernels import chunked_logprob
 
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.trial import Backend
-from profiler.seams import checking, tested
-from profiler.seams.checking import check_seams, note_on_versions, problem_of
+from profiler.domain.trials.trial import Backend
+from profiler.seams.checked import checking, tested
+from profiler.seams.checked.checking import check_seams, note_on_versions, problem_of
 from profiler.seams.expectations import Equals, Exists, Parameters, Says, Uses
 from profiler.seams.seam import Absence, Seam
 
@@ -154,7 +154,8 @@ def test_the_check_is_cheap() -> None:
 def test_the_registry_imports_no_library() -> None:
     """The process of the sweep can read it."""
     program = (
-        "import sys, profiler.seams.registry, profiler.seams.tested, profiler.seams.patching, profiler.seams.checking\n"
+        "import sys, profiler.seams.registry, profiler.seams.patching\n"
+        "import profiler.seams.checked.tested, profiler.seams.checked.checking\n"
         "print([name for name in ('torch', 'trl', 'transformers', 'bitsandbytes') if name in sys.modules])"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

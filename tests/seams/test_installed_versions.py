@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from profiler.seams.checking import find_moved, problem_of
+from profiler.seams.checked.checking import find_moved, problem_of
+from profiler.seams.checked.tested import TESTED, untested
 from profiler.seams.registry import SEAM_OF, SEAMS
 from profiler.seams.seam import Seam
-from profiler.seams.tested import TESTED, untested
 
 ROOT = Path(__file__).parents[2]
 

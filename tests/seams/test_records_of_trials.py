@@ -10,11 +10,11 @@ from trl.kernels import chunked_logprob
 
 from profiler.config.trials.identity import trial_id
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.outcome import Status, TrialRecord, Versions
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.domain.runs.outcome import Status, TrialRecord, Versions
+from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob
-from profiler.seams import tested
-from profiler.seams.checking import note_on_versions
+from profiler.seams.checked import tested
+from profiler.seams.checked.checking import note_on_versions
 from profiler.storage.stores.record_store import RecordStore
 from profiler.worker import run_job
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from simulating import small_spec
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Attention, Dtype
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Attention, Dtype
 from profiler.simulation.session import Simulation
-from profiler.training.model import build_config, build_model
+from profiler.training.models.model import build_config, build_model
 from profiler.training.placement import Placement, RealDevice
 
 IDS = torch.arange(48).reshape(2, 24)

@@ -5,9 +5,9 @@ import torch
 from emulated.compared import CARDS, recorded, simulated
 from emulated.scenarios import ATTENTION
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.cuda.attention import Kernel, Mask, Request, choose_kernel, logsumexp_shape
+from profiler.simulation.cuda.fused_attention.attention import Kernel, Mask, Request, choose_kernel, logsumexp_shape
 from profiler.simulation.session import Simulation
 
 BF16 = torch.bfloat16

@@ -14,7 +14,7 @@ from emulated.attention_requests import BLOCKS, arguments, points
 from hypothesis import given
 from hypothesis import strategies as some
 
-from profiler.simulation.cuda.attention import Kernel, Mask, Request, choose_kernel, request_of
+from profiler.simulation.cuda.fused_attention.attention import Kernel, Mask, Request, choose_kernel, request_of
 
 TABLE = Path(__file__).parent / "emulated" / "attention_choices.json.gz"
 CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")

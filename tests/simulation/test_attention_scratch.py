@@ -2,7 +2,7 @@
 
 import torch
 
-from profiler.simulation.cuda import attention_scratch
+from profiler.simulation.cuda.fused_attention import attention_scratch
 
 BF16 = torch.bfloat16
 NARROW = torch.Size((2, 4, 100, 64))  # 8 heads in all

@@ -4,7 +4,7 @@ from simulating import LORA, Simulated, simulate
 
 from profiler.allocator.traces.trace import Site
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Tuning
+from profiler.domain.trials.trial import Tuning
 
 
 def blocks(simulated: Simulated, phase: Phase) -> dict[int, Site]:

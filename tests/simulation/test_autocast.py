@@ -9,7 +9,7 @@ import torch
 from emulated.compared import CARDS, recorded, simulated
 from emulated.scenarios import AUTOCAST
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.cuda import autocast
 from profiler.simulation.session import Simulation

@@ -5,7 +5,7 @@ import torch
 from emulated.compared import CARDS, recorded, simulated
 from emulated.scenarios import KERNELS
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.session import Simulation
 

@@ -9,7 +9,7 @@ from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.analytical.estimate import phase_instants
 from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Rollout
+from profiler.domain.trials.trial import Rollout
 
 COMMON: dict[str, Any] = {
     "max_prompt_length": 64,

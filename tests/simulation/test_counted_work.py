@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from simulating import simulate
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.card import Roofline
-from profiler.domain.counted import Cost, PhaseWork
-from profiler.domain.gpu import ROOFLINES
+from profiler.domain.cards.card import Roofline
+from profiler.domain.cards.gpu import ROOFLINES
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Lengths, Recipe
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.counted import Cost, PhaseWork
+from profiler.domain.trials.trial import Lengths, Recipe
 
 ROWS, TOKENS = 4, 64
 CARD = Roofline(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from profiler.allocator.traces.replay import replay
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.device.simulated_gpu import UnsupportedOperationError
 from profiler.simulation.session import Simulation

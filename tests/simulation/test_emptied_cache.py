@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from profiler.allocator import AllocatorConfig, replay_on_card
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.units import MIB
 from profiler.simulation.cuda.emptied_cache import emptied_cache

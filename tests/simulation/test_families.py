@@ -6,7 +6,7 @@ import pytest
 from simulating import small_spec
 
 from profiler.allocator import Trace
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category
 from profiler.simulation.session import Simulation
 from profiler.training.run import run_training

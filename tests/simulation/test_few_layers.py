@@ -11,14 +11,23 @@ from peft import LoraConfig
 from simulating import LORA, small_spec
 
 from profiler.allocator import Trace
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Outcome, Status
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Attention, DistributedType, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.outcome import Outcome, Status
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import (
+    Attention,
+    DistributedType,
+    Dtype,
+    Lengths,
+    Logprobs,
+    Rollout,
+    TrialSpec,
+    Tuning,
+)
 from profiler.simulation.depth.uniformity import config_difference, layer_difference, with_adapters
-from profiler.training.model import build_config, random_model
+from profiler.training.models.model import build_config, random_model
 from profiler.training.placement import RealDevice
 from profiler.worker import few_layers
 from profiler.worker.few_layers import LAYERS_RUN, proven_counts, with_layers

@@ -6,7 +6,7 @@ import pytest
 from simulating import simulate
 
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.trial import Attention, Dtype, Tuning
+from profiler.domain.trials.trial import Attention, Dtype, Tuning
 
 _FLASH: dict[str, Any] = {
     "attn_implementation": Attention.FLASH_ATTENTION_2,

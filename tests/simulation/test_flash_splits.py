@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from profiler.domain.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.cuda.flash_splits import flash_forward, more_keys_alike
+from profiler.domain.cards.gpu import KNOWN_GPUS, Chip
+from profiler.simulation.cuda.fused_attention.flash_splits import flash_forward, more_keys_alike
 
 TABLE = Path(__file__).parent / "emulated" / "flash_splits.json.gz"
 CARDS = (

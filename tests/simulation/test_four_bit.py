@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.cuda.four_bit import PRODUCT
 from profiler.simulation.session import Simulation

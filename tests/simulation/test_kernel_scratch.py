@@ -10,9 +10,9 @@ from emulated.scenarios import KERNELS
 from hypothesis import given
 from hypothesis import strategies as some
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.cuda.kernel_scratch import KERNEL_SCRATCH, NO_SCRATCH
+from profiler.simulation.cuda.scratch.kernel_scratch import KERNEL_SCRATCH, NO_SCRATCH
 from profiler.simulation.session import Simulation
 
 

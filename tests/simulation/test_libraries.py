@@ -9,9 +9,9 @@ from emulated.scenarios import PRODUCTS
 
 from profiler.allocator.traces.trace import TraceBuilder
 from profiler.analytical.timeline.persistent import workspace_bytes
-from profiler.domain import cublas
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards import cublas
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.units import MIB
 from profiler.simulation.cuda.libraries import CublasWorkspaces
 

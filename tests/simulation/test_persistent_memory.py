@@ -6,8 +6,8 @@ Every tensor takes a multiple of 512 bytes. Sizes are those of bfloat16 (2 bytes
 from simulating import LORA, simulate
 
 from profiler.domain.memory import Category, Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Dtype, Lengths, Tuning
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Dtype, Lengths, Tuning
 
 EMBEDDING = 512 * 64 * 2
 PROJECTIONS = 64 * 64 * 2 + 2 * (32 * 64 * 2) + 64 * 64 * 2  # q, k, v, o

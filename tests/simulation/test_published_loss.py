@@ -33,7 +33,7 @@ import pytest
 import torch
 
 from profiler.allocator.traces.replay import replay
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.domain.units import MIB
 from profiler.simulation.session import Simulation

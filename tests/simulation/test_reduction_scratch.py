@@ -12,8 +12,8 @@ import pytest
 import torch
 from emulated.reduction_requests import points, reduce
 
-from profiler.domain.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.cuda.kernel_scratch import KERNEL_SCRATCH
+from profiler.domain.cards.gpu import KNOWN_GPUS, Chip
+from profiler.simulation.cuda.scratch.kernel_scratch import KERNEL_SCRATCH
 from profiler.simulation.device.simulated_gpu import SimulatedGpu
 from profiler.simulation.tracing.recorder import Recorder
 

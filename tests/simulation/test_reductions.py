@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from profiler.domain.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.cuda.reductions import Dimension, Reduction, accumulator_bytes, reduction, scratch_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, Chip
+from profiler.simulation.cuda.scratch.reductions import (
+    Dimension,
+    Reduction,
+    accumulator_bytes,
+    reduction,
+    scratch_bytes,
+)
 
 A100 = KNOWN_GPUS["a100-80gb"].chip
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from simulating import LORA, simulate, small_spec
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Status
-from profiler.domain.trial import Lengths, Logprobs, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Lengths, Logprobs, Tuning
 from profiler.worker.simulated import run_simulated
 
 STEPS = 6

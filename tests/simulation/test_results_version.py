@@ -4,9 +4,9 @@ import pytest
 from simulating import LORA, small_spec
 
 from profiler.config.trials.identity import SIMULATION_RESULTS_VERSION
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Attention, Logprobs, Rollout, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Attention, Logprobs, Rollout, Tuning
 from profiler.worker.simulated import run_simulated
 
 CASES = {

@@ -12,9 +12,9 @@ from simulating import LORA, Simulated, simulate
 from transformers import Qwen2Model
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
 
 TINY = dict(BUILTIN_MODELS["tiny"].config)
 QWEN3 = TINY | {"model_type": "qwen3", "head_dim": 16}

@@ -11,8 +11,8 @@ from emulated.compared import SELECTION_BYTES
 from emulated.script_programs import PROGRAMS, SORTS
 from trl.trainer import utils
 
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.script.session import SimulatedScript
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.simulation.session import Simulation
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from simulating import Simulated, simulate
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Category
-from profiler.domain.optimizers import Optimizer
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
 
 VOCABULARY, HIDDEN, MLP = 2048, 64, 160
 MODEL: dict[str, Any] = dict(BUILTIN_MODELS["tiny"].config) | {

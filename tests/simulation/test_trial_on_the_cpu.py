@@ -29,8 +29,8 @@ from measured_on_cpu import (
 from simulating import LORA, simulate
 
 from profiler.domain.memory import Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Attention, Dtype, Logprobs, Tuning
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Attention, Dtype, Logprobs, Tuning
 from profiler.simulation.device.cpu_choices import Choices
 
 KIB = 1024

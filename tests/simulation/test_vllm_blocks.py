@@ -9,7 +9,7 @@ from profiler.analytical.estimate import phase_instants
 from profiler.analytical.formulas.engine import engine_parts
 from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Tuning, VllmMode, run_key
+from profiler.domain.trials.trial import Tuning, VllmMode, run_key
 
 VLLM = {"use_vllm": True, "vllm_mode": VllmMode.COLOCATE, "vllm_gpu_memory_utilization": 0.3, "steps": 1}
 ARCHITECTURE = builtin_architecture("tiny")

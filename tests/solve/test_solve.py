@@ -9,10 +9,10 @@ import yaml
 from profiler.analytical.explanation.cards import Fit, card_verdict
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import Status
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.answers.solve import SimulatedSide
 from profiler.solve.main import main
 

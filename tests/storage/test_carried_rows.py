@@ -12,8 +12,8 @@ from profiler.config.trials import identity
 from profiler.config.trials.identity import trial_id
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
-from profiler.domain.readings import CategoryShare, StepInstant, TensorGroup
-from profiler.domain.trial import TRIAL_KEYS
+from profiler.domain.runs.readings import CategoryShare, StepInstant, TensorGroup
+from profiler.domain.trials.trial import TRIAL_KEYS
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
 from profiler.storage.tables.samples import samples_path, write_samples
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from maintenance.columns_page import columns_page
+from maintenance.pages.columns_page import columns_page
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "columns.md"

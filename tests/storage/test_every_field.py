@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from profiler.domain.outcome import Breakdown, Estimate, Status, TrialRecord
-from profiler.domain.readings import OutOfMemory, Sample
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Breakdown, Estimate, Status, TrialRecord
+from profiler.domain.runs.readings import OutOfMemory, Sample
+from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables

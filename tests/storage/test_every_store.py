@@ -16,9 +16,9 @@ from test_every_field import filled, lawful
 
 from profiler.config.trials.identity import ADDED_KEYS
 from profiler.domain.errors import UsageError
-from profiler.domain.monitored import MonitoredRun
-from profiler.domain.outcome import Outcome
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.monitored import MonitoredRun
+from profiler.domain.runs.outcome import Outcome
+from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.checksummed import with_checksum
 from profiler.storage.files.typed_json import to_json

@@ -12,8 +12,8 @@ import pytest
 
 from profiler.config.trials import identity
 from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping, trial_id
-from profiler.domain.outcome import Status, Versions
-from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec, Tuning
+from profiler.domain.runs.outcome import Status, Versions
+from profiler.domain.trials.trial import SPEC_KEYS, Backend, TrialSpec, Tuning
 from profiler.storage.stores.record_store import RecordStore
 
 FOLDER = Path(__file__).parent / "measured_by_0_1_0"

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Status
-from profiler.domain.readings import OutOfMemory, PhasePeak, Sample, StepPeak
-from profiler.domain.trial import Backend
+from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.readings import OutOfMemory, PhasePeak, Sample, StepPeak
+from profiler.domain.trials.trial import Backend
 from profiler.domain.units import GIB
 from profiler.storage.files.checksummed import checksum_of
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS

@@ -7,8 +7,8 @@ import builders
 import pytest
 
 from profiler.domain.memory import Category
-from profiler.domain.outcome import Breakdown, BreakdownStatus, Outcome, Status
-from profiler.domain.readings import CategoryShare
+from profiler.domain.runs.outcome import Breakdown, BreakdownStatus, Outcome, Status
+from profiler.domain.runs.readings import CategoryShare
 from profiler.storage.files.typed_json import JsonMismatchError, to_json
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS, flat_values, not_measured, outcome_from_flat
 

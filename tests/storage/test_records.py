@@ -8,9 +8,9 @@ from dataclasses import fields, replace
 import builders
 import pytest
 
-from profiler.domain.outcome import Status, Versions
-from profiler.domain.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Status, Versions
+from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
+from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files import checksummed
 from profiler.storage.files.memory_snapshot import snapshot_path
 from profiler.storage.files.typed_json import JsonMismatchError, from_json, to_json

@@ -6,9 +6,9 @@ import builders
 import pytest
 
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.address import address_of
-from profiler.domain.outcome import Status
-from profiler.execution.decision import stored_answer, stored_answers
+from profiler.domain.machines.address import address_of
+from profiler.domain.runs.outcome import Status
+from profiler.execution.trials.decision import stored_answer, stored_answers
 from profiler.storage.stores.leases import Leases
 from profiler.storage.stores.objects import FolderObjects
 from profiler.storage.stores.rounds import take_part

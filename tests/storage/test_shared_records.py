@@ -5,10 +5,10 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler.domain.address import Scheme, address_of
 from profiler.domain.errors import UsageError
-from profiler.domain.extras import Extra, install_hint
-from profiler.domain.sweep_state import THIS_MACHINE, Holder
+from profiler.domain.machines.address import Scheme, address_of
+from profiler.domain.machines.extras import Extra, install_hint
+from profiler.domain.machines.sweep_state import THIS_MACHINE, Holder
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.records.ranks import rank_peaks
@@ -234,7 +234,7 @@ def test_a_store_that_may_not_be_written_is_named(shared, monkeypatch):
 
 @pytest.mark.parametrize(("address", "extra"), [("s3://b/c", Extra.S3), ("gs://b/c", Extra.GCS)])
 def test_a_missing_library_is_named_with_its_extra(monkeypatch, address, extra):
-    monkeypatch.setattr("profiler.domain.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("profiler.domain.machines.extras.find_spec", lambda name: None)
     (fault,) = shared_faults(address_of(address), writes=True)
     assert install_hint(extra) in fault.sentence()
 

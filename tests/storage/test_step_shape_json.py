@@ -3,8 +3,8 @@
 import pytest
 
 from profiler.domain.memory import Category, Phase
-from profiler.domain.readings import CategoryShare, StepInstant
-from profiler.domain.step_shape import StepShape
+from profiler.domain.runs.readings import CategoryShare, StepInstant
+from profiler.domain.runs.step_shape import StepShape
 from profiler.storage.files.typed_json import JsonMismatchError, to_json
 from profiler.storage.records.step_shape_json import step_shape_from_json
 

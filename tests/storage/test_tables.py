@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from test_measured_tables import SERIES, measured
 
-from profiler.analysis.cells import VERSIONED
+from profiler.analysis.compared.cells import VERSIONED
 from profiler.domain.errors import UsageError
-from profiler.domain.outcome import Versions
-from profiler.domain.trial import SHOWN_KEYS, TrialSpec
+from profiler.domain.runs.outcome import Versions
+from profiler.domain.trials.trial import SHOWN_KEYS, TrialSpec
 from profiler.storage.foreign.published import read_published
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables

@@ -7,9 +7,9 @@ from pathlib import Path
 import builders
 import pytest
 
-from profiler.domain.address import address_of
-from profiler.execution.child import redirect_output
-from profiler.execution.verdict import last_lines
+from profiler.domain.machines.address import address_of
+from profiler.execution.processes.child import redirect_output
+from profiler.execution.processes.verdict import last_lines
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.last_resort import UnforeseenError, last_resort
 from profiler.storage.files.trial_files import trial_file

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler.domain.memory import Category, Phase
-from profiler.domain.monitored import HostSample
-from profiler.domain.outcome import Estimate
-from profiler.domain.readings import CategoryShare, Sample
+from profiler.domain.runs.monitored import HostSample
+from profiler.domain.runs.outcome import Estimate
+from profiler.domain.runs.readings import CategoryShare, Sample
 from profiler.storage.records.record_folder import MONITORED, SCRIPTS, RecordFolder
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import write_tables

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Outcome, Peaks, Status, TrialRecord, Verdict
-from profiler.domain.readings import PhasePeak
+from profiler.domain.runs.outcome import Outcome, Peaks, Status, TrialRecord, Verdict
+from profiler.domain.runs.readings import PhasePeak
 from profiler.domain.units import MIB
 from profiler.execution import WorkerJob
 from profiler.storage.stores.record_store import RecordStore

@@ -14,7 +14,7 @@ import profiler.rendering.figures.catalogue
 from profiler.cluster import engines
 from profiler.cluster.slots import Cluster
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.trial import PlannedTrial
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts

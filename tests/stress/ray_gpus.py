@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "measurement"))  # where `scr
 from scripted import ScriptedNvml
 
 from profiler.cluster.slot import Slot
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 
 CARD = KNOWN_GPUS["h100-80gb"]

@@ -15,9 +15,9 @@ from found import is_answer
 
 import profiler.rendering.figures.catalogue
 import profiler.sweep.slot
-from profiler.cluster.slot_job import SlotJob
-from profiler.domain.address import address_of
-from profiler.domain.trial import PlannedTrial
+from profiler.cluster.arrays.slot_job import SlotJob
+from profiler.domain.machines.address import address_of
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
 from profiler.storage.stores import leases
 from profiler.storage.stores.shared_store import _objects

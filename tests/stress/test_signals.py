@@ -15,7 +15,7 @@ import builders
 import processes
 import stress
 
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.storage.records.record_folder import TRIALS
 from profiler.storage.stores.record_store import RecordStore
 

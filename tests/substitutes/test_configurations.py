@@ -3,7 +3,7 @@
 import pytest
 import transformers
 
-from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
 from profiler.substitutes.checkpoints.configurations import builtin_config
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from profiler.config.trials.labels import relabelled
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.machines.sweep_state import OtherMachines
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
-from profiler.domain.sweep_state import OtherMachines
+from profiler.domain.runs.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.sweep_tables.tables import Written
 from profiler.sweep.parts import SweepParts

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from rich.console import Console
 from sweep_fakes import FakeWorld
-from profiler.domain.outcome import Outcome, Status
+from profiler.domain.runs.outcome import Outcome, Status
 from profiler.rendering.live.progress import SweepProgress
 from profiler.sweep.main import main
 

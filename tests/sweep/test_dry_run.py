@@ -6,8 +6,8 @@ import builders
 import pytest
 from sweep_fakes import H100
 
-from profiler.domain.outcome import Outcome, Status, Verdict, Work
-from profiler.domain.trial import Backend
+from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
+from profiler.domain.trials.trial import Backend
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import write_tables
 

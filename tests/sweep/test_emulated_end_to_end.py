@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER
@@ -192,11 +192,11 @@ BOTH_WAYS = """
 import json, sys
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.emulation.card.marks import marks_of_this_process
-from profiler.worker.card_decoding import CardDecoding
-from profiler.worker.real import run_real
+from profiler.worker.cuda.card_decoding import CardDecoding
+from profiler.worker.cuda.real import run_real
 point = json.loads(sys.argv[1])
 spec = parse_point(point, architecture_of=builtin_architecture)
 decoding = CardDecoding(KNOWN_GPUS[spec.gpu].chip) if sys.argv[2] == "extrapolated" else None

@@ -11,8 +11,8 @@ import pytest
 from sweep_fakes import H100, FakeWorld
 
 from profiler.config.trials import identity
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.outcome import Status
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.outcome import Status
 from profiler.storage.files.checksummed import checksum_of
 from profiler.storage.records.record_folder import TRIALS
 from profiler.storage.stores.record_store import RecordStore
@@ -262,7 +262,9 @@ def test_measured_trials_of_a_hub_model_are_found_under_the_name_without_its_has
     parts = world.parts
     world.parts = lambda **changes: parts(load_model_config=lambda _: CONFIG, **changes)
     with monkeypatch.context() as earlier:
-        earlier.setattr(importlib.import_module("profiler.sweep.preparation"), "content_of", lambda *_, **__: {})
+        earlier.setattr(
+            importlib.import_module("profiler.sweep.prepared.preparation"), "content_of", lambda *_, **__: {}
+        )
         sweep(*words, "resume=false")
     _, out, _ = sweep(*words)
     assert "4 of 4 trials are stored already" in out

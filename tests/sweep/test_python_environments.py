@@ -13,10 +13,10 @@ from sweep_fakes import VERSIONS, as_parts
 
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE, UsageError
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.emulation.launch import profiler_environment
-from profiler.execution.interpreter import Interpreter
-from profiler.execution.other_python import simulated_workers
+from profiler.execution.pythons.interpreter import Interpreter
+from profiler.execution.pythons.other_python import simulated_workers
 from profiler.storage.records.versions import installed_versions
 from profiler.sweep import main as sweep_main
 from profiler.sweep.parts import SweepParts

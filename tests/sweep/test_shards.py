@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_fakes import VERSIONS
 
-from profiler.domain.shard import Shard, shard_of
-from profiler.domain.trial import run_key
-from profiler.sweep.plan import of_shard, plan_trials
+from profiler.domain.machines.shard import Shard, shard_of
+from profiler.domain.trials.trial import run_key
+from profiler.sweep.prepared.plan import of_shard, plan_trials
 
 SPECS = [
     builders.spec(num_generations=count, gpu=gpu, model=model)

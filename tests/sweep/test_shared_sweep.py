@@ -7,7 +7,7 @@ from sweep_fakes import FakeWorld
 
 from profiler.command_line import Interrupted
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.report import drawing
 from profiler.report.main import main as report
 from profiler.storage.stores.leases import Leases
@@ -101,7 +101,7 @@ def test_records_are_reported_that_no_table_has_yet(on, world, tmp_path):
 
 
 def test_a_dry_run_asks_no_store(on, monkeypatch):
-    monkeypatch.setattr("profiler.sweep.preparation.shared_faults", None)
+    monkeypatch.setattr("profiler.sweep.prepared.preparation.shared_faults", None)
     assert on("one", "dry_run=true")[0] == EXIT_OK
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from sweep_fakes import H100, VERSIONS, as_parts
 
-from profiler.cluster.slot_job import SlotJob
+from profiler.cluster.arrays.slot_job import SlotJob
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.outcome import Outcome, Status, TrialRecord, Verdict
-from profiler.domain.slurm import SlurmGpus
+from profiler.domain.machines.slurm import SlurmGpus
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.sweep.command import read_command
-from profiler.sweep.preparation import architecture_lookup, prepare
+from profiler.sweep.prepared.preparation import architecture_lookup, prepare
 
 WORDS = ("+grid=lora_vs_full", "model=qwen2.5-0.5b", "jobs=8")
 GPUS = "slurm_gpus_per_node=h100:1"

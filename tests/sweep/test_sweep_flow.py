@@ -9,8 +9,8 @@ from sweep_fakes import H100, VERSIONS
 
 from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.identity import trial_id
-from profiler.domain.outcome import Status
-from profiler.domain.trial import Backend
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import Backend
 
 GRID = "+grid=lora_vs_full"
 
@@ -218,6 +218,6 @@ def test_an_installed_package_includes_its_grids(sweep, world, tmp_path, monkeyp
     shutil.copytree(Path(__file__).parents[2] / "sweeps", package / "sweeps")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setattr("profiler.sweep.composition.__file__", str(package / "sweep" / "composition.py"))
+    monkeypatch.setattr("profiler.sweep.prepared.composition.__file__", str(package / "sweep" / "composition.py"))
     assert sweep("+grid=logprobs")[0] == 0
     assert len(world.runs[0][0]) == 4

@@ -12,9 +12,9 @@ from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.identity import trial_id
 from profiler.config.trials.labels import labels
 from profiler.config.trials.specification import parse_point, parse_points
-from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, Lengths, Tuning
+from profiler.domain.trials.trial import SPEC_KEYS, TRIAL_KEYS, Lengths, Tuning
 from profiler.sweep.command import ALL_KEYS, read_command
-from profiler.sweep.composition import compose
+from profiler.sweep.prepared.composition import compose
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 

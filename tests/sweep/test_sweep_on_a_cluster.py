@@ -7,8 +7,8 @@ import pytest
 from sweep_fakes import VERSIONS, as_parts
 
 from profiler.cluster.slots import Node, SlotKind
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_USAGE, Fault, UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 
 GRID = "+grid=lora_vs_full"

@@ -7,9 +7,9 @@ import pytest
 from sweep_fakes import H100, VERSIONS
 
 from profiler.config.trials.identity import trial_id
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_GPU_UNUSABLE
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.outcome import Breakdown, Status, TrialRecord
+from profiler.domain.runs.outcome import Breakdown, Status, TrialRecord
 from profiler.execution import GpuUnusableError
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.sweep.main import main

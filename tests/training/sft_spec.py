@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Backend, TrialSpec
 
 
 def sft_spec(**keys: Any) -> TrialSpec:

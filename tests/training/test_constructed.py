@@ -8,14 +8,14 @@ import torch
 from test_recipes import GRPO
 
 from profiler.config.claims.settings import spec_of
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.claims import Pair
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.trial import Dtype, completion_lengths
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Dtype, completion_lengths
 from profiler.storage.foreign.published import read_published_claims
-from profiler.training.model import build_config
+from profiler.training.models.model import build_config
 from profiler.training.placement import RealDevice
 from profiler.training.recipes.grpo.critic import Critic, value_loss
 from profiler.training.recipes.grpo.parts import rows_by_tokens, split_by_tokens

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from profiler.config.models.lookup import builtin_architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
-from profiler.domain.trial import Attention, Backend, TrialSpec
-from profiler.training.model import build_config, build_model
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
+from profiler.domain.trials.trial import Attention, Backend, TrialSpec
+from profiler.training.models.model import build_config, build_model
+from profiler.training.models.sizes import parameter_counts
 from profiler.training.placement import RealDevice
-from profiler.training.sizes import parameter_counts
 
 
 def _attention(name: str) -> Attention:

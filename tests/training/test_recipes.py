@@ -9,10 +9,10 @@ import pytest
 import torch
 from sft_spec import sft_spec
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Phase
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.training.recipes.registry import RECIPES, recipe_of
 from profiler.training.run import run_training
 from profiler.training.session import PlainSession

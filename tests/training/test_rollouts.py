@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from profiler.domain.trial import Backend, Rollout, TrialSpec
+from profiler.domain.trials.trial import Backend, Rollout, TrialSpec
 from profiler.training.placement import RealDevice
 from profiler.training.rollouts.registry import ENGINES, EXTRAPOLATED, engine_name, rollout_engine
 from profiler.training.rollouts.synthetic import SyntheticRollout

@@ -9,13 +9,13 @@ from accelerate.utils import DeepSpeedPlugin
 from simulating import small_spec
 
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Backend, DistributedType, OffloadDevice, Recipe
+from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, Recipe
 from profiler.training.announced_steps import AnnouncedEngine
 from profiler.training.arguments import _sharding, common_arguments
+from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.recipes.grpo.prompts import build_prompts
 from profiler.training.recipes.sft.rows import build_rows
 from profiler.training.session import PlainSession
-from profiler.training.tokenizer import build_tokenizer
 
 FSDP = {
     "backend": Backend.EMULATED,

@@ -13,17 +13,17 @@ from simulating import LORA
 from trl import SFTConfig
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
-from profiler.domain.builtin_models import BUILTIN_MODELS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Backend, Dtype, Lengths, Tuning
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Backend, Dtype, Lengths, Tuning
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
+from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.recipes.sft.rows import build_rows, sequence_length
 from profiler.training.run import Trained, run_training
 from profiler.training.session import PlainSession
-from profiler.training.tokenizer import build_tokenizer
 
 TINY = BUILTIN_MODELS["tiny"].config
 

@@ -16,15 +16,15 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning, Weights
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning, Weights
 from profiler.training.build import build_trainer
+from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.recipes.grpo.logprobs import full_logprobs, selective_logprobs
 from profiler.training.recipes.grpo.prompts import build_prompts
 from profiler.training.session import PlainSession
-from profiler.training.tokenizer import build_tokenizer
 
 LORA: dict[str, Any] = {"tuning": Tuning.LORA, "lora_rank": 4, "lora_alpha": 8, "lora_target_modules": ("q_proj",)}
 

@@ -11,10 +11,10 @@ from simulating import small_spec
 from transformers import AutoConfig
 from trl.generation import vllm_generation
 
-from profiler.domain.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Backend, VllmMode, VllmModelImpl, Weights
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
+from profiler.domain.trials.trial import Backend, VllmMode, VllmModelImpl, Weights
 from profiler.training.placement import RealDevice
 from profiler.training.rollouts.registry import rollout_engine
 from profiler.training.rollouts.vllm import VllmRollout

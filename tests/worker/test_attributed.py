@@ -6,12 +6,12 @@ import builders
 import pytest
 import torch
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Category, Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.readings import CategoryShare
-from profiler.domain.trial import ALL_LINEAR, Backend, TrialSpec, Tuning
-from profiler.worker.attributed import attribute, breakdown_of, with_attribution
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.readings import CategoryShare
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import ALL_LINEAR, Backend, TrialSpec, Tuning
+from profiler.worker.cuda.attributed import attribute, breakdown_of, with_attribution
 
 SPEC = TrialSpec(
     backend=Backend.CPU,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from profiler.worker.card_decoding import _longer
-from profiler.worker.card_history import CardHistory
+from profiler.worker.cuda.card_decoding import _longer
+from profiler.worker.cuda.card_history import CardHistory
 
 
 class History:

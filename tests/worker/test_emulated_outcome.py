@@ -2,14 +2,23 @@
 
 from dataclasses import fields
 
-from profiler.domain.context import cuda_context_bytes
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, Phase
-from profiler.domain.outcome import CardFacts, EmulatedDetails, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
-from profiler.domain.readings import OutOfMemory, PhasePeak, StepPeak
+from profiler.domain.runs.outcome import (
+    CardFacts,
+    EmulatedDetails,
+    MeasuredDetails,
+    Outcome,
+    Peaks,
+    Status,
+    Verdict,
+    Work,
+)
+from profiler.domain.runs.readings import OutOfMemory, PhasePeak, StepPeak
 from profiler.emulation.card.marks import Marks
-from profiler.worker.emulated import as_emulated, refusal
+from profiler.worker.cuda.emulated import as_emulated, refusal
 
 T4 = KNOWN_GPUS["t4-16gb"]
 NO_MARKS = Marks()

@@ -8,19 +8,19 @@ import builders
 import pytest
 from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, Clock, ScriptedCuda, ScriptedNvml
 
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.gpu_state import LiveCounters
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu_state import LiveCounters
 from profiler.domain.memory import Phase
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.outcome import Outcome, Status
-from profiler.domain.readings import OutOfMemory
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.runs.outcome import Outcome, Status
+from profiler.domain.runs.readings import OutOfMemory
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.domain.units import GIB, MIB
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.storage.files.live_counters import LIVE_FOLDER, published
 from profiler.training.phases import TrainingObserver
-from profiler.worker.card import CapError
-from profiler.worker.measured import Instruments, Measured, MeasuringTask, measure
+from profiler.worker.cuda.card import CapError
+from profiler.worker.cuda.measured import Instruments, Measured, MeasuringTask, measure
 
 SPEC = TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny")
 OK = builders.outcome_of(parameters=100, trainable_parameters=10, steps_run=3, micro_batches_run=3)

@@ -4,15 +4,15 @@ import pytest
 import torch
 from scripted import UUID, ScriptedCuda, ScriptedNvml
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Status
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Backend, TrialSpec
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.domain.units import GIB
 from profiler.training.phases import TrainingObserver
 from profiler.training.session import PlainSession
-from profiler.worker.real import run_real
+from profiler.worker.cuda.real import run_real
 
 CONFIG = BUILTIN_MODELS["tiny"].config
 PHASES = [Phase.LOAD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
@@ -60,11 +60,11 @@ def test_a_measured_trial_has_the_peaks_of_the_phases_of_the_recipe(monkeypatch:
         assert device == torch.device("cuda", 0)
         return PlainSession(device=torch.device("cpu"), observer=Allocating(cuda, observer))
 
-    monkeypatch.setattr("profiler.worker.real.TorchCuda", lambda: cuda)
+    monkeypatch.setattr("profiler.worker.cuda.real.TorchCuda", lambda: cuda)
     monkeypatch.setattr(
-        "profiler.worker.real.PynvmlDriver", lambda: ScriptedNvml(used_bytes=cuda.used_bytes, listed=lambda: ())
+        "profiler.worker.cuda.real.PynvmlDriver", lambda: ScriptedNvml(used_bytes=cuda.used_bytes, listed=lambda: ())
     )
-    monkeypatch.setattr("profiler.worker.real._CardSession", on_the_cpu)
+    monkeypatch.setattr("profiler.worker.cuda.real._CardSession", on_the_cpu)
     outcome = run_real(sft(Backend.CUDA), CONFIG, gpu_uuid=UUID).outcome
     assert outcome.status is Status.OK
     assert (outcome.peaks.allocated_bytes, outcome.peaks.phase) == (3 * GIB, Phase.BACKWARD)

@@ -7,9 +7,9 @@ import pytest
 from matrix import further
 from simulating import LORA, small_spec
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import Dtype, Lengths, Rollout, Tuning
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Dtype, Lengths, Rollout, Tuning
 from profiler.worker.simulated import outcome_on_card, simulate
 
 TINY = BUILTIN_MODELS["tiny"].config

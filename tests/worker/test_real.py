@@ -1,10 +1,10 @@
 """A trial on real hardware: the CPU."""
 
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Status
-from profiler.domain.trial import Backend, TrialSpec
-from profiler.worker.real import run_real
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import Backend, TrialSpec
+from profiler.worker.cuda.real import run_real
 
 
 def test_the_cpu_trains_and_reports_no_gpu_memory() -> None:

@@ -12,9 +12,9 @@ from simulating import small_spec
 from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.identity import trial_id
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Versions
-from profiler.domain.readings import CategoryShare, OutOfMemory, Sample, StepPeak
-from profiler.domain.trial import Backend, PlannedTrial, TrialSpec
+from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Versions
+from profiler.domain.runs.readings import CategoryShare, OutOfMemory, Sample, StepPeak
+from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.emulation.card.marks import Marks
 from profiler.execution import EndOfSweepError, Place, WorkerJob
 from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
@@ -22,7 +22,7 @@ from profiler.storage.files.memory_snapshot import snapshot_path
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, write_tables
 from profiler.worker import run_job
-from profiler.worker.measured import Measured
+from profiler.worker.cuda.measured import Measured
 
 VERSIONS = Versions(torch=None, trl=None, transformers=None, peft=None, bitsandbytes=None, profiler="0")
 
@@ -112,7 +112,7 @@ def test_what_was_measured_is_stored_with_the_record(tmp_path: Path, monkeypatch
         asked.update(how)
         return Measured(outcome=outcome, samples=(sample,), snapshot={"segments": [], "device_traces": [[]]})
 
-    monkeypatch.setattr("profiler.worker.real.run_real", run_real)
+    monkeypatch.setattr("profiler.worker.cuda.real.run_real", run_real)
     own = planned(TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny"))
     run_job(
         WorkerJob(
@@ -146,8 +146,8 @@ def test_a_measured_trial_is_stored_before_its_breakdown_and_again_with_it(
         before.append(RecordStore(tmp_path).find(own.trial_id))
         return builders.changed(outcome, breakdown=(CategoryShare(category=Category.WEIGHTS, size_bytes=900),))
 
-    monkeypatch.setattr("profiler.worker.real.run_real", lambda *trial, **how: Measured(outcome=measured))
-    monkeypatch.setattr("profiler.worker.attributed.breakdown_of", breakdown_of)
+    monkeypatch.setattr("profiler.worker.cuda.real.run_real", lambda *trial, **how: Measured(outcome=measured))
+    monkeypatch.setattr("profiler.worker.cuda.attributed.breakdown_of", breakdown_of)
     folder, stderr = str(tmp_path), str(tmp_path / "stderr")
     for options in (RunOptions(), RunOptions(breakdown=True)):
         run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=folder, stderr_path=stderr, options=options))
@@ -163,7 +163,7 @@ def test_a_measured_trial_is_stored_before_its_breakdown_and_again_with_it(
 def run_emulated(folder: Path, monkeypatch: pytest.MonkeyPatch, ends: Callable[[TrialSpec], Outcome]) -> TrialRecord:
     """Run a trial on an emulated card that ends as `ends` says, and return its record."""
     monkeypatch.setattr("profiler.worker.run.marks_of_this_process", Marks)
-    monkeypatch.setattr("profiler.worker.real.run_real", lambda spec, *_, **__: Measured(outcome=ends(spec)))
+    monkeypatch.setattr("profiler.worker.cuda.real.run_real", lambda spec, *_, **__: Measured(outcome=ends(spec)))
     own = planned(TrialSpec(backend=Backend.EMULATED, gpu="t4-16gb", model="tiny"))
     run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=str(folder), stderr_path=str(folder / "stderr")))
     record = RecordStore(folder).find(own.trial_id)
@@ -208,7 +208,7 @@ def test_a_trial_whose_decoding_steps_differ_is_decoded_in_full(
         return Measured(outcome=builders.outcome_of(peak_allocated_bytes=70))
 
     monkeypatch.setattr("profiler.worker.run.marks_of_this_process", Marks)
-    monkeypatch.setattr("profiler.worker.real.run_real", run_real)
+    monkeypatch.setattr("profiler.worker.cuda.real.run_real", run_real)
     own = planned(TrialSpec(backend=Backend.EMULATED, gpu="t4-16gb", model="tiny", max_completion_length=257))
     run_job(WorkerJob(trial=own, versions=VERSIONS, store_folder=str(tmp_path), stderr_path=str(tmp_path / "stderr")))
     record = RecordStore(tmp_path).find(own.trial_id)

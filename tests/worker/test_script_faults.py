@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.worker.script_faults import sentence_of
+from profiler.worker.scripts.script_faults import sentence_of
 
 PYTHON = sys.executable
 

@@ -7,12 +7,12 @@ import pytest
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Status, Versions
-from profiler.domain.script import ScriptJob, ScriptSpec
-from profiler.domain.trial import Backend
+from profiler.domain.runs.outcome import Status, Versions
+from profiler.domain.runs.script import ScriptJob, ScriptSpec
+from profiler.domain.trials.trial import Backend
 from profiler.domain.units import GIB
-from profiler.worker.script import ScriptRun
-from profiler.worker.simulated_script import simulated_outcome
+from profiler.worker.scripts.script import ScriptRun
+from profiler.worker.scripts.simulated_script import simulated_outcome
 
 LOOP = """\
 import torch

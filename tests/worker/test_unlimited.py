@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from profiler.domain.outcome import UnlimitedCard
-from profiler.worker.unlimited import waiting_process
+from profiler.domain.runs.outcome import UnlimitedCard
+from profiler.worker.cuda.unlimited import waiting_process
 
 NEEDED = UnlimitedCard(required_allocated_bytes=70, required_reserved_bytes=80)
 

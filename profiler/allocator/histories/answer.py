@@ -8,8 +8,8 @@ from profiler.allocator.histories.recorded import RecordedComparison, replay_his
 from profiler.allocator.histories.what_if import WhatIf, what_if
 from profiler.allocator.settings.alloc_conf import parse_alloc_conf
 from profiler.allocator.settings.config import AllocatorConfig
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import Gpu
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import Gpu
 
 SUGGESTED = "expandable_segments:True"
 """The setting that is tried by default: PyTorch's own message recommends it against fragmentation."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from profiler.domain.gpu import Gpu
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Phase
 from profiler.domain.units import GIB, KIB, MIB
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from profiler.allocator.traces.trace import NO_SITE, Trace
 from profiler.domain.memory import Category, Phase
-from profiler.domain.readings import TensorGroup
+from profiler.domain.runs.readings import TensorGroup
 
 MOST_GROUPS = 10
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from profiler.domain.gpu import Chip
+from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category, Phase
 
 

@@ -1,11 +1,11 @@
 """A published rule of thumb, as a baseline."""
 
-from profiler.analytical.formulas.parameters import parameter_count
-from profiler.analytical.formulas.quantities import Count, looked_up, where
-from profiler.analytical.formulas.trained import trainable_parameter_count
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.weights import keeps_reference_model
-from profiler.domain.optimizers import Optimizer, State
+from profiler.analytical.formulas.models.parameters import parameter_count
+from profiler.analytical.formulas.models.trained import trainable_parameter_count
+from profiler.analytical.formulas.models.weights import keeps_reference_model
+from profiler.analytical.formulas.sizes.quantities import Count, looked_up, where
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trials.optimizers import Optimizer, State
 
 _PARAMETER_BYTES = 2
 _REFERENCE_BYTES = 2

@@ -7,9 +7,9 @@ from profiler.analytical.baselines.verl_report import (
     report_activation_bytes,
     report_models_bytes,
 )
-from profiler.analytical.formulas.parameters import parameter_count
+from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.timeline.recipes.verl import Component, Role, VerlEstimate, VerlPhase, shardings_of
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 
 
 @dataclass(frozen=True, kw_only=True)

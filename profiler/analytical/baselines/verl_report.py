@@ -9,7 +9,7 @@ its parts, both are given here.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 
 GB = 1_000_000_000
 

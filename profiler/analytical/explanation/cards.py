@@ -6,12 +6,12 @@ from enum import StrEnum
 
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.engine_start import engine_start_text
-from profiler.analytical.formulas.fragments import unreleasable_bytes
-from profiler.domain.architecture import Architecture
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import KNOWN_GPUS, Gpu
-from profiler.domain.kernels import MissingKernel, missing_kernel
-from profiler.domain.trial import TrialSpec
+from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.trials.kernels import MissingKernel, missing_kernel
+from profiler.domain.trials.trial import TrialSpec
 
 
 class Fit(StrEnum):

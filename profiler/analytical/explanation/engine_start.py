@@ -6,11 +6,11 @@ from dataclasses import replace
 from profiler.analytical.estimate import estimate
 from profiler.analytical.formulas.engine import engine_parts, lacks_cache, needed_cache_bytes, requested_bytes
 from profiler.analytical.formulas.engine_buffers import accepted_tokens
-from profiler.analytical.formulas.fragments import unreleasable_bytes
-from profiler.domain.architecture import Architecture
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu_names import gpu_named
-from profiler.domain.trial import TrialSpec
+from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu_names import gpu_named
+from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
 
 

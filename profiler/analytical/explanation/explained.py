@@ -7,12 +7,12 @@ from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.cards import CardVerdict, all_cards
 from profiler.analytical.explanation.short_forms import short_forms
 from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.domain.architecture import Architecture
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.gpu_names import find_gpu
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import Estimate
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Estimate
+from profiler.domain.trials.trial import TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.cards import Fit, fit_of
 from profiler.analytical.explanation.engine_start import engine_start_text
-from profiler.domain.architecture import Architecture
-from profiler.domain.extras import missing
-from profiler.domain.gpu_names import find_gpu
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu_names import find_gpu
+from profiler.domain.machines.extras import missing
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Estimate
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Estimate
+from profiler.domain.trials.trial import TrialSpec
 
 _FEW = 64
 """Trials whose estimates take less time than the import of numpy."""

@@ -3,28 +3,28 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from profiler.analytical.formulas.parameters import (
+from profiler.analytical.formulas.models.parameters import (
     active_parameter_count,
     is_mixture,
     key_width,
     lora_parameter_count,
     parameter_count,
 )
-from profiler.analytical.formulas.rollout import kv_element_bytes
-from profiler.analytical.formulas.trained import (
+from profiler.analytical.formulas.models.trained import (
     element_bytes,
     lora_rank,
     trainable_parameter_count,
     trained_element_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.value_models import critic_count
+from profiler.analytical.formulas.models.value_models import critic_count
+from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
-from profiler.domain.architecture import Architecture
-from profiler.domain.count_text import count_text
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Logprobs, TrialSpec, Tuning
+from profiler.domain.text.count_text import count_text
+from profiler.domain.trials.trial import Logprobs, TrialSpec, Tuning
 
 LONGEST = 50
 """Most characters of a short form."""

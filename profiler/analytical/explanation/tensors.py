@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from math import prod
 
 from profiler.analytical.formulas.head import TOKEN_CHUNK, VOCABULARY_CHUNK
-from profiler.analytical.formulas.parameters import is_mixture, key_width, mlp_width, widest_inner
+from profiler.analytical.formulas.models.parameters import is_mixture, key_width, mlp_width, widest_inner
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, trains_everything
 from profiler.analytical.formulas.rollout import kv_element_bytes
-from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, trains_everything
 from profiler.analytical.timeline.recipes.registry import micro_batch
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Attention, TrialSpec
+from profiler.domain.trials.trial import Attention, TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)

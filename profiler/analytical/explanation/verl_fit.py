@@ -7,11 +7,11 @@ from enum import StrEnum
 from profiler.analytical.estimate import largest_of_phases
 from profiler.analytical.explanation.cards import CardVerdict, Fit, fit_of_memory
 from profiler.analytical.explanation.explained import ExplainedPhase, explained_phase
-from profiler.analytical.formulas.fragments import with_fragments
+from profiler.analytical.formulas.sizes.fragments import with_fragments
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, VerlPhase, verl_estimate
-from profiler.domain.architecture import Architecture
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import Gpu
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.verl import VerlJob
 
 

@@ -10,8 +10,8 @@ from profiler.analytical.formulas.engine_buffers import (
     buffer_bytes,
     engine_sequences,
 )
-from profiler.analytical.formulas.parameters import norm_count, parameter_count
-from profiler.analytical.formulas.quantities import (
+from profiler.analytical.formulas.models.parameters import norm_count, parameter_count
+from profiler.analytical.formulas.sizes.quantities import (
     Count,
     Flag,
     both,
@@ -22,9 +22,9 @@ from profiler.analytical.formulas.quantities import (
     where,
     whole_units,
 )
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.gpu_names import gpu_named
-from profiler.domain.trial import VllmMode
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.cards.gpu_names import gpu_named
+from profiler.domain.trials.trial import VllmMode
 
 ENGINE_ELEMENT_BYTES = 2
 """vLLM computes in bfloat16 or float16; it reads a float32 checkpoint as one of these."""

@@ -1,9 +1,9 @@
 """Buffers of vLLM that its sleep mode does not return: it made them after it had loaded the model."""
 
-from profiler.analytical.formulas.quantities import Count, looked_up, smaller, where, whole_units
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.cublas import cublas_workspace_bytes
-from profiler.domain.gpu_names import gpu_named
+from profiler.analytical.formulas.sizes.quantities import Count, looked_up, smaller, where, whole_units
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.cards.cublas import cublas_workspace_bytes
+from profiler.domain.cards.gpu_names import gpu_named
 
 DEFAULT_CARD = "h100-80gb"
 """The card that is assumed where none is named."""

@@ -8,13 +8,13 @@ in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0
 
 from dataclasses import dataclass
 
-from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.quantities import Count, Flag, both, larger, smaller, where
-from profiler.analytical.formulas.rounding import Block, block_of, exact
-from profiler.analytical.formulas.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.weights import head_copy_bytes
-from profiler.domain.trial import ENTROPY_TOKENS, Selection
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
+from profiler.analytical.formulas.models.weights import head_copy_bytes
+from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, smaller, where
+from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trials.trial import ENTROPY_TOKENS, Selection
 
 TOKEN_CHUNK = 4096
 """Rows of a tile: `TOKEN_CHUNK_SIZE` in trl."""

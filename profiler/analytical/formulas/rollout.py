@@ -1,16 +1,16 @@
 """Rollout by transformers' `generate`: the KV cache, its growth, and sampling."""
 
-from profiler.analytical.formulas.parameters import key_width
-from profiler.analytical.formulas.quantities import Count
-from profiler.analytical.formulas.rounding import Block, block_of, exact
-from profiler.analytical.formulas.trained import (
+from profiler.analytical.formulas.models.parameters import key_width
+from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     computed_bytes,
     element_bytes,
     stream_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.quantities import Count
+from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 
 _SAMPLING_COPIES = 3
 

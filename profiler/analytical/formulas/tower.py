@@ -4,21 +4,13 @@ trl gives each completion the pixels of its prompt, so a batch has as many image
 (`GRPOTrainer._generate_and_score_completions` in trl 1.16).
 """
 
-from profiler.analytical.formulas.quantities import Count
-from profiler.analytical.formulas.rounding import block_of
-from profiler.analytical.formulas.tower_block import (
-    block_input_bytes,
-    block_saved_bytes,
-    merger_saved_bytes,
-    norm_saved_bytes,
-)
-from profiler.analytical.formulas.tower_parameters import (
+from profiler.analytical.formulas.models.tower_parameters import (
     adapted_in_block,
     adapted_in_merger,
     tower_lora_tensors,
     tower_tensors,
 )
-from profiler.analytical.formulas.trained import (
+from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
     element_bytes,
@@ -26,8 +18,16 @@ from profiler.analytical.formulas.trained import (
     trained_element_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.vision import VisionTower
+from profiler.analytical.formulas.sizes.quantities import Count
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.tower_block import (
+    block_input_bytes,
+    block_saved_bytes,
+    merger_saved_bytes,
+    norm_saved_bytes,
+)
+from profiler.domain.architectures.vision import VisionTower
 
 _TAPS = 4
 """Learned positions that are interpolated for one patch."""

@@ -9,13 +9,13 @@ Source: `modeling_qwen2_vl.py`, `modeling_qwen2_5_vl.py` and `modeling_qwen3_vl.
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.quantities import Count, Flag, larger, where
-from profiler.analytical.formulas.rounding import block_of
-from profiler.analytical.formulas.tensor_groups import Projection
-from profiler.analytical.formulas.tower_parameters import adapted_in_block, adapted_in_merger
-from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, lora_rank, trains_everything
-from profiler.analytical.formulas.trial_keys import TrialKeys
-from profiler.domain.vision import VisionTower
+from profiler.analytical.formulas.models.tensor_groups import Projection
+from profiler.analytical.formulas.models.tower_parameters import adapted_in_block, adapted_in_merger
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, lora_rank, trains_everything
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import TrialKeys
+from profiler.domain.architectures.vision import VisionTower
 
 _ROTARY_TENSORS = 6
 """Of float32, as large as the queries: queries, keys and the rotated queries, and for the keys the product with the

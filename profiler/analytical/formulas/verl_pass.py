@@ -1,13 +1,13 @@
 """What verl's passes and its engine need on one GPU, however weights are sharded. Estimated, not yet measured."""
 
-from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.decoder_layer import layer_input_bytes, layer_saved_bytes
-from profiler.analytical.formulas.layer_backward import mlp_backward_bytes
-from profiler.analytical.formulas.parameters import parameter_count
-from profiler.analytical.formulas.quantities import whole_units
-from profiler.analytical.formulas.trained import BFLOAT16_BYTES, FLOAT32_BYTES
-from profiler.domain.architecture import Architecture
-from profiler.domain.trial import Attention, Backend, Logprobs, TrialSpec
+from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes, layer_saved_bytes
+from profiler.analytical.formulas.layers.layer_backward import mlp_backward_bytes
+from profiler.analytical.formulas.models.parameters import parameter_count
+from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
+from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.quantities import whole_units
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.trials.trial import Attention, Backend, Logprobs, TrialSpec
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob
 
 _LOGITS_COPIES = 2

@@ -1,15 +1,15 @@
 """Bytes that an optimizer keeps between steps, and bytes that it needs only during a step.
 
-The kinds of state and scratch, and the optimizers that have them, are declared in `profiler.domain.optimizers`.
+The kinds of state and scratch, and the optimizers that have them, are declared in `profiler.domain.trials.optimizers`.
 """
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.quantities import Coded, Count, larger, looked_up, where, whole_units
-from profiler.analytical.formulas.rounding import Block, exact
-from profiler.analytical.formulas.tensor_groups import TensorGroup
-from profiler.analytical.formulas.trained import FLOAT32_BYTES
-from profiler.domain.optimizers import Optimizer, OptimizerTraits, Scratch, State
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, larger, looked_up, where, whole_units
+from profiler.analytical.formulas.sizes.rounding import Block, exact
+from profiler.domain.trials.optimizers import Optimizer, OptimizerTraits, Scratch, State
 
 _MIN_8BIT_ELEMENTS = 4096
 _8BIT_BLOCK = 256

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.quantities import Count, both, larger, where
-from profiler.analytical.formulas.rounding import block_of
-from profiler.analytical.formulas.trained import element_bytes
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.value_models import critic_gradient_bytes, critic_tensors
-from profiler.analytical.formulas.weights import autocast_cache_bytes, autocast_forward_bytes
+from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.models.trained import element_bytes
+from profiler.analytical.formulas.models.value_models import critic_gradient_bytes, critic_tensors
+from profiler.analytical.formulas.models.weights import autocast_cache_bytes, autocast_forward_bytes
+from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.quantities import Count, both, larger, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added
 from profiler.analytical.timeline.persistent import critic_state_bytes

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Self
 
 from profiler.analytical.formulas.head import HeadBytes
-from profiler.analytical.formulas.quantities import Count, Flag, where
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, where
 from profiler.domain.memory import Category, Phase
 
 Bytes = Mapping[Category, Count]

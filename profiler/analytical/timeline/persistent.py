@@ -1,8 +1,6 @@
 """Persistent memory, present at every instant: models, optimizer state, inputs, the workspaces of the libraries."""
 
-from profiler.analytical.formulas.quantities import Coded, Count, both, looked_up, where, whole_units
-from profiler.analytical.formulas.rounding import Block, block_of, exact
-from profiler.analytical.formulas.trained import (
+from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
     element_bytes,
@@ -10,13 +8,15 @@ from profiler.analytical.formulas.trained import (
     trained_element_bytes,
     trained_tensors,
 )
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.value_models import critic_bytes, critic_tensors, reward_model_bytes
-from profiler.analytical.formulas.weights import adapter_bytes, reference_bytes, weights_bytes
+from profiler.analytical.formulas.models.value_models import critic_bytes, critic_tensors, reward_model_bytes
+from profiler.analytical.formulas.models.weights import adapter_bytes, reference_bytes, weights_bytes
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, both, looked_up, where, whole_units
+from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.optimizers.optimizer_state import optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes
-from profiler.domain.cublas import cublas_workspace_bytes
-from profiler.domain.gpu_names import find_gpu
+from profiler.domain.cards.cublas import cublas_workspace_bytes
+from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import Category
 
 _HOPPER = (9, 0)
@@ -28,7 +28,7 @@ def workspace_bytes(gpu: str | Coded[str | None] | None, block: Block = exact) -
 
     Without the name of a card, Hopper is assumed. By hand, an H100: 2 x 33,554,432 = 67,108,864 B.
 
-    Source: `profiler.domain.cublas`.
+    Source: `profiler.domain.cards.cublas`.
     """
     return _WORKSPACE_THREADS * block(looked_up(gpu, _one_workspace_bytes))
 

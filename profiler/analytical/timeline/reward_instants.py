@@ -4,18 +4,18 @@ trl loads a reward model with a head of one value, in the type of the policy, an
 generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl 1.16). It is on the GPU from the start.
 """
 
-from profiler.analytical.formulas.batch import Batch, is_padded
-from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.quantities import where
+from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.models.trained import INT64_BYTES, element_bytes, stream_bytes
+from profiler.analytical.formulas.models.weights import autocast_cache_bytes
 from profiler.analytical.formulas.rollout import kv_cache_bytes
-from profiler.analytical.formulas.rounding import block_of
-from profiler.analytical.formulas.trained import INT64_BYTES, element_bytes, stream_bytes
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys, with_keys
-from profiler.analytical.formulas.weights import autocast_cache_bytes
+from profiler.analytical.formulas.sizes.batch import Batch, is_padded
+from profiler.analytical.formulas.sizes.quantities import where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, with_keys
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Tuning
+from profiler.domain.trials.trial import Tuning
 
 _INPUTS = 2
 """Ids and attention mask."""

@@ -1,22 +1,12 @@
 """Instants outside forward and backward: load, rollout, score, reward, and the optimizer's step."""
 
-from profiler.analytical.formulas.batch import Batch, generated_micro_batch, one_row, unpadded
-from profiler.analytical.formulas.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.engine import engine_bytes, engine_parts
-from profiler.analytical.formulas.experts import decoding_bytes
 from profiler.analytical.formulas.head import score_scratch
-from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.parameters import is_mixture
-from profiler.analytical.formulas.quantities import Count, Flag, both, either, holds, larger, where
-from profiler.analytical.formulas.rollout import (
-    growth_copy_bytes,
-    kv_cache_bytes,
-    kv_element_bytes,
-    last_logits_bytes,
-    sampling_bytes,
-)
-from profiler.analytical.formulas.rounding import block_of
-from profiler.analytical.formulas.trained import (
+from profiler.analytical.formulas.layers.eager_attention import repeated_cache_bytes
+from profiler.analytical.formulas.layers.experts import decoding_bytes
+from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.models.parameters import is_mixture
+from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
     gradient_bytes,
@@ -24,14 +14,24 @@ from profiler.analytical.formulas.trained import (
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.value_models import reward_model_bytes
-from profiler.analytical.formulas.weights import (
+from profiler.analytical.formulas.models.value_models import reward_model_bytes
+from profiler.analytical.formulas.models.weights import (
     autocast_cache_bytes,
     autocast_scoring_bytes,
     head_cast_bytes,
     keeps_reference_model,
 )
+from profiler.analytical.formulas.rollout import (
+    growth_copy_bytes,
+    kv_cache_bytes,
+    kv_element_bytes,
+    last_logits_bytes,
+    sampling_bytes,
+)
+from profiler.analytical.formulas.sizes.batch import Batch, generated_micro_batch, one_row, unpadded
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, holds, larger, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added, head_categories
 from profiler.analytical.timeline.persistent import (
@@ -44,8 +44,8 @@ from profiler.analytical.timeline.persistent import (
 from profiler.analytical.timeline.tower_instants import held_in_forward, without_gradient
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import Logprobs, Rollout
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Logprobs, Rollout
 
 
 def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:

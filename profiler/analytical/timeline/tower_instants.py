@@ -5,9 +5,11 @@ trl keeps the pixels of a generation batch until the next one is there, and join
 the new ones.
 """
 
-from profiler.analytical.formulas.batch import Batch
-from profiler.analytical.formulas.quantities import Count, Flag, larger, where
-from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, gradient_bytes, trains_everything
+from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.tower import (
     cast_pixel_bytes,
     has_images,
@@ -30,11 +32,9 @@ from profiler.analytical.formulas.tower_block import (
     merger_saved_bytes,
     norm_backward_bytes,
 )
-from profiler.analytical.formulas.trained import FLOAT32_BYTES, element_bytes, gradient_bytes, trains_everything
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Bytes, InstantName
+from profiler.domain.architectures.vision import VisionTower
 from profiler.domain.memory import Category
-from profiler.domain.vision import VisionTower
 
 _NOTHING: Bytes = {}
 

@@ -1,14 +1,13 @@
 """Instants of forward and backward of one micro-batch."""
 
-from profiler.analytical.formulas.batch import Batch, longest_rows, one_row, unpadded
-from profiler.analytical.formulas.decoder_layer import (
+from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
+from profiler.analytical.formulas.layers.decoder_layer import (
     first_layer_unsaved_bytes,
     layer_input_bytes,
     layer_saved_bytes,
     norm_saved_bytes,
 )
-from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
-from profiler.analytical.formulas.layer_backward import (
+from profiler.analytical.formulas.layers.layer_backward import (
     attention_backward_bytes,
     down_forward_bytes,
     mlp_backward_bytes,
@@ -16,14 +15,15 @@ from profiler.analytical.formulas.layer_backward import (
     recomputation_bytes,
     saves_norm_inputs,
 )
-from profiler.analytical.formulas.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.parameters import has_float32_norms
-from profiler.analytical.formulas.quantities import Count, Flag, both, either, larger, where
-from profiler.analytical.formulas.rounding import block_of
+from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.models.parameters import has_float32_norms
+from profiler.analytical.formulas.models.trained import element_bytes, gradient_bytes, trains_everything
+from profiler.analytical.formulas.models.weights import autocast_forward_bytes, autocast_weight_copy_bytes
+from profiler.analytical.formulas.sizes.batch import Batch, longest_rows, one_row, unpadded
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, larger, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.tower import tower_gradient_bytes
-from profiler.analytical.formulas.trained import element_bytes, gradient_bytes, trains_everything
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.weights import autocast_forward_bytes, autocast_weight_copy_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added, head_categories, times
 from profiler.analytical.timeline.tower_instants import (
     held_in_forward,
@@ -32,7 +32,7 @@ from profiler.analytical.timeline.tower_instants import (
     tower_forward,
 )
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Attention, Logprobs
+from profiler.domain.trials.trial import Attention, Logprobs
 
 _PHASES = dict.fromkeys((InstantName.FORWARD_TOWER, InstantName.FORWARD_LAYER, InstantName.FORWARD_HEAD), Phase.FORWARD)
 """Every other instant of this module is in backward."""

@@ -10,7 +10,8 @@ from profiler.config.options.reading import FieldReader, show, unknown_key
 from profiler.config.trials.specification import parse_point
 from profiler.config.verl.config import read_verl
 from profiler.constraints.table import faults_in_a_sweep
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.claims import (
     By,
     Check,
@@ -27,9 +28,8 @@ from profiler.domain.claims import (
     SourceLook,
 )
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.gpu import KNOWN_GPUS, ROOFLINES
-from profiler.domain.sums import sum_of
-from profiler.domain.trial import SPEC_KEYS, Backend, TrialSpec
+from profiler.domain.text.sums import sum_of
+from profiler.domain.trials.trial import SPEC_KEYS, Backend, TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from profiler.config.options.file_values import DEVICES, ZERO_STAGES, FileValues
 from profiler.config.options.reading import show
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
-from profiler.domain.trial import ZERO_OF_WEIGHTS
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS
 
 ACCELERATE_KEYS = frozenset(
     """

@@ -12,9 +12,9 @@ from profiler.config.files.companion_files import (
 )
 from profiler.config.files.launch_keys import environment_notes, launch_part
 from profiler.config.files.own_keys import mostly_unknown, renamed_keys, unknown_leaves
-from profiler.config.trl.keys import is_trl_key
+from profiler.config.trl.arguments.keys import is_trl_key
+from profiler.config.trl.arguments.trainers import OTHERS
 from profiler.config.trl.parts import Part
-from profiler.config.trl.trainers import OTHERS
 from profiler.domain.errors import Fault
 
 _ACCELERATE = frozenset({"compute_environment", "distributed_type", "main_training_function", "machine_rank"})

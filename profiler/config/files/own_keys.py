@@ -8,8 +8,8 @@ least 50 %, or state what trl has a key for under another name.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from profiler.config.options.reading import show
+from profiler.config.trl.arguments.keys import KEY_OF, is_trl_key
 from profiler.config.trl.config import TRL_DEFAULTS
-from profiler.config.trl.keys import KEY_OF, is_trl_key
 from profiler.domain.errors import Fault
 
 _SHOWN = 6

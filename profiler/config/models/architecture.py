@@ -1,7 +1,7 @@
 """Reading of the architecture of a model from its `config.json`, with the defaults of transformers.
 
 A `config.json` may leave out values that equal the default of its model type. The defaults that affect memory are in
-the rows of `domain/families.py`.
+the rows of `domain/architectures/families.py`.
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from profiler.config.models.fields import REFUSED, sliding_window, uncounted_fie
 from profiler.config.models.refused_models import refuse_fields
 from profiler.config.models.vision import has_tower_formula, read_tower
 from profiler.config.options.reading import FieldReader, show
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import FAMILIES, WITH_OPTIONAL_KERNELS, WITH_SINKS, family_of
+from profiler.domain.architectures.family import Defaults, Family
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.families import FAMILIES, WITH_OPTIONAL_KERNELS, WITH_SINKS, family_of
-from profiler.domain.family import Defaults, Family
 
 _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 

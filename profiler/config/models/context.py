@@ -8,8 +8,8 @@ start with longer sequences.
 from collections.abc import Mapping
 
 from profiler.config.models.uncounted import Direction
-from profiler.domain.architecture import Architecture
-from profiler.domain.trial import TrialSpec
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.trials.trial import TrialSpec
 
 _ROTARY_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta")
 """Fields of a `config.json` by which a model has rotary positions."""

@@ -7,7 +7,7 @@ vision towers, and fails on a field that is in no table here.
 from collections.abc import Mapping
 
 from profiler.config.models.uncounted import Direction, Uncounted, uncounted_texts
-from profiler.domain.family import Family
+from profiler.domain.architectures.family import Family
 
 COUNTED = frozenset(
     """

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from profiler.config.options.reading import show
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.vision import VisionTower
 from profiler.domain.errors import Fault
-from profiler.domain.trial import TrialSpec, key_named
-from profiler.domain.vision import VisionTower
+from profiler.domain.trials.trial import TrialSpec, key_named
 
 IMAGE_KEYS = ("images_per_prompt", "min_pixels", "max_pixels")
 _PROMPT = "max_prompt_length"

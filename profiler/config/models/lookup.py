@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.architecture import Architecture
-from profiler.domain.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import nearest
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS, find_builtin
 
 
 def canonical_model(model: str) -> str:

@@ -1,15 +1,15 @@
 """Reading of the vision tower of a model from its `config.json`.
 
-Only families whose activations have a formula are read; their rows are in `domain/families.py`.
+Only families whose activations have a formula are read; their rows are in `domain/architectures/families.py`.
 """
 
 from collections.abc import Mapping
 
 from profiler.config.options.reading import FieldReader
+from profiler.domain.architectures.families import family_of
+from profiler.domain.architectures.family import Tower
+from profiler.domain.architectures.vision import VisionTower
 from profiler.domain.errors import Fault
-from profiler.domain.families import family_of
-from profiler.domain.family import Tower
-from profiler.domain.vision import VisionTower
 
 _MOST_BLOCKS = 10_000
 _DEEPSTACK = (8, 16, 24)

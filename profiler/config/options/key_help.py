@@ -6,8 +6,8 @@ from textwrap import wrap
 from profiler.config.options.option import Option
 from profiler.config.options.reading import NULL, show
 from profiler.config.options.run_options import RUN_OPTIONS
-from profiler.domain.keys import Key
-from profiler.domain.trial import TRIAL_KEYS
+from profiler.domain.trials.keys import Key
+from profiler.domain.trials.trial import TRIAL_KEYS
 
 _WIDTH = 100
 _NAME = 30

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 
 from profiler.config.options.reading import MAX_NUMBER, NULL, FieldReader, show
 from profiler.config.options.value_grammar import read_path, read_ratio, read_value
+from profiler.domain.cards.gpu_names import name_known_card
 from profiler.domain.errors import UsageError
-from profiler.domain.gpu_names import name_known_card
-from profiler.domain.keys import MAX_COUNT
+from profiler.domain.trials.keys import MAX_COUNT
 
 Default = TypeVar("Default")
 Value = TypeVar("Value", covariant=True)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from profiler.config.options.value_grammar import read_into, read_value
 from profiler.domain.errors import Fault, nearest
-from profiler.domain.keys import MAX_COUNT
+from profiler.domain.trials.keys import MAX_COUNT
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

@@ -24,10 +24,10 @@ from profiler.config.options.option import (
 )
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.options.value_grammar import read_path
-from profiler.domain.address import ADDRESS_FORMS, Address, address_of, is_address
-from profiler.domain.engine import Engine
-from profiler.domain.shard import MAX_SHARDS, Shard, shard_of
-from profiler.domain.slurm import SlurmGpus, SlurmName, SlurmTime, SlurmValue
+from profiler.domain.machines.address import ADDRESS_FORMS, Address, address_of, is_address
+from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.shard import MAX_SHARDS, Shard, shard_of
+from profiler.domain.machines.slurm import SlurmGpus, SlurmName, SlurmTime, SlurmValue
 
 SomeSlurmValue = TypeVar("SomeSlurmValue", bound=SlurmValue)
 

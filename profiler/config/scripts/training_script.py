@@ -17,12 +17,12 @@ from profiler.config.scripts.defaults import OutsideValues
 from profiler.config.scripts.models import LOADER, Load, trained_model
 from profiler.config.scripts.names import bound_once, called_name, imported, owner_name
 from profiler.config.trials.specification import DEFAULT_LORA_RANK
+from profiler.config.trl.arguments.keys import KEY_OF, NEUTRAL_VALUES
 from profiler.config.trl.config import PEFT_TARGETS, TRL_DEFAULTS
-from profiler.config.trl.keys import KEY_OF, NEUTRAL_VALUES
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import key_named
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import key_named
 
 _RECIPES = {"GRPOConfig": Recipe.GRPO, "RLOOConfig": Recipe.RLOO, "SFTConfig": Recipe.SFT}
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Hashable, Mapping
 
-from profiler.domain.architecture import Architecture
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.keys import Key, MemoryOrder
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import (
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.trials.keys import Key, MemoryOrder
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import (
     RAGGED_ROWS,
     TRIAL_KEYS,
     Attention,

@@ -8,8 +8,8 @@ from math import prod
 
 from profiler.config.options.reading import show, unknown_key
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import SPEC_KEYS, TRIAL_KEYS
 
 Point = Mapping[str, object]
 """Untyped keys and values of one trial."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from profiler.config.options.reading import FieldReader
 from profiler.config.trials.key_values import read_stored
-from profiler.domain.keys import Key
-from profiler.domain.outcome import Versions
-from profiler.domain.trial import SPEC_KEYS, TRIAL_KEYS, Backend, DistributedType, TrialSpec
+from profiler.domain.runs.outcome import Versions
+from profiler.domain.trials.keys import Key
+from profiler.domain.trials.trial import SPEC_KEYS, TRIAL_KEYS, Backend, DistributedType, TrialSpec
 
 JsonValue = str | int | float | bool | list[str] | None
 

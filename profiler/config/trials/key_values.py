@@ -6,9 +6,9 @@ from typing import Any
 
 from profiler.config.options.reading import FieldReader, show
 from profiler.domain.errors import Fault
-from profiler.domain.keys import Key, Kind
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import TRIAL_KEYS
+from profiler.domain.trials.keys import Key, Kind
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import TRIAL_KEYS
 
 DEFAULTS: Mapping[str, object] = {
     key.name: None if key.null_given else key.default for key in TRIAL_KEYS if key.null_given or not key.required

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from profiler.domain.labels import naming
-from profiler.domain.outcome import TrialRecord
-from profiler.domain.trial import SPEC_KEYS, TrialSpec
+from profiler.domain.runs.outcome import TrialRecord
+from profiler.domain.trials.labels import naming
+from profiler.domain.trials.trial import SPEC_KEYS, TrialSpec
 
 
 class _Keys(Mapping[str, object]):

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from profiler.config.models.architecture import FUSED_PROJECTION_NAMES, MODEL_TYPES, OTHER_TARGETS, PROJECTION_NAMES
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import family_of
 from profiler.domain.errors import Fault, nearest
-from profiler.domain.families import family_of
-from profiler.domain.trial import ALL_LINEAR, TrialSpec
+from profiler.domain.trials.trial import ALL_LINEAR, TrialSpec
 
 
 def in_layer_order(names: Sequence[str]) -> tuple[str, ...]:

@@ -33,11 +33,11 @@ from profiler.config.trials.key_values import DEFAULTS, other_recipe_faults, rea
 from profiler.config.trials.lora_targets import in_layer_order, unknown_targets
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import faults_everywhere
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu_names import name_card
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.gpu_names import name_card
-from profiler.domain.keys import Key
-from profiler.domain.trial import (
+from profiler.domain.trials.keys import Key
+from profiler.domain.trials.trial import (
     ALL_LINEAR,
     SPEC_KEYS,
     TRIAL_KEYS,

@@ -12,21 +12,21 @@ from math import gcd, lcm
 from profiler.config.models.uncounted import Uncounted, uncounted_texts
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl import effects as trl_effects
-from profiler.config.trl.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
+from profiler.config.trl.arguments import effects as trl_effects
+from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
+from profiler.config.trl.arguments.trainers import recipe_of
+from profiler.config.trl.arguments.values import checked_values
 from profiler.config.trl.parts import sharding_keys, sharding_notes, unread_notes
 from profiler.config.trl.release import effects_of, uncounted, with_defaults
 from profiler.config.trl.reward_names import reward_models, reward_notes
-from profiler.config.trl.trainers import recipe_of
-from profiler.config.trl.values import checked_values
 from profiler.config.trl_releases.behaviours import Described
 from profiler.config.trl_releases.facts import defaults_of
 from profiler.config.trl_releases.versions import NEWEST
-from profiler.domain.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.errors import Fault, nearest
-from profiler.domain.optimizers import Optimizer
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import ZERO_OF_WEIGHTS, Lengths, VllmMode, key_named
+from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Lengths, VllmMode, key_named
 
 TRL_DEFAULTS: Mapping[str, object] = defaults_of(Recipe.GRPO, NEWEST)
 """Defaults of `GRPOConfig`, `SFTConfig` and `ModelConfig` in the newest release. The length of prompts depends on the

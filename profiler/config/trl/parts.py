@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl.keys import FREE_KEYS, KEY_OF
+from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF
 from profiler.domain.errors import Fault
-from profiler.domain.recipe import Recipe
+from profiler.domain.trials.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

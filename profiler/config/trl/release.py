@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from profiler.config.trl.keys import KEY_OF
+from profiler.config.trl.arguments.keys import KEY_OF
 from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED, Described
 from profiler.config.trl_releases.facts import defaults_of
 from profiler.config.trl_releases.versions import NEWEST
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import key_named
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import key_named
 
 
 def with_defaults(

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import product
 
 from profiler.config.trl_releases.versions import RELEASES, Versions
-from profiler.domain.builtin_models import VISION_MODELS, find_builtin
-from profiler.domain.recipe import GENERATING, Recipe
-from profiler.domain.trial import ZERO_OF_WEIGHTS, Logprobs, Tuning, VllmMode
+from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
+from profiler.domain.trials.recipe import GENERATING, Recipe
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Logprobs, Tuning, VllmMode
 
 _CONFIG, _TRAINER = "trl/trainer/grpo_config.py", "trl/trainer/grpo_trainer.py"
 _RLOO_CONFIG, _RLOO_TRAINER = "trl/trainer/rloo_config.py", "trl/trainer/rloo_trainer.py"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiler.config.trl_releases.versions import NEWEST, Versions
-from profiler.domain.recipe import GENERATING, Recipe
+from profiler.domain.trials.recipe import GENERATING, Recipe
 
 _CONFIG = "trl/trainer/grpo_config.py"
 _RLOO_CONFIG = "trl/trainer/rloo_config.py"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from profiler.config.options.reading import FieldReader
 from profiler.config.verl.config import VerlReading, sharing_gpus
-from profiler.domain.architecture import Architecture
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.verl import Strategy, VerlJob
 
 _MODEL, _ACTOR, _REF, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "ref", "rollout"))

@@ -11,7 +11,7 @@ from profiler.config.verl.effects import changes_memory, effect_notes, lora_note
 from profiler.config.verl.generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
 from profiler.config.verl.keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS, resolved, unresolved_notes
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.domain.trial import ALL_LINEAR
+from profiler.domain.trials.trial import ALL_LINEAR
 from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
 
 SECTION = "actor_rollout_ref"

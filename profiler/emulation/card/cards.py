@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from profiler.domain.capabilities import shared_memory
-from profiler.domain.card import Board
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import Gpu
+from profiler.domain.cards.capabilities import shared_memory
+from profiler.domain.cards.card import Board
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.units import KIB, MIB
 
 UNLIMITED_BYTES = 1 << 42

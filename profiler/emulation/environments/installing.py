@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from profiler.domain.errors import Fault, ProfilerError, UsageError
-from profiler.domain.extras import TRAINING, Extra, require
+from profiler.domain.machines.extras import TRAINING, Extra, require
 from profiler.emulation.building.cache import environments_folder
 from profiler.emulation.building.compiler import require_compilers
 from profiler.emulation.environments.environments import COMPLETE, interpreter_in

@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from profiler.domain.extras import DISTRIBUTION, installed
+from profiler.domain.machines.extras import DISTRIBUTION, installed
 
 _CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
 """In a clone of the project. An installed profiler takes the versions of its own environment."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from profiler.domain.script import NamedCard
+from profiler.domain.runs.script import NamedCard
 from profiler.measurement.counters.cuda import OutOfMemoryCallback
 from profiler.measurement.counters.shared_counters import Stats
 from profiler.measurement.counters.torch_cuda import TorchCuda

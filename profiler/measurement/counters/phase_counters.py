@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from profiler.domain.memory import Phase
-from profiler.domain.readings import PhasePeak, StepPeak
+from profiler.domain.runs.readings import PhasePeak, StepPeak
 from profiler.measurement.counters.unmapped import Unmapped
 
 

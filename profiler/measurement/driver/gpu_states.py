@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from profiler.domain.gpu_state import GpuProcessState, GpuState, LiveCounters
+from profiler.domain.cards.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml
 from profiler.measurement.driver.visible import VisibleGpu
 

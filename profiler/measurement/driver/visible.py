@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-from profiler.domain.extras import Extra, missing
+from profiler.domain.machines.extras import Extra, missing
 
 CAPABILITIES = "GRPO_VRAM_COMPUTE_CAPABILITIES"
 """Environment variable: the compute capability of each visible GPU in the order of CUDA's indices, ``"9.0,8.6"``."""

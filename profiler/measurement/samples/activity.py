@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from profiler.domain.readings import PhasePeak, Sample
+from profiler.domain.runs.readings import PhasePeak, Sample
 
 
 def with_activity(peaks: Sequence[PhasePeak], samples: Sequence[Sample]) -> tuple[PhasePeak, ...]:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from profiler.domain.monitored import HostSample
-from profiler.domain.readings import Sample
+from profiler.domain.runs.monitored import HostSample
+from profiler.domain.runs.readings import Sample
 
 Kind = TypeVar("Kind")
 

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from profiler.domain.readings import Sample
+from profiler.domain.runs.readings import Sample
 from profiler.domain.units import MIB, gib_text
 
 EMPTY_BYTES = 512 * MIB

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from profiler.domain.memory import Phase
-from profiler.domain.readings import Sample
+from profiler.domain.runs.readings import Sample
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe
 from profiler.measurement.samples.bounded_samples import BoundedSamples, merged_sample
 

@@ -9,7 +9,7 @@ from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trl.yaml import TrlFile, yaml_lines
 from profiler.domain.memory import Origin
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.document import Block, Document, paragraphs, preformatted
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text

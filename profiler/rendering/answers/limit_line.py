@@ -10,7 +10,7 @@ from profiler.analytical.explanation.cards import CardVerdict
 from profiler.config.options.reading import show
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.answers.solve import as_blocks, with_margin
 from profiler.rendering.document import Column, Document, Section, Table, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text

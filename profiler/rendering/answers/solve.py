@@ -9,8 +9,8 @@ from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Block, Code, Document, Text
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text

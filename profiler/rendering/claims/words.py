@@ -2,7 +2,7 @@
 
 from profiler.analysis.verdicts import Finding, Judged, Verdict
 from profiler.domain.claims import Check, Claim, End, ExperimentLook, Line, Looked, Quantity, Range
-from profiler.domain.labels import CONSTRUCTED, is_constructed
+from profiler.domain.trials.labels import CONSTRUCTED, is_constructed
 
 _MOST_NAMED = 3
 """Most settings that a reason spells out."""

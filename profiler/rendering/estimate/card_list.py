@@ -7,7 +7,7 @@ from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.config.prices import Price
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Block, Code, Document, Text
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text

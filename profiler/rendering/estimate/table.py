@@ -6,11 +6,11 @@ from itertools import takewhile
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
-from profiler.analytical.formulas.fragments import FRAGMENTS_PERCENT
+from profiler.analytical.formulas.sizes.fragments import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
-from profiler.domain.labels import constructed_words
 from profiler.domain.memory import Origin, Phase
-from profiler.domain.trial import DistributedType, TrialSpec, Tuning
+from profiler.domain.trials.labels import constructed_words
+from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Document, paragraphs, preformatted
 from profiler.rendering.layouts.plain_text import plain_text

@@ -6,12 +6,12 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from profiler.analysis.axes import Surface
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
-from profiler.analysis.limits import MOST_SURFACES, CardLimit, EstimatedLimit, EstimateLimits
+from profiler.analysis.compared.axes import Surface
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.findings.limits import MOST_SURFACES, CardLimit, EstimatedLimit, EstimateLimits
 from profiler.analysis.sweep_report import SectionReport
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.rendering.figures.along_keys.growth import growth_figure
 from profiler.rendering.figures.along_keys.heat import heat_figure
 from profiler.rendering.figures.along_keys.slopes import slope_figure

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, FuncFormatter
 
 from profiler.domain.errors import shortened
-from profiler.domain.plain_text import plain
+from profiler.domain.text.plain_text import plain
 
 _MOST_CHARACTERS = 160
 """Longest line; the titles and names of our own grids have at most 120 characters."""

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from profiler.analysis.predictors import PREDICTORS, Predictor
+from profiler.analysis.errors.predictors import PREDICTORS, Predictor
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.theme import SOFT_INK, in_theme, new_figure, title
 

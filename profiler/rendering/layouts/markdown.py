@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from profiler.domain.plain_text import plain
+from profiler.domain.text.plain_text import plain
 from profiler.rendering.document import (
     FIGURES,
     Align,

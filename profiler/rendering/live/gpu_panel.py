@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from profiler.analysis.gpu_advice import FULL_SHARE, gpu_advice
-from profiler.domain.gpu_state import GpuProcessState, GpuState, LiveCounters
-from profiler.domain.plain_text import plain
+from profiler.domain.cards.gpu_state import GpuProcessState, GpuState, LiveCounters
+from profiler.domain.text.plain_text import plain
 from profiler.domain.units import as_gib, gib_text
 
 _BAR_WIDTH = 24

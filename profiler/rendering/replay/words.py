@@ -9,7 +9,7 @@ from profiler.allocator.histories.recorded import RecordedComparison
 from profiler.allocator.refusals.refusal import size_text
 from profiler.allocator.settings.alloc_conf import alloc_conf_text
 from profiler.allocator.settings.config import AllocatorConfig
-from profiler.domain.context import cuda_context_bytes
+from profiler.domain.cards.context import cuda_context_bytes
 from profiler.domain.units import gib_text
 
 MOST_SHOWN = 3

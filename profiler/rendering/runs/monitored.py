@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from profiler.analysis.monitored import MonitoredLines, own_peak_bytes
-from profiler.domain.monitored import MonitoredGpu, Watcher
+from profiler.domain.runs.monitored import MonitoredGpu, Watcher
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.document import Block, Document, RenderedFigure, Section
 from profiler.rendering.runs.page import run_section, run_table, runs_page

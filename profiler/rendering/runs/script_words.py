@@ -6,8 +6,8 @@ from dataclasses import fields
 
 from profiler.analysis.scripts import RunLines, ShownRun
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status, UnlimitedCard, Versions
-from profiler.domain.script import COMPLETION_TOKENS, PROMPT_TOKENS, HeldTensors, LateEvents, ScriptWeights
+from profiler.domain.runs.outcome import Status, UnlimitedCard, Versions
+from profiler.domain.runs.script import COMPLETION_TOKENS, PROMPT_TOKENS, HeldTensors, LateEvents, ScriptWeights
 from profiler.domain.units import GIB, as_gib, gib_text, mib_text
 
 UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from profiler.analysis.cards import CardTable
-from profiler.analysis.cells import Cell as Trial
-from profiler.analysis.matrix import Matrix
-from profiler.domain.outcome import Status
+from profiler.analysis.compared.cells import Cell as Trial
+from profiler.analysis.compared.matrix import Matrix
+from profiler.analysis.findings.cards import CardTable
+from profiler.domain.runs.outcome import Status
 from profiler.rendering.document import (
     MOST_ROWS,
     Block,

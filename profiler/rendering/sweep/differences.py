@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from profiler.analysis.cells import Cell as Trial
-from profiler.analysis.cells import Setting
-from profiler.analysis.differences import NOISE_RATIO, Comparison, Difference
-from profiler.domain.outcome import Status, Versions
+from profiler.analysis.compared.cells import Cell as Trial
+from profiler.analysis.compared.cells import Setting
+from profiler.analysis.compared.differences import NOISE_RATIO, Comparison, Difference
+from profiler.domain.runs.outcome import Status, Versions
 from profiler.rendering.document import (
     Block,
     Cell,

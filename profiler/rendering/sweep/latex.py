@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from profiler.analysis.cells import Cell
-from profiler.analysis.matrix import Matrix
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.matrix import Matrix
 from profiler.analysis.sweep_report import SectionReport, SweepReport
-from profiler.domain.outcome import Status
-from profiler.domain.plain_text import plain
+from profiler.domain.runs.outcome import Status
+from profiler.domain.text.plain_text import plain
 from profiler.rendering.document import MOST_ROWS
 from profiler.rendering.sweep.words import (
     column_names,

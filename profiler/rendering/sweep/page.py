@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.analysis.accuracy import Accuracy
-from profiler.analysis.cards import CardTable, headroom_bytes
-from profiler.analysis.cells import Cell as Trial
-from profiler.analysis.comparison import Section as Comparison
-from profiler.analysis.peaks import EnginePeaks, LargestRow, PhaseRow
+from profiler.analysis.compared.cells import Cell as Trial
+from profiler.analysis.compared.comparison import Section as Comparison
+from profiler.analysis.errors.accuracy import Accuracy
+from profiler.analysis.findings.cards import CardTable, headroom_bytes
+from profiler.analysis.findings.peaks import EnginePeaks, LargestRow, PhaseRow
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Phase
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.rendering.document import (
     MOST_ROWS,
     Block,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from profiler.domain.outcome import TrialRecord
+from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.units import gib_text
 from profiler.rendering.document import MOST_ROWS
 from profiler.rendering.sweep.words import more_rows, short_model

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from profiler.analysis.cards import CardTable
-from profiler.analysis.cells import Cell as Trial
-from profiler.analysis.comparison import Section as Comparison
+from profiler.analysis.compared.cells import Cell as Trial
+from profiler.analysis.compared.comparison import Section as Comparison
+from profiler.analysis.findings.cards import CardTable
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.rendering.document import (
     Block,

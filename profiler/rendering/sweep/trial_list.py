@@ -5,12 +5,12 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
-from profiler.analysis.cards import headroom_bytes
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.findings.cards import headroom_bytes
 from profiler.analysis.sweep_report import SectionReport
 from profiler.domain.memory import Category, Phase
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.rendering.document import ListedTrial, Medium, Tone, TrialList
 from profiler.rendering.sweep.words import (
     gib_number,

@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 
-from profiler.analysis.acceptance import Threshold
-from profiler.analysis.accuracy import Accuracy
-from profiler.analysis.answers import Reach, Saving
-from profiler.analysis.cards import CardTable, Place, headroom_bytes
-from profiler.analysis.cells import Cell, Setting
-from profiler.analysis.comparison import Section
-from profiler.analysis.limits import Limit
-from profiler.analysis.matrix import Matrix
-from profiler.analysis.peaks import EnginePeaks, LargestGroup
+from profiler.analysis.compared.cells import Cell, Setting
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.compared.matrix import Matrix
+from profiler.analysis.errors.acceptance import Threshold
+from profiler.analysis.errors.accuracy import Accuracy
+from profiler.analysis.findings.answers import Reach, Saving
+from profiler.analysis.findings.cards import CardTable, Place, headroom_bytes
+from profiler.analysis.findings.limits import Limit
+from profiler.analysis.findings.peaks import EnginePeaks, LargestGroup
 from profiler.analysis.sweep_report import SectionReport
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.labels import value_text
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, Origin
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.labels import value_text
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.document import MOST_ROWS
 from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES

@@ -97,7 +97,8 @@ _PRODUCTS = (
     ),
     _seam(
         "bitsandbytes.nn.modules:Params4bit", "_quantize", Parameters("self", "device"),
-        ("training/model.py", "simulation/script/loading.py"), "quantises one weight that was made on the device",
+        ("training/models/model.py", "simulation/script/loading.py"),
+        "quantises one weight that was made on the device",
     ),
     _seam(
         "bitsandbytes.nn.modules:Linear4bit", "_apply", Parameters("self", "fn", "recurse"),

@@ -10,8 +10,8 @@ _EXTRAPOLATION = "simulation/extrapolation/decode_extrapolator.py"
 _FOUR_BIT = "simulation/cuda/four_bit.py"
 _GPU = "simulation/device/simulated_gpu.py"
 _HOST_CALLS = "simulation/device/host_calls.py"
-_IN_PLACE = "simulation/tracing/in_place.py"
-_IN_PYTHON = "simulation/tracing/python_in_backward.py"
+_IN_PLACE = "simulation/tracing/backward/in_place.py"
+_IN_PYTHON = "simulation/tracing/backward/python_in_backward.py"
 _HOOKS = "scripts/hooks.py"
 _LATE_CUDA = "measurement/counters/late_cuda.py"
 _LIBRARIES = "simulation/cuda/libraries.py"
@@ -21,14 +21,14 @@ _OFFLOADING = "simulation/cuda/offloading.py"
 _OPTIMIZERS = "simulation/cuda/optimizers.py"
 _OP_CACHE = "simulation/device/op_cache.py"
 _RECORDER = "simulation/tracing/recorder.py"
-_REDUCTIONS = "simulation/cuda/reduction_scratch.py"
-_SCRATCH = "simulation/cuda/kernel_scratch.py"
+_REDUCTIONS = "simulation/cuda/scratch/reduction_scratch.py"
+_SCRATCH = "simulation/cuda/scratch/kernel_scratch.py"
 _SESSION = "simulation/session.py"
 _TORCH_CUDA = "measurement/counters/torch_cuda.py"
-_CARD_DECODING = "worker/card_decoding.py"
-_CARD_HISTORY = "worker/card_history.py"
-_CARD_NAMES = "simulation/script/card_names.py"
-_CUDA_CALLS = "simulation/script/cuda_calls.py"
+_CARD_DECODING = "worker/cuda/card_decoding.py"
+_CARD_HISTORY = "worker/cuda/card_history.py"
+_CARD_NAMES = "simulation/script/torch_cuda/card_names.py"
+_CUDA_CALLS = "simulation/script/torch_cuda/cuda_calls.py"
 _WORK = "simulation/tracing/work.py"
 _UNTOUCHED = "measurement/counters/untouched_cuda.py"
 
@@ -168,8 +168,8 @@ _OPTIMIZER = tuple(
 
 _CUDA = (
     _seam(
-        "torch.nn.modules.module:Module", "register_buffer", Uses("_non_persistent_buffers_set"), "training/model.py",
-        "lists the buffers that no checkpoint has",
+        "torch.nn.modules.module:Module", "register_buffer", Uses("_non_persistent_buffers_set"),
+        "training/models/model.py", "lists the buffers that no checkpoint has",
     ),
     _seam("torch.nn.modules.module:Module", "__call__", Exists(), _MODULES, "says which module is running"),
     _seam("torch.cuda", "empty_cache", Parameters(), "simulation/cuda/emptied_cache.py", "empties the cache"),
@@ -212,7 +212,7 @@ def _operation(name: str, parameters: tuple[str, ...], used_by: str | tuple[str,
 
 _OPERATIONS = (
     _operation(
-        "_grouped_mm", ("self", "mat2", "offs", "bias", "out_dtype"), "simulation/cuda/wider_kernels.py",
+        "_grouped_mm", ("self", "mat2", "offs", "bias", "out_dtype"), "simulation/cuda/scratch/wider_kernels.py",
         "the product of each expert",
     ),
     _operation("_softmax", ("self", "dim", "half_to_float"), _COMPOSITES, "the kernel of a softmax in float16"),
@@ -238,7 +238,7 @@ _OPERATIONS = (
     _operation(
         "_scaled_dot_product_attention_math",
         ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "dropout_mask", "scale", "enable_gqa"),
-        "simulation/cuda/attention.py", "attention by products",
+        "simulation/cuda/fused_attention/attention.py", "attention by products",
     ),
     _operation("_local_scalar_dense", ("self",), _GPU, "reads one number on the host"),
     _operation(

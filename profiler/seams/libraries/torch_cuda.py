@@ -3,10 +3,10 @@
 from profiler.seams.expectations import Exists
 from profiler.seams.seam import Absence, Seam
 
-_CUDA_CALLS = "simulation/script/cuda_calls.py"
-_CUDA_MEMORY = "simulation/script/cuda_memory.py"
-_CUDA_STREAMS = "simulation/script/cuda_streams.py"
-_LEGACY = "simulation/script/legacy_types.py"
+_CUDA_CALLS = "simulation/script/torch_cuda/cuda_calls.py"
+_CUDA_MEMORY = "simulation/script/torch_cuda/cuda_memory.py"
+_CUDA_STREAMS = "simulation/script/torch_cuda/cuda_streams.py"
+_LEGACY = "simulation/script/torch_cuda/legacy_types.py"
 _SHARED_COUNTERS = "measurement/counters/shared_counters.py"
 
 

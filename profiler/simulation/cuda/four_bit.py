@@ -16,8 +16,8 @@ import bitsandbytes
 import torch
 from torch.library import Library
 
-from profiler.domain.gpu import Chip
-from profiler.seams.owners import bitsandbytes_cuda
+from profiler.domain.cards.gpu import Chip
+from profiler.seams.checked.owners import bitsandbytes_cuda
 from profiler.seams.patching import patched
 from profiler.simulation.cuda.autocast import AUTOCAST_KEY
 from profiler.simulation.tracing.recorder import Recorder

@@ -5,8 +5,8 @@ from collections.abc import Collection
 import torch
 
 from profiler.allocator.traces.trace import TraceBuilder
-from profiler.domain.cublas import cublas_workspace_bytes, cublaslt_workspace_bytes
-from profiler.domain.gpu import Chip
+from profiler.domain.cards.cublas import cublas_workspace_bytes, cublaslt_workspace_bytes
+from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category
 
 

@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
 
-from profiler.domain.optimizers import Kernels
+from profiler.domain.trials.optimizers import Kernels
 from profiler.seams.patching import patched
 
 Patch: TypeAlias = tuple[Any, str, Any]
@@ -63,7 +63,7 @@ PATCHES: Mapping[Kernels, Callable[[], Sequence[Patch]]] = {
     Kernels.TORCH: _torch_patches,
     Kernels.BITSANDBYTES: _bitsandbytes_patches,
 }
-"""By library of kernels. Every library that `profiler.domain.optimizers` names has an entry."""
+"""By library of kernels. Every library that `profiler.domain.trials.optimizers` names has an entry."""
 
 
 def cuda_optimizers() -> AbstractContextManager[None]:

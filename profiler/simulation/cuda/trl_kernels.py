@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from trl.trainer import utils as trl_utils
 
+from profiler.domain.cards.gpu import Chip
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import Chip
-from profiler.domain.kernels import FUSED_HEAD, MissingKernel
 from profiler.domain.memory import Category
+from profiler.domain.trials.kernels import FUSED_HEAD, MissingKernel
 from profiler.seams.patching import Patch, patched
 from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.tracing.recorder import Recorder

@@ -22,8 +22,8 @@ its module and in its name (-1: none)."""
 
 _LISTS_OF_NORMS = frozenset({"aten.stack", "aten._foreach_norm.Scalar's kernel"})
 """Operations of gradient clipping with one value, or as many as the largest tensor has chunks, per trained tensor
-(`_get_total_norm` in torch/nn/utils/clip_grad.py; `_foreach_norm` in `simulation/cuda/kernel_scratch.py`). Both are
-linear in the number of layers. No other block's size may depend on it."""
+(`_get_total_norm` in torch/nn/utils/clip_grad.py; `_foreach_norm` in `simulation/cuda/scratch/kernel_scratch.py`). Both
+are linear in the number of layers. No other block's size may depend on it."""
 
 _CATEGORIES = {category: number for number, category in enumerate(Category)}
 

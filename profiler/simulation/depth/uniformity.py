@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from peft import get_peft_model
 
-from profiler.domain.families import FAMILIES
+from profiler.domain.architectures.families import FAMILIES
 from profiler.simulation.depth.tokens import LAYER
 from profiler.simulation.tracing.modules import plain_path
 

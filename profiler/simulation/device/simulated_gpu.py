@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 
+from profiler.domain.cards.gpu import Chip
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import Chip
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.cuda.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
+from profiler.simulation.tracing.backward.in_place import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.host_values import (
     MOST_ELEMENTS,
     forget,
@@ -19,7 +20,6 @@ from profiler.simulation.tracing.host_values import (
     placeholder,
     set_host_value,
 )
-from profiler.simulation.tracing.in_place import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.pinned import content_of, pinned
 from profiler.simulation.tracing.recorder import Launches, Recorder
 

@@ -11,7 +11,7 @@ from transformers.modeling_utils import caching_allocator_warmup
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.seams.patching import Patch
-from profiler.simulation.script.card_names import META
+from profiler.simulation.script.torch_cuda.card_names import META
 from profiler.simulation.session import Simulation
 
 

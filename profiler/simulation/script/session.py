@@ -7,17 +7,17 @@ from weakref import ref
 
 import torch
 
-from profiler.domain.context import cuda_context_bytes
-from profiler.domain.gpu import Gpu
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.seams.patching import patched
 from profiler.simulation.cuda.offloading import offloaded_activations
-from profiler.simulation.script.card_names import CardNames
-from profiler.simulation.script.counters import Counters
-from profiler.simulation.script.cuda_calls import cuda_calls
 from profiler.simulation.script.loading import loading_patches
+from profiler.simulation.script.torch_cuda.card_names import CardNames
+from profiler.simulation.script.torch_cuda.counters import Counters
+from profiler.simulation.script.torch_cuda.cuda_calls import cuda_calls
+from profiler.simulation.script.torch_cuda.unknown_reads import UnknownReads
 from profiler.simulation.script.trl_functions import trl_functions
-from profiler.simulation.script.unknown_reads import UnknownReads
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.simulation.tracing.attribution import named_tensors
 from profiler.simulation.tracing.modules import plain_path

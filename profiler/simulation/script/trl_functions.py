@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from trl.trainer import utils as trl_utils
 
-from profiler.domain.kernels import DIVERGENCE
+from profiler.domain.trials.kernels import DIVERGENCE
 from profiler.seams.patching import Patch
 from profiler.simulation.cuda.trl_kernels import TRITON, Launch, Products, attributed, is_gpu
 from profiler.simulation.tracing.recorder import Recorder

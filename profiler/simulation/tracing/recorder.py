@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
-from profiler.domain.gpu import Chip
+from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.tracing.modules import ModulePaths
 from profiler.simulation.tracing.work import WorkCounter

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils import flop_counter
 
-from profiler.domain.counted import Cost, PhaseWork
 from profiler.domain.memory import Phase
+from profiler.domain.runs.counted import Cost, PhaseWork
 
 _COUNTED = (Phase.SCORE, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """Phases whose operations all run; most of those of a rollout are extrapolated."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from profiler.config.trials.identity import config_hash
-from profiler.domain.builtin_models import find_builtin
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.models.builtin_models import find_builtin
 from profiler.storage.files.foreign_files import Kind, kind_of, open_regular
 from profiler.storage.foreign.model_config import is_local, load_model_config
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from profiler.config.foreign_text import MOST_JSON_BYTES, ForeignTextError, parse_json
 from profiler.config.models.lookup import builtin_of_folder, suggested_model
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, read_bytes, reason
 from profiler.storage.foreign.hub import HubError, hub_file
 

@@ -4,7 +4,7 @@ import csv
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from profiler.analysis.published import PublishedFigure
+from profiler.analysis.compared.published import PublishedFigure
 from profiler.analysis.verdicts import LookedUp
 from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import Claim

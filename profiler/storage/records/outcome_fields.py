@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from profiler.domain.columns import default_of, keys_of_outcome, parts_of
-from profiler.domain.outcome import Outcome
-from profiler.domain.readings import StepInstant
+from profiler.domain.runs.columns import default_of, keys_of_outcome, parts_of
+from profiler.domain.runs.outcome import Outcome
+from profiler.domain.runs.readings import StepInstant
 from profiler.storage.files.typed_json import JSON, JsonMismatchError, from_json
 from profiler.storage.records.step_shape_json import step_shape_from_json
 

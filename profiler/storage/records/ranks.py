@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.domain.errors import UsageError
-from profiler.domain.outcome import TrialRecord
+from profiler.domain.runs.outcome import TrialRecord
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.foreign_files import read_bytes, reason
 from profiler.storage.files.trial_files import RANKS, RECORDS, trial_file

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Generic, cast
 
 from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping
-from profiler.domain.monitored import MonitoredRun
-from profiler.domain.outcome import TrialRecord
-from profiler.domain.script import ScriptRecord
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.monitored import MonitoredRun
+from profiler.domain.runs.outcome import TrialRecord
+from profiler.domain.runs.script import ScriptRecord
+from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import GIB, MIB
 from profiler.storage.files.atomic import StorageError, remove_partial, write_atomically
 from profiler.storage.files.foreign_files import read_bytes, reason

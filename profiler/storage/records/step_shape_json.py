@@ -3,8 +3,8 @@
 from array import array
 from typing import Any
 
-from profiler.domain.readings import StepInstant
-from profiler.domain.step_shape import CATEGORIES, PHASES, StepShape
+from profiler.domain.runs.readings import StepInstant
+from profiler.domain.runs.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.files.typed_json import JSON, JsonMismatchError, from_json
 
 _PHASE_CODES = {phase.value: code for code, phase in enumerate(PHASES)}

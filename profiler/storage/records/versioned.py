@@ -10,10 +10,10 @@ from functools import cached_property, partial
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from profiler.domain.columns import columns_of, keys_of_outcome, parts_of
 from profiler.domain.errors import Fault, ProfilerError, UsageError, printable
-from profiler.domain.outcome import Outcome, Run
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.columns import columns_of, keys_of_outcome, parts_of
+from profiler.domain.runs.outcome import Outcome, Run
+from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files.checksummed import checksum_of, parse_checksummed, with_checksum
 from profiler.storage.files.typed_json import JSON, JsonMismatchError, ListReader, Reader, from_json, to_json
 from profiler.storage.records.outcome_fields import flat_values, outcome_from_flat

@@ -3,8 +3,8 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from profiler import __version__
-from profiler.domain.extras import installed
-from profiler.domain.outcome import PACKAGES, Versions
+from profiler.domain.machines.extras import installed
+from profiler.domain.runs.outcome import PACKAGES, Versions
 
 
 def installed_versions() -> Versions:

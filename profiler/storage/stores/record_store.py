@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from profiler.domain.errors import Fault, ProfilerError
-from profiler.domain.outcome import TrialRecord
-from profiler.domain.plain_text import plain
-from profiler.domain.sweep_state import Holder, OtherMachines
+from profiler.domain.machines.sweep_state import Holder, OtherMachines
+from profiler.domain.runs.outcome import TrialRecord
+from profiler.domain.text.plain_text import plain
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.foreign_files import read_bytes
 from profiler.storage.files.lock import take_lock

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from profiler.domain.outcome import Status, TrialRecord
+from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.stores.objects import Objects
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from profiler.domain.outcome import TrialRecord
-from profiler.domain.sweep_state import Holder, OtherMachines
+from profiler.domain.machines.sweep_state import Holder, OtherMachines
+from profiler.domain.runs.outcome import TrialRecord
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.foreign_files import read_bytes
 from profiler.storage.files.memory_snapshot import snapshot_path

@@ -8,9 +8,9 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
 
-from profiler.domain.address import Address, Scheme
 from profiler.domain.errors import Fault
-from profiler.domain.extras import Extra, missing_fault
+from profiler.domain.machines.address import Address, Scheme
+from profiler.domain.machines.extras import Extra, missing_fault
 from profiler.storage.files.foreign_files import reason
 from profiler.storage.stores.folder_faults import RESULTS_DIR
 from profiler.storage.stores.objects import FolderObjects, Objects, PatientObjects

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from profiler.domain.outcome import TrialRecord
-from profiler.domain.sweep_state import Holder, OtherMachines
+from profiler.domain.machines.sweep_state import Holder, OtherMachines
+from profiler.domain.runs.outcome import TrialRecord
 from profiler.storage.stores.objects import Objects
 from profiler.storage.stores.record_store import Held
 

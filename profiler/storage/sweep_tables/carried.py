@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.config.trials.identity import ADDED_KEYS, spec_from_mapping, trial_id
-from profiler.domain.builtin_models import find_builtin
-from profiler.domain.outcome import Status, Versions
-from profiler.domain.trial import SPEC_KEYS, TrialSpec
+from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.outcome import Status, Versions
+from profiler.domain.trials.trial import SPEC_KEYS, TrialSpec
 
 _ANSWERED = frozenset(status.value for status in Status if status.answered)
 

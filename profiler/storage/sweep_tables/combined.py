@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from profiler.config.trials.identity import specification_hash
 from profiler.config.trials.labels import labels
-from profiler.domain.outcome import Status, Versions
+from profiler.domain.runs.outcome import Status, Versions
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.sweep_tables.carried import StoredTrial, joined, stored_trials
 from profiler.storage.tables.schema import OPTIONAL_TABLES, RESULT, TABLES, arrow_schema

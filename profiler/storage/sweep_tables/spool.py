@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from profiler.domain.outcome import TrialRecord
-from profiler.domain.step_shape import CATEGORIES, PHASES, StepShape
+from profiler.domain.runs.outcome import TrialRecord
+from profiler.domain.runs.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.files.atomic import temporary_next_to, write_errors
 from profiler.storage.tables.row_checks import ROWS, RUNS
 from profiler.storage.tables.rows import Row

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiler.config.trials.labels import labels
-from profiler.domain.outcome import Estimate, TrialRecord, Versions
-from profiler.domain.trial import TrialSpec
+from profiler.domain.runs.outcome import Estimate, TrialRecord, Versions
+from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files.atomic import put_in_place, temporary_next_to, write_errors
 from profiler.storage.sweep_tables.carried import (
     CurrentId,

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from profiler.domain.outcome import Estimate, Outcome, TrialRecord
-from profiler.domain.step_shape import StepShape
+from profiler.domain.runs.outcome import Estimate, Outcome, TrialRecord
+from profiler.domain.runs.step_shape import StepShape
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.tables.rows import Row, breakdown_rows, largest_rows, phase_rows, run_row, step_rows
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES

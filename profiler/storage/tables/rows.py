@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeAlias, cast
 
-from profiler.domain.columns import ColumnField, columns_of
-from profiler.domain.monitored import MonitoredRun
-from profiler.domain.outcome import Estimate, Run, TrialRecord
-from profiler.domain.script import ScriptRecord
-from profiler.domain.trial import SPEC_KEYS
+from profiler.domain.runs.columns import ColumnField, columns_of
+from profiler.domain.runs.monitored import MonitoredRun
+from profiler.domain.runs.outcome import Estimate, Run, TrialRecord
+from profiler.domain.runs.script import ScriptRecord
+from profiler.domain.trials.trial import SPEC_KEYS
 from profiler.storage.records.outcome_fields import not_measured
 from profiler.storage.tables.schema import ESTIMATED
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiler.domain.monitored import MonitoredRun
-from profiler.domain.script import ScriptRecord
+from profiler.domain.runs.monitored import MonitoredRun
+from profiler.domain.runs.script import ScriptRecord
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.tables.rows import Row, breakdown_rows, gpu_rows, held_rows, phase_rows, record_row, step_rows
 from profiler.storage.tables.samples import GPU_SAMPLES, HOST_SAMPLES, Series

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiler.domain.monitored import HostSample
-from profiler.domain.readings import Sample
+from profiler.domain.runs.monitored import HostSample
+from profiler.domain.runs.readings import Sample
 from profiler.domain.units import GIB
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import read_bytes

@@ -9,13 +9,13 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from profiler.domain.columns import ColumnField, columns_of
-from profiler.domain.keys import Key, Kind
-from profiler.domain.monitored import HostSample, MonitoredGpu, MonitoredRun
-from profiler.domain.outcome import Estimate, Outcome, TrialRecord, Versions
-from profiler.domain.readings import CategoryShare, PhasePeak, Sample, StepInstant, StepPeak, TensorGroup
-from profiler.domain.script import HeldTensors, ScriptRecord
-from profiler.domain.trial import TRIAL_KEYS, key_named
+from profiler.domain.runs.columns import ColumnField, columns_of
+from profiler.domain.runs.monitored import HostSample, MonitoredGpu, MonitoredRun
+from profiler.domain.runs.outcome import Estimate, Outcome, TrialRecord, Versions
+from profiler.domain.runs.readings import CategoryShare, PhasePeak, Sample, StepInstant, StepPeak, TensorGroup
+from profiler.domain.runs.script import HeldTensors, ScriptRecord
+from profiler.domain.trials.keys import Key, Kind
+from profiler.domain.trials.trial import TRIAL_KEYS, key_named
 
 SCHEMA_VERSION = 2
 """Version in every table, raised when a column changes its name, type or meaning. Not raised for an added column that

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from profiler.domain.builtin_models import find_builtin
+from profiler.domain.models.builtin_models import find_builtin
 
 
 def builtin_config(name: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.script import ScriptWeights
+from profiler.domain.runs.script import ScriptWeights
 from profiler.seams.patching import Patch
 from profiler.substitutes.checkpoints.known_configs import known_part
 from profiler.substitutes.options import SubstituteOptions

@@ -6,9 +6,9 @@ from typing import Any
 from transformers import configuration_utils
 
 from profiler.config.models.lookup import suggested_model
-from profiler.domain.builtin_models import BUILTIN_MODELS
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.script import ScriptWeights
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.script import ScriptWeights
 from profiler.seams.patching import Patch
 from profiler.substitutes.checkpoints.assumed_configs import assumed_config
 from profiler.substitutes.checkpoints.configurations import builtin_config

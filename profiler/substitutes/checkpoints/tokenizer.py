@@ -1,7 +1,7 @@
 """A tokenizer of a given vocabulary size with a chat template, where a model's own is unavailable.
 
-It has the words of the synthetic prompts (`profiler/training/tokenizer.py`), one token per word, and any other word is
-one token too. Rows of a user's own text therefore have about as many tokens as words.
+It has the words of the synthetic prompts (`profiler/training/data/tokenizer.py`), one token per word, and any other
+word is one token too. Rows of a user's own text therefore have about as many tokens as words.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from profiler.training.tokenizer import EOS_TOKEN, PAD_TOKEN, WORDS, word
+from profiler.training.data.tokenizer import EOS_TOKEN, PAD_TOKEN, WORDS, word
 
 _OF_CHATS = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
 """Tokens of well-known chat formats: scripts ask for them by name."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from profiler.substitutes.columns.shapes import Classes, Column, ListOf, Record, Shape
 from profiler.substitutes.options import SubstituteOptions
-from profiler.training.tokenizer import word
+from profiler.training.data.tokenizer import word
 
 IMAGE_PIXELS = 512
 """Width and height of an image."""

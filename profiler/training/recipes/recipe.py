@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from datasets import Dataset
 
 from profiler.domain.memory import Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.training.session import Session
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from profiler.domain.recipe import Recipe as Name
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.recipe import Recipe as Name
+from profiler.domain.trials.trial import TrialSpec
 from profiler.training.recipes.grpo.recipe import Grpo, Rloo
 from profiler.training.recipes.recipe import Recipe
 from profiler.training.recipes.sft.recipe import Sft

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from profiler.domain.trial import Backend, Rollout, TrialSpec
+from profiler.domain.trials.trial import Backend, Rollout, TrialSpec
 from profiler.training.placement import Placement
 from profiler.training.rollouts.engine import RolloutEngine
 from profiler.training.rollouts.extrapolated import ExtrapolatedRollout

@@ -13,7 +13,7 @@ import torch
 from trl.generation import vllm_generation
 
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.trial import TrialSpec, Weights
+from profiler.domain.trials.trial import TrialSpec, Weights
 from profiler.seams.patching import patched
 
 _WITHOUT_REPORTS = {"VLLM_NO_USAGE_STATS": "1"}

@@ -19,7 +19,7 @@ from profiler.analytical.formulas.engine import EngineParts, engine_parts
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.seams.patching import patched
 from profiler.training.placement import Placement
 from profiler.training.rollouts.vllm import engine_arguments

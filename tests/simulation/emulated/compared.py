@@ -9,7 +9,7 @@ from typing import Any
 
 from emulated.scenarios import ATTENTION, AUTOCAST, KERNELS, PRODUCTS, Program
 
-from profiler.domain.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.session import Simulation
 

@@ -9,16 +9,16 @@ from transformers import AutoModelForCausalLM
 from trl import SFTTrainer
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
-from profiler.domain.builtin_models import BUILTIN_MODELS
-from profiler.domain.gpu import KNOWN_GPUS
-from profiler.domain.trial import Lengths, Recipe
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Lengths, Recipe
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.simulation.script.session import SimulatedScript
-from profiler.training.model import build_config
+from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.models.model import build_config
 from profiler.training.recipes.sft.recipe import Sft
 from profiler.training.session import PlainSession
-from profiler.training.tokenizer import build_tokenizer
 
 KEYS: dict[str, Any] = {
     "recipe": Recipe.SFT,

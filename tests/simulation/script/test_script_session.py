@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GenerationCon
 from transformers.utils import is_torch_tf32_available
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch

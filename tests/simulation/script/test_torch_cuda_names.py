@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
 from profiler.simulation.script.session import SimulatedScript
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from profiler.analytical.formulas.batch import Batch, generated_micro_batch
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys, with_keys
+from profiler.analytical.formulas.sizes.batch import Batch, generated_micro_batch
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, with_keys
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.grpo import grpo_instants
 from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
@@ -13,8 +13,8 @@ from profiler.analytical.timeline.sharding.replicated import Replicated
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.analytical.timeline.sharding.zero import Zero
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.recipe import LABELLED, ONLINE, Recipe, RecipeFacts
-from profiler.domain.trial import DistributedType
+from profiler.domain.trials.recipe import LABELLED, ONLINE, Recipe, RecipeFacts
+from profiler.domain.trials.trial import DistributedType
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.formulas.parameters import lora_parameter_count, parameter_count
-from profiler.analytical.formulas.value_models import critic_count
+from profiler.analytical.formulas.models.parameters import lora_parameter_count, parameter_count
+from profiler.analytical.formulas.models.value_models import critic_count
 from profiler.analytical.formulas.verl_pass import (
     engine_weights_bytes,
     entropy_log_prob_bytes,
@@ -19,8 +19,8 @@ from profiler.analytical.formulas.verl_pass import (
 )
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term
 from profiler.analytical.timeline.sharding.verl import SHARDINGS, VerlSharding
-from profiler.domain.architecture import Architecture
-from profiler.domain.gpu import Gpu
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.domain.verl import TrainedModel, VerlJob
 

@@ -12,10 +12,9 @@ Source: `fsdp2_prepare_model` in accelerate's `utils/fsdp_utils.py`; `_fsdp_para
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from profiler.analytical.formulas.parameters import layer_parameter_count, parameter_count
-from profiler.analytical.formulas.quantities import Count, one_value, where, whole_units
-from profiler.analytical.formulas.tensor_groups import TensorGroup
-from profiler.analytical.formulas.trained import (
+from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
     FLOAT32_BYTES,
     element_bytes,
@@ -23,12 +22,13 @@ from profiler.analytical.formulas.trained import (
     trained_tensors,
     trains_everything,
 )
+from profiler.analytical.formulas.sizes.quantities import Count, one_value, where, whole_units
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term, Terms, chosen
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.analytical.timeline.step_instants import step_scratch_bytes
-from profiler.domain.count_text import count_text
 from profiler.domain.memory import Category, Phase
+from profiler.domain.text.count_text import count_text
 
 _SCORING = (InstantName.SCORE_LAYER, InstantName.SCORE_HEAD)
 _AFTER_THE_LAYERS = (InstantName.REWARD, InstantName.FORWARD_HEAD)

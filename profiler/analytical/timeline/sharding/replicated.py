@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from profiler.analytical.formulas.quantities import where
-from profiler.analytical.formulas.trained import gradient_bytes, trainable_parameter_count, trained_element_bytes
+from profiler.analytical.formulas.models.trained import gradient_bytes, trainable_parameter_count, trained_element_bytes
+from profiler.analytical.formulas.sizes.quantities import where
 from profiler.analytical.timeline.instants import Instant, Term
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
-from profiler.domain.count_text import count_text
+from profiler.domain.text.count_text import count_text
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ of one GPU alone, with other weights, states, gradients and communication.
 
 from dataclasses import dataclass, replace
 
-from profiler.analytical.formulas.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Bytes, Instant, Term, Terms
 from profiler.domain.memory import Category, Phase
 

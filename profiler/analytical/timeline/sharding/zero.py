@@ -14,24 +14,24 @@ Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from profiler.analytical.formulas.parameters import expert_weights, is_mixture, parameter_count
-from profiler.analytical.formulas.quantities import Count, Flag, larger, smaller, where, whole_units
-from profiler.analytical.formulas.tensor_groups import TensorGroup
-from profiler.analytical.formulas.trained import (
+from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture, parameter_count
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
     FLOAT32_BYTES,
     gradient_bytes,
     trained_tensors,
     trains_everything,
 )
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, smaller, where, whole_units
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term, Terms
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES, Buckets
 from profiler.analytical.timeline.step_instants import step_scratch_bytes
-from profiler.domain.count_text import count_text
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trial import Logprobs, OffloadDevice, Tuning
+from profiler.domain.text.count_text import count_text
+from profiler.domain.trials.trial import Logprobs, OffloadDevice, Tuning
 
 MOST_LIVE = 1_000_000_000
 """Weights that are gathered at a time (`stage3_max_live_parameters`)."""

@@ -6,7 +6,8 @@ For its reduction a bucket is copied once more (sources: `zero.py`).
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from profiler.analytical.formulas.quantities import (
+from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES
+from profiler.analytical.formulas.sizes.quantities import (
     Count,
     Flag,
     both,
@@ -16,7 +17,6 @@ from profiler.analytical.formulas.quantities import (
     smaller,
     where,
 )
-from profiler.analytical.formulas.trained import BFLOAT16_BYTES
 from profiler.analytical.timeline.instants import Instant, InstantName, Term
 from profiler.domain.memory import Category, Phase
 

@@ -11,12 +11,12 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from profiler.analysis.axes import Surface
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
-from profiler.analysis.keys import Number
-from profiler.analysis.limits import CardLimit, EstimatedLimit, Field
-from profiler.domain.labels import value_text
+from profiler.analysis.compared.axes import Surface
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.compared.keys import Number
+from profiler.analysis.findings.limits import CardLimit, EstimatedLimit, Field
+from profiler.domain.trials.labels import value_text
 from profiler.rendering.figures.theme import INK, LINE_COLOURS, SOFT_INK, in_theme, new_figure, title
 from profiler.rendering.sweep.words import gib_number, origin_word, setting_title, short_model
 

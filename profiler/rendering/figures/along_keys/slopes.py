@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
-from profiler.domain.outcome import Status
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.figures.theme import LINE_COLOURS, SOFT_INK, in_theme, new_figure, title
 from profiler.rendering.sweep.words import gib_number, origin_word, setting_title, short_models, signed_percent

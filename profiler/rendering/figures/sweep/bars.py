@@ -5,11 +5,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
-from profiler.analysis.matrix import Matrix
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.compared.matrix import Matrix
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.figures.theme import (
     INK,

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from profiler.analysis.comparison import Section
-from profiler.analysis.peaks import Stack
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.findings.peaks import Stack
 from profiler.domain.memory import Category
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.figures.theme import (
     CATEGORY_COLOURS,

@@ -6,10 +6,10 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
-from profiler.analysis.matrix import Matrix
-from profiler.domain.outcome import Status
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.compared.matrix import Matrix
+from profiler.domain.runs.outcome import Status
 from profiler.rendering.figures.theme import INK, NO_ANSWER, SOFT_INK, in_theme, new_figure, title
 from profiler.rendering.sweep.words import (
     column_names,

@@ -8,11 +8,11 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from profiler.analysis.accuracy import Accuracy, Compared
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.errors.accuracy import Accuracy, Compared
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.theme import INK, ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
 from profiler.rendering.sweep.words import cell_name, origin_word, percent, setting_title, signed_percent

@@ -6,10 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from profiler.analysis.cells import Cell
-from profiler.analysis.comparison import Section
+from profiler.analysis.compared.cells import Cell
+from profiler.analysis.compared.comparison import Section
 from profiler.domain.memory import Origin
-from profiler.domain.outcome import Status
+from profiler.domain.runs.outcome import Status
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.theme import ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
 from profiler.rendering.sweep.words import origin_word, setting_title, short_models

@@ -8,8 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from profiler.analysis.comparison import Section
-from profiler.analysis.shapes import Shape
+from profiler.analysis.compared.comparison import Section
+from profiler.analysis.findings.shapes import Shape
 from profiler.domain.memory import Category, Phase
 from profiler.domain.units import as_gib
 from profiler.rendering.figures.theme import CATEGORY_COLOURS, GRID_LINE, SOFT_INK, in_theme

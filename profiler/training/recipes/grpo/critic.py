@@ -23,7 +23,7 @@ from transformers import AutoModelForTokenClassification
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category
-from profiler.domain.trial import TrialSpec, Weights
+from profiler.domain.trials.trial import TrialSpec, Weights
 from profiler.training.placement import Placement
 
 VALUES = "values"

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from profiler.domain.trial import ENTROPY_TOKENS, Selection
+from profiler.domain.trials.trial import ENTROPY_TOKENS, Selection
 
 
 def full_logprobs(model: Any, input_ids: torch.Tensor, logits_to_keep: int) -> torch.Tensor:

@@ -4,9 +4,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from profiler.domain.trial import TrialSpec
-from profiler.training.source_data import load_rows, missing_column
-from profiler.training.tokenizer import word
+from profiler.domain.trials.trial import TrialSpec
+from profiler.training.data.source_data import load_rows, missing_column
+from profiler.training.data.tokenizer import word
 
 _QUESTION_COLUMNS = ("prompt", "question")
 

@@ -7,7 +7,7 @@ from datasets import Dataset
 from trl import GRPOConfig, RLOOConfig
 
 from profiler.domain.memory import Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.training.arguments import common_arguments, lora_config
 from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.recipes.grpo.prompts import build_prompts

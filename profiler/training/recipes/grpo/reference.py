@@ -6,9 +6,9 @@ from typing import Any
 
 from trl.trainer import grpo_trainer, rloo_trainer
 
-from profiler.domain.recipe import Recipe
-from profiler.domain.trial import TrialSpec, Weights
-from profiler.training.model import random_model
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import TrialSpec, Weights
+from profiler.training.models.model import random_model
 from profiler.training.placement import Placement
 
 

@@ -13,7 +13,7 @@ from transformers import Trainer
 from trl import GRPOTrainer, RLOOTrainer
 
 from profiler.domain.memory import Phase
-from profiler.domain.trial import Logprobs, TrialSpec, completion_lengths
+from profiler.domain.trials.trial import Logprobs, TrialSpec, completion_lengths
 from profiler.training.announced_steps import AnnouncedSteps
 from profiler.training.phases import PhaseObserver
 from profiler.training.recipes.grpo.critic import Critic

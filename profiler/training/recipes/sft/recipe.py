@@ -25,7 +25,7 @@ from datasets import Dataset
 from trl import SFTConfig
 
 from profiler.domain.memory import Phase
-from profiler.domain.trial import TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.training.arguments import common_arguments, lora_config
 from profiler.training.recipes.recipe import TrainerParts
 from profiler.training.recipes.sft.rows import build_rows, sequence_length

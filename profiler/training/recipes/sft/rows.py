@@ -5,9 +5,9 @@ from typing import Any
 from datasets import Dataset
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trial import TrialSpec, completion_lengths
-from profiler.training.source_data import load_rows, missing_column
-from profiler.training.tokenizer import token
+from profiler.domain.trials.trial import TrialSpec, completion_lengths
+from profiler.training.data.source_data import load_rows, missing_column
+from profiler.training.data.tokenizer import token
 
 _TEXT = "text"
 _PAIRS = (("prompt", "completion"), ("question", "answer"))

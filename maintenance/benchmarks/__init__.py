@@ -1,0 +1,1 @@
+"""What `maintenance.bench` measures."""

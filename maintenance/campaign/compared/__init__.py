@@ -1,0 +1,1 @@
+"""What the campaign's trials are compared with."""

@@ -1,0 +1,1 @@
+"""Trials that are drawn or listed, to be run."""

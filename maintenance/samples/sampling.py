@@ -1,0 +1,122 @@
+"""Seeded sampler of trials, and the file with the sampled trials, written before any of them runs."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from profiler.config.foreign_text import MOST_JSON_BYTES
+from profiler.config.models.lookup import builtin_architecture
+from profiler.config.trials.identity import spec_from_mapping, stable_mapping
+from profiler.config.trials.specification import parse_point
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trials.trial import TRIAL_KEYS, TrialSpec
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
+
+SAMPLED = "sampled.jsonl"
+
+
+def sample_trials(
+    count: int,
+    *,
+    seed: int,
+    axes: Mapping[str, Sequence[object]],
+    fixed: Mapping[str, object],
+    is_wanted: Callable[[TrialSpec], bool] = lambda _: True,
+) -> tuple[TrialSpec, ...]:
+    """Return `count` different trials. They depend only on the seed; a larger count adds trials at the end.
+
+    A point that breaks a rule between keys (a group that is not whole, a kernel that a card lacks) is sampled again.
+
+    Args:
+        count: Number of trials.
+        seed: Seed of the sample.
+        axes: Values of each key that is sampled; a key that the recipe does not have is left out.
+        fixed: Values of the other keys.
+        is_wanted: Whether a trial is kept; one that is not is sampled again.
+    """
+    chance = random.Random(seed)
+    sampled: dict[TrialSpec, None] = {}
+    while len(sampled) < count:
+        point = {**fixed, **{key: _plain(chance.choice(values)) for key, values in axes.items()}}
+        try:
+            spec = parse_point(_of_recipe(point), architecture_of=architecture_of)
+        except UsageError:
+            continue
+        if is_wanted(spec):
+            sampled[spec] = None
+    return tuple(sampled)
+
+
+def _of_recipe(point: Mapping[str, object]) -> Mapping[str, object]:
+    """Return `point` without the keys that its recipe does not have."""
+    recipes = {key.name: key.recipes for key in TRIAL_KEYS}
+    return {key: value for key, value in point.items() if point["recipe"] in recipes[key]}
+
+
+def architecture_of(model: str) -> Architecture:
+    """Return the architecture of a built-in model.
+
+    Raises:
+        UsageError: There is no model of that name.
+    """
+    found = builtin_architecture(model)
+    if found is None:
+        raise UsageError([Fault(key="model", found=model, problem="must be a built-in model")])
+    return found
+
+
+def sampled_text(specs: Sequence[TrialSpec], *, seed: int) -> str:
+    """Return the sample as lines of JSON: the seed, then one trial per line."""
+    lines = [json.dumps({"seed": seed, "count": len(specs)})]
+    return "\n".join([*lines, *(json.dumps(stable_mapping(spec)) for spec in specs)]) + "\n"
+
+
+def read_sampled(text: str) -> tuple[TrialSpec, ...]:
+    """Read the trials that `sampled_text` wrote.
+
+    Raises:
+        ValueError: The text does not have that form.
+    """
+    _, *lines = text.splitlines()
+    return tuple(spec_from_mapping(json.loads(line)) for line in lines)
+
+
+def _plain(value: object) -> object:
+    """Return `value` as a user would type it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def folder_faults(folder: Path) -> list[Fault]:
+    """Return the faults of the folder of results."""
+    try:
+        kind_of(folder / SAMPLED)
+    except OSError as error:
+        return [Fault(key="results_dir", found=str(folder.parent), problem=f"cannot be used ({reason(error)})")]
+    return []
+
+
+def written_down(folder: Path, sampled: Sequence[TrialSpec], *, seed: int) -> tuple[TrialSpec, ...]:
+    """Return the sample; write its file if there is none.
+
+    Raises:
+        UsageError: The file exists and has another sample.
+    """
+    path = folder / SAMPLED
+    text = sampled_text(sampled, seed=seed)
+    if kind_of(path) is Kind.MISSING:
+        write_atomically(path, text.encode())
+    elif _content(path) != text.encode():
+        problem = f"does not give the sample of {path}, which was written before any result was known"
+        hint = "Give the count and seed of its first line, or another results_dir."
+        raise UsageError([Fault(key="seed", found=str(seed), problem=problem, hint=hint)])
+    return read_sampled(text)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_bytes(path, most_bytes=MOST_JSON_BYTES)
+    except OSError as error:
+        raise UsageError([Fault(key="sample", found=str(path), problem=f"cannot be read ({reason(error)})")]) from error

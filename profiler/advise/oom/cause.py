@@ -1,0 +1,171 @@
+"""Why a request was refused, by the sizes of the message alone."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from profiler.advise.oom.card_shares import OUTSIDE_BYTES, ROUNDING_BYTES, Shares, shares
+from profiler.allocator.refusals.oom_message import OomMessage
+from profiler.domain.units import MIB, gib_text
+
+_OTHERS_PART = 0.02
+"""Part of a card from which the memory of other processes is worth a word."""
+
+_DRIVER_BYTES = 64 * MIB
+"""Most free memory that the driver is taken to need for itself when it serves a request (our choice)."""
+
+_ASK_DRIVER = "`nvidia-smi` shows the processes of the card"
+
+
+class Cause(StrEnum):
+    """Why a request was refused."""
+
+    NEED = "need"
+    """The card has too little memory for what was in use and the request."""
+    FRAGMENTS = "fragmentation"
+    """There was enough memory, but not in one piece."""
+    OTHERS = "other processes"
+    """There would have been enough memory without the other processes on the card."""
+    LIMIT = "limit"
+    """The card had the memory free, but the program or its driver may not have it."""
+    UNKNOWN = "unknown"
+    """The message does not have the sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """Why the card refused a request."""
+
+    cause: Cause
+    sentence: str
+    others: Shares | None = None
+    """Whose the memory of the card was; None if the message does not have the sums."""
+
+
+def explained(message: OomMessage) -> Explained:
+    """Return why the request was refused.
+
+    By hand, 1.90 GiB requested, 1.28 free and 2.41 cached but unused: 3.69 GiB were there, in pieces.
+    """
+    requested, free = message.requested_bytes, message.free_bytes
+    if requested is None or free is None:
+        return Explained(cause=Cause.UNKNOWN, sentence=_absent(message))
+    limit = _own_limit(message, requested)
+    if limit is not None:
+        return limit
+    if free >= requested:
+        return _although_free(message, requested, free)
+    if message.unallocated_bytes is None:
+        return Explained(cause=Cause.UNKNOWN, sentence=f"{_absent(message)} So memory or one piece of it was missing.")
+    return _missing(message, requested - free, message.unallocated_bytes, shares(message))
+
+
+def _absent(message: OomMessage) -> str:
+    """Return which of the sizes that decide are absent."""
+    if message.requested_bytes is None:
+        if message.requested_text:
+            return "The request is for more than 2**60 bytes: a size or a shape is wrong, and no card is the reason."
+        return "The message does not say how much was requested."
+    absent = [
+        name
+        for name, size in (("free", message.free_bytes), ("cached but unused", message.unallocated_bytes))
+        if size is None
+    ]
+    return f"The message does not say how much memory was {' or '.join(absent)}."
+
+
+def _own_limit(message: OomMessage, requested: int) -> Explained | None:
+    """Return the limit that the program set itself, if the request would pass it."""
+    allowed, reserved = message.allowed_bytes, message.reserved_bytes
+    if allowed is None or (reserved is not None and reserved + requested + ROUNDING_BYTES <= allowed):
+        return None
+    held = f", of which PyTorch had {gib_text(reserved, 2)}" if reserved is not None else ""
+    said = f"the program may take {gib_text(allowed, 2)} of the card{held}, whatever the card has free."
+    return Explained(cause=Cause.LIMIT, sentence=f"Limit: {said}", others=shares(message))
+
+
+def _although_free(message: OomMessage, requested: int, free: int) -> Explained:
+    """Return why a request is refused that is smaller than the free memory."""
+    found = shares(message)
+    if free < requested + _DRIVER_BYTES:
+        said = f"{gib_text(free, 2)} were free, which the driver needs for more than {message.requested_text}."
+        return Explained(cause=Cause.NEED, sentence=f"Need: {said}", others=found)
+    said = (
+        f"{gib_text(free, 2)} were free, and {message.requested_text} was refused all the same: by a limit of the "
+        "driver (Windows, WSL, a slice of a shared GPU), or another process gave memory back a moment later. The "
+        "message does not tell these apart."
+    )
+    return Explained(cause=Cause.LIMIT, sentence=f"Limit: {said}", others=found)
+
+
+def _missing(message: OomMessage, from_driver: int, unused: int, found: Shares | None) -> Explained:
+    """Return why a request is refused for which the driver has too little.
+
+    Args:
+        message: The message.
+        from_driver: What the driver lacks for the request.
+        unused: What PyTorch has cached and does not use.
+        found: Whose the memory of the card is.
+    """
+    assert message.free_bytes is not None
+    there = message.free_bytes + unused
+    least = _worth_a_word(found.least_others_bytes, message) if found is not None else 0
+    parts = f"{gib_text(message.free_bytes, 2)} free and {gib_text(unused, 2)} cached but unused"
+    if from_driver <= unused:
+        enough = f"{gib_text(there, 2)} ({parts}) were enough for {message.requested_text}, but not in one piece."
+        if least > unused:  # and so more than the driver lacks
+            return Explained(
+                cause=Cause.OTHERS, sentence=f"Other processes: {_held(least, found)} {enough}", others=found
+            )
+        tail = _also(least, found, from_driver)
+        return Explained(cause=Cause.FRAGMENTS, sentence=f"Fragmentation: {enough}{tail}", others=found)
+    missing = from_driver - unused
+    if least:
+        cause = Cause.OTHERS if least >= missing else Cause.NEED
+        said = f"{_held(least, found)} {gib_text(missing, 2)} were missing for {message.requested_text}."
+        return Explained(cause=cause, sentence=f"{cause.value.capitalize()}: {said}", others=found)
+    said = f"with all that was left ({parts}), {gib_text(missing, 2)} were missing for {message.requested_text}."
+    return Explained(cause=Cause.NEED, sentence=f"Need: {said}{_also(0, found, missing)}", others=found)
+
+
+def _worth_a_word(size_bytes: int, message: OomMessage) -> int:
+    """Return memory of other processes, or 0 if it is a small part of the card."""
+    return size_bytes if message.total_bytes and size_bytes > _OTHERS_PART * message.total_bytes else 0
+
+
+def _held(least: int, found: Shares | None) -> str:
+    """Return what others have, with what the message does not tell apart."""
+    assert found is not None
+    most = found.most_others_bytes
+    if found.others is None:
+        return (
+            f"{_unnamed(found)}, which rarely take {gib_text(OUTSIDE_BYTES, 0)}. At least {gib_text(least, 2)} are "
+            f"probably of other processes, which the message does not list, such as ranks of this job ({_ASK_DRIVER})."
+        )
+    size = (
+        gib_text(least, 2) if found.is_named or most == least else f"from {gib_text(least, 2)} to {gib_text(most, 2)}"
+    )
+    count = f"{found.others} other process{'es' * (found.others != 1)}"
+    how = "" if found.is_named else " (by their sizes: torch could not tell which process is this program)"
+    return f"{count} had {size} of the card{how}."
+
+
+def _also(least: int, found: Shares | None, decides: int) -> str:
+    """Return a sentence on memory of others that is not the cause, or that may be and cannot be told apart."""
+    if found is None:
+        return ""
+    if least:
+        return f" Also, {_held(least, found)}"
+    if found.most_others_bytes >= decides and found.most_others_bytes > found.least_others_bytes:
+        return f" {_unnamed(found)}, or of other processes; the message does not tell which ({_ASK_DRIVER})."
+    return ""
+
+
+def _unnamed(found: Shares) -> str:
+    """Return memory of which the message does not say whose it is, with what it may be."""
+    size = gib_text(found.most_others_bytes, 2)
+    if found.is_named:
+        return f"{size} of the card are in use by no process that the message lists: of the driver and a desktop"
+    return (
+        f"{size} of the card are neither free nor in PyTorch's cache of this program: of its CUDA context and its "
+        "other libraries"
+    )

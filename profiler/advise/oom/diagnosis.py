@@ -1,0 +1,254 @@
+"""An out-of-memory error of a log, compared with the estimate and the simulation of its job."""
+
+from collections.abc import Sequence
+
+from profiler.advise.oom.cause import Cause, Explained, explained
+from profiler.advise.oom.refusal import (
+    asks_for,
+    matching,
+    nearest_tensor,
+    phase_of,
+    positions_of_logits,
+)
+from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
+from profiler.allocator.refusals.oom_log import OomReport
+from profiler.allocator.refusals.oom_message import OomMessage
+from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.analytical.explanation.tensors import named_tensors
+from profiler.config.trl_releases.behaviours import LAST_WITH_LOGITS
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.trials.trial import Logprobs, TrialSpec
+from profiler.domain.units import gib_text
+from profiler.rendering.answers.advice import Advice
+from profiler.rendering.answers.refusal import RefusalAnswer
+
+_MOST_REQUESTS = 4
+"""Most simulated requests that are named."""
+
+_EXPANDABLE = "expandable_segments:True"
+_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
+"""Read by every torch: since 2.9 as another name of PYTORCH_ALLOC_CONF, which earlier ones ignore without a word."""
+
+
+def diagnosis(
+    report: OomReport, advice: Advice, architecture: Architecture, trial: SimulatedTrial | None
+) -> RefusalAnswer:
+    """Return what the first error of a log matches, and what to change.
+
+    Args:
+        report: The error.
+        advice: The advice for the job on the card of the error.
+        architecture: Its model.
+        trial: The simulation of the job; None if nothing was simulated.
+    """
+    message, spec = report.message, advice.spec
+    tensors = named_tensors(spec, architecture)
+    found, why = matching(message, tensors), explained(message)
+    phase = phase_of(report.functions)
+    return RefusalAnswer(
+        said=_said(report, why),
+        cause=why.cause.value,
+        why=why.sentence,
+        phase=phase.value if phase is not None else None,
+        tensors=found,
+        nearest=nearest_tensor(message, tensors),
+        reading="" if found else _reading(message, spec, architecture),
+        simulated=_simulated_lines(message, trial),
+        job=f"{_job(advice, why.cause)}{_decides(advice, trial)}",
+        change=_change(why, report, advice),
+    )
+
+
+def diagnosis_alone(report: OomReport, hint: str) -> RefusalAnswer:
+    """Return what the first error of a log says by itself, without the job that ran.
+
+    Args:
+        report: The error.
+        hint: What else to give for the rest of the answer.
+    """
+    why, phase = explained(report.message), phase_of(report.functions)
+    return RefusalAnswer(
+        said=_said(report, why),
+        cause=why.cause.value,
+        why=why.sentence,
+        phase=phase.value if phase is not None else None,
+        tensors=None,
+        nearest=None,
+        reading="",
+        simulated=(),
+        job="",
+        change=(*_change_of(why, report), hint),
+    )
+
+
+def _said(report: OomReport, why: Explained) -> str:
+    message, phase = report.message, phase_of(report.functions)
+    parts = [
+        f"{gib_text(size, 2)} {name}"
+        for size, name in (
+            (message.total_bytes, "in all"),
+            (message.allocated_bytes, "allocated"),
+            (message.unallocated_bytes, "cached but unused"),
+            (message.free_bytes, "free"),
+            (message.in_use_bytes if why.others is not None and why.others.is_named else None, "of this process"),
+            (sum(message.processes_bytes) or None, _processes_text(message, why)),
+            (message.private_bytes, "in private pools"),
+        )
+        if size is not None
+    ]
+    where = f" in {phase} (by its traceback)" if phase is not None else ""
+    more = f" It is the first of {report.count} such errors." if report.count > 1 else ""
+    sizes = f": {', '.join(parts)}" if parts else ""
+    return f"The card refused {message.requested_text or 'a request'}{where}{sizes}.{more}"
+
+
+def _processes_text(message: OomMessage, why: Explained) -> str:
+    """Return whose the memory of the processes is that torch lists by their number."""
+    count = len(message.processes_bytes)
+    are = "1 process" if count == 1 else f"{count} processes"
+    if why.others is not None and why.others.others == count:
+        return f"of {are.replace('process', 'other process')}"
+    is_among = why.others is not None and why.others.others == count - 1
+    return f"of {are}, of which {'one is' if is_among else 'one may be'} this program"
+
+
+def _reading(message: OomMessage, spec: TrialSpec, architecture: Architecture) -> str:
+    """Return how many positions logits of the size of the request would have; empty if they are no logits."""
+    rows = spec.per_device_train_batch_size
+    positions = positions_of_logits(message, rows=rows, vocabulary=architecture.vocab_size)
+    if positions is None:
+        return ""
+    shape = f"[{rows}, {positions}, {architecture.vocab_size}]"
+    return f"It is the size of float32 logits of every position, {shape}: rows of about {positions} tokens."
+
+
+def _simulated_lines(message: OomMessage, trial: SimulatedTrial | None) -> tuple[str, ...]:
+    if trial is None:
+        return ()
+    if trial.problem:
+        return (f"The job could not be simulated: {trial.problem}.",)
+    found = [request for request in trial.requests if asks_for(request.size_bytes, message)]
+    if not found:
+        lines = ["Simulation: nothing asks for that size."]
+    else:
+        known = message.allocated_bytes
+        ordered = found if known is None else sorted(found, key=lambda each: abs(each.allocated_bytes - known))
+        lines = [f"Simulation: {_request_text(request)}." for request in _distinct(ordered)]
+    refused = trial.refused_in
+    if refused is not None and trial.refused_bytes is not None:
+        lines.append(f"The simulated card refuses {gib_text(trial.refused_bytes, 2)} in {refused}.")
+    elif trial.needed_bytes is not None:
+        lines.append(f"The simulated job fits, with {gib_text(trial.needed_bytes, 2)} at least.")
+    return tuple(lines)
+
+
+def _distinct(requests: Sequence[SimulatedRequest]) -> Sequence[SimulatedRequest]:
+    """Return the first requests, one per phase and operation."""
+    found: dict[tuple[str, str], SimulatedRequest] = {}
+    for request in requests:
+        found.setdefault((request.phase, request.operation), request)
+    return list(found.values())[:_MOST_REQUESTS]
+
+
+def _request_text(request: SimulatedRequest) -> str:
+    shape = f"[{', '.join(map(str, request.shape))}] {request.dtype}".rstrip()
+    of = f" of {request.module}" if request.module.strip(": ") else ""
+    allocated = gib_text(request.allocated_bytes, 2)
+    return f"{request.operation}{of} asks for {shape} in {request.phase}, with {allocated} allocated"
+
+
+_FITS = {
+    Cause.OTHERS: "so it fits a card of its own",
+    Cause.LIMIT: "so it fits the whole card",
+    Cause.FRAGMENTS: "so it fits, fragments of usual size included",
+}
+"""What it says that the job fits by the estimate, where something else than need was the cause."""
+
+
+def _job(advice: Advice, cause: Cause) -> str:
+    card = advice.card
+    needs = f"{gib_text(card.least_bytes)} to {gib_text(card.needed_bytes)}"
+    whole = f"{gib_text(card.gpu.memory_bytes)} of {card.gpu.name}"
+    verdict = {
+        Fit.FITS: _FITS.get(cause, "so it fits, and the job that ran needed more than its configuration says"),
+        Fit.TIGHT: "so it is tight",
+        Fit.TOO_LARGE: "so it does not fit, whatever the fragments",
+        Fit.NO_ENGINE: "and vLLM does not start there",
+        Fit.NO_KERNEL: "and one of its kernels does not run there",
+    }[card.fit]
+    return f"The whole job needs {needs} of the {whole} by the estimate, {verdict}."
+
+
+def more_by_simulation(trial: SimulatedTrial, card: CardVerdict) -> int:
+    """Return what a job needs by its simulation beyond the estimate, where the simulated card refuses a request.
+
+    At least so much that the job does not fit by both: the estimate's own number is then too small.
+    """
+    needed = trial.needed_bytes if trial.needed_bytes is not None else 0
+    return max(needed - card.needed_bytes, card.left_bytes + 1)
+
+
+def _decides(advice: Advice, trial: SimulatedTrial | None) -> str:
+    """Return which of estimate and simulation decides where they differ; empty otherwise.
+
+    The job ran out of memory, so the dearer of the two is nearer to it.
+    """
+    if trial is None or trial.problem:
+        return ""
+    if advice.more_bytes:
+        return (
+            " Its simulation contradicts that and decides, because the job did run out of memory: the changes are "
+            "searched for what it needs."
+        )
+    if not trial.refuses and advice.card.fit is Fit.TOO_LARGE:
+        return " Its simulation fits; the estimate decides, because the job did run out of memory."
+    return ""
+
+
+_END_OTHERS = (
+    "What to change: end the other processes on the card, or, if they are ranks of this job, use one card for each "
+    "rank (torch.cuda.set_device(LOCAL_RANK))."
+)
+_OWN_LIMIT = (
+    "What to change: the limit of the program (torch.cuda.set_per_process_memory_fraction, or "
+    "per_process_memory_fraction of PYTORCH_ALLOC_CONF), or its need."
+)
+_DRIVER_LIMIT = (
+    "What to change: ask the machine for the limit (the slice of the GPU, `nvidia-smi`), or run again alone."
+)
+
+
+def _expandable(report: OomReport) -> str:
+    """Return the line that sets expandable segments, with the variable that the torch of the message reads."""
+    line = f"export {report.variable or _VARIABLE}={_EXPANDABLE}"
+    return line if report.has_expandable_segments else f"{line}, after an update to torch 2.1 or later"
+
+
+def _change_of(why: Explained, report: OomReport) -> tuple[str, ...]:
+    """Return what to change by the message alone; nothing where it is the job that has to change."""
+    match why.cause:
+        case Cause.OTHERS:
+            return (_END_OTHERS,)
+        case Cause.LIMIT:
+            return (_OWN_LIMIT if report.message.allowed_bytes is not None else _DRIVER_LIMIT,)
+        case Cause.FRAGMENTS:
+            return (f"What to change: {_expandable(report)}",)
+    return ()
+
+
+def _change(why: Explained, report: OomReport, advice: Advice) -> tuple[str, ...]:
+    cause, found = why.cause, _change_of(why, report)
+    fits = advice.card.fit is not Fit.TOO_LARGE and not advice.more_bytes
+    is_small = "expandable_segments" in advice.spec.alloc_conf
+    if cause in (Cause.OTHERS, Cause.LIMIT):
+        return (*found, *(() if fits else ("The job does not fit the card alone either; see below.",)))
+    if cause is Cause.FRAGMENTS and not is_small:
+        tail = "." if fits else ", which serves this request; the job needs the changes below as well."
+        return (f"{found[0]}{tail}",)
+    if advice.spec.logprobs is Logprobs.FUSED and fits and cause is not Cause.UNKNOWN:
+        return (
+            f"What to change: check the prompt lengths and the version of trl: up to {LAST_WITH_LOGITS} "
+            "log-probabilities need logits of all completions. "
+            "trl=VERSION with config=FILE counts those of your release.",
+        )
+    return ("What to change is below.",) if advice.steps else ()

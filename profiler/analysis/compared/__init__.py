@@ -1,0 +1,1 @@
+"""Trials next to each other: cells, their order, and the tables that are made of them."""

@@ -1,0 +1,1 @@
+"""How long trials and sweeps take."""

@@ -1,0 +1,1 @@
+"""One decoder layer, with and without gradient."""

@@ -1,0 +1,278 @@
+"""Activations of one decoder layer: what forward saves for backward, and transient memory of both.
+
+Counted tensor by tensor in transformers' `modeling_qwen2.py` (Llama's is the same, Qwen3's adds norms on queries and
+keys) as autograd saves them. T is `batch.positions`.
+"""
+
+from collections.abc import Sequence
+
+from profiler.analytical.formulas.layers.dropout import drops_inputs, input_mask_bytes
+from profiler.analytical.formulas.layers.eager_attention import (
+    makes_scores,
+    query_side_saved_bytes,
+    saved_scores_bytes,
+)
+from profiler.analytical.formulas.layers.experts import (
+    experts_saved_bytes,
+)
+from profiler.analytical.formulas.models.parameters import (
+    SHARED_GATE,
+    adapted_projections,
+    has_float32_norms,
+    is_mixture,
+    key_width,
+    mlp_width,
+    query_width,
+)
+from profiler.analytical.formulas.models.tensor_groups import Projection
+from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
+    computed_bytes,
+    element_bytes,
+    has_bfloat16_adapters,
+    lora_rank,
+    stream_bytes,
+    trains_everything,
+)
+from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, either, where, whole_units
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention, Tuning
+
+_MASK_ALIGNMENT = 8
+_MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj", SHARED_GATE)
+_ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+
+
+def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
+    """Return what an RMSNorm over [T, width] saves.
+
+    The input in float32 and one float32 per row; if the weight of the norm is trained, also the normalised input, in
+    the type of the residual stream. The output is saved by the operation that uses it. By hand, T = 10, width = 8 in
+    bfloat16, full: 10 x (8 x 4 + 4 + 8 x 2) = 520 B. Liger's norm saves the input as it is, and one float32 per row: 10
+    x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`). Gemma multiplies by the weight
+    before it leaves float32 (`in_float32`): 10 x (8 x 4 + 4 + 8 x 4) = 680 B.
+    """
+    element = FLOAT32_BYTES if in_float32 else element_bytes(spec).stream
+    return _norm_saved_bytes(spec, positions * width, positions, element)
+
+
+def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what the norms over the queries and keys of each head save (Qwen3); 0 for models without them.
+
+    As `norm_saved_bytes`, but each head counts as a row, and the normalised input has the type that the projections
+    return. By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16, full: 10 x (12 x 4 + 3 x 4 + 12 x 2) = 840
+    B.
+    """
+    element = linear_output_bytes(spec)
+    saved: Count = 0
+    for heads in (architecture.num_attention_heads, architecture.num_key_value_heads):
+        rows = positions * heads
+        saved = saved + _norm_saved_bytes(spec, rows * architecture.head_dim, rows, element)
+    return where(architecture.qk_norm, saved, 0)
+
+
+def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, element: Count) -> Count:
+    block = block_of(spec)
+    if spec.use_liger_kernel:
+        return block(values * element) + block(rows * FLOAT32_BYTES)
+    normalised = block(values * element) if trains_everything(spec) else 0
+    return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
+
+
+def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what attention saves: queries, keys, values, output, and statistics.
+
+    - Without a mask (flash, cuDNN): keys and values of their own heads; a float32 log-sum-exp per query.
+    - With a mask (memory-efficient, cuDNN): keys and values repeated to all query heads, and the mask in the compute
+      type, [rows, 1, L, L] with L rounded up to 8, converted again in every layer.
+    - Eager, or SDPA without a kernel (`makes_scores`): repeated keys and values, the softmax of the scores in float32
+      and, in eager, also in the compute type.
+    - FlashAttention-2 with a mask: queries, keys, values and output of the tokens that are not padding, the padded
+      output, and the statistics.
+
+    By hand, one row of 8 tokens, 2 query heads and 1 key head of 4, bfloat16: 8 x (8 + 4 + 4 + 8) x 2 + 2 x 8 x 4 =
+    448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one.
+
+    Does not hold for float32 without autocast on kernels that pad, nor for sliding windows.
+    """
+    compute = element_bytes(spec).compute
+    heads, width = architecture.num_attention_heads, batch.width
+    queries, keys = query_width(architecture), key_width(architecture)
+    block = block_of(spec)
+    statistics = block(FLOAT32_BYTES * batch.rows * heads * width)
+    one_query, one_key = block(batch.positions * queries * compute), block(batch.positions * keys * compute)
+    with_scores = query_side_saved_bytes(spec, architecture, batch) + saved_scores_bytes(spec, architecture, batch)
+    if spec.attn_implementation is Attention.EAGER:
+        return with_scores
+    own_heads = 2 * (one_query + one_key) + statistics
+    if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
+        real = batch.rows * batch.prompt_tokens + batch.scored_tokens
+        packed = 2 * (block(real * queries * compute) + block(real * keys * compute))
+        unpadded = packed + one_query + statistics
+        return where(batch.has_mask, unpadded, own_heads)
+    aligned = whole_units(width, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
+    mask = block(batch.rows * width * aligned * compute)
+    masked = 4 * one_query + statistics + mask
+    fitting = where(batch.has_mask, masked, own_heads)
+    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), with_scores, fitting)
+
+
+def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the inputs that the linear layers of one decoder layer save for the gradients of weights or adapters.
+
+    - Full, weights in the compute type: each distinct input once: [T, H] for q, k, v; [T, H] for gate, up; [T, I] for
+      down. The input of o is the output of attention and counted there.
+    - Full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call.
+    - LoRA: each adapted layer casts its input to the float32 of the adapter, and autocast casts it back, so each layer,
+      o included, keeps its own copy; and the output of A, [T, rank].
+    - QLoRA, and LoRA under FSDP: adapters are in bfloat16, so inputs in bfloat16 are shared. Inputs of another type are
+      copied per layer, except that of o under autocast.
+    - LoRA under ZeRO-3: also the inputs of frozen layers (`frozen_inputs_saved_bytes`).
+    - LoRA with dropout: each adapted layer keeps what is left of its input, of which none is shared, and a mask.
+
+    By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 8 + 16) x 2 = 640 B.
+    """
+    return attention_inputs_saved_bytes(spec, architecture, positions) + other_inputs_saved_bytes(
+        spec, architecture, positions
+    )
+
+
+def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the part of `linear_inputs_saved_bytes` of q, k and v.
+
+    By hand, T = 10, H = 8 in bfloat16, full: 10 x 8 x 2 = 160 B.
+    """
+    sizes, hidden, block = element_bytes(spec), architecture.hidden_size, block_of(spec)
+    if trains_everything(spec):
+        return where(sizes.autocast_casts, 3, 1) * block(positions * hidden * sizes.compute)
+    adapted = adapted_parts(spec, architecture, _ATTENTION_INPUTS)
+    low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
+    low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, _ATTENTION_INPUTS)
+    low_rank = low_rank + len(adapted) * input_mask_bytes(spec, positions * hidden)
+    if has_bfloat16_adapters(spec):
+        copies = where(either(sizes.adapter_casts, drops_inputs(spec)), len(adapted), int(bool(adapted)))
+        return copies * block(positions * hidden * sizes.adapter) + low_rank
+    return len(adapted) * block(positions * hidden * where(spec.bf16, sizes.compute, sizes.adapter)) + low_rank
+
+
+def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the part of `linear_inputs_saved_bytes` of o, gate, up and down.
+
+    By hand, T = 10, H = 8, I = 16 in bfloat16, full: 10 x (8 + 16) x 2 = 480 B.
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    hidden, inner = architecture.hidden_size, mlp_width(architecture)
+    if trains_everything(spec):
+        copies = where(sizes.autocast_casts, 2, 1)
+        return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
+    adapted = adapted_parts(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
+    low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
+    element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
+    own = sum(block(positions * part.in_features * element) for part in adapted)
+    if has_bfloat16_adapters(spec):
+        names = {part.name for part in adapted}
+        shared = bool(names.intersection(_MLP_INPUTS)) * block(positions * hidden * element)
+        shared = shared + ("down_proj" in names) * block(positions * inner * element)
+        # Under autocast the input of o is bfloat16 already, so its adapter casts nothing.
+        uncast = ("o_proj" in names) * block(positions * query_width(architecture) * element)
+        kept = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
+        own = where(drops_inputs(spec), own, kept)
+    own = own + sum(input_mask_bytes(spec, positions * part.in_features) for part in adapted)
+    own = own + frozen_inputs_saved_bytes(spec, architecture, positions, _MLP_INPUTS)
+    return own + low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ("down_proj",))
+
+
+def frozen_inputs_saved_bytes(
+    spec: TrialKeys, architecture: DecoderShape, positions: Count, names: Sequence[str]
+) -> Count:
+    """Return what frozen layers that share one input save of it under ZeRO-3; 0 without.
+
+    DeepSpeed replaces torch's linear function by one that saves its input whether or not the weight is trained. An
+    adapter that casts and drops nothing saves the same tensor. That of o is the output of attention and counted there.
+
+    By hand, T = 10, I = 16 in bfloat16, down_proj not adapted: 10 x 16 x 2 = 320 B; adapted: 0.
+
+    Source: `LinearFunctionForZeroStage3.setup_context` in `deepspeed/runtime/zero/linear.py`, DeepSpeed 0.19.
+    """
+    if trains_everything(spec) or spec.zero_stage != ZERO_OF_WEIGHTS:
+        return 0
+    width = mlp_width(architecture) if "down_proj" in names else architecture.hidden_size
+    sizes = element_bytes(spec)
+    own = block_of(spec)(positions * width * sizes.compute)
+    is_another = either(sizes.adapter_casts, drops_inputs(spec))
+    return where(is_another, own, 0) if adapted_parts(spec, architecture, names) else own
+
+
+def adapted_parts(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> tuple[Projection, ...]:
+    """Return the linear layers among `names` that have an adapter."""
+    found = adapted_projections(architecture, spec.lora_target_modules or ())
+    return tuple(part for part in found if part.name in names)
+
+
+def linear_output_bytes(spec: TrialKeys, *, autocast: Flag = True) -> Count:
+    """Return the bytes of one value that a linear layer returns.
+
+    As `computed_bytes`, but 4-bit layers return the type of their input.
+
+    Source: `Linear4bit.forward` in bitsandbytes, `.to(inp_dtype)`.
+    """
+    if spec.tuning is Tuning.QLORA:
+        return stream_bytes(spec, autocast=autocast)
+    return computed_bytes(spec, autocast=autocast)
+
+
+def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what the gated MLP saves between its linear layers: gate, its activation, and up, each [T, I].
+
+    Liger computes the activation again (`LigerSiLUMulFunction` in `liger_kernel/ops/swiglu.py`).
+
+    By hand, T = 10, I = 16 in bfloat16: 3 x 10 x 16 x 2 = 960 B; with Liger 2 x 10 x 16 x 2 = 640 B.
+    """
+    tensors = 2 if spec.use_liger_kernel else 3
+    dense = tensors * block_of(spec)(positions * mlp_width(architecture) * linear_output_bytes(spec))
+    return dense + experts_saved_bytes(spec, architecture, positions) if is_mixture(architecture) else dense
+
+
+def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what one decoder layer saves for backward without checkpointing."""
+    positions, hidden = batch.positions, architecture.hidden_size
+    saved = architecture.norms_per_layer * norm_saved_bytes(
+        spec, positions, hidden, in_float32=has_float32_norms(architecture)
+    )
+    saved = saved + head_norms_saved_bytes(spec, architecture, positions)
+    saved = saved + attention_saved_bytes(spec, architecture, batch)
+    saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
+    return saved + mlp_saved_bytes(spec, architecture, positions)
+
+
+def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what the first layer does not save, because nothing before its first adapter needs a gradient.
+
+    Without checkpointing: the first norm; the tensors of attention if none of q, k, v is adapted; the second norm if o
+    is not adapted either; the tensors of the MLP if only down is adapted. 0 for full fine-tuning and for adapted
+    embeddings. By hand, T = 10, H = 8, bfloat16, q_proj adapted: 10 x (8 x 4 + 4) = 360 B.
+    """
+    targets = spec.lora_target_modules or ()
+    if trains_everything(spec) or "embed_tokens" in targets:
+        return 0
+    adapted = {part.name for part in adapted_projections(architecture, targets)}
+    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=has_float32_norms(architecture))
+    if parts := adapted.intersection(_ATTENTION_INPUTS):
+        # What is left of the inputs is saved, and the mask only for a gradient of the input.
+        return norm + len(parts) * input_mask_bytes(spec, batch.positions * architecture.hidden_size)
+    unsaved = norm + attention_saved_bytes(spec, architecture, batch)
+    unsaved = unsaved + head_norms_saved_bytes(spec, architecture, batch.positions)
+    unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, _ATTENTION_INPUTS)
+    if "o_proj" in adapted:
+        return unsaved
+    if adapted.intersection(_MLP_INPUTS):
+        return unsaved + norm
+    unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, _MLP_INPUTS)
+    return unsaved + norm + mlp_saved_bytes(spec, architecture, batch.positions)
+
+
+def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what checkpointing keeps per layer: its input, [T, H] in the type of the residual stream."""
+    return block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).stream)

@@ -1,0 +1,169 @@
+"""Activations of a mixture of experts that transformers computes by grouped products, in bfloat16.
+
+S is the number of pairs of a token and one of its experts: T x experts per token. Each pair has its own row in every
+tensor, whatever expert computes it. Counted in `grouped_mm_experts_forward` of transformers' `integrations/moe.py` and
+in its backward. While it decodes, `generate` takes `batched_mm_experts_forward` instead, which copies the weights of
+the expert of each pair. Left out: the router's tensors, a few numbers per token and expert.
+"""
+
+from profiler.analytical.formulas.models.parameters import adapted_experts, expert_weights, has_shared_expert
+from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
+    INT64_BYTES,
+    element_bytes,
+    has_bfloat16_adapters,
+    lora_rank,
+    trains_everything,
+)
+from profiler.analytical.formulas.sizes.quantities import Count, larger, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.architectures.families import family_of
+
+_INDICES = 4
+"""Indices of pairs: by expert, their order, its inverse, and the token of each."""
+
+
+def experts_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what the experts save for backward: gate and up together, the activated gate, and the result.
+
+    With trained or adapted experts also their inputs and the product, and adapted ones the weights with adapters
+    (`merged_bytes`); an adapted router saves its input, [T, H]. By hand, S = 8 pairs, H = 4, I = 2, bfloat16, trained:
+    8 x (2 x 4 + 4 x 2) x 2 B = 256 B, and 4 x 64 B of indices. A shared expert saves its result, [T, H].
+    """
+    result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
+    saved = result + 3 * inner + _shared_result(spec, architecture, positions)
+    saved = saved + (result if _saves_inputs(spec, architecture) else 0)
+    saved = saved + (inner if _saves_products(spec, architecture) else 0)
+    if not trains_everything(spec) and adapted_experts(architecture, spec.lora_target_modules or ()).router:
+        saved = saved + _stream(spec, architecture, positions)
+    return saved + merged_bytes(spec, architecture) + _indices(spec, architecture, positions)
+
+
+def experts_forward_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what a forward with gradient needs at the end of the experts in addition to what it saves.
+
+    The weighted results, before and after they are brought back into the order of tokens; the inputs of the experts,
+    if these are frozen.
+    """
+    weighted = 2 * _weighted(spec, architecture, positions)
+    return weighted if _saves_inputs(spec, architecture) else weighted + _result(spec, architecture, positions)
+
+
+def experts_without_gradient_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the peak of the experts without gradient and adapters: inputs, results, and weighted results twice.
+
+    By hand, S = 8 pairs, H = 4, bfloat16: 4 x 8 x 4 x 2 B = 256 B, and 4 x 64 B of indices. Mixtral weighs in float32:
+    2 x 8 x 4 x (2 + 4) B = 384 B, and the indices.
+    """
+    found = 2 * (_result(spec, architecture, positions) + _weighted(spec, architecture, positions))
+    return found + _shared_result(spec, architecture, positions) + _indices(spec, architecture, positions)
+
+
+def decoding_bytes(spec: TrialKeys, architecture: DecoderShape, sequences: Count) -> Count:
+    """Return what the experts of one layer copy to decode a token per sequence: the weights that each pair uses.
+
+    Adapted experts are merged first. By hand, 2 sequences, 4 experts per token, H = 4, I = 2, bfloat16: 8 x 3 x 4 x 2 x
+    2 B = 384 B.
+
+    Source: `_optimize_model_for_decode` in transformers' `generation/utils.py`.
+    """
+    pairs, element = sequences * architecture.experts_per_token, element_bytes(spec).weight
+    one = architecture.hidden_size * architecture.expert_width * element
+    block = block_of(spec)
+    return block(2 * pairs * one) + block(pairs * one) + merged_bytes(spec, architecture)
+
+
+def merged_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the adapted weights of one layer's experts, which peft makes anew in each forward.
+
+    Those of all experts, whether they have tokens or not; and for float32 adapters their copies in the type of the
+    weights. By hand, 16 experts of H = 4, I = 2, rank 3 in bfloat16, all adapted: 16 x 3 x 4 x 2 x 2 B = 768 B, and
+    16 x (6 x 8 + 3 x 6) x 2 B = 2,112 B.
+
+    Source: `ParamWrapper._activate_lora` and `_LoraFactorsProxy` in peft's `lora/layer.py`, peft 0.21.
+    """
+    if trains_everything(spec):
+        return 0
+    found = adapted_experts(architecture, spec.lora_target_modules or ())
+    block, element = block_of(spec), element_bytes(spec).weight
+    experts, hidden, width = architecture.num_experts, architecture.hidden_size, architecture.expert_width
+    rank = 0 if has_bfloat16_adapters(spec) else lora_rank(spec)
+    merged: Count = 0
+    if found.gate_up:
+        merged = block(2 * expert_weights(architecture) * element)
+        merged = merged + block(experts * 2 * rank * hidden * element) + block(experts * 4 * rank * width * element)
+    if found.down:
+        merged = merged + block(expert_weights(architecture) * element)
+        merged = merged + block(experts * rank * hidden * element) + block(experts * rank * width * element)
+    return merged
+
+
+def experts_backward_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the peak of the experts' backward in addition to what they saved.
+
+    The largest of three: at the weights of the router, three gradients as large as the weighted results; at the down
+    projection, the gradient of the product, and the new gradient of the weights; at gate and up, their gradients, those
+    of the inputs and of the weights, when only the inputs are left of what was saved. Adapted weights have such
+    gradients too, but those of down are freed before gate and up, and so are its weights. A shared expert waits with
+    the gradients of its result and of its input, [T, H] each.
+    """
+    result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
+    waiting = 2 * _shared_result(spec, architecture, positions)
+    at_router = 3 * _weighted(spec, architecture, positions)
+    weights = block_of(spec)(expert_weights(architecture) * element_bytes(spec).weight)
+    if trains_everything(spec):
+        # Without earlier micro-batches the new gradient of down is kept, and is counted nowhere else at this instant.
+        kept = where(spec.gradient_accumulation_steps > 1, 0, weights)
+        # The result has been freed; the gradient of it takes its place.
+        return waiting + larger(at_router, inner + weights, 2 * weights + kept - 2 * inner)
+    found = adapted_experts(architecture, spec.lora_target_modules or ())
+    at_down = inner + weights if found.down else 0
+    freed = result + (weights if found.down else 0)
+    left = result + 2 * inner if found.gate_up else 0
+    at_gate_and_up = 2 * weights + left - freed - 2 * inner if found.gate_up else 0
+    return waiting + larger(at_router, at_down, at_gate_and_up)
+
+
+def _saves_inputs(spec: TrialKeys, architecture: DecoderShape) -> bool:
+    """Return whether gate and up need their inputs for the gradient of their weights."""
+    return trains_everything(spec) or adapted_experts(architecture, spec.lora_target_modules or ()).gate_up
+
+
+def _saves_products(spec: TrialKeys, architecture: DecoderShape) -> bool:
+    """Return whether the down projections need their inputs for the gradient of their weights."""
+    return trains_everything(spec) or adapted_experts(architecture, spec.lora_target_modules or ()).down
+
+
+def _result(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the bytes of one tensor [S, H]."""
+    pairs = positions * architecture.experts_per_token
+    return block_of(spec)(pairs * architecture.hidden_size * element_bytes(spec).compute)
+
+
+def _weighted(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the bytes of the results times the weights of the router, [S, H]."""
+    if not family_of(architecture.model_type).layers.has_float32_router:
+        return _result(spec, architecture, positions)
+    pairs = positions * architecture.experts_per_token
+    return block_of(spec)(pairs * architecture.hidden_size * FLOAT32_BYTES)
+
+
+def _inner(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the bytes of one tensor [S, I]."""
+    pairs = positions * architecture.experts_per_token
+    return block_of(spec)(pairs * architecture.expert_width * element_bytes(spec).compute)
+
+
+def _shared_result(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the bytes of the result of a shared expert, [T, H]; 0 without one."""
+    return _stream(spec, architecture, positions) if has_shared_expert(architecture) else 0
+
+
+def _stream(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the bytes of one tensor [T, H]."""
+    return block_of(spec)(positions * architecture.hidden_size * element_bytes(spec).compute)
+
+
+def _indices(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    return _INDICES * block_of(spec)(positions * architecture.experts_per_token * INT64_BYTES)

@@ -1,0 +1,235 @@
+"""Transient memory of one decoder layer in forward and backward of training, in addition to what it saves."""
+
+from profiler.analytical.formulas.layers.decoder_layer import (
+    adapted_parts,
+    layer_input_bytes,
+    linear_output_bytes,
+    mlp_saved_bytes,
+    norm_saved_bytes,
+    other_inputs_saved_bytes,
+)
+from profiler.analytical.formulas.layers.dropout import drops_inputs, input_mask_bytes
+from profiler.analytical.formulas.layers.eager_attention import (
+    makes_scores,
+    saved_scores_bytes,
+    scores_backward_bytes,
+)
+from profiler.analytical.formulas.layers.experts import (
+    experts_backward_bytes,
+    experts_forward_bytes,
+    experts_saved_bytes,
+)
+from profiler.analytical.formulas.layers.layer_without_gradient import adapter_input_bytes, adapter_result_bytes
+from profiler.analytical.formulas.models.parameters import (
+    has_float32_norms,
+    has_fused_projections,
+    is_mixture,
+    mlp_width,
+    query_width,
+)
+from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
+    element_bytes,
+    has_bfloat16_adapters,
+    trains_everything,
+)
+from profiler.analytical.formulas.models.weights import widened_bytes
+from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trials.trial import Tuning
+
+
+def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the peak of the MLP's backward in addition to the saved activations of the layer.
+
+    The larger of two: the gradients of the product, of the activated gate and of up, each [T, I], after the saved
+    input of down is freed; or, before that, the gradient of the product with the new gradient of down's weight, or with
+    that weight unpacked from 4 bits (`MatMul4Bit.backward`). In addition the gradient of the residual stream, [T, H],
+    which is also that of the MLP's result.
+    Liger writes the gradients of gate and up over their values (`swiglu_backward`), so the second is the larger.
+    Of a mixture, the experts come before their shared expert, which has freed what they saved.
+    """
+    stream, dense = layer_input_bytes(spec, architecture, batch), _dense_backward_bytes(spec, architecture, batch)
+    if not is_mixture(architecture):
+        return stream + dense
+    experts = experts_backward_bytes(spec, architecture, batch.positions)
+    return stream + larger(experts, dense - experts_saved_bytes(spec, architecture, batch.positions))
+
+
+def _dense_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the peak of the backward of the MLP's linear layers, without the gradients of the residual stream."""
+    sizes, inner, hidden = element_bytes(spec), mlp_width(architecture), architecture.hidden_size
+    block = block_of(spec)
+    wide = block(batch.positions * inner * linear_output_bytes(spec))
+    weight = block(inner * hidden * sizes.weight)
+    if trains_everything(spec):
+        return wide + weight if spec.use_liger_kernel else larger(2 * wide, wide + weight)
+    unpacked = weight if spec.tuning is Tuning.QLORA else 0
+    dropping = _dropout_backward_bytes(spec, architecture, batch.positions)
+    if spec.use_liger_kernel:
+        return larger(wide + unpacked, dropping)
+    return larger(3 * wide - _down_saved_bytes(spec, architecture, batch.positions), wide + unpacked, dropping)
+
+
+def _dropout_backward_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what the dropout of down's adapter needs in backward: the gradients of its result and of its input.
+
+    Both have the type of that input, [T, I]; what the adapter saved of it is freed, and the mask is there. Negative or
+    0 if there is no such dropout. By hand, T = 10, I = 16, float32 adapters under autocast: 160 x (2 x 4 - 2) = 960 B.
+    """
+    sizes, values, block = element_bytes(spec), positions * mlp_width(architecture), block_of(spec)
+    if not adapted_parts(spec, architecture, ("down_proj",)):
+        return 0
+    dropped = where(spec.bf16, linear_output_bytes(spec), sizes.adapter) if _keeps_input(spec) else sizes.adapter
+    freed = _down_saved_bytes(spec, architecture, positions) - input_mask_bytes(spec, values)
+    return where(drops_inputs(spec), 2 * block(values * dropped) - freed, 0)
+
+
+def _keeps_input(spec: TrialKeys) -> bool:
+    """Return whether adapters drop their input in its own type under autocast, and do not cast it before (4 bits)."""
+    return spec.tuning is Tuning.QLORA
+
+
+def _down_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what the adapter of down saves of its input, with the mask of its dropout; 0 if down has none."""
+    sizes, values = element_bytes(spec), positions * mlp_width(architecture)
+    element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
+    if not adapted_parts(spec, architecture, ("down_proj",)):
+        return 0
+    return block_of(spec)(values * element) + input_mask_bytes(spec, values)
+
+
+def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the peak of attention's backward in addition to the saved activations of the layer, if it makes scores.
+
+    The activations of the MLP, its norm and the output projection are freed by then; the gradients of the values and of
+    the residual stream are there. Negative or 0 if the backward of the MLP is higher, and for other kernels, whose
+    scratch is left out.
+    """
+    sizes, positions = element_bytes(spec), batch.positions
+    freed = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(
+        spec, positions, architecture.hidden_size, in_float32=has_float32_norms(architecture)
+    )
+    freed = freed + other_inputs_saved_bytes(spec, architecture, positions)
+    freed = freed + block_of(spec)(positions * query_width(architecture) * sizes.compute)
+    transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
+    added = transient + layer_input_bytes(spec, architecture, batch) - freed
+    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), added, 0)
+
+
+def norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the peak of a norm's backward in addition to the saved activations: five float32 [T, H].
+
+    The gradient of the product, the three factors of the gradient of the square, and that gradient (`pow_backward` in
+    torch's `FunctionsManual.cpp`). The normalised input, which a trained weight saves, is freed before them. Liger
+    writes the gradient over that of the output.
+    """
+    if spec.use_liger_kernel:
+        return 0
+    block, values = block_of(spec), batch.positions * architecture.hidden_size
+    element = FLOAT32_BYTES if has_float32_norms(architecture) else element_bytes(spec).stream
+    freed = block(values * element) if trains_everything(spec) else 0
+    return 5 * block(values * FLOAT32_BYTES) - freed
+
+
+def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what a layer's forward needs at the down projection in addition to what it saves.
+
+    The residual stream and the input of the MLP, [T, H] each. For a float32 adapter, the product, [T, I], is cast to
+    float32 before autocast casts it back to the type that is saved.
+    """
+    inner = _down_input_bytes(spec, architecture, batch)
+    if is_mixture(architecture):
+        # The experts come after their shared expert, and have saved nothing when that ends.
+        inner = inner - experts_saved_bytes(spec, architecture, batch.positions)
+        inner = larger(inner, experts_forward_bytes(spec, architecture, batch.positions))
+    return 2 * layer_input_bytes(spec, architecture, batch) + inner
+
+
+def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what the recomputation of a layer under checkpointing needs in addition to what the layer saves.
+
+    The larger of two instants, with the incoming gradient, the residual stream and the input of the MLP, [T, H] each.
+
+    - At down: as the first forward, and the result of down, [T, H]. If down has an adapter, its gradients at the
+      scaling come before the recomputation (`_scaling_gradient_bytes`). Of a mixture, at the experts, whose forward
+      includes their result; the gate of the shared expert starts the recomputation before the scaling.
+    - At up: `_recomputed_up_bytes`. Experts have saved nothing by then.
+
+    Of a stream that the second norm saves as it is, the residual stream is counted in what the layer saves.
+    """
+    hidden = layer_input_bytes(spec, architecture, batch)
+    at_up = 3 * hidden + _recomputed_up_bytes(spec, architecture, batch.positions)
+    at_down = hidden + down_forward_bytes(spec, architecture, batch)
+    if is_mixture(architecture):
+        at_up = at_up - experts_saved_bytes(spec, architecture, batch.positions)
+    else:
+        scaling = _scaling_gradient_bytes(spec, architecture, batch)
+        at_up, at_down = at_up + scaling, at_down + hidden + scaling
+    return larger(at_down, at_up) - where(saves_norm_inputs(spec), hidden, 0)
+
+
+def _recomputed_up_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what recomputation needs at up in addition to what the layer saves and to tensors of [T, H].
+
+    The larger of two: up's 4-bit weight, widened, with the gradient of the product, which a frozen down has by then; or
+    the copy of the input of up's adapter, and the adapter's results. What the adapter of down saves is not there yet.
+    """
+    values, hidden = positions * mlp_width(architecture), architecture.hidden_size
+    fused = has_fused_projections(architecture)
+    made: Count = 0
+    if spec.tuning is Tuning.QLORA:
+        weight = mlp_width(architecture) * hidden
+        gradient = block_of(spec)(values * linear_output_bytes(spec))
+        waiting = 0 if adapted_parts(spec, architecture, ("down_proj",)) else gradient
+        made = waiting + widened_bytes(spec, 2 * weight if fused else weight, positions, autocast=spec.bf16)
+    if adapted_parts(spec, architecture, ("up_proj", "gate_up_proj")):
+        results = adapter_result_bytes(spec, 2 * values if fused else values, autocast=spec.bf16)
+        # Without autocast the adapter saves the copy.
+        copy = adapter_input_bytes(spec, positions * hidden, element_bytes(spec).stream, autocast=spec.bf16)
+        made = larger(made, results + where(spec.bf16, copy, 0))
+    return made - _down_saved_bytes(spec, architecture, positions)
+
+
+def saves_norm_inputs(spec: TrialKeys) -> Flag:
+    """Return whether a norm saves its input itself, not a copy in float32: a float32 stream needs none.
+
+    Liger's norm saves its input in every type.
+    """
+    return True if spec.use_liger_kernel else element_bytes(spec).stream == FLOAT32_BYTES
+
+
+def _scaling_gradient_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the gradients at the scaling of down's adapter, [T, H]; 0 if down has none.
+
+    That of the scaled result. Where it is wider than the layer's result, also that of the layer's result, because their
+    sum was narrowed (`Linear.forward` in peft's `lora/layer.py`).
+    """
+    if not adapted_parts(spec, architecture, ("down_proj",)):
+        return 0
+    block, sizes, values = block_of(spec), element_bytes(spec), batch.positions * architecture.hidden_size
+    low = where(spec.bf16, sizes.compute, sizes.adapter)
+    return block(values * low) + where(low > sizes.compute, block(values * sizes.compute), 0)
+
+
+def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what down makes of its input and of a 4-bit weight before it returns, if it has an adapter.
+
+    With dropout the input itself is not what the adapter saves; and a cast input, and what is left of it, are there
+    together.
+    """
+    if not adapted_parts(spec, architecture, ("down_proj",)):
+        return 0
+    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * mlp_width(architecture)
+    given = where(drops_inputs(spec), block(values * linear_output_bytes(spec)), 0)
+    if spec.tuning is Tuning.QLORA:
+        weight = mlp_width(architecture) * architecture.hidden_size
+        widened = widened_bytes(spec, weight, batch.positions, autocast=spec.bf16)
+        return larger(widened - input_mask_bytes(spec, values), given)
+    if has_bfloat16_adapters(spec):
+        return given
+    # Without autocast the adapter saves the copy, or what dropout leaves of it.
+    copies = where(spec.bf16, 1, 0) + where(drops_inputs(spec), 1, 0)
+    return block(values * sizes.compute) + copies * block(values * sizes.adapter)

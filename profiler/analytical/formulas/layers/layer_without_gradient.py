@@ -1,0 +1,198 @@
+"""Memory of one decoder layer without gradient: in generation, for scores, and in a checkpointed forward."""
+
+from profiler.analytical.formulas.layers.decoder_layer import (
+    adapted_parts,
+    linear_output_bytes,
+)
+from profiler.analytical.formulas.layers.dropout import drops_inputs
+from profiler.analytical.formulas.layers.eager_attention import (
+    held_scores_bytes,
+    query_side_bytes,
+    scores_forward_bytes,
+)
+from profiler.analytical.formulas.layers.experts import (
+    experts_without_gradient_bytes,
+    merged_bytes,
+)
+from profiler.analytical.formulas.models.parameters import (
+    has_fused_projections,
+    is_mixture,
+    key_width,
+    mlp_width,
+    query_width,
+)
+from profiler.analytical.formulas.models.trained import (
+    element_bytes,
+    has_bfloat16_adapters,
+    stream_bytes,
+)
+from profiler.analytical.formulas.models.weights import widened_bytes
+from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, negated, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trials.trial import Tuning
+
+
+def layer_without_gradient_bytes(
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag, autocast: Flag
+) -> Count:
+    """Return the peak of one decoder layer that saves nothing.
+
+    The peak is in the MLP, in the rotary embedding, or in attention that makes its scores. There are four [T, H]: the
+    embeddings and the input of the layer, which the loop over layers still references, the residual stream and the
+    input of the MLP. The MLP adds three [T, I]: the activated gate, up and their product, and a fourth, the gate, where
+    one layer computes gate and up; or with adapters `_adapted_mlp_bytes`, if that is more. Eager attention also returns
+    its scores to the layer, which keeps them to its end.
+
+    By hand, T = 10, H = 8, I = 16, bfloat16, no adapters: 10 x (4 x 8 + 3 x 16) x 2 = 1,600 B.
+    """
+    block, sizes = block_of(spec), element_bytes(spec)
+    values = batch.positions * mlp_width(architecture)
+    inner = (4 if has_fused_projections(architecture) else 3) * block(
+        values * linear_output_bytes(spec, autocast=autocast)
+    )
+    if spec.tuning is Tuning.QLORA:
+        inner = larger(inner, _widened_mlp_bytes(spec, architecture, batch.positions, autocast=autocast))
+    if spec.tuning is not Tuning.FULL:
+        inner = where(
+            adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, batch.positions, autocast=autocast)), inner
+        )
+    if is_mixture(architecture):
+        inner = larger(inner, _experts_without_gradient_bytes(spec, architecture, batch.positions, adapted=adapted))
+    hidden = batch.positions * architecture.hidden_size
+    embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
+    mlp = embeddings + 3 * stream + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
+    transient = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
+    attention = embeddings + 2 * stream + query_side_bytes(spec, architecture, batch, autocast=autocast)
+    rotary = embeddings + 2 * stream + rotary_bytes(spec, architecture, batch, autocast=autocast)
+    return larger(mlp, rotary, where(transient > 0, attention + transient, 0))
+
+
+def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag) -> Count:
+    """Return the bytes of an MLP's tensors without gradient at its adapters: the largest of three instants.
+
+    An adapter casts its input to its own type (`adapter_input_bytes`), and the copy stays until the adapter ends.
+
+    - At gate: the gate, and the result of the adapter before and after scaling (`adapter_result_bytes`).
+    - At up, or where one layer computes gate and up: the activated gate too.
+    - At down: the product, the result of the layer, and that of the adapter; or under autocast, before that, the copy
+      of the input cast back. Where one layer computes gate and up, the layer still holds them (`Phi3MLP.forward`).
+
+    By hand, T = 10, H = 8, I = 16, LoRA over bfloat16, only gate adapted, without autocast: 10 x 8 x 4 B, 10 x 16 x 2 B
+    and 2 x 10 x 16 x 4 B, 1,920 B.
+
+    Source: `Linear.forward` in peft's `lora/layer.py`, peft 0.21.
+    """
+    block, given = block_of(spec), linear_output_bytes(spec, autocast=autocast)
+    hidden, values = positions * architecture.hidden_size, positions * mlp_width(architecture)
+    stream = stream_bytes(spec, autocast=autocast)
+    copy = adapter_input_bytes(spec, hidden, stream, autocast=autocast)
+    fused = has_fused_projections(architecture)
+    dropped = _dropping_bytes(spec, hidden, stream, autocast=autocast)
+    result = larger(adapter_result_bytes(spec, values, autocast=autocast), dropped)
+    at_gate = copy + block(values * given) + result
+    adapted = 2 * values if fused else values
+    at_up = copy + 2 * block(values * given) + larger(adapter_result_bytes(spec, adapted, autocast=autocast), dropped)
+    wide = adapter_input_bytes(spec, values, given, autocast=autocast)
+    sizes = element_bytes(spec)
+    back = where(both(autocast, sizes.adapter > sizes.compute), block(values * sizes.compute), 0)
+    result = larger(back, adapter_result_bytes(spec, hidden, autocast=autocast))
+    result = larger(result, _dropping_bytes(spec, values, given, autocast=autocast))
+    held = block(2 * values * given) if fused else 0
+    at_down = block(values * given) + wide + block(hidden * given) + result + held
+    return larger(
+        0,
+        at_gate if adapted_parts(spec, architecture, ("gate_proj",)) else 0,
+        at_up if adapted_parts(spec, architecture, ("up_proj", "gate_up_proj")) else 0,
+        at_down if adapted_parts(spec, architecture, ("down_proj",)) else 0,
+    )
+
+
+def _dropping_bytes(spec: TrialKeys, values: Count, given: Count, *, autocast: Flag) -> Count:
+    """Return what dropout of an adapter's input adds: its result, and the mask or the result that autocast casts.
+
+    The input is the copy of `adapter_input_bytes` where there is one. 0 without dropout. By hand, 160 values of float32
+    adapters under autocast: 160 x (4 + 2) = 960 B, without autocast 160 x (4 + 1) = 800 B.
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    element = where(autocast, given, sizes.adapter) if spec.tuning is Tuning.QLORA else sizes.adapter
+    narrowed = both(autocast, element > sizes.compute)
+    added = where(narrowed, block(values * sizes.compute), block(values))
+    return where(drops_inputs(spec), block(values * element) + added, 0)
+
+
+def _widened_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag) -> Count:
+    """Return the bytes of an MLP's tensors at the larger of two products that widen a 4-bit weight.
+
+    At up the activated gate and the result, or both halves of one result; at down the product and the result.
+    """
+    block, given = block_of(spec), linear_output_bytes(spec, autocast=autocast)
+    hidden, inner = architecture.hidden_size, mlp_width(architecture)
+    fused = has_fused_projections(architecture)
+    one, wide = inner * hidden, block(positions * inner * given)
+    at_up = 2 * wide + widened_bytes(spec, 2 * one if fused else one, positions, autocast=autocast)
+    held = block(2 * positions * inner * given) if fused else 0
+    at_down = wide + block(positions * hidden * given) + widened_bytes(spec, one, positions, autocast=autocast) + held
+    return larger(at_up, at_down)
+
+
+def adapter_input_bytes(spec: TrialKeys, values: Count, given: Count, *, autocast: Flag) -> Count:
+    """Return the bytes of the copy of an adapter's input in the adapter's type; 0 if the input has that type.
+
+    Float32 adapters copy inputs of `given` bytes if these are narrower. Bfloat16 ones copy inputs of any other type;
+    over 4-bit weights only without autocast, which else casts for the first product alone (`Linear4bit.forward` in
+    peft's `bnb.py`).
+    """
+    sizes = element_bytes(spec)
+    casts = sizes.adapter_casts if has_bfloat16_adapters(spec) else given < sizes.adapter
+    if spec.tuning is Tuning.QLORA:
+        casts = both(negated(autocast), casts)
+    return where(casts, block_of(spec)(values * sizes.adapter), 0)
+
+
+def adapter_result_bytes(spec: TrialKeys, values: Count, *, autocast: Flag) -> Count:
+    """Return the bytes of the result of an adapter: before and after scaling, or scaled and the sum, if that is more.
+
+    In the type of the adapter or, under autocast, in the compute type; the sum has the wider type of both. Over 4-bit
+    weights without autocast the scaled result is cast to the type of the layer first (`Linear4bit.forward` in peft's
+    `bnb.py`).
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    given = linear_output_bytes(spec, autocast=autocast)
+    low = where(autocast, sizes.compute, sizes.adapter)
+    scaled = where(autocast, low, given) if spec.tuning is Tuning.QLORA else low
+    return larger(2 * block(values * low), block(values * scaled) + block(values * larger(given, scaled)))
+
+
+def _experts_without_gradient_bytes(
+    spec: TrialKeys, architecture: DecoderShape, positions: Count, *, adapted: Flag
+) -> Count:
+    """Return the peak of the experts, with their adapters or without."""
+    return where(
+        adapted,
+        experts_without_gradient_bytes(spec, architecture, positions) + merged_bytes(spec, architecture),
+        experts_without_gradient_bytes(spec, architecture, positions),
+    )
+
+
+def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
+    """Return what the rotary embedding of the queries needs: keys, values, and four tensors of queries.
+
+    These are the queries, their product with the cosine, their rotated halves, and the product of these with the sine.
+    The products have the type of the residual stream, as have queries and keys after a norm of their own.
+
+    By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16: 10 x (4 x 8 + 2 x 4) x 2 = 800 B.
+
+    Liger rotates queries and keys in place (`LigerRopeFunction`), which needs less than the MLP: 0.
+
+    Source: `apply_rotary_pos_emb` in transformers' models.
+    """
+    if spec.use_liger_kernel:
+        return 0
+    block, stream = block_of(spec), stream_bytes(spec, autocast=autocast)
+    given = linear_output_bytes(spec, autocast=autocast)
+    element = where(architecture.qk_norm, stream, given)
+    queries, keys = batch.positions * query_width(architecture), batch.positions * key_width(architecture)
+    rotated = block(queries * element) + 2 * block(queries * stream)
+    return rotated + block(queries * element) + block(keys * element) + block(keys * given)

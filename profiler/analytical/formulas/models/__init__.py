@@ -1,0 +1,1 @@
+"""Parameters and weights of models."""

@@ -1,0 +1,286 @@
+"""Parameters of a decoder: their shapes and counts, and the linear layers that LoRA adapts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
+from typing import TypeVar
+
+from profiler.analytical.formulas.models.tensor_groups import Projection, TensorGroup
+from profiler.analytical.formulas.models.tower_parameters import tower_lora_tensors, tower_tensors
+from profiler.analytical.formulas.sizes.quantities import Count, everywhere, larger, where
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import family_of
+from profiler.domain.trials.trial import ALL_LINEAR
+
+_ROUTER = "gate"
+SHARED_GATE = "shared_expert_gate"
+"""The linear layer that weighs the shared expert of Qwen2-MoE."""
+
+
+Result = TypeVar("Result")
+
+_MOST_MODELS = 64
+"""Models whose results are kept; a command line names a few."""
+
+
+def counted_once(formula: Callable[[DecoderShape], Result]) -> Callable[[DecoderShape], Result]:
+    """Keep what `formula` returns for each `Architecture`: an estimate asks for its tensors hundreds of times.
+
+    The arrays of many models are counted each time. The result must be immutable, because all callers share it.
+    """
+    kept = lru_cache(maxsize=_MOST_MODELS)(formula)
+
+    @wraps(formula)
+    def counted(architecture: DecoderShape) -> Result:
+        return kept(architecture) if isinstance(architecture, Architecture) else formula(architecture)
+
+    return counted
+
+
+def query_width(architecture: DecoderShape) -> Count:
+    """Return the width of all query heads together: heads x head_dim."""
+    return architecture.num_attention_heads * architecture.head_dim
+
+
+def key_width(architecture: DecoderShape) -> Count:
+    """Return the width of all key heads, or of all value heads, together: key-value heads x head_dim."""
+    return architecture.num_key_value_heads * architecture.head_dim
+
+
+def is_mixture(architecture: DecoderShape) -> bool:
+    """Return whether a router chooses among several experts in each layer. Models of one type are alike in that."""
+    return everywhere(architecture.num_experts > 1)
+
+
+def mlp_width(architecture: DecoderShape) -> Count:
+    """Return the inner size of the MLP of linear layers: of a mixture, that of its shared expert, or 0."""
+    return architecture.shared_expert_width if is_mixture(architecture) else architecture.intermediate_size
+
+
+def widest_inner(architecture: DecoderShape) -> Count:
+    """Return the values per token of the widest tensor in an MLP: of experts, gate and up together, or the result."""
+    if not is_mixture(architecture):
+        return architecture.intermediate_size
+    pairs = architecture.experts_per_token * larger(2 * architecture.expert_width, architecture.hidden_size)
+    return larger(architecture.shared_expert_width, pairs)
+
+
+def has_shared_expert(architecture: DecoderShape) -> bool:
+    """Return whether one expert computes every token. Models of one type are alike in that."""
+    return everywhere(architecture.shared_expert_width > 0)
+
+
+def has_fused_projections(architecture: DecoderShape) -> bool:
+    """Return whether one linear layer computes gate and up together, and one queries, keys and values (Phi 3)."""
+    return family_of(architecture.model_type).layers.has_fused_projections
+
+
+def has_float32_norms(architecture: DecoderShape) -> bool:
+    """Return whether norms multiply by their weight in float32 (`Gemma2RMSNorm.forward`)."""
+    return family_of(architecture.model_type).layers.has_float32_norms
+
+
+def caps_scores(architecture: DecoderShape) -> bool:
+    """Return whether a hyperbolic tangent caps the scores of attention (`eager_attention_forward` of Gemma 2)."""
+    return family_of(architecture.model_type).layers.caps_scores
+
+
+def expert_weights(architecture: DecoderShape) -> Count:
+    """Return the elements of the down projections of all experts of a layer; gate and up have twice as many."""
+    return architecture.num_experts * architecture.hidden_size * architecture.expert_width
+
+
+@counted_once
+def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
+    """Return the linear layers of one decoder layer; those of a mixture are in its attention and its shared expert.
+
+    Source: `Qwen2Attention` and `Qwen2MLP` in transformers; Llama and Qwen3 have the same without biases. The
+    weights of `Qwen3MoeExperts` have three dimensions and belong to no linear layer, nor does that of its router.
+    """
+    hidden, inner = architecture.hidden_size, mlp_width(architecture)
+    query, key, bias = query_width(architecture), key_width(architecture), architecture.qkv_bias
+    output = Projection(name="o_proj", in_features=query, out_features=hidden)
+    down = Projection(name="down_proj", in_features=inner, out_features=hidden)
+    if has_fused_projections(architecture):
+        return (
+            Projection(name="qkv_proj", in_features=hidden, out_features=query + 2 * key, has_bias=bias),
+            output,
+            Projection(name="gate_up_proj", in_features=hidden, out_features=2 * inner),
+            down,
+        )
+    attention = (
+        Projection(name="q_proj", in_features=hidden, out_features=query, has_bias=bias),
+        Projection(name="k_proj", in_features=hidden, out_features=key, has_bias=bias),
+        Projection(name="v_proj", in_features=hidden, out_features=key, has_bias=bias),
+        output,
+    )
+    if is_mixture(architecture) and not has_shared_expert(architecture):
+        return attention
+    gate, up = (Projection(name=name, in_features=hidden, out_features=inner) for name in ("gate_proj", "up_proj"))
+    dense = (*attention, gate, up, down)
+    if not is_mixture(architecture):
+        return dense
+    return (*dense, Projection(name=SHARED_GATE, in_features=hidden, out_features=1))
+
+
+@counted_once
+def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
+    """Return all parameters of the model; a tied LM head counts once."""
+    layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
+    groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True)]
+    groups += [replace(group, copies=group.copies * layers) for group in layer_tensors(architecture)]
+    groups.append(TensorGroup(shape=(hidden,), copies=1))
+    if architecture.vision is not None:
+        groups.extend(tower_tensors(architecture.vision))
+    head = where(architecture.tie_word_embeddings, 0, 1)
+    groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
+    return tuple(group for group in groups if not (isinstance(group.copies, int) and group.copies == 0))
+
+
+@counted_once
+def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
+    """Return the parameters of one decoder layer: linear layers, experts with their router, and norms."""
+    hidden, groups = architecture.hidden_size, []
+    for projection in projections(architecture):
+        groups.append(TensorGroup(shape=(projection.out_features, projection.in_features), copies=1))
+        groups.append(TensorGroup(shape=(projection.out_features,), copies=where(projection.has_bias, 1, 0)))
+    if is_mixture(architecture):
+        experts, width = architecture.num_experts, architecture.expert_width
+        groups.append(TensorGroup(shape=(experts, 2 * width, hidden), copies=1))
+        groups.append(TensorGroup(shape=(experts, hidden, width), copies=1))
+        groups.append(TensorGroup(shape=(experts, hidden), copies=1))
+    return (*groups, *_norms(architecture))
+
+
+def _norms(architecture: DecoderShape) -> list[TensorGroup]:
+    """Return the weights of the norms of one decoder layer."""
+    of_layer = TensorGroup(shape=(architecture.hidden_size,), copies=architecture.norms_per_layer)
+    return [of_layer, *_head_norms(architecture)]
+
+
+def norm_count(architecture: DecoderShape) -> Count:
+    """Return the number of parameters of all norms of the decoder. By hand, qwen2.5-0.5b: 49 x 896 = 43,904."""
+    of_layer = sum(group.total for group in _norms(architecture))
+    return architecture.num_hidden_layers * of_layer + architecture.hidden_size
+
+
+def _head_norms(architecture: DecoderShape) -> list[TensorGroup]:
+    """Return the weights of norms over queries and keys: of each head, or of all heads at once (OLMo 2, OLMoE)."""
+    norms = where(architecture.qk_norm, 1, 0)
+    if not family_of(architecture.model_type).layers.normalises_all_heads:
+        return [TensorGroup(shape=(architecture.head_dim,), copies=2 * norms)]
+    widths = (query_width(architecture), key_width(architecture))
+    return [TensorGroup(shape=(width,), copies=norms) for width in widths]
+
+
+def layer_parameter_count(architecture: DecoderShape) -> Count:
+    """Return the number of parameters of one decoder layer. By hand, qwen2.5-0.5b: 14,912,384."""
+    return sum(group.total for group in layer_tensors(architecture))
+
+
+def parameter_count(architecture: DecoderShape) -> Count:
+    """Return the number of parameters of the model, the sum over `base_tensors`.
+
+    By hand, qwen2.5-0.5b: 151,936 x 896 + 24 x (896 x (896 + 128 + 128 + 896) + 1,152 + 3 x 896 x 4,864 + 2 x 896)
+    + 896 = 494,032,768.
+    """
+    return sum(group.total for group in base_tensors(architecture))
+
+
+def active_parameter_count(architecture: DecoderShape) -> Count:
+    """Return the number of parameters that compute one token: all but those of the experts that it does not use.
+
+    By hand, Qwen3-30B-A3B: 30,532,122,624 - 48 x (128 - 8) x 3 x 2,048 x 768 = 3,353,031,168.
+    """
+    unused = architecture.num_experts - architecture.experts_per_token
+    one = 3 * architecture.hidden_size * architecture.expert_width
+    return parameter_count(architecture) - architecture.num_hidden_layers * unused * one
+
+
+def adapted_projections(architecture: DecoderShape, targets: Sequence[str]) -> tuple[Projection, ...]:
+    """Return the linear layers of one decoder layer that get an adapter: all of them for peft's `all-linear`."""
+    everything = tuple(targets) == (ALL_LINEAR,)
+    return tuple(part for part in projections(architecture) if everything or part.name in targets)
+
+
+def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> tuple[TensorGroup, ...]:
+    """Return all LoRA matrices: for a layer of shape [out, in], A is [rank, in] and B is [out, rank].
+
+    For `embed_tokens` and `lm_head` with vocabulary and hidden size. Source: peft's `LoraLayer.update_layer`.
+    """
+    layers = architecture.num_hidden_layers
+    groups = [
+        TensorGroup(shape=shape, copies=layers)
+        for part in adapted_projections(architecture, targets)
+        for shape in ((rank, part.in_features), (part.out_features, rank))
+    ]
+    groups += expert_lora_tensors(architecture, rank, targets)
+    outside = sum(name in targets for name in ("embed_tokens", "lm_head"))
+    if outside:
+        groups.append(TensorGroup(shape=(rank, architecture.vocab_size), copies=outside))
+        groups.append(TensorGroup(shape=(architecture.hidden_size, rank), copies=outside))
+    if architecture.vision is not None:
+        groups.extend(tower_lora_tensors(architecture.vision, rank, targets))
+    return tuple(groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptedExperts:
+    """The parameters of a mixture that get an adapter."""
+
+    gate_up: bool
+    down: bool
+    router: bool
+
+
+def has_fused_experts(architecture: DecoderShape) -> bool:
+    """Return whether peft adapts the parameters of the model's experts."""
+    return is_mixture(architecture) and family_of(architecture.model_type).layers.has_adapted_experts
+
+
+def expert_names(architecture: DecoderShape) -> tuple[str, ...]:
+    """Return the names by which peft adapts the experts and their router; none where it does not."""
+    return ("gate_proj", "up_proj", "down_proj", _ROUTER) if has_fused_experts(architecture) else ()
+
+
+def adapted_experts(architecture: DecoderShape, targets: Sequence[str]) -> AdaptedExperts:
+    """Return what peft adapts of the experts: it maps the names of their layers in transformers 4 to parameters.
+
+    Of `mixtral` and `qwen2_moe` it adapts linear layers only.
+
+    Source: `_convert_peft_config_moe` in peft's `transformers_weight_conversion.py`, peft 0.21.
+    """
+    if not has_fused_experts(architecture):
+        return AdaptedExperts(gate_up=False, down=False, router=False)
+    everything = tuple(targets) == (ALL_LINEAR,)
+    return AdaptedExperts(
+        gate_up=everything or "gate_proj" in targets,
+        down=everything or "down_proj" in targets,
+        router=everything or _ROUTER in targets,
+    )
+
+
+def expert_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> list[TensorGroup]:
+    """Return the LoRA matrices of experts: those of all experts of a layer are one A and one B.
+
+    Gate and up are one parameter, whose rank is twice as large. By hand, 16 experts of 4 x 2, rank 3: gate and up have
+    A [96, 4] and B [4, 96], down A [48, 2] and B [4, 48].
+
+    Source: `ParamWrapper.update_layer` in peft's `lora/layer.py`.
+    """
+    found, layers = adapted_experts(architecture, targets), architecture.num_hidden_layers
+    experts, hidden, width = architecture.num_experts, architecture.hidden_size, architecture.expert_width
+    shapes: list[tuple[Count, Count]] = []
+    if found.gate_up:
+        shapes += [(2 * rank * experts, hidden), (2 * width, 2 * rank * experts)]
+    if found.down:
+        shapes += [(rank * experts, width), (hidden, rank * experts)]
+    if found.router:
+        shapes += [(rank, hidden), (experts, rank)]
+    return [TensorGroup(shape=shape, copies=layers) for shape in shapes]
+
+
+def lora_parameter_count(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> Count:
+    """Return the number of parameters of the adapters: rank x (in + out) per adapted layer."""
+    return sum(group.total for group in lora_tensors(architecture, rank, targets))

@@ -1,0 +1,173 @@
+"""The trained parameters of a trial, and the bytes of each kind of value."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from profiler.analytical.formulas.models.parameters import base_tensors, lora_tensors
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, both, either, holds, looked_up, where
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trials.trial import DistributedType, Dtype, Tuning
+
+_DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4}
+
+BFLOAT16_BYTES = 2
+FLOAT16_BYTES = 2
+FLOAT32_BYTES = 4
+INT64_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementBytes:
+    """Bytes of one value, by kind."""
+
+    weight: Count
+    """Weights of the model, and the residual stream without autocast."""
+    stream: Count
+    """The residual stream under autocast: as the weights, but float32 for float16 weights (`element_bytes`)."""
+    compute: Count
+    """Inputs and outputs of matrix products: bfloat16 under autocast, else the type of the weights."""
+    adapter: int
+    """LoRA matrices."""
+    output: Count
+    """Outputs of the model, which accelerate's `convert_outputs_to_fp32` casts to float32 under autocast.
+
+    Not under FSDP 2 and DeepSpeed, whose models accelerate does not wrap.
+    """
+    log_softmax: Count
+    """Log-softmax of all logits: float32 wherever autocast is on, which it is not with DeepSpeed."""
+    autocast_casts: Flag
+    """Whether autocast copies the weights, because they are not in its compute type."""
+    adapter_casts: Flag
+    """Whether bfloat16 adapters over 4-bit weights cast their inputs, because these have another type."""
+    autocast_caches: Flag
+    """Whether autocast keeps the copies of trained weights until it ends, as it does for float32 weights."""
+
+
+def element_bytes(spec: TrialKeys) -> ElementBytes:
+    """Return the bytes of one value of each kind.
+
+    Float16 weights under autocast: a linear layer returns bfloat16, and its sum with the float16 stream is float32.
+    Only the embedding stays float16.
+
+    Adapters: peft's `autocast_adapter_dtype` keeps them in float32 over half-precision weights. Over 4-bit weights
+    trl's trainer casts them to bfloat16 (`GRPOTrainer.__init__`). FSDP gathers them in the type of the computation
+    (`MixedPrecisionPolicy.param_dtype`), which is bfloat16.
+
+    By hand, float16 under autocast: weight 2, stream 4, compute 2 B.
+
+    Outputs: FSDP casts them to its `output_dtype`, bfloat16 (`_cast_output_dtype` in torch's `_fsdp_state.py`;
+    accelerate's `set_mixed_precision`), and autocast casts the input of a log-softmax to float32. DeepSpeed computes
+    in bfloat16 without autocast (`native_amp` of accelerate's `Accelerator`).
+
+    Source of what is cached: `cached_cast` in `aten/src/ATen/autocast_mode.cpp` (float32 leaves that require a
+    gradient).
+    """
+    dtype, bf16 = spec.dtype, spec.bf16
+    if isinstance(bf16, bool) and not isinstance(dtype, Coded):
+        return _element_bytes_of_one(dtype, bf16, spec.tuning, spec.distributed_type)
+    return _element_bytes(dtype, bf16, spec.tuning, spec.distributed_type)
+
+
+def _element_bytes(
+    dtype: Dtype | Coded[Dtype], bf16: Flag, tuning: Tuning, distributed_type: DistributedType
+) -> ElementBytes:
+    weight = looked_up(dtype, _DTYPE_BYTES.__getitem__)
+    compute = where(bf16, BFLOAT16_BYTES, weight)
+    widened_output = where(bf16, FLOAT32_BYTES, weight)
+    widened = both(bf16, holds(dtype, lambda dtype: dtype is Dtype.FLOAT16))
+    return ElementBytes(
+        weight=weight,
+        stream=where(widened, FLOAT32_BYTES, weight),
+        autocast_casts=both(bf16, holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
+        adapter_casts=holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16),
+        autocast_caches=both(bf16, holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)),
+        compute=compute,
+        adapter=BFLOAT16_BYTES if _keeps_bfloat16_adapters(tuning, distributed_type) else FLOAT32_BYTES,
+        output=compute if _is_unwrapped(distributed_type) else widened_output,
+        log_softmax=compute if distributed_type is DistributedType.DEEPSPEED else widened_output,
+    )
+
+
+_element_bytes_of_one = cache(_element_bytes)
+"""Of one configuration. One estimate asks some 150 times, which took a third of its time."""
+
+
+def _is_unwrapped(distributed_type: DistributedType) -> bool:
+    """Return whether accelerate leaves the forward of the model as it is."""
+    return distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+
+
+def _keeps_bfloat16_adapters(tuning: Tuning, distributed_type: DistributedType) -> bool:
+    return tuning is Tuning.QLORA or _is_unwrapped(distributed_type)
+
+
+def has_bfloat16_adapters(spec: TrialKeys) -> bool:
+    """Return whether layers compute with adapters in bfloat16, so that nothing is cast for them.
+
+    Over 4-bit weights they are kept so, FSDP gathers its float32 shards so, and DeepSpeed casts the whole model.
+    """
+    return _keeps_bfloat16_adapters(spec.tuning, spec.distributed_type)
+
+
+def trains_everything(spec: TrialKeys) -> bool:
+    """Return whether all parameters are trained, not only adapters."""
+    return spec.tuning is Tuning.FULL
+
+
+def lora_rank(spec: TrialKeys) -> Count:
+    """Return the rank of the adapters; 0 if there are none."""
+    return 0 if spec.lora_rank is None else spec.lora_rank
+
+
+def computed_bytes(spec: TrialKeys, *, autocast: Flag) -> Count:
+    """Return the bytes of one value that a matrix product returns, with autocast around the model or not.
+
+    In full fine-tuning autocast also wraps the forward that generation calls. By hand, LoRA over float32 weights with
+    `bf16`: 2 B under autocast, 4 B in the rollout.
+    """
+    sizes = element_bytes(spec)
+    return sizes.compute if trains_everything(spec) else where(autocast, sizes.compute, sizes.weight)
+
+
+def computes_in_bfloat16(spec: TrialKeys, *, autocast: Flag) -> Flag:
+    """Return whether matrix products are in bfloat16, with autocast around the model or not (as `computed_bytes`)."""
+    active = spec.bf16 if trains_everything(spec) else both(autocast, spec.bf16)
+    return either(active, holds(spec.dtype, lambda dtype: dtype is Dtype.BFLOAT16))
+
+
+def stream_bytes(spec: TrialKeys, *, autocast: Flag) -> Count:
+    """Return the bytes of one value of the residual stream, with autocast or not (as `computed_bytes`).
+
+    By hand, LoRA over float16 weights with `bf16`: 4 B under autocast, 2 B in the rollout.
+    """
+    sizes = element_bytes(spec)
+    return sizes.stream if trains_everything(spec) else where(autocast, sizes.stream, sizes.weight)
+
+
+def trained_tensors(spec: TrialKeys, architecture: DecoderShape) -> tuple[TensorGroup, ...]:
+    """Return the parameters that the optimizer updates."""
+    if trains_everything(spec):
+        return base_tensors(architecture)
+    return lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
+
+
+def trained_element_bytes(spec: TrialKeys) -> Count:
+    """Return the bytes of one trained parameter, which are those of its gradient."""
+    sizes = element_bytes(spec)
+    return sizes.weight if trains_everything(spec) else sizes.adapter
+
+
+def trainable_parameter_count(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the number of parameters that the optimizer updates."""
+    return sum(group.total for group in trained_tensors(spec, architecture))
+
+
+def gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of all `.grad`: one value per trained parameter, in its type.
+
+    By hand, qwen2.5-0.5b full in bfloat16: 494,032,768 x 2 B = 988,065,536 B.
+    """
+    block, element = block_of(spec), trained_element_bytes(spec)
+    return sum(group.copies * block(group.elements * element) for group in trained_tensors(spec, architecture))

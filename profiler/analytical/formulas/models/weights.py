@@ -1,0 +1,216 @@
+"""Bytes of the models: weights, a separate reference model, adapters, and copies that autocast makes."""
+
+from collections.abc import Sequence
+
+from profiler.analytical.formulas.models.parameters import base_tensors, expert_lora_tensors, lora_tensors, projections
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
+    element_bytes,
+    has_bfloat16_adapters,
+    lora_rank,
+    trains_everything,
+)
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, where, whole_units
+from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.trials.trial import Tuning
+
+_NF4_BLOCK = 64
+_ABSMAX_BLOCK = 256
+_NF4_CODE_VALUES = 16
+_ABSMAX_CODE_VALUES = 256
+_SMALL_MATRIX = 2**22
+_ROWS_OF_SMALL_MATRIX = 1536
+_ROWS_OF_LARGE_MATRIX = 256
+
+
+def rope_buffer_bytes(architecture: DecoderShape) -> Count:
+    """Return the bytes of the two float32 buffers of the rotary embedding, of head_dim / 2 values each.
+
+    They are `inv_freq` and its original.
+    """
+    return 2 * (architecture.head_dim // 2) * FLOAT32_BYTES
+
+
+def nf4_bytes(elements: Count, block: Block = exact, *, double_quant: bool = True) -> Count:
+    """Return the bytes of one matrix in nf4, including its quantisation state.
+
+    Two values per byte. With double quantisation an 8-bit scale per block of 64; a float32 scale per 256 of these; the
+    two code tables (16 and 256 float32) and the offset. By hand, 64 x 256 = 16,384 values: 8,192 + 256 + 4 + 64 + 1,024
+    + 4. Without, a float32 scale per block of 64 and one code table: 8,192 + 1,024 + 64.
+
+    Source: `quantize_4bit` in bitsandbytes' `functional.py`, block size 64, `compress_statistics` as `double_quant`.
+    """
+    blocks = whole_units(elements, _NF4_BLOCK)
+    if not double_quant:
+        return block(whole_units(elements, 2)) + block(FLOAT32_BYTES * blocks) + FLOAT32_BYTES * _NF4_CODE_VALUES
+    scales_of_scales = whole_units(blocks, _ABSMAX_BLOCK)
+    tables = _NF4_CODE_VALUES + _ABSMAX_CODE_VALUES + 1
+    packed = block(whole_units(elements, 2)) + block(blocks)
+    return packed + block(FLOAT32_BYTES * scales_of_scales) + FLOAT32_BYTES * tables
+
+
+def widened_bytes(spec: TrialKeys, values: Count, rows: Count, *, autocast: Flag) -> Count:
+    """Return the bytes that a product with a matrix of `values` values in nf4 makes in addition to its result.
+
+    For many rows bitsandbytes widens the matrix to the type of the weights first; autocast copies it to bfloat16 if
+    that is another type. With double quantisation the scales are widened too, and shifted. For few rows it depends on
+    the card, so 0: a matrix of 2**22 values is read directly for at most 256 rows, a smaller one for at most 1,536.
+
+    By hand, 4,096 x 1,024 in bfloat16, 300 rows: 8,388,608 B and 2 x 65,536 scales of 4 B.
+
+    Source: `_gemm_4bit_use_custom_cuda` and `_dequant_linear_fallback` in bitsandbytes' `backends/cuda/ops.py`, 0.50.
+    """
+    block, sizes = block_of(spec), element_bytes(spec)
+    scales = 2 * block(FLOAT32_BYTES * whole_units(values, _NF4_BLOCK)) if spec.bnb_4bit_use_double_quant else 0
+    cast = where(both(autocast, sizes.autocast_casts), block(values * sizes.compute), 0)
+    read_directly = where(values < _SMALL_MATRIX, _ROWS_OF_SMALL_MATRIX, _ROWS_OF_LARGE_MATRIX)
+    return where(rows > read_directly, block(values * sizes.weight) + cast + scales, 0)
+
+
+def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the parameters and buffers of the policy, without adapters.
+
+    With `qlora` the linear layers of the decoder are in nf4; embeddings, LM head, norms and biases keep `dtype`.
+    """
+    whole = _model_bytes(spec, architecture)
+    if spec.tuning is not Tuning.QLORA:
+        return whole
+    block, element = block_of(spec), element_bytes(spec).weight
+    layer = projections(architecture)
+    unpacked = sum(block(part.weights * element) for part in layer)
+    double_quant = spec.bnb_4bit_use_double_quant
+    packed = sum(nf4_bytes(part.weights, block, double_quant=double_quant) for part in layer)
+    return whole + (packed - unpacked) * architecture.num_hidden_layers
+
+
+def _model_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the parameters in `dtype`, and of the buffers."""
+    parameters = _tensors_bytes(spec, base_tensors(architecture), element_bytes(spec).weight)
+    return parameters + rope_buffer_bytes(architecture)
+
+
+def _tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Count) -> Count:
+    """Return the bytes of `tensors` with `element` bytes per value."""
+    block = block_of(spec)
+    return sum(group.copies * block(group.elements * element) for group in tensors)
+
+
+def keeps_reference_model(spec: TrialKeys) -> Flag:
+    """Return whether there is a separate reference model (`TrialSpec.keeps_reference_model`, also for columns)."""
+    return both(spec.beta != 0.0, trains_everything(spec))
+
+
+def reference_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of a separate reference model, in the type of the policy; 0 if there is none.
+
+    trl creates one for `beta` > 0 unless an adapter can be switched off.
+    """
+    return where(keeps_reference_model(spec), _model_bytes(spec, architecture), 0)
+
+
+def adapter_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the LoRA matrices."""
+    if spec.tuning is Tuning.FULL:
+        return 0
+    return _tensors_bytes(spec, _lora_tensors(spec, architecture), element_bytes(spec).adapter)
+
+
+def _lora_tensors(spec: TrialKeys, architecture: DecoderShape) -> Sequence[TensorGroup]:
+    return lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
+
+
+def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the copies of weights that autocast makes during one forward and that are kept until its end.
+
+    The weight of each linear layer that is not bfloat16 is cast once: trained float32 weights are kept in autocast's
+    cache, others by the matrix product that saves them for backward. Float32 adapters are always cast and kept. The
+    fused log-probabilities cast the LM head in chunks, so it is not included.
+
+    With checkpointing, copies outside the cache are not kept: see `autocast_forward_bytes`.
+
+    By hand, qwen2.5-0.5b with LoRA of rank 16 on all linear layers: 8,798,208 x 2 B = 17,596,416 B.
+    """
+    sizes = element_bytes(spec)
+    copied: Count = 0
+    if spec.tuning is not Tuning.QLORA:
+        block = block_of(spec)
+        layer = sum(block(part.weights * sizes.compute) for part in projections(architecture))
+        copied = where(sizes.autocast_casts, layer * architecture.num_hidden_layers, 0)
+    return copied + _adapter_casts(spec, architecture)
+
+
+def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the copies of weights at the end of a training forward.
+
+    Autocast's cache keeps only copies of float32 weights that require a gradient. A copy of a frozen or a float16
+    weight is kept as long as autograd saves it. Under checkpointing nothing of the first forward is saved: one copy at
+    a time remains, the largest.
+
+    By hand, qwen2.5-0.5b in float32 with LoRA of rank 16 and checkpointing: 8,798,208 x 2 B for the adapters and
+    896 x 4,864 x 2 B for the largest matrix, 26,312,704 B.
+    """
+    sizes = element_bytes(spec)
+    cached = autocast_cache_bytes(spec, architecture)
+    if not spec.gradient_checkpointing:
+        return cached
+    adapters = _adapter_casts(spec, architecture)
+    if spec.tuning is Tuning.QLORA:
+        return adapters
+    largest = larger(0, *(part.weights for part in projections(architecture)))
+    one = adapters + where(sizes.autocast_casts, block_of(spec)(largest * sizes.compute), 0)
+    return where(sizes.autocast_caches, cached, one) if trains_everything(spec) else one
+
+
+def autocast_scoring_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the copies that autocast's cache keeps while the policy scores without gradient.
+
+    They are those of trained weights; the copy of a frozen or a float16 weight is freed after its product. By hand, as
+    in `autocast_cache_bytes`: 17,596,416 B.
+    """
+    if trains_everything(spec):
+        copies = autocast_cache_bytes(spec, architecture) + head_copy_bytes(spec, architecture)
+        return where(element_bytes(spec).autocast_caches, copies, 0)
+    return _adapter_casts(spec, architecture)
+
+
+def head_cast_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the whole LM head in the compute type of autocast; 0 if weights have that type.
+
+    By hand, H = 8, V = 100, float32 under autocast: 100 x 8 x 2 = 1,600 B.
+    """
+    sizes = element_bytes(spec)
+    head = block_of(spec)(architecture.vocab_size * architecture.hidden_size * sizes.compute)
+    return where(sizes.autocast_casts, head, 0)
+
+
+def head_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the copy of the LM head that logits of all rows make under autocast and backward needs.
+
+    The head may be frozen or trained. 0 for the fused head, which casts one chunk at a time (`cast_chunk_bytes`) and
+    keeps none. By hand, as in `head_cast_bytes`: 1,600 B.
+    """
+    return head_cast_bytes(spec, architecture) if spec.logprobs.makes_all_logits else 0
+
+
+def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the copies of float32 adapters in the compute type, without those of experts.
+
+    peft casts the adapters of experts itself, layer by layer (`merged_bytes`).
+    """
+    if spec.tuning is not Tuning.LORA or has_bfloat16_adapters(spec):
+        return 0
+    element = element_bytes(spec).compute
+    casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element)
+    of_experts = expert_lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
+    return where(spec.bf16, casts - _tensors_bytes(spec, of_experts, element), 0)
+
+
+def autocast_weight_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the bytes of the copies in backward: all of them, or with checkpointing those of one layer, made again.
+
+    By hand, as in `autocast_cache_bytes` with checkpointing: 17,596,416 / 24 = 733,184 B.
+    """
+    kept = autocast_cache_bytes(spec, architecture)
+    return kept // architecture.num_hidden_layers if spec.gradient_checkpointing else kept

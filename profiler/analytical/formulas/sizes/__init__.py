@@ -1,0 +1,1 @@
+"""Numbers, sizes and batches that all formulas count with."""

@@ -1,0 +1,114 @@
+"""Block sizes with `roundup_power2_divisions` in `alloc_conf`.
+
+The allocator rounds each allocation up separately, so the formulas round the size of each tensor with `block_of`. The
+rounding of every allocation to multiples of 512 bytes is left out.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, whole_units
+from profiler.analytical.formulas.sizes.trial_keys import TrialKeys
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    from profiler.analytical.formulas.sizes import lazy_numpy as np
+
+Block = Callable[[Count], Count]
+"""Function from the bytes of a tensor to the bytes of its block."""
+
+_KEY = "roundup_power2_divisions:"
+_INTERVALS = 16
+_FIRST_INTERVAL_LOG2 = 20
+_MIN_BLOCK_BYTES = 512
+
+
+def exact(size: Count) -> Count:
+    """Return `size`: without the setting nothing is rounded."""
+    return size
+
+
+def block_of(spec: TrialKeys) -> Block:
+    """Return the rounding of `spec`.
+
+    With D divisions a size above 512 x D becomes the next of D equal steps between the powers of two around it. By
+    hand, 8 divisions: 1,200,000 B lies between 2^20 and 2^21, the step is 131,072 B, the block 10 x 131,072 =
+    1,310,720 B.
+
+    Source: `DeviceCachingAllocator::round_size` and `roundup_power2_next_division` in
+    `c10/cuda/CUDACachingAllocator.cpp`.
+    """
+    column = spec.alloc_conf
+    if not isinstance(column, Coded):
+        divisions = divisions_by_interval(column)
+        return _rounding_of_one(divisions) if any(divisions) else exact
+    table = np.array([divisions_by_interval(text) for text in column.values])
+    return _rounding(table[column.codes]) if table.any() else exact
+
+
+@cache
+def divisions_by_interval(alloc_conf: str) -> tuple[int, ...]:
+    """Return the divisions for sizes from 1 MiB (and below), 2 MiB, 4 MiB ... 32 GiB (and above); 0 for no rounding.
+
+    A single number holds for all sizes. In a list the first entry also holds for smaller sizes, and ``>`` for larger
+    ones. By hand, ``[4:2,>:8]``: 2 for the first three intervals, 8 for the others.
+
+    Source: `AcceleratorAllocatorConfig::parseRoundUpPower2Divisions` in `c10/core/AllocatorConfig.cpp`.
+    """
+    compact = "".join(alloc_conf.split())
+    _, found, text = compact.rpartition(_KEY)
+    if not found:
+        return (0,) * _INTERVALS
+    if not text.startswith("["):
+        return (int(text.partition(",")[0]),) * _INTERVALS
+    divisions = [0] * _INTERVALS
+    last = -1
+    for entry in text[1 : text.index("]")].split(","):
+        start, _, number = entry.partition(":")
+        if start == ">":
+            beyond = max(last, 0) + 1
+            divisions[beyond:] = [int(number)] * (_INTERVALS - beyond)
+            continue
+        interval = min(int(start).bit_length() - 1, _INTERVALS - 1)
+        if last < 0:
+            divisions[:interval] = [int(number)] * interval
+        divisions[interval] = int(number)
+        last = interval
+    return tuple(divisions)
+
+
+def _rounding_of_one(divisions: Sequence[int]) -> Block:
+    """Return the rounding of one trial by its divisions by interval."""
+
+    def block(size: Count) -> Count:
+        if not isinstance(size, int):
+            return _rounding(np.array(divisions))(size)
+        exponent = max(size, 1).bit_length() - 1
+        parts = divisions[min(max(exponent - _FIRST_INTERVAL_LOG2, 0), _INTERVALS - 1)]
+        if parts <= 1 or size <= _MIN_BLOCK_BYTES * parts:
+            return size
+        step = max((1 << exponent) // parts, 1)
+        return whole_units(size, step) * step
+
+    return block
+
+
+def _rounding(table: "NDArray[np.int64]") -> Block:
+    """Return the rounding of arrays by `table`: divisions by interval, for one trial or with one row per trial."""
+
+    def block(size: Count) -> Count:
+        sizes = np.asarray(size)
+        # frexp: size = fraction x 2^exponent with a fraction from 0.5 below 1, exact below 2^53.
+        exponent = np.frexp(np.maximum(sizes, 1).astype(np.float64))[1].astype(np.int64) - 1
+        interval = np.clip(exponent - _FIRST_INTERVAL_LOG2, 0, _INTERVALS - 1)
+        divisions = table[interval] if table.ndim == 1 else table[np.arange(len(table)), interval]
+        step = np.maximum((1 << exponent) // np.maximum(divisions, 1), 1)
+        rounded = np.where(
+            (divisions > 1) & (sizes > _MIN_BLOCK_BYTES * divisions), whole_units(sizes, step) * step, sizes
+        )
+        return rounded if rounded.ndim else int(rounded)
+
+    return block

@@ -1,0 +1,1 @@
+"""Memory that is reserved and not allocated."""

@@ -1,0 +1,1 @@
+"""Arrays of slots that find their work themselves: Slurm."""

@@ -1,0 +1,1 @@
+"""The arguments of trl's trainers: their names, values and effects."""

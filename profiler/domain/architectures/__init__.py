@@ -1,0 +1,1 @@
+"""The shapes of models, and the families that they belong to."""

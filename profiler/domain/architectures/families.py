@@ -1,0 +1,229 @@
+"""Model families, one row each: the model types whose layers have formulas.
+
+Source: transformers 5.23, `configuration_<type>.py` and `modeling_<type>.py` in `models/<type>/`, read field by field;
+peft 0.21.
+"""
+
+from collections.abc import Mapping
+
+from profiler.domain.architectures.family import Checks, Defaults, Family, Layers, RotaryTypes, Tower
+
+_TOWER_DEFAULTS = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_heads": 16}
+
+_AXIAL_CHECKS = Checks(
+    multiple_of_heads=True,
+    heads_fill_hidden_size=True,
+    sections_fill_head=True,
+    types_head_dim=False,
+    rotary_types=RotaryTypes.AXIAL,
+)
+
+_FAMILIES = (
+    Family(
+        model_type="llama",
+        defaults=Defaults(max_position_embeddings=2048),
+        checks=Checks(multiple_of_heads=True, bounds_initializer_range=True, types_head_dim=False),
+        layers_repeat=True,
+    ),
+    Family(
+        model_type="mistral",
+        defaults=Defaults(max_position_embeddings=131_072, num_key_value_heads=8),
+        checks=Checks(takes_null_key_value_heads=False, types_head_dim=False),
+        sliding_window=4096,
+        layers_repeat=True,
+    ),
+    Family(
+        model_type="qwen2",
+        defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=32, attention_bias=True),
+        slides_on_request=True,
+        layers_repeat=True,
+    ),
+    Family(
+        model_type="qwen3",
+        defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=32, head_dim=128),
+        layers=Layers(qk_norm=True),
+        slides_on_request=True,
+        layers_repeat=True,
+    ),
+    Family(
+        model_type="gemma",
+        defaults=Defaults(max_position_embeddings=8192, num_key_value_heads=16, head_dim=256, tie_word_embeddings=True),
+        layers=Layers(has_float32_norms=True),
+        checks=Checks(takes_null_key_value_heads=False),
+    ),
+    Family(
+        model_type="gemma2",
+        defaults=Defaults(max_position_embeddings=8192, num_key_value_heads=4, head_dim=256, tie_word_embeddings=True),
+        layers=Layers(norms_per_layer=4, has_float32_norms=True, caps_scores=True),
+        checks=Checks(multiple_of_heads=True, takes_null_key_value_heads=False, reads_hidden_act=False),
+        sliding_window=4096,
+    ),
+    Family(
+        model_type="gemma3_text",
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=262_208,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            head_dim=256,
+            tie_word_embeddings=True,
+        ),
+        layers=Layers(qk_norm=True, norms_per_layer=4, has_float32_norms=True),
+        checks=Checks(
+            multiple_of_heads=True,
+            takes_null_key_value_heads=False,
+            reads_hidden_act=False,
+            rotary_types=RotaryTypes.UNCHECKED,
+        ),
+        sliding_window=4096,
+    ),
+    Family(
+        model_type="mixtral",
+        defaults=Defaults(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8, num_experts_per_tok=2),
+        layers=Layers(expert_width="intermediate_size", has_float32_router=True),
+        checks=Checks(takes_null_key_value_heads=False, types_head_dim=False),
+    ),
+    Family(
+        model_type="qwen2_moe",
+        defaults=Defaults(
+            max_position_embeddings=32_768,
+            num_key_value_heads=16,
+            attention_bias=True,
+            num_experts=60,
+            moe_intermediate_size=1408,
+            num_experts_per_tok=4,
+            shared_expert_intermediate_size=5632,
+        ),
+        layers=Layers(expert_width="moe_intermediate_size"),
+        checks=Checks(takes_null_key_value_heads=False),
+        slides_on_request=True,
+    ),
+    Family(
+        model_type="qwen3_moe",
+        defaults=Defaults(
+            max_position_embeddings=32_768,
+            num_key_value_heads=4,
+            num_experts=128,
+            moe_intermediate_size=768,
+            num_experts_per_tok=8,
+        ),
+        layers=Layers(qk_norm=True, expert_width="moe_intermediate_size", has_adapted_experts=True),
+        checks=Checks(takes_null_key_value_heads=False),
+        slides_on_request=True,
+    ),
+    Family(
+        model_type="olmoe",
+        defaults=Defaults(max_position_embeddings=4096, num_experts=64, num_experts_per_tok=8),
+        layers=Layers(
+            qk_norm=True, normalises_all_heads=True, expert_width="intermediate_size", has_adapted_experts=True
+        ),
+        checks=Checks(multiple_of_heads=True, heads_fill_hidden_size=True),
+    ),
+    Family(
+        model_type="phi3",
+        defaults=Defaults(max_position_embeddings=4096),
+        layers=Layers(has_fused_projections=True),
+        checks=Checks(rotary_types=RotaryTypes.PHI3),
+    ),
+    Family(model_type="granite", defaults=Defaults(max_position_embeddings=2048)),
+    Family(
+        model_type="olmo2",
+        defaults=Defaults(max_position_embeddings=2048),
+        layers=Layers(qk_norm=True, normalises_all_heads=True),
+    ),
+    Family(
+        model_type="smollm3",
+        defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
+        slides_on_request=True,
+    ),
+    Family(
+        model_type="qwen2_vl",
+        defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
+        checks=_AXIAL_CHECKS,
+        slides_on_request=True,
+        tower=Tower(
+            defaults={
+                **_TOWER_DEFAULTS,
+                "depth": 32,
+                "embed_dim": 1280,
+                "mlp_ratio": 4,
+                "hidden_size": 3584,
+                "patch_size": 14,
+            },
+            min_pixels=3136,
+            max_pixels=12_845_056,
+            inner_tensors=2,
+            has_layer_norm=True,
+            mlp_names=("fc1", "fc2"),
+        ),
+    ),
+    Family(
+        model_type="qwen2_5_vl",
+        defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
+        checks=_AXIAL_CHECKS,
+        slides_on_request=True,
+        tower=Tower(
+            defaults={
+                **_TOWER_DEFAULTS,
+                "depth": 32,
+                "hidden_size": 3584,
+                "intermediate_size": 3420,
+                "out_hidden_size": 3584,
+                "patch_size": 14,
+            },
+            min_pixels=3136,
+            max_pixels=12_845_056,
+            inner_tensors=3,
+            has_layer_norm=False,
+            mlp_names=("gate_proj", "up_proj", "down_proj"),
+        ),
+    ),
+    Family(
+        model_type="qwen3_vl",
+        defaults=Defaults(max_position_embeddings=128_000, num_key_value_heads=32, head_dim=128),
+        layers=Layers(qk_norm=True),
+        checks=Checks(types_layer_types=True, rotary_types=RotaryTypes.AXIAL),
+        tower=Tower(
+            defaults={
+                **_TOWER_DEFAULTS,
+                "depth": 27,
+                "hidden_size": 1152,
+                "intermediate_size": 4304,
+                "out_hidden_size": 3584,
+                "patch_size": 16,
+                "num_position_embeddings": 2304,
+            },
+            min_pixels=65_536,
+            max_pixels=16_777_216,
+            inner_tensors=1,
+            has_layer_norm=True,
+            mlp_names=("linear_fc1", "linear_fc2"),
+            patch_bias=True,
+            has_positions=True,
+        ),
+    ),
+)
+
+FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
+"""By model type."""
+
+_UNKNOWN = Family(model_type="unknown", defaults=Defaults(max_position_embeddings=2048))
+
+WITH_SINKS = frozenset({"gpt_oss"})
+"""Other model types whose attention adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
+
+WITH_OPTIONAL_KERNELS = frozenset(
+    {
+        *("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling2_text", "inkling_text"),
+        *("jamba", "kimi_linear", "lfm2", "lfm2_moe", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5"),
+        *("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text", "zamba"),
+        "zamba2",
+    }
+)
+"""Other model types whose recurrent layers have a version in PyTorch, for where flash-linear-attention, causal-conv1d
+or mamba-ssm is not installed (transformers 5.23, `use_kernel_func_from_hub_with_fallback`)."""
+
+
+def family_of(model_type: str) -> Family:
+    """Return the family of the model type; of one without a row, transformers' usual defaults and Llama's layers."""
+    return FAMILIES.get(model_type, _UNKNOWN)

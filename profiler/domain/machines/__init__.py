@@ -1,0 +1,1 @@
+"""Where runs take place: addresses, engines, shards, and what is installed there."""

@@ -1,0 +1,1 @@
+"""What a run leaves, whoever started it: its outcome, its readings and its record."""

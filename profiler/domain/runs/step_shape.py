@@ -1,0 +1,80 @@
+"""The shape of an optimizer step as arrays, so that the records of thousands of trials fit in memory."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Self, overload
+
+from profiler.domain.memory import Category, Phase
+from profiler.domain.runs.readings import CategoryShare, StepInstant
+
+PHASES, CATEGORIES = tuple(Phase), tuple(Category)
+"""The members that the codes of a shape count, in their own order."""
+
+_PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
+_CATEGORY_CODES = {category: code for code, category in enumerate(CATEGORIES)}
+
+
+class StepShape(Sequence[StepInstant]):
+    """A sequence of instants, equal to the tuple of them. An instant is made when it is asked for."""
+
+    __slots__ = ("categories", "lengths", "phases", "sizes_bytes")
+
+    def __init__(self, *, phases: bytes, lengths: bytes, categories: bytes, sizes_bytes: "array[int]") -> None:
+        """Take the arrays as they are.
+
+        Args:
+            phases: Code of the phase of each instant.
+            lengths: Number of categories of each instant.
+            categories: Code of each category, instant by instant.
+            sizes_bytes: Size of each category, in the same order; an array of 64-bit integers.
+        """
+        self.phases, self.lengths, self.categories, self.sizes_bytes = phases, lengths, categories, sizes_bytes
+
+    @classmethod
+    def of(cls, instants: Iterable[StepInstant]) -> Self:
+        """Return the shape of `instants`.
+
+        Raises:
+            ValueError: An instant has more than 255 categories.
+            OverflowError: A size does not fit in 64 bits.
+        """
+        found = tuple(instants)
+        shares = [share for instant in found for share in instant.shares]
+        return cls(
+            phases=bytes(_PHASE_CODES[instant.phase] for instant in found),
+            lengths=bytes(len(instant.shares) for instant in found),
+            categories=bytes(_CATEGORY_CODES[share.category] for share in shares),
+            sizes_bytes=array("q", [share.size_bytes for share in shares]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.phases)
+
+    def __iter__(self) -> Iterator[StepInstant]:
+        ends = accumulate(self.lengths)
+        return (
+            self._instant(phase, end - length, end)
+            for phase, length, end in zip(self.phases, self.lengths, ends, strict=True)
+        )
+
+    @overload
+    def __getitem__(self, place: int) -> StepInstant: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[StepInstant]: ...
+    def __getitem__(self, place: int | slice) -> StepInstant | Sequence[StepInstant]:
+        return tuple(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StepShape | tuple) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def _instant(self, phase: int, start: int, end: int) -> StepInstant:
+        sizes = zip(self.categories[start:end], self.sizes_bytes[start:end], strict=True)
+        shares = tuple(CategoryShare(category=CATEGORIES[code], size_bytes=size) for code, size in sizes)
+        return StepInstant(phase=PHASES[phase], shares=shares)

@@ -1,0 +1,1 @@
+"""Text in and out: counts, sums, and foreign text."""

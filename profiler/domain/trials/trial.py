@@ -1,0 +1,919 @@
+"""One trial: a configuration of training that is run once, in a fresh process."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import Origin
+from profiler.domain.trials.keys import MAX_COUNT, Declaration, Group, Key, MemoryOrder, declared, keys_of
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import GENERATING, SCORED, WITH_PROMPTS, WITH_REFERENCE, Recipe
+
+
+class Backend(StrEnum):
+    """Where a trial runs."""
+
+    CUDA = "cuda"
+    """A real GPU: GPU memory is measured."""
+    EMULATED = "emulated"
+    """The same trainer in torch's CUDA build, on an emulated driver that computes nothing."""
+    SIMULATED = "simulated"
+    """The same trainer on a simulated GPU."""
+    CPU = "cpu"
+    """Real training on the CPU with a small model, as a check that the job runs; GPU figures are null."""
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where GPU figures of its trials come from; None if they have none."""
+        return _ORIGINS[self]
+
+    @property
+    def names_its_card(self) -> bool:
+        """Whether `gpu` names the card that the trial runs on, because there is no real one."""
+        return self in (Backend.EMULATED, Backend.SIMULATED)
+
+    @property
+    def reads_counters(self) -> bool:
+        """Whether memory is read from torch's counters, in torch's CUDA build."""
+        return self in (Backend.CUDA, Backend.EMULATED)
+
+
+_ORIGINS = {
+    Backend.CUDA: Origin.MEASURED,
+    Backend.EMULATED: Origin.EMULATED,
+    Backend.SIMULATED: Origin.SIMULATED,
+    Backend.CPU: None,
+}
+
+
+class Tuning(StrEnum):
+    """What is trained."""
+
+    FULL = "full"
+    LORA = "lora"
+    QLORA = "qlora"
+    """LoRA over weights in 4 bits (nf4, double quantisation)."""
+
+
+class Lengths(StrEnum):
+    """Lengths of the completions of one batch."""
+
+    RAGGED = "ragged"
+    """The first row has the maximum length, the others follow the pattern of `completion_lengths`."""
+    FORCED = "forced"
+    """Every row has the maximum length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """How a release of trl calls its `selective_log_softmax` with the logits of all completions of a micro-batch."""
+
+    in_place: bool = False
+    """Whether logits are divided by the temperature in place; else the quotient is another tensor."""
+    entropy_by_row: bool = False
+    """Whether the entropy is computed of a whole row at once; else of `ENTROPY_TOKENS` tokens."""
+    keeps_outputs: bool = False
+    """Whether the logits before the division stay until the end of forward."""
+
+
+ENTROPY_TOKENS = 128
+"""Tokens of which trl computes the entropy at once: `chunk_size` of `entropy_from_logits` in `trl/trainer/utils.py`."""
+
+
+class Logprobs(StrEnum):
+    """How training computes log-probabilities. Releases of trl are in `profiler.config.trl_releases.behaviours`."""
+
+    FUSED = "fused"
+    """trl today: a fused, chunked LM head over the scored positions."""
+    FULL = "full"
+    """trl 0.14.0: logits of all rows at once, log-softmax row by row."""
+    SLICED = "sliced"
+    """The forward in slices of one row, one backward over all."""
+    MINIBATCH = "minibatch"
+    """Forward and backward row by row."""
+    SELECTIVE = "selective"
+    """trl 0.23: logits of all rows at once, their quotient by the temperature, log-sum-exp row by row."""
+    SELECTIVE_ROW_ENTROPY = "selective_row_entropy"
+    """trl 0.20: as `selective`, and the entropy of a row at once."""
+    SELECTIVE_IN_PLACE = "selective_in_place"
+    """trl 1.0: as `selective`, with logits divided in place of a slice, which backward copies."""
+    SELECTIVE_KEPT = "selective_kept"
+    """trl 1.10: as `selective`, and the logits before the division stay until the end of forward."""
+
+    @property
+    def selection(self) -> Selection | None:
+        """How `selective_log_softmax` is called; None where it is not."""
+        return _SELECTIONS.get(self)
+
+    @property
+    def makes_all_logits(self) -> bool:
+        """Whether the logits of all completions of a micro-batch exist at once."""
+        return self is Logprobs.FULL or self.selection is not None
+
+
+_SELECTIONS: Mapping[Logprobs, Selection] = {
+    Logprobs.SELECTIVE: Selection(),
+    Logprobs.SELECTIVE_ROW_ENTROPY: Selection(entropy_by_row=True),
+    Logprobs.SELECTIVE_IN_PLACE: Selection(in_place=True),
+    Logprobs.SELECTIVE_KEPT: Selection(keeps_outputs=True),
+}
+
+
+class Rollout(StrEnum):
+    """How completions are generated."""
+
+    GENERATE = "generate"
+    """transformers' `generate`, token by token."""
+    SYNTHETIC = "synthetic"
+    """Prefill, a KV cache that is filled at once, and the last decoding step at full length."""
+
+
+class VllmMode(StrEnum):
+    """Where vLLM runs, by trl's names."""
+
+    COLOCATE = "colocate"
+    """In the process that trains, on its GPU."""
+    SERVER = "server"
+    """On other GPUs."""
+
+
+class VllmModelImpl(StrEnum):
+    """Whose model vLLM runs, by trl's names."""
+
+    VLLM = "vllm"
+    """vLLM's own."""
+    TRANSFORMERS = "transformers"
+    """That of transformers."""
+
+
+class DistributedType(StrEnum):
+    """How several GPUs train together, by accelerate's names."""
+
+    NO = "no"
+    """One GPU."""
+    MULTI_GPU = "multi_gpu"
+    """Each GPU has a copy of the model (DDP)."""
+    FSDP = "fsdp"
+    """Weights, gradients and optimizer states are sharded over the GPUs (FSDP)."""
+    DEEPSPEED = "deepspeed"
+    """What is sharded depends on `zero_stage` (DeepSpeed's ZeRO)."""
+
+
+ZERO_OF_WEIGHTS = 3
+"""The stage of ZeRO that also shards weights, and reward models (`prepare_deepspeed` in trl)."""
+
+
+class OffloadDevice(StrEnum):
+    """Where DeepSpeed keeps what is offloaded, by its names."""
+
+    NONE = "none"
+    """On the GPU."""
+    CPU = "cpu"
+    """In the memory of the host."""
+
+
+class Weights(StrEnum):
+    """Where the values of the weights come from."""
+
+    RANDOM = "random"
+    PRETRAINED = "pretrained"
+
+
+class Dtype(StrEnum):
+    """Data type of the weights, by torch's name."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+class Attention(StrEnum):
+    """Values of `attn_implementation`, by transformers' names."""
+
+    SDPA = "sdpa"
+    FLASH_ATTENTION_2 = "flash_attention_2"
+    EAGER = "eager"
+
+
+ALL_LINEAR = "all-linear"
+"""peft's word for every linear layer except the LM head."""
+
+
+_SAME, _GROWS, _ORDERED = MemoryOrder.SAME, MemoryOrder.GROWS, MemoryOrder.ORDERED
+
+_FULL = "tuning is full"
+_NO_ENGINE = "vLLM does not run on the GPU that trains"
+_NO_TOWER = "the model has no vision tower"
+_NO_FSDP = "distributed_type is not fsdp"
+_NO_DEEPSPEED = "distributed_type is not deepspeed"
+
+_FIXED_BATCHES = "micro-batches have a fixed number of rows"
+
+_SFT = frozenset({Recipe.SFT})
+_GRPO = frozenset({Recipe.GRPO})
+
+
+def _of_fsdp(meaning: str, *, default: int, unit: str = "") -> Mapping[str, Declaration]:
+    """Return the declaration of a key of FSDP, with transformers' default."""
+    return declared(
+        meaning,
+        group=Group.METHOD,
+        memory=_SAME,
+        unit=unit,
+        null=_NO_FSDP,
+        null_given=f"{str(default).lower()}, which is transformers' default",
+        given_default=default,
+        since="0.2.0",
+    )
+
+
+def _of_deepspeed(
+    meaning: str, *, default: object, maximum: int = MAX_COUNT, unit: str = ""
+) -> Mapping[str, Declaration]:
+    """Return the declaration of a key of DeepSpeed, with accelerate's default."""
+    return declared(
+        meaning,
+        group=Group.METHOD,
+        memory=_SAME,
+        unit=unit,
+        minimum=0,
+        maximum=maximum,
+        null=_NO_DEEPSPEED,
+        null_given=f"{default}, which is accelerate's default",
+        given_default=default,
+        since="0.2.0",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpec:
+    """Everything that decides what a trial does, spelled as trl, transformers and peft spell it where they do.
+
+    Each field declares one key; `TRIAL_KEYS` lists them. A new key has the version of the program that adds it
+    (`since`) and the value that earlier trials had (`earlier`), so that trial ids stay as they are.
+
+    A specification is normalised by `profiler.config`: defaults are filled in, and a key without meaning is None, so
+    that two specifications of the same trial are equal.
+    """
+
+    backend: Backend = field(
+        metadata=declared(
+            "cuda: measured; emulated: on an emulated driver; simulated: on a simulated GPU; cpu: no GPU figures",
+            group=Group.PLACE,
+            memory=_SAME,
+        )
+    )
+    gpu: str | None = field(
+        metadata=declared(
+            "the emulated or simulated card, or the card that a larger real one was capped to",
+            group=Group.PLACE,
+            memory=_ORDERED,
+            values=tuple(KNOWN_GPUS),
+            null="cpu, or the whole real card",
+            null_given="h100-80gb when emulated or simulated, else the whole real card",
+        )
+    )
+    model: str = field(
+        metadata=declared(
+            "a built-in name, a local path or a hub id",
+            group=Group.MODEL,
+            memory=_ORDERED,
+            trl_names=("model_name_or_path",),
+        )
+    )
+    weights: Weights = field(
+        default=Weights.RANDOM, metadata=declared("random or pretrained", group=Group.DATA, memory=_SAME)
+    )
+    dataset: str | None = field(
+        default=None,
+        metadata=declared(
+            "a local path or a hub id of the prompts",
+            group=Group.DATA,
+            memory=_SAME,
+            null="synthetic prompts",
+            null_given="synthetic prompts",
+        ),
+    )
+    recipe: Recipe = field(
+        default=Recipe.GRPO,
+        metadata=declared("which trainer runs", group=Group.METHOD, memory=_SAME, since="0.2.0", earlier=Recipe.GRPO),
+    )
+    tuning: Tuning = field(
+        default=Tuning.FULL, metadata=declared("full, lora or qlora", group=Group.METHOD, memory=_SAME)
+    )
+    lora_rank: int | None = field(
+        default=None,
+        metadata=declared(
+            "rank of the LoRA matrices",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="rank",
+            null=_FULL,
+            null_given="16",
+            trl_names=("lora_r",),
+        ),
+    )
+    lora_alpha: int | None = field(
+        default=None,
+        metadata=declared(
+            "LoRA's alpha",
+            group=Group.METHOD,
+            memory=MemoryOrder.NO_EFFECT,
+            unit="scale",
+            null=_FULL,
+            null_given="twice lora_rank",
+            trl_names=("lora_alpha",),
+        ),
+    )
+    lora_target_modules: tuple[str, ...] | None = field(
+        default=None,
+        metadata=declared(
+            "modules with an adapter, joined by commas",
+            group=Group.METHOD,
+            memory=_SAME,
+            null=_FULL,
+            null_given=ALL_LINEAR,
+            trl_names=("lora_target_modules",),
+        ),
+    )
+    lora_dropout: float = field(
+        default=0.0,
+        metadata=declared(
+            "part of the input of each adapter that training drops; without adapters always 0",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="of the input",
+            trl_names=("lora_dropout",),
+            since="0.2.0",
+            earlier=0.0,
+        ),
+    )
+    bnb_4bit_use_double_quant: bool = field(
+        default=True,
+        metadata=declared(
+            "whether the scales of weights in 4 bits are quantised too; without qlora always true",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("use_bnb_nested_quant",),
+            since="0.2.0",
+            earlier=True,
+        ),
+    )
+    optim: Optimizer = field(
+        default=Optimizer.ADAMW_TORCH_FUSED,
+        metadata=declared(
+            "the optimizer, by transformers' name", group=Group.METHOD, memory=_SAME, trl_names=("optim",)
+        ),
+    )
+    num_generations: int = field(
+        default=4,
+        metadata=declared(
+            "completions per prompt",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="completions",
+            minimum=2,
+            why_minimum="GRPO compares the completions of one prompt",
+            trl_names=("num_generations",),
+            recipes=GENERATING,
+        ),
+    )
+    max_prompt_length: int = field(
+        default=256,
+        metadata=declared(
+            "length of every prompt",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="tokens",
+            trl_names=("max_prompt_length",),
+            recipes=WITH_PROMPTS,
+        ),
+    )
+    max_completion_length: int = field(
+        default=786,
+        metadata=declared(
+            "length of the longest completion",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="tokens",
+            trl_names=("max_completion_length",),
+            recipes=WITH_PROMPTS,
+        ),
+    )
+    max_length: int | None = field(
+        default=None,
+        metadata=declared(
+            "length of the longest training row",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="tokens",
+            null="recipe is not sft",
+            null_given="1024, which is trl's default",
+            given_default=1024,
+            trl_names=("max_length", "max_seq_length"),
+            recipes=_SFT,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    lengths: Lengths = field(
+        default=Lengths.RAGGED,
+        metadata=declared(
+            "ragged or forced: lengths of the other completions or rows", group=Group.METHOD, memory=_SAME
+        ),
+    )
+    per_device_train_batch_size: int = field(
+        default=4,
+        metadata=declared(
+            "rows per backward pass: completions, or with recipe=sft rows of the data",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="rows",
+            trl_names=("per_device_train_batch_size",),
+        ),
+    )
+    gradient_accumulation_steps: int = field(
+        default=4,
+        metadata=declared(
+            "backward passes per optimizer step",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="micro-batches",
+            trl_names=("gradient_accumulation_steps",),
+        ),
+    )
+    steps_per_generation: int = field(
+        default=4,
+        metadata=declared(
+            "micro-batches generated at once",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="micro-batches",
+            null_given="gradient_accumulation_steps, which is trl's default",
+            trl_names=("steps_per_generation",),
+            recipes=GENERATING,
+        ),
+    )
+    use_dynamic_bsz: bool = field(
+        default=False,
+        metadata=declared(
+            "whether the rows of an optimizer step are split by tokens (constructed: trl splits them by rows)",
+            group=Group.METHOD,
+            memory=_SAME,
+            recipes=_GRPO,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
+    ppo_max_token_len_per_gpu: int | None = field(
+        default=None,
+        metadata=declared(
+            "most tokens of a micro-batch, padding included",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="tokens",
+            null=_FIXED_BATCHES,
+            null_given="16384, which is verl's default",
+            given_default=16384,
+            recipes=_GRPO,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    gradient_checkpointing: bool = field(
+        default=True,
+        metadata=declared(
+            "whether backward computes activations again",
+            group=Group.METHOD,
+            memory=_ORDERED,
+            trl_names=("gradient_checkpointing", "activation_checkpointing"),
+        ),
+    )
+    activation_offloading: bool = field(
+        default=False,
+        metadata=declared(
+            "whether activations wait for backward in pinned memory of the host",
+            group=Group.METHOD,
+            memory=_SAME,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
+    torch_empty_cache_steps: int | None = field(
+        default=None,
+        metadata=declared(
+            "optimizer steps between those in which torch's cache is emptied before each backward",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="optimizer steps",
+            null="the cache is not emptied",
+            null_given="never, which is transformers' default",
+            trl_names=("torch_empty_cache_steps",),
+            since="0.2.0",
+        ),
+    )
+    beta: float = field(
+        default=0.0,
+        metadata=declared(
+            "weight of the KL term; above 0 full fine-tuning keeps a reference model",
+            group=Group.METHOD,
+            memory=_ORDERED,
+            unit="weight",
+            trl_names=("beta",),
+            recipes=WITH_REFERENCE,
+        ),
+    )
+    critic: bool = field(
+        default=False,
+        metadata=declared(
+            "whether a critic of the same size is trained too, as in PPO (constructed: trl has none)",
+            group=Group.METHOD,
+            memory=_SAME,
+            recipes=_GRPO,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
+    attn_implementation: Attention = field(
+        default=Attention.SDPA,
+        metadata=declared(
+            "attention, by transformers' name",
+            group=Group.METHOD,
+            memory=_SAME,
+            null_given="sdpa, and eager where transformers has no sdpa for the model",
+            trl_names=("attn_implementation",),
+        ),
+    )
+    dtype: Dtype = field(
+        default=Dtype.BFLOAT16,
+        metadata=declared(
+            "data type of the weights, by torch's name",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("dtype", "torch_dtype"),
+        ),
+    )
+    bf16: bool = field(
+        default=True,
+        metadata=declared("autocast to bfloat16 in forward", group=Group.METHOD, memory=_SAME, trl_names=("bf16",)),
+    )
+    logprobs: Logprobs = field(
+        default=Logprobs.FUSED,
+        metadata=declared(
+            "how training computes log-probabilities", group=Group.METHOD, memory=_SAME, recipes=GENERATING
+        ),
+    )
+    rollout: Rollout = field(
+        default=Rollout.GENERATE,
+        metadata=declared("how completions are generated", group=Group.METHOD, memory=_SAME, recipes=GENERATING),
+    )
+    use_liger_kernel: bool = field(
+        default=False,
+        metadata=declared(
+            "whether Liger's kernels replace norms, rotary embeddings and gated MLPs",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("use_liger_kernel",),
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
+    use_vllm: bool = field(
+        default=False,
+        metadata=declared(
+            "whether vLLM generates the completions",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("use_vllm",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
+    vllm_mode: VllmMode | None = field(
+        default=None,
+        metadata=declared(
+            "where vLLM runs: colocate (in the process that trains) or server (on other GPUs)",
+            group=Group.METHOD,
+            memory=_SAME,
+            null="use_vllm is false",
+            null_given="colocate, which is trl's default",
+            given_default=VllmMode.COLOCATE,
+            trl_names=("vllm_mode",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    vllm_gpu_memory_utilization: float | None = field(
+        default=None,
+        metadata=declared(
+            "part of the card that vLLM takes",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="of the card",
+            null=_NO_ENGINE,
+            null_given="0.3, which is trl's default",
+            given_default=0.3,
+            trl_names=("vllm_gpu_memory_utilization",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    vllm_enable_sleep_mode: bool | None = field(
+        default=None,
+        metadata=declared(
+            "whether vLLM gives its weights and cache back while the model trains",
+            group=Group.METHOD,
+            memory=_SAME,
+            null=_NO_ENGINE,
+            null_given="false, which is trl's default",
+            given_default=False,
+            trl_names=("vllm_enable_sleep_mode",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    vllm_max_model_length: int | None = field(
+        default=None,
+        metadata=declared(
+            "tokens of the longest sequence that vLLM accepts, prompt and completion",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="tokens",
+            null=f"the context of the model, or {_NO_ENGINE}",
+            null_given="the context of the model, which is vLLM's default",
+            trl_names=("vllm_max_model_length", "vllm_max_model_len"),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    vllm_tensor_parallel_size: int = field(
+        default=1,
+        metadata=declared(
+            "GPUs that share one engine of vLLM",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="processes",
+            trl_names=("vllm_tensor_parallel_size",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=1,
+        ),
+    )
+    vllm_model_impl: VllmModelImpl = field(
+        default=VllmModelImpl.VLLM,
+        metadata=declared(
+            "whose model vLLM runs: its own (vllm) or that of transformers",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("vllm_model_impl",),
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=VllmModelImpl.VLLM,
+        ),
+    )
+    reward_models: tuple[str, ...] | None = field(
+        default=None,
+        metadata=declared(
+            "models that score the completions, joined by commas",
+            group=Group.METHOD,
+            memory=_SAME,
+            null="functions score them",
+            null_given="functions score them",
+            recipes=SCORED,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    per_device_eval_batch_size: int | None = field(
+        default=None,
+        metadata=declared(
+            "completions that an evaluation generates at once",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="rows",
+            null="no evaluation",
+            null_given="no evaluation",
+            recipes=GENERATING,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    images_per_prompt: int | None = field(
+        default=None,
+        metadata=declared(
+            "images in each prompt of a vision-language model",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="images",
+            null=_NO_TOWER,
+            null_given="1 where the model has a vision tower",
+            recipes=WITH_PROMPTS,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    min_pixels: int | None = field(
+        default=None,
+        metadata=declared(
+            "fewest pixels that the processor makes of an image",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="pixels",
+            null=_NO_TOWER,
+            null_given="that of the published processor",
+            trl_names=("min_pixels",),
+            recipes=WITH_PROMPTS,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    max_pixels: int | None = field(
+        default=None,
+        metadata=declared(
+            "most pixels that the processor makes of an image; estimates give every image as many",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="pixels",
+            null=_NO_TOWER,
+            null_given="that of the published processor, or what fits max_prompt_length",
+            trl_names=("max_pixels",),
+            recipes=WITH_PROMPTS,
+            since="0.2.0",
+            earlier=None,
+        ),
+    )
+    num_processes: int = field(
+        default=1,
+        metadata=declared(
+            "GPUs that train together",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="processes",
+            since="0.2.0",
+            earlier=1,
+        ),
+    )
+    distributed_type: DistributedType = field(
+        default=DistributedType.NO,
+        metadata=declared(
+            "how several GPUs train together: multi_gpu (DDP), fsdp or deepspeed",
+            group=Group.METHOD,
+            memory=_SAME,
+            null_given="multi_gpu where num_processes is more than 1, else no",
+            since="0.2.0",
+            earlier=DistributedType.NO,
+        ),
+    )
+    fsdp_version: int | None = field(
+        default=None,
+        metadata=_of_fsdp("version of FSDP", default=2, unit="version"),
+    )
+    fsdp_reshard_after_forward: bool | None = field(
+        default=None,
+        metadata=_of_fsdp("whether FSDP frees the gathered weights of a layer after its forward", default=True),
+    )
+    fsdp_offload_params: bool | None = field(
+        default=None,
+        metadata=_of_fsdp(
+            "whether FSDP keeps weights, gradients and optimizer states in the memory of the host", default=False
+        ),
+    )
+    fsdp_activation_checkpointing: bool | None = field(
+        default=None,
+        metadata=_of_fsdp(
+            "whether FSDP checkpoints the activations, instead of the model (gradient_checkpointing)", default=False
+        ),
+    )
+    zero_stage: int | None = field(
+        default=None,
+        metadata=_of_deepspeed(
+            "what ZeRO shards: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights",
+            default=2,
+            maximum=3,
+            unit="stage",
+        ),
+    )
+    offload_optimizer_device: OffloadDevice | None = field(
+        default=None,
+        metadata=_of_deepspeed("where ZeRO keeps optimizer states and master weights", default=OffloadDevice.NONE),
+    )
+    offload_param_device: OffloadDevice | None = field(
+        default=None,
+        metadata=_of_deepspeed("where ZeRO keeps the shards of the weights", default=OffloadDevice.NONE),
+    )
+    steps: int = field(
+        default=3,
+        metadata=declared("optimizer steps requested", group=Group.METHOD, memory=_GROWS, unit="optimizer steps"),
+    )
+    alloc_conf: str = field(
+        default="",
+        metadata=declared(
+            "PYTORCH_ALLOC_CONF of the trial; empty for torch's defaults",
+            group=Group.METHOD,
+            memory=_SAME,
+            null_given="torch's defaults",
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=declared(
+            "seed of the weights and prompts",
+            group=Group.DATA,
+            memory=_SAME,
+            unit="seed",
+            minimum=0,
+            maximum=2**32 - 1,
+            trl_names=("seed",),
+        ),
+    )
+
+    @property
+    def generation_batch_size(self) -> int:
+        """Completions that one process generates at once: batch per device times `steps_per_generation`.
+
+        trl's `generation_batch_size` is that of all processes.
+        """
+        return self.per_device_train_batch_size * self.steps_per_generation
+
+    @property
+    def longest(self) -> int:
+        """The length that `lengths` varies: tokens of the longest completion, or of the longest row of the data."""
+        return self.max_completion_length if self.max_length is None else self.max_length
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of the longest row: prompt and completion, or a row of the data."""
+        return self.max_prompt_length + self.max_completion_length if self.max_length is None else self.max_length
+
+    @property
+    def keeps_reference_model(self) -> bool:
+        """Whether a reference model is kept: trl creates one for `beta` > 0 unless it can switch an adapter off."""
+        return self.beta != 0.0 and self.tuning is Tuning.FULL
+
+
+TRIAL_KEYS = keys_of(TrialSpec)
+"""Every key of a trial, in the order of its specification."""
+
+SPEC_KEYS = tuple(key.name for key in TRIAL_KEYS)
+"""The names of all keys, in the order of the specification."""
+
+SHOWN_KEYS = tuple(key.name for group in (Group.METHOD, Group.DATA) for key in TRIAL_KEYS if key.group is group)
+"""Keys that describe a row of a table, the most important first. Place and model are columns or sections."""
+
+PLACE_KEYS = tuple(key.name for key in TRIAL_KEYS if key.group is Group.PLACE)
+"""Keys that say where a trial runs."""
+
+WORKLOAD_KEYS = tuple(key.name for key in TRIAL_KEYS if key.group is not Group.PLACE)
+"""Keys of a trial apart from where it runs: equal for one workload on two cards."""
+
+
+def key_named(name: str) -> Key:
+    """Return the key of a trial by its name."""
+    return TRIAL_KEYS[SPEC_KEYS.index(name)]
+
+
+def run_key(spec: TrialSpec) -> Hashable | None:
+    """Return a key that is equal for all specifications whose results one simulated run provides.
+
+    They differ in the size of the card or the settings of the allocator: allocations depend on the kernels that a card
+    runs, not on its memory. A card that would choose another kernel somewhere in the run gets a run of its own. None
+    with any other backend, where every trial is a run of its own, and with vLLM, which takes a part of the card.
+    """
+    if spec.backend is not Backend.SIMULATED or spec.gpu is None or spec.use_vllm:
+        return None
+    return (replace(spec, gpu=None, alloc_conf=""), KNOWN_GPUS[spec.gpu].kernel_family)
+
+
+RAGGED_ROWS = 4
+"""Rows after which the lengths of ragged completions repeat."""
+
+
+def completion_lengths(*, lengths: Lengths, rows: int, max_completion_length: int) -> tuple[int, ...]:
+    """Return the tokens of each completion of one generation batch, in the order of generation.
+
+    `forced`: every row at the maximum. `ragged`: row i has the maximum minus i mod 4 eighths of it (100 %, 87.5 %,
+    75 %, 62.5 %, and again), at least one token. So one row of a batch is at the maximum, as in real batches where
+    `max_completion_length` cuts the longest.
+    """
+    if lengths is Lengths.FORCED:
+        return (max_completion_length,) * rows
+    cuts = [row % RAGGED_ROWS * max_completion_length // 8 for row in range(rows)]
+    return tuple(max(1, max_completion_length - cut) for cut in cuts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTrial:
+    """A trial of a sweep before it runs."""
+
+    trial_id: str
+    """Hash of everything that decides the result of the trial (`profiler.config.trials.identity`)."""
+    grid: str
+    label: str
+    """The method of the trial in tables: ``"LoRA + checkpointing"``."""
+    spec: TrialSpec

@@ -1,0 +1,1 @@
+"""The job that a command line and its files describe."""

@@ -1,0 +1,285 @@
+"""What a command line and its configuration file describe: untyped keys, and what had to be assumed."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
+from profiler.config.notes import Note, note_lines
+from profiler.config.options.reading import show
+from profiler.config.trl.interval import KEY as TRL
+from profiler.config.trl.interval import TrlVariant, read_trl_variants
+from profiler.config.trl.parts import Part, merged
+from profiler.config.verl.sources import VerlSource, joined, override_source
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.errors import Fault, UsageError, printable, shortened
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Backend
+from profiler.estimate.cards import capability_note
+from profiler.estimate.command import Command
+from profiler.estimate.job.config_file import load_config
+from profiler.estimate.job.counting import ModelCounter, counted_by_transformers, read_and_counted
+from profiler.estimate.job.prompts import KEY as PROMPT_KEY
+from profiler.estimate.job.prompts import Measure, measured_by_transformers, prompt_note, remembered_measure
+from profiler.storage.foreign.model_config import is_local
+
+ModelConfigLoader = Callable[[str], Mapping[str, object]]
+"""Returns the content of the `config.json` of a model that is not built in."""
+
+ArchitectureLookup = Callable[[str], Architecture]
+
+_ENGINE_ROW = "vllm_max_model_length"
+
+_LONGEST_LIST = 2000
+"""Most characters of a list of keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedInputs:
+    """Keys of a trial that FSDP or DeepSpeed shards, for where it has a closed form."""
+
+    keys: Mapping[str, object]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What all trials of a command share."""
+
+    keys: Mapping[str, object]
+    """Untyped keys of a trial."""
+    notes: tuple[str, ...]
+    """What was assumed, and what is not counted."""
+    sharded: ShardedInputs | None
+    """The same as FSDP or DeepSpeed shards it; None if no file says so."""
+    stated: frozenset[str]
+    """Keys of the command line."""
+    ignored: str
+    """A line that lists the keys of the file that trl does not have; empty if there are none."""
+    faults: tuple[Fault, ...]
+    releases: tuple[str, ...] = ()
+    """The releases of trl for which this holds; empty without a file of trl."""
+    whole_rows: bool = False
+    """Whether vLLM's `vllm_max_model_length` is prompt and completion, whatever these are."""
+    others: tuple["Inputs", ...] = ()
+    """The same in other releases that the file can be written for, where they describe another trial."""
+
+    @property
+    def notes_of_all(self) -> tuple[str, ...]:
+        """What was assumed where each trial may be of another release."""
+        line = "Where these releases of trl differ, the dearest is answered, trial by trial."
+        return (*self.notes, line) if self.others else self.notes
+
+    def without(self, names: Collection[str]) -> "Inputs":
+        """Return the same without the values of some keys."""
+        keys = {key: value for key, value in self.keys.items() if key not in names}
+        return replace(self, keys=keys, others=tuple(each.without(names) for each in self.others))
+
+    def at(self, changes: Mapping[str, object], *, sharded: bool = False) -> dict[str, object]:
+        """Return the untyped keys of a trial with other values of some."""
+        own = self.sharded.keys if sharded and self.sharded is not None else self.keys
+        keys = {**own, **changes}
+        lengths = [keys.get("max_prompt_length"), keys.get("max_completion_length")]
+        whole = [length for length in lengths if isinstance(length, int)]
+        if self.whole_rows and len(whole) == len(lengths):
+            keys[_ENGINE_ROW] = sum(whole)
+        return keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFiles:
+    """What the files of a command describe: a job of trl, or one of verl."""
+
+    part: Part | None = None
+    """A job of trl; None if no file describes one."""
+    verl: VerlSource | None = None
+
+
+def read_inputs(command: Command, part: Part | None, *, measure: Measure = measured_by_transformers) -> Inputs:
+    """Return what `command` and its files describe; keys of the command win.
+
+    Args:
+        command: The command line.
+        part: What its files say of a job of trl; None if there are none.
+        measure: Measures the prompts of a data set on this machine.
+    """
+    if part is None:
+        return _inputs(command, None, None, (), measure)
+    given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
+    found = read_trl_variants(
+        part.values,
+        strict=command.options.strict,
+        recipe=_recipe(command, part),
+        job={**part.job, **given},
+        stated=command.options.trl,
+        given=command.keys,
+        settled={note.key for note in part.notes if note.key},
+    )
+    measured = remembered_measure(measure)
+    read = [_inputs(command, part, each, found.notes, measured) for each in found.variants]
+    first, *others = (replace(each, faults=(*each.faults, *found.faults)) for each in read)
+    return replace(first, others=tuple(others))
+
+
+def _inputs(
+    command: Command, part: Part | None, variant: TrlVariant | None, version_notes: Sequence[Note], measure: Measure
+) -> Inputs:
+    """Return what a command and its files describe in some releases of trl."""
+    keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
+    faults = list(command.faults)
+    notes: list[Note] = []
+    unknown: tuple[str, ...] = ()
+    reading = variant.reading if variant is not None else None
+    if part is not None and reading is not None:
+        keys.update(reading.point)
+        settled = {*command.keys, *command.axes}
+        faults += [fault for fault in (*reading.faults, *part.faults) if fault.key not in settled]
+        faults += _foreign_faults(part, strict=command.options.strict)
+        unknown = () if command.options.strict else (*reading.unknown, *part.unknown)
+        own = [note for note in reading.notes if note.key not in {each.key for each in version_notes if each.key}]
+        notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
+    named = keys.get("model") if part is None else part.values.get("model_name_or_path")
+    keys.update(command.keys)
+    if keys.get("recipe") != Recipe.SFT.value:
+        source = command.keys.get("dataset", None if part is None else part.values.get("dataset_name"))
+        is_cut = reading is not None and PROMPT_KEY in reading.taken
+        notes = _with_prompts(keys, notes, (command.keys.get("model", named), source), command, measure, is_cut=is_cut)
+    if keys.get("gpu") is not None and capability_note(show(keys["gpu"])):
+        notes.append(Note(key="", text=capability_note(show(keys["gpu"]))))
+    stated = {*command.keys, *command.axes}
+    if keys["backend"] == "auto":
+        keys["backend"] = Backend.SIMULATED.value
+    notes = [note for note in notes if note.key not in stated]
+    lines, sharded = note_lines(notes), None
+    if reading is not None and reading.left_out and "distributed_type" not in stated:
+        own_keys = {key: value for key, value in reading.sharding.items() if key not in stated}
+        sharded = ShardedInputs(keys={**keys, **own_keys}, notes=lines)
+        lines = note_lines([*notes, *reading.left_out])
+    return Inputs(
+        keys=keys,
+        notes=lines,
+        sharded=sharded,
+        stated=frozenset(stated),
+        ignored=_ignored_line(unknown),
+        faults=tuple(faults),
+        releases=variant.releases if variant is not None else (),
+        whole_rows=reading is not None and _ENGINE_ROW in reading.taken and _ENGINE_ROW not in stated,
+    )
+
+
+def _with_prompts(
+    keys: dict[str, object],
+    notes: Sequence[Note],
+    named: tuple[object, object],
+    command: Command,
+    measure: Measure,
+    *,
+    is_cut: bool,
+) -> list[Note]:
+    """Take the length of the longest prompt where nothing states a length and model and data set are here.
+
+    Args:
+        keys: The keys of the trial, which get the length.
+        notes: The notes so far, without one on the length afterwards if it is measured.
+        named: Model and data set as the user names them.
+        command: The command line.
+        measure: Measures prompts.
+        is_cut: Whether the length in `keys` is the one to which trl cuts prompts.
+    """
+    is_stated = PROMPT_KEY in command.keys or PROMPT_KEY in command.axes or (PROMPT_KEY in keys and not is_cut)
+    if is_stated or "model" in command.axes:
+        return list(notes)
+    found = prompt_note(*named, measure)
+    if isinstance(found, tuple):
+        longest, note = found
+        most = keys.get(PROMPT_KEY)
+        keys[PROMPT_KEY] = min(longest, most) if isinstance(most, int) else longest
+        return [note, *(each for each in notes if each.key != PROMPT_KEY)]
+    return [*notes, found] if found is not None else list(notes)
+
+
+def _recipe(command: Command, part: Part) -> Recipe | None:
+    """Return the trainer that the command or a file names; the command wins. None if neither does."""
+    given = command.keys.get("recipe")
+    return Recipe(str(given)) if given in list(Recipe) else part.recipe
+
+
+def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:
+    """Return a fault per key that is unknown in a companion file."""
+    problem = f"is unknown in {part.name}, which strict=true refuses"
+    return [Fault(key=key, found=key, problem=problem) for key in part.unknown] if strict else []
+
+
+def _ignored_line(unknown: Sequence[str]) -> str:
+    names = shortened(", ".join(unknown), _LONGEST_LIST)
+    return printable(f"Ignored, because trl has no such keys: {names}.") if unknown else ""
+
+
+def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
+    """Replace a folder of another machine by the built-in model of its name, and return the note that says so."""
+    model = keys.get("model")
+    if not isinstance(model, str) or not model.startswith(("/", ".", "~")) or is_local(model):
+        return []
+    builtin = builtin_of_folder(model)
+    if builtin is None:
+        return []
+    keys["model"] = builtin
+    return [Note(key="model", text=f"model={builtin} (by its name, because there is no {model} here)")]
+
+
+def architecture_lookup(
+    load_model: ModelConfigLoader, count: ModelCounter = counted_by_transformers
+) -> ArchitectureLookup:
+    """Return a lookup that reads each model once, built in or by `load_model`, and counts it where it is unknown."""
+
+    def read(model: str) -> Architecture:
+        return read_and_counted(load_model(model), model=model, count=count)
+
+    return _remembered(lambda model: builtin_architecture(model) or read(model))
+
+
+def _remembered(architecture_of: Callable[[str], Architecture]) -> Callable[[str], Architecture]:
+    """Return `architecture_of` with each model read once, also if it cannot be read."""
+    found: dict[str, Architecture | UsageError] = {}
+
+    def remembered(model: str) -> Architecture:
+        if model not in found:
+            try:
+                found[model] = architecture_of(model)
+            except UsageError as error:
+                found[model] = error
+        result = found[model]
+        if isinstance(result, UsageError):
+            raise UsageError(result.faults)
+        return result
+
+    return remembered
+
+
+def job_files(command: Command) -> JobFiles:
+    """Return what the files of the command describe.
+
+    Raises:
+        UsageError: A file cannot be read, or files of verl are mixed with others.
+    """
+    files, faults = [], list(command.faults)
+    for path in command.configs:
+        try:
+            files.append(load_config(path))
+        except UsageError as error:
+            faults.extend(error.faults)
+    of_verl = [file for file in files if file.verl is not None]
+    if of_verl and len(of_verl) < len(files):
+        problem = "is a configuration of verl, which is not read with files of trl"
+        faults.append(Fault(key="config", found=of_verl[0].path, problem=problem))
+    if command.overrides and not of_verl and command.configs:
+        problem = "is a key of verl, and the files are not"
+        faults.extend(Fault(key=word.partition("=")[0], found=word, problem=problem) for word in command.overrides[:1])
+    if of_verl and command.options.trl is not None:
+        faults.append(Fault(key=TRL, found=command.options.trl, problem="is for files of trl, and these are of verl"))
+    if len(faults) > len(command.faults):
+        raise UsageError(faults)
+    if of_verl or command.overrides:
+        sources = [file.verl for file in of_verl if file.verl is not None]
+        return JobFiles(verl=joined([*sources, override_source(command.overrides)]))
+    parts = [file.part for file in files if file.part is not None]
+    return JobFiles(part=merged(parts, given={*command.keys, *command.axes}) if parts else None)

@@ -1,0 +1,195 @@
+"""The one trial that a command line and its files describe: the dearest of the releases of trl that they can be for."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from profiler.analytical.closed_form import has_form
+from profiler.analytical.estimate import estimate
+from profiler.analytical.explanation.cards import card_verdict
+from profiler.config.models.context import model_lines
+from profiler.config.trials.specification import parse_point
+from profiler.config.trl_releases.versions import RELEASES, spans_text
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu_names import find_gpu
+from profiler.domain.errors import UsageError
+from profiler.domain.trials.trial import Logprobs, TrialSpec
+from profiler.domain.units import MIB, gib_text
+from profiler.estimate.job.inputs import Inputs
+
+ArchitectureOf = Callable[[str], Architecture]
+
+STEP_BYTES = 16 * MIB
+"""Below it two needs are equal."""
+
+_NO_FORM = (
+    "Not counted: the logits of all completions at once, as trl makes them up to 1.14: this model has no formula."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """The trial of some releases of trl."""
+
+    spec: TrialSpec
+    notes: tuple[str, ...]
+    releases: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParsedTrial:
+    """The trial that is answered."""
+
+    spec: TrialSpec
+    notes: tuple[str, ...]
+    """What was assumed; a sentence each."""
+    decided_by: str = ""
+    """The sentence that names the releases of trl that the answer is for; empty if all give the same."""
+
+
+def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial:
+    """Return the trial, sharded where that has a closed form, and what was assumed.
+
+    Raises:
+        UsageError: With every fault of the keys and files.
+    """
+    first, others = _candidates(common, {}, architecture_of, sharded=True)
+    chosen = _dearest([first, *others], architecture_of) if others else first
+    peaks = tuple(_peaks_line([first, *others], chosen, architecture_of)) if others else ()
+    decided_by = (
+        f"That is with trl {spans_text(chosen.releases)}, the dearest of the releases that the file can be for."
+    )
+    return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=decided_by if peaks else "")
+
+
+def dearest_spec(common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf) -> TrialSpec:
+    """Return the dearest trial of the releases of trl, unsharded, with other values of some keys.
+
+    Raises:
+        UsageError: With every fault of the keys, if no release allows them.
+    """
+    first, others = _candidates(common, changes, architecture_of, sharded=False)
+    return _dearest([first, *others], architecture_of).spec if others else first.spec
+
+
+def _candidates(
+    common: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf, *, sharded: bool
+) -> tuple[Candidate, tuple[Candidate, ...]]:
+    """Return the trial of the newest releases that allow one, and those of the others, each once.
+
+    Raises:
+        UsageError: No release allows one; with the faults of the newest.
+    """
+    found: list[Candidate] = []
+    refused: UsageError | None = None
+    for inputs in _all(common):
+        try:
+            candidate = _candidate(inputs, changes, architecture_of, sharded=sharded)
+        except UsageError as error:
+            refused = refused or error
+            continue
+        same = next((each for each in found if each.spec == candidate.spec), None)
+        if same is None:
+            found.append(candidate)
+        else:
+            found[found.index(same)] = replace(same, releases=(*candidate.releases, *same.releases))
+    if not found:
+        assert refused is not None
+        raise refused
+    return found[0], tuple(found[1:])
+
+
+def _candidate(
+    inputs: Inputs, changes: Mapping[str, object], architecture_of: ArchitectureOf, *, sharded: bool
+) -> Candidate:
+    """Return the trial of some releases.
+
+    Raises:
+        UsageError: With every fault of the keys and files.
+    """
+    if sharded and inputs.sharded is not None and not inputs.faults:
+        with suppress(UsageError):
+            spec = parse_point(inputs.at(changes, sharded=True), architecture_of=architecture_of)
+            if (known := with_form(spec, architecture_of)) is not None:
+                return Candidate(
+                    spec=known,
+                    notes=_notes(inputs.sharded.notes, spec, known, architecture_of),
+                    releases=inputs.releases,
+                )
+    faults = list(inputs.faults)
+    try:
+        spec = parse_point(inputs.at(changes), architecture_of=architecture_of)
+    except UsageError as error:
+        faults.extend(error.faults)
+    if faults:
+        raise UsageError(tuple(dict.fromkeys(faults)))
+    known = (with_form(spec, architecture_of) if inputs.releases else None) or spec
+    return Candidate(spec=known, notes=_notes(inputs.notes, spec, known, architecture_of), releases=inputs.releases)
+
+
+def with_form(spec: TrialSpec, architecture_of: ArchitectureOf) -> TrialSpec | None:
+    """Return the trial if it has a closed form, with fused log-probabilities if only these have one; else None."""
+    architecture = architecture_of(spec.model)
+    if has_form(spec, architecture):
+        return spec
+    fused = replace(spec, logprobs=Logprobs.FUSED)
+    return fused if spec.logprobs.makes_all_logits and has_form(fused, architecture) else None
+
+
+def notes_of_all(common: Inputs, specs: Iterable[TrialSpec], architecture_of: ArchitectureOf) -> tuple[str, ...]:
+    """Return what was assumed about several trials, each the dearest of the releases, with what is not counted."""
+    ways = [way for way in Logprobs if way.makes_all_logits]
+    makes_logits = any(each.keys.get("logprobs") in ways for each in _all(common))
+    has_none = makes_logits and any(_without_logits(spec, architecture_of) for spec in specs)
+    return (*common.notes_of_all, *((_NO_FORM,) if has_none else ()))
+
+
+def _all(common: Inputs) -> tuple[Inputs, ...]:
+    return (common, *common.others)
+
+
+def _without_logits(spec: TrialSpec, architecture_of: ArchitectureOf) -> bool:
+    """Return whether a trial with fused log-probabilities has no closed form with others."""
+    full = replace(spec, logprobs=Logprobs.FULL)
+    return spec.logprobs is Logprobs.FUSED and not has_form(full, architecture_of(spec.model))
+
+
+def _notes(
+    notes: tuple[str, ...], asked: TrialSpec, answered: TrialSpec, architecture_of: ArchitectureOf
+) -> tuple[str, ...]:
+    without_form = () if asked.logprobs is answered.logprobs else (_NO_FORM,)
+    return (*notes, *model_lines(answered, architecture_of(answered.model)), *without_form)
+
+
+def _dearest(candidates: Sequence[Candidate], architecture_of: ArchitectureOf) -> Candidate:
+    """Return what needs most of its card; a job that does not start is dearer than any that does."""
+    known = [each for each in candidates if has_form(each.spec, architecture_of(each.spec.model))]
+    return max(known, key=lambda each: _needs(each.spec, architecture_of), default=candidates[0])
+
+
+def _needs(spec: TrialSpec, architecture_of: ArchitectureOf) -> tuple[bool, int, int]:
+    gpu, architecture = find_gpu(spec.gpu), architecture_of(spec.model)
+    if gpu is None:
+        allocated, reserved = _peaks(spec, architecture)
+        return (False, allocated // STEP_BYTES, reserved)
+    card = card_verdict(spec, architecture, gpu)
+    # Optimizers differ in step counters of a few kilobytes, which decide nothing.
+    return (not card.starts, card.needed_bytes // STEP_BYTES, card.peak_reserved_bytes)
+
+
+def _peaks(spec: TrialSpec, architecture: Architecture) -> tuple[int, int]:
+    """Return allocated and reserved memory at the peak."""
+    found = estimate(spec, architecture)
+    return found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes
+
+
+def _peaks_line(candidates: Sequence[Candidate], chosen: Candidate, architecture_of: ArchitectureOf) -> Iterator[str]:
+    """Return the peaks of each group of releases, the oldest first; none if they are equal."""
+    by_text: dict[str, list[str]] = {}
+    for each in sorted(candidates, key=lambda one: RELEASES.index(one.releases[0])):
+        if has_form(each.spec, architecture_of(each.spec.model)):
+            allocated, reserved = _peaks(each.spec, architecture_of(each.spec.model))
+            by_text.setdefault(f"{gib_text(allocated)} / {gib_text(reserved)}", []).extend(each.releases)
+    if len(by_text) > 1:
+        parts = ", ".join(f"{text} with trl {spans_text(releases)}" for text, releases in by_text.items())
+        yield f"Peaks, allocated / reserved: {parts}. The answer is the dearest: trl {spans_text(chosen.releases)}."

@@ -1,0 +1,1 @@
+"""The Python programs that workers run in."""

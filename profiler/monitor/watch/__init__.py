@@ -1,0 +1,1 @@
+"""A command that is watched, from its start to its report."""

@@ -1,0 +1,1 @@
+"""Registered seams against the installed libraries."""

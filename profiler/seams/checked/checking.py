@@ -1,0 +1,107 @@
+"""Comparing the registered seams with the installed libraries."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.trials.trial import Backend
+from profiler.seams.checked.owners import owner_of
+from profiler.seams.checked.tested import TESTED, installed, is_older, untested
+from profiler.seams.registry import SEAMS
+from profiler.seams.seam import Absence, Part, Seam, parts_of
+
+_PARTS_OF: Mapping[Backend, frozenset[Part]] = {
+    Backend.SIMULATED: frozenset({Part.TRAINING, Part.SIMULATION, Part.TRACING}),
+    Backend.EMULATED: frozenset({Part.TRAINING, Part.MEASUREMENT}),
+    Backend.CUDA: frozenset({Part.TRAINING, Part.MEASUREMENT}),
+    Backend.CPU: frozenset({Part.TRAINING}),
+}
+
+_ABSENT = object()
+
+_MOST_NAMED = 3
+"""Seams in one message; `python -m profiler.seams` lists all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedSeam:
+    """A seam that does not hold for the installed version."""
+
+    seam: Seam
+    problem: str
+
+    def __str__(self) -> str:
+        library = self.seam.library
+        return f"{self.seam.key} of {library} {installed(library) or '(not installed)'} {self.problem}"
+
+
+def check_seams(backend: Backend, *, breakdown: bool = False) -> None:
+    """Refuse a backend whose seams have moved; with `breakdown` also those that the attribution of tensors needs.
+
+    Raises:
+        UnsupportedTrialError: A seam has moved; the message names it, its library and the installed version.
+    """
+    parts = _PARTS_OF[backend] | ({Part.TRACING} if breakdown else set())
+    moved = find_moved(parts_of(SEAMS, parts))
+    if moved:
+        raise UnsupportedTrialError(
+            f"{_moved_text(moved)}. The profiler relies on it, so the trial does not run. Install a tested "
+            f"version ({_tested_text(moved)}), or see python -m profiler.seams"
+        )
+
+
+def _moved_text(moved: Sequence[MovedSeam]) -> str:
+    """Return the first seams that have moved, and how many more."""
+    more = len(moved) - _MOST_NAMED
+    named = "; ".join(map(str, moved[:_MOST_NAMED]))
+    return f"{named}; and {more} more" if more > 0 else named
+
+
+@cache
+def note_on_versions() -> str:
+    """Return what a record has to say about the installed versions; empty if every one of them was tested.
+
+    It completes the words "not measured:". A constant of the closed form that has moved decides no trial, but its
+    estimate: it is noted too.
+    """
+    moved_constants = find_moved(parts_of(SEAMS, frozenset({Part.ESTIMATE})))
+    notes = notes_on_untested(TESTED)
+    return "; ".join((*notes, *(f"whether the estimate holds: {each}" for each in moved_constants)))
+
+
+def notes_on_untested(libraries: Container[str]) -> tuple[str, ...]:
+    """Return one note per library of `libraries` whose installed version was never tested; imports none of them."""
+    return tuple(
+        f"whether figures hold with {library} {number}, which was never tested (tested: {', '.join(TESTED[library])})"
+        for library, number in untested().items()
+        if library in libraries
+    )
+
+
+def find_moved(seams: Iterable[Seam]) -> tuple[MovedSeam, ...]:
+    """Return the seams that do not hold, with what differs."""
+    problems = ((seam, problem_of(seam)) for seam in seams)
+    return tuple(MovedSeam(seam=seam, problem=problem) for seam, problem in problems if problem)
+
+
+def problem_of(seam: Seam) -> str:
+    """Return what differs from the expectation, as a phrase; empty if the seam holds."""
+    try:
+        found = getattr(owner_of(seam.owner), seam.name, _ABSENT)
+    except (ImportError, AttributeError) as error:
+        return "" if _may_be_absent(seam) else f"is missing ({error})"
+    if found is _ABSENT:
+        return "" if _may_be_absent(seam) else "is missing"
+    return seam.expected.problem(found)
+
+
+def _may_be_absent(seam: Seam) -> bool:
+    if seam.absent_in is Absence.OLDER_VERSIONS:
+        return is_older(installed(seam.library) or "0", seam.since)
+    return seam.absent_in is Absence.SOME_BUILDS
+
+
+def _tested_text(moved: Iterable[MovedSeam]) -> str:
+    libraries = dict.fromkeys(each.seam.library for each in moved)
+    return ", ".join(f"{library} {' or '.join(TESTED[library])}" for library in libraries)

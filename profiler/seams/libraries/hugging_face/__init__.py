@@ -1,0 +1,1 @@
+"""Seams of the libraries of Hugging Face."""

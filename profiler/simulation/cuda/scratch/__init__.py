@@ -1,0 +1,1 @@
+"""What CUDA's kernels allocate inside one operation, and what their results are."""

@@ -1,0 +1,1 @@
+"""`torch.cuda` as a script sees it on the simulated GPU."""

@@ -1,0 +1,158 @@
+"""The names of a card in a script ("cuda", 0, `torch.device("cuda")`), which mean the simulated GPU."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from profiler.simulation.script.torch_cuda.legacy_types import converted
+from profiler.simulation.tracing.host_values import host_value, set_host_value
+
+META = torch.device("meta")
+
+
+def names_the_card(device: Any) -> bool:
+    """Return whether `device` is a card, as a script names it."""
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    if isinstance(device, str):
+        return device == "cuda" or device.startswith("cuda:")
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+def on_simulated(device: Any) -> Any:
+    """Return the simulated GPU for a name of a card, and every other device as it is."""
+    return META if names_the_card(device) else device
+
+
+class CardNames(TorchFunctionMode):
+    """While active, functions and methods of torch take the name of a card for the simulated GPU.
+
+    `tensor.is_cuda` is true of its tensors; `tensor.device` remains `meta`.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one function of torch."""
+        kwargs = kwargs or {}
+        if func == torch.Tensor.backward:
+            return self._backward(*args, **kwargs)
+        handler = _HANDLER_OF.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs)
+        if kwargs.get("device") is None:
+            return func(*args, **kwargs)
+        return func(*args, **_named(kwargs))
+
+    def _backward(
+        self,
+        tensor: torch.Tensor,
+        gradient: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Run backward with this mode active: torch switches it off within a function of its own."""
+        with self:
+            torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+class HostGenerator(torch.Generator):
+    """A generator of random numbers: that of the card is one of the host, as `meta` draws none."""
+
+    def __new__(cls, device: Any = "cpu") -> "HostGenerator":
+        """Make a generator for `device`."""
+        on_host = "cpu" if names_the_card(device) else device
+        return super().__new__(cls, on_host)  # type: ignore[call-arg]
+
+
+def _named(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: on_simulated(value) if name == "device" else value for name, value in kwargs.items()}
+
+
+def _is_cuda(_: Any, args: tuple[Any, ...], __: Any) -> bool:
+    return bool(args[0].is_meta)
+
+
+def _get_device(func: Any, args: tuple[Any, ...], _: Any) -> Any:
+    """Return the number of a tensor's device; `meta` has none, and the card is 0."""
+    return 0 if args[0].is_meta else func(*args)
+
+
+def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run `Tensor.to`, whose first argument may be a device: 0 and 1 are cards there, True and False are not."""
+    return func(args[0], *map(on_simulated, args[1:]), **_named(kwargs))
+
+
+def _parse_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read the arguments of `Module.to`."""
+    return func(*map(on_simulated, args), **_named(kwargs))
+
+
+def _cuda(_: Any, args: tuple[Any, ...], __: Any) -> Any:
+    return args[0].to(META)
+
+
+def _from_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a tensor from data of the host: on the host, and copied to the card. So its values are known."""
+    device = kwargs.get("device")
+    data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    if device is None or not names_the_card(device) or (isinstance(data, torch.Tensor) and data.is_meta):
+        return func(*args, **_named(kwargs))
+    requires_grad = kwargs.get("requires_grad", False)
+    on_host = {name: value for name, value in kwargs.items() if name not in ("device", "requires_grad", "pin_memory")}
+    placed = func(*args, **on_host, device="cpu").to(META)
+    return placed.requires_grad_() if requires_grad else placed
+
+
+def _device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a device; a number alone is a card."""
+    if len(args) == 1 and isinstance(args[0], int):
+        return func("cuda", *args)
+    return func(*args, **kwargs)
+
+
+def _format(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Format a tensor; a single number of the card is read, as on CUDA, which torch does not do on `meta`."""
+    tensor, *rest = args
+    if type(tensor) is torch.Tensor and tensor.is_meta and tensor.dim() == 0:
+        return tensor.item().__format__(*rest, **kwargs)
+    return func(*args, **kwargs)
+
+
+def _set_data(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    """Set ``tensor.data``; a tensor of the host may get data of the card, or the reverse, as with CUDA.
+
+    `meta` tensors have a type of their own, so the tensor is exchanged for a new one of its class.
+    """
+    tensor, data = args
+    if tensor.is_meta == data.is_meta:
+        func(tensor, data)
+        return
+    new = data.detach()
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, requires_grad=tensor.requires_grad)
+    elif tensor.requires_grad:
+        new.requires_grad_()
+    known = host_value(data) if data.is_meta else None
+    if known is not None:
+        set_host_value(new, known)
+    torch.utils.swap_tensors(tensor, new)
+
+
+_HANDLER_OF: Mapping[Any, Any] = {
+    torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
+    torch.Tensor.get_device: _get_device,
+    torch.device: _device,
+    torch._C._nn._parse_to: _parse_to,
+    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
+    torch.Tensor.__format__: _format,
+    torch.Tensor.to: _to,
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.type: converted,
+    torch.tensor: _from_data,
+    torch.as_tensor: _from_data,
+    torch.asarray: _from_data,
+}

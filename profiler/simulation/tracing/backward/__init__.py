@@ -1,0 +1,1 @@
+"""What autograd does differently in place, and in Python."""

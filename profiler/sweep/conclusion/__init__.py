@@ -1,0 +1,1 @@
+"""What a sweep ends with: tables, a dry run, or a comparison of environments."""

@@ -1,0 +1,1 @@
+"""What is decided and checked before the first trial starts."""

@@ -1,0 +1,234 @@
+"""Compose the configuration of a sweep with Hydra. No job runs under Hydra, so it creates no folder and no log."""
+
+import json
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+
+from profiler.command_line import print_text
+from profiler.config.foreign_text import MOST_YAML_BYTES, ForeignTextError, parse_yaml
+from profiler.config.options.command_words import HELP_FLAGS
+from profiler.config.options.reading import show, unknown_key
+from profiler.config.options.run_options import RUN_KEYS
+from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
+from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
+from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command
+from profiler.sweep.prepared.help import usage
+
+_VERSION_BASE = "1.3"
+
+_CONFIG_NAME = "config"
+
+
+def sweep_folders() -> list[Path]:
+    """Return the folders of grids, the first wins: ./sweeps, the checkout's, the copy in an installed package."""
+    package = Path(__file__).resolve().parents[2]
+    candidates = [Path.cwd() / "sweeps", package / "sweeps"]
+    if (package.parent / "pyproject.toml").is_file():
+        candidates.insert(1, package.parent / "sweeps")
+    return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
+
+
+class LimitedFileSource(FileConfigSource):  # type: ignore[misc]
+    """Hydra's configuration files, each checked against the limits of `foreign_text` before Hydra reads it."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return a configuration.
+
+        Raises:
+            ForeignTextError: It exceeds a limit, or is not valid YAML.
+            OSError: It cannot be read.
+        """
+        path = Path(self.path) / self._normalize_file_name(config_path)
+        if kind_of(path) is not Kind.MISSING:
+            parse_yaml(read_bytes(path, most_bytes=MOST_YAML_BYTES).decode())
+        return super().load_config(config_path)
+
+
+_PACKAGE_LINE = "# @package _global_"
+"""By which Hydra puts the keys of a grid's file at the top of the configuration."""
+
+
+class SweepSearchPath(SearchPathPlugin):  # type: ignore[misc]
+    """Adds `sweep_folders` to Hydra's search path."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the folders after those that Hydra knows already."""
+        for folder in sweep_folders():
+            search_path.append(provider="sweeps", path=folder.as_uri())
+
+
+def compose(command: Command) -> dict[str, object]:
+    """Return the composed configuration as plain values: run options resolved, a trial's ``${key}`` unchanged.
+
+    Raises:
+        UsageError: The grid is missing, unknown or one of several, or Hydra reports an error; one sentence per fault.
+    """
+    with _initialised(command.config_dir):
+        grid = _the_grid(command.grids)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message=".*is not available")  # a folder of hydra.searchpath
+                config = hydra.compose(_CONFIG_NAME, overrides=[f"+{GRID}={grid}", *command.settings])
+            values = _plain_values(config)
+        except Exception as error:  # Hydra raises anything at a wrong grid: its own errors, ValueError, RecursionError
+            raise _usage_error(error, command.settings, grid) from error
+    # Without the line every key of the file is below `grid`; with it, `grid` is a key that the file itself has.
+    if GRID in values and not set(values) & set(GRID_FILE_KEYS):
+        hint = f"Begin its file with the line '{_PACKAGE_LINE}'."
+        problem = (
+            f"has keys below {GRID}, which do not count for the sweep, because a line is missing or {GRID} is its key"
+        )
+        raise _grid_fault(grid, problem, hint)
+    known = (*ALL_KEYS, *GRID_FILE_KEYS)
+    faults = [unknown_key(key, values[key], known) for key in values if key not in known]
+    if faults:
+        raise UsageError(faults)
+    return values
+
+
+def show_instead(command: Command) -> int:
+    """Print the help, or let Hydra answer --cfg, --info and similar flags, and return the exit code.
+
+    Args:
+        command: The command line.
+
+    Raises:
+        UsageError: As in `compose`. Without a grid Hydra shows the defaults.
+    """
+    if command.grids:
+        compose(command)
+    if set(command.show_flags) & set(HELP_FLAGS):
+        print_text(usage(_known_grids(command.config_dir)))
+        return EXIT_OK
+    _prepare_hydra()
+    grids = [f"+{GRID}={grid}" for grid in command.grids]
+    axes = [f"{key}={_hydra_text(values)}" for key, values in command.axes.items()]
+    answer = hydra.main(
+        version_base=_VERSION_BASE, config_path=str(_first_folder(command.config_dir)), config_name=_CONFIG_NAME
+    )(_never_called)
+    # Hydra installs shell completion for the first word, by which the shell knows a program.
+    saved, sys.argv = sys.argv, ["grpo-vram", *command.show_flags, *grids, *axes, *command.settings]
+    shown, said = StringIO(), StringIO()
+    try:
+        with redirect_stdout(shown), redirect_stderr(said):
+            answer()
+    except SystemExit as end:
+        if end.code not in (None, EXIT_OK):
+            raise _refused(command, said.getvalue()) from end
+    finally:
+        sys.argv = saved
+    print_text(shown.getvalue())
+    return EXIT_OK
+
+
+def _known_grids(config_dir: str | None) -> list[str]:
+    with _initialised(config_dir):
+        return list(GlobalHydra.instance().config_loader().get_group_options(GRID))
+
+
+def _refused(command: Command, said: str) -> UsageError:
+    """Return the last line of Hydra's error, which may have a traceback above it."""
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it gives no reason").rstrip(".")
+    return UsageError([Fault(key="flag", found=" ".join(command.show_flags), problem=f"Hydra refuses it: {last}")])
+
+
+def _never_called(_: DictConfig) -> None:
+    """Take the place of a Hydra application's job, which flags that print something do not run."""
+
+
+def _hydra_text(values: Sequence[object]) -> str:
+    """Return values as one override in Hydra's grammar: a list if the user gave several."""
+    texts = [_hydra_value(value) for value in values]
+    return texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
+
+
+def _hydra_value(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(_hydra_value(item) for item in value)}]"
+    return json.dumps(value) if isinstance(value, str) else show(value)
+
+
+@contextmanager
+def _initialised(config_dir: str | None) -> Iterator[None]:
+    _prepare_hydra()
+    with hydra.initialize_config_dir(config_dir=str(_first_folder(config_dir)), version_base=_VERSION_BASE):
+        yield
+
+
+def _prepare_hydra() -> None:
+    """Register the folders of grids, and the reader of their files in place of Hydra's own."""
+    Plugins.instance().register(SweepSearchPath)
+    SourcesRegistry.instance().types[LimitedFileSource.scheme()] = LimitedFileSource
+
+
+def _first_folder(config_dir: str | None) -> Path:
+    if config_dir is not None:
+        try:
+            folder = Path(config_dir).absolute()
+            if config_dir and kind_of(folder) is Kind.FOLDER:
+                return folder
+            problem = "must be a folder that exists"
+        except OSError as error:
+            problem = f"cannot be read ({reason(error)})"
+        raise UsageError([Fault(key="--config-dir", found=config_dir, problem=problem)])
+    folders = sweep_folders()
+    if not folders:
+        raise UsageError([Fault(key="grid", found="?", problem="there is no folder sweeps with grids")])
+    return folders[0]
+
+
+def _the_grid(named: Sequence[str]) -> str:
+    """Return the one grid that is named. Hydra must be initialised."""
+    known = GlobalHydra.instance().config_loader().get_group_options(GRID)
+    listed = f"the grids are {', '.join(known)}"
+    if not named:
+        raise _grid_fault("(none)", f"a sweep needs a grid; {listed}", "Add +grid=NAME.")
+    if len(named) > 1:
+        raise _grid_fault(",".join(named), "names several grids, but a sweep runs one", "Run one sweep per grid.")
+    if named[0] not in known:
+        raise _grid_fault(named[0], f"is not a grid; {listed}", nearest(named[0], known))
+    return named[0]
+
+
+def _grid_fault(found: str, problem: str, hint: str) -> UsageError:
+    return UsageError([Fault(key=GRID, found=found, problem=problem, hint=hint)])
+
+
+def _plain_values(config: DictConfig) -> dict[str, object]:
+    values = OmegaConf.to_container(config, resolve=False)
+    if not isinstance(values, dict):
+        raise TypeError("the composed configuration must be a mapping")
+    resolved = {key: config[key] for key in RUN_KEYS if key in config}
+    return {str(key): value for key, value in values.items()} | resolved
+
+
+def _usage_error(error: Exception, settings: Sequence[str], grid: str) -> UsageError:
+    """Return an error of Hydra or YAML in our form: about the override that it quotes, or else about the grid."""
+    said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if isinstance(error, RecursionError):
+        said = "its list of defaults includes itself, directly or by another file"
+    elif isinstance(error, ForeignTextError):
+        said = f"its file {said}"
+    elif isinstance(error, UnicodeDecodeError):
+        said = f"a file of it is not text in UTF-8 ({said})"
+    quoted = re.findall(r"'([^']+)'", said)
+    for setting in settings:
+        key, _, value = setting.lstrip("+").partition("=")
+        if any(word in (key, setting) for word in quoted):
+            return UsageError([Fault(key=key, found=value, problem=f"Hydra refuses it: {said}")])
+    return _grid_fault(grid, f"cannot be composed: {said}", "")

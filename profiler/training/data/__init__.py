@@ -1,0 +1,1 @@
+"""Rows, prompts and tokens that a trial trains on."""

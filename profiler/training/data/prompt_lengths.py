@@ -1,0 +1,61 @@
+"""Tokens of the prompts of a local data set: `python -m profiler.training.data.prompt_lengths`.
+
+Standard input has a JSON object with `tokenizer`, a folder, and `dataset`, a file or folder. Nothing is downloaded, no
+code of others runs, and no model is loaded.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from profiler.training.data.source_data import load_rows
+
+MOST_ROWS = 10_000
+"""Rows that are read, from the first."""
+
+_COLUMNS = ("prompt", "question", "problem", "messages")
+
+
+def prompt_lengths(rows: Any, tokenizer: Any) -> list[int]:
+    """Return the tokens of each prompt, of which a conversation is written by the tokenizer's chat template.
+
+    Raises:
+        ValueError: There are no rows, or they have no column of prompts.
+    """
+    column = next((name for name in _COLUMNS if name in rows.column_names), None)
+    if column is None:
+        raise ValueError(f"no column {' or '.join(_COLUMNS)}")
+    if not len(rows):
+        raise ValueError("no rows")
+    return [_tokens(prompt, tokenizer) for prompt in rows[column][:MOST_ROWS]]
+
+
+def _tokens(prompt: Any, tokenizer: Any) -> int:
+    if isinstance(prompt, str):
+        return len(tokenizer(prompt)["input_ids"])
+    asked: Sequence[Any] = prompt[:-1] if prompt and prompt[-1].get("role") == "assistant" else prompt
+    text = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
+    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def main() -> int:
+    """Print the numbers of rows, the longest and the mean length for the data on standard input."""
+    from transformers import AutoTokenizer
+
+    asked = json.loads(sys.stdin.read())
+    tokenizer = AutoTokenizer.from_pretrained(asked["tokenizer"], local_files_only=True)
+    try:
+        rows = load_rows(asked["dataset"])
+        lengths = prompt_lengths(rows, tokenizer)
+    except ValueError as error:
+        sys.stdout.write(json.dumps({"problem": str(error)}))
+        return 0
+    mean = round(sum(lengths) / len(lengths))
+    found = {"rows": len(lengths), "all_rows": len(rows), "longest": max(lengths), "mean": mean}
+    sys.stdout.write(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Models that are built for a trial, and their sizes."""

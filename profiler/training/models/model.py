@@ -1,0 +1,117 @@
+"""A model of a given architecture on a given device: random weights, pretrained ones, or 4-bit ones."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers.integrations import replace_with_bnb_linear
+
+from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.trials.trial import TrialSpec, Tuning, Weights
+from profiler.training.placement import Placement
+
+_INITIAL_STD = 0.02
+
+_NO_SUCH_ATTENTION = "does not support an attention implementation"
+"""Part of the ValueError that transformers raises (`PreTrainedModel._sdpa_can_dispatch`)."""
+
+
+def build_config(values: Mapping[str, Any], *, name: str) -> Any:
+    """Return transformers' configuration object from the fields of a `config.json`."""
+    fields = {key: value for key, value in values.items() if key not in ("model_type", "dtype", "torch_dtype")}
+    config = AutoConfig.for_model(values["model_type"], **fields)
+    config._name_or_path = name
+    return config
+
+
+def build_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+    """Return the model to train, on the trial's device and without adapters.
+
+    Random weights are made where they live; nothing is downloaded or copied. With `weights=pretrained` transformers
+    loads `spec.model`, a local folder or a hub id.
+
+    Raises:
+        UnsupportedTrialError: transformers does not support this attention for this model.
+    """
+    try:
+        return _model(spec, config, placement)
+    except ValueError as error:
+        if _NO_SUCH_ATTENTION not in str(error):
+            raise
+        raise UnsupportedTrialError(
+            f"transformers has no attn_implementation={spec.attn_implementation} for model type {config.model_type}; "
+            "attn_implementation=eager runs everywhere"
+        ) from error
+
+
+def _model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+    if spec.weights is Weights.PRETRAINED:
+        return _pretrained(spec, placement)
+    if spec.tuning is Tuning.QLORA:
+        return _random_4bit(spec, config, placement)
+    return random_model(spec, config, placement)
+
+
+def random_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+    """Return a model with random weights, made where they live."""
+    with placement.device:
+        return AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
+        )
+
+
+def _pretrained(spec: TrialSpec, placement: Placement) -> Any:
+    options: dict[str, Any] = {
+        "dtype": getattr(torch, spec.dtype.value),
+        "attn_implementation": spec.attn_implementation.value,
+        "device_map": {"": placement.device},
+    }
+    if spec.tuning is Tuning.QLORA:
+        options["quantization_config"] = _quantization(spec)
+    return AutoModelForCausalLM.from_pretrained(spec.model, **options)
+
+
+def _quantization(spec: TrialSpec) -> Any:
+    """Return nf4, computing in the weights' data type; with double quantisation as the QLoRA paper does."""
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=spec.bnb_4bit_use_double_quant,
+        bnb_4bit_compute_dtype=getattr(torch, spec.dtype.value),
+    )
+
+
+def _random_4bit(spec: TrialSpec, config: Any, placement: Placement) -> Any:
+    """Return a model with random weights in 4 bits, made one layer at a time, as transformers loads a checkpoint.
+
+    `from_config` refuses a quantisation configuration, so the model is made empty and filled here. Only one layer
+    exists unquantised at any time.
+    """
+    with placement.host_side(), init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
+        )
+        head = [name for name, module in model.named_modules() if module is model.get_output_embeddings()]
+        model = replace_with_bnb_linear(model, modules_to_not_convert=head, quantization_config=_quantization(spec))
+    for module in model.modules():
+        _fill(module, placement.device, getattr(torch, spec.dtype.value))
+    model.tie_weights()
+    model.is_loaded_in_4bit = True
+    return model
+
+
+def _fill(module: Any, device: torch.device, dtype: torch.dtype) -> None:
+    """Fill one module's own parameters and buffers on `device`."""
+    for name, parameter in list(module.named_parameters(recurse=False)):
+        values = torch.empty(parameter.shape, dtype=dtype, device=device)
+        values = values.fill_(1.0) if parameter.dim() == 1 else values.normal_(std=_INITIAL_STD)
+        if hasattr(parameter, "quant_state"):
+            filled = type(parameter)(values, **parameter.__dict__)._quantize(device)
+        else:
+            filled = torch.nn.Parameter(values, requires_grad=False)
+        module.register_parameter(name, filled)
+    for name, buffer in list(module.named_buffers(recurse=False)):
+        persistent = name not in module._non_persistent_buffers_set
+        module.register_buffer(name, buffer.to(device), persistent=persistent)

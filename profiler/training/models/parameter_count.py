@@ -1,0 +1,63 @@
+"""Count the parameters of a model without memory for them: `python -m profiler.training.models.parameter_count`.
+
+Its `config.json` is read from standard input, and the model is made on torch's meta device from that alone. Nothing is
+downloaded, and no code of others runs.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from profiler.config.models.architecture import has_other_senses
+from profiler.domain.architectures.model_count import ModelCount
+
+_MOST_BYTES = 10 * 2**20
+
+
+def count_model(config: dict[str, Any]) -> ModelCount:
+    """Return the counts of the model that transformers makes of a `config.json`.
+
+    Raises:
+        ValueError: transformers has no model of this type that generates text.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    values = {
+        key: value for key, value in config.items() if key not in ("model_type", "auto_map", "quantization_config")
+    }
+    with torch.device("meta"):
+        made = AutoConfig.for_model(str(config["model_type"]), **values)
+        is_language_only = type(made) in MODEL_FOR_CAUSAL_LM_MAPPING and not has_other_senses(config)
+        model = (AutoModelForCausalLM if is_language_only else AutoModelForImageTextToText).from_config(made)
+    parameters = dict(model.named_parameters())
+    adapted = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear) and layer is not model.get_output_embeddings()
+    }
+    return ModelCount(
+        parameters=sum(each.numel() for each in parameters.values()),
+        in_towers=0 if is_language_only else sum(n.numel() for name, n in parameters.items() if _is_of_tower(name)),
+        linear_layers=len(adapted),
+        lora_per_rank=sum(layer.in_features + layer.out_features for layer in adapted.values()),
+        linear_names=tuple(dict.fromkeys(last for name in adapted if not (last := name.rpartition(".")[2]).isdigit())),
+    )
+
+
+def _is_of_tower(name: str) -> bool:
+    """Whether a parameter is in neither the language model nor its head, as transformers names them."""
+    return not {"language_model", "lm_head"} & set(name.split("."))
+
+
+def main() -> int:
+    """Print the counts for the configuration on standard input, and return the exit code."""
+    config = json.loads(sys.stdin.read(_MOST_BYTES))
+    sys.stdout.write(json.dumps(asdict(count_model(config))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

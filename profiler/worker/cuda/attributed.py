@@ -1,0 +1,114 @@
+"""The composition of a trial's peak on a real device, from a second run under the tracing mode.
+
+The traced peak is smaller than the measured one: scratch that kernels allocate inside an operation is not traced.
+"""
+
+import gc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from profiler.allocator import AllocatorConfig, Trace, replay_on_card
+from profiler.allocator.traces.largest import largest_groups
+from profiler.domain.memory import Category, Phase
+from profiler.domain.runs.outcome import Breakdown, Outcome
+from profiler.domain.runs.readings import CategoryShare, TensorGroup
+from profiler.domain.trials.trial import TrialSpec
+from profiler.seams.checked.checking import check_seams
+from profiler.simulation.tracing.tracing_mode import TracingMode
+from profiler.training.run import run_training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attributed:
+    """Memory in use at the peak of a trace."""
+
+    trace: Trace
+    peak_allocated_bytes: int
+    peak_phase: Phase
+    breakdown: Mapping[Category, int]
+    largest: tuple[TensorGroup, ...]
+
+
+def attribute(
+    spec: TrialSpec, model_config: Mapping[str, Any], device: torch.device, *, beat: Callable[[], None] = lambda: None
+) -> Attributed:
+    """Run the trial on `device` and attribute every tensor; `beat` is called at each phase."""
+    tracing_mode = _BeatingTracingMode(device, beat)
+    trained = run_training(spec, model_config, tracing_mode)
+    trace = tracing_mode.recorder.finished()
+    del trained  # It keeps the trainer's tensors in use until the trace is read.
+    replayed = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig())
+    return Attributed(
+        trace=trace,
+        peak_allocated_bytes=replayed.peak_allocated_bytes,
+        peak_phase=replayed.peak_phase,
+        breakdown=replayed.breakdown,
+        largest=largest_groups(trace, replayed.live_bytes),
+    )
+
+
+def with_attribution(outcome: Outcome, found: Attributed) -> Outcome:
+    """Return a measured outcome with the composition of its peak; its own numbers stay.
+
+    Bytes of the counters that are not in the trace are `other`. If the trace's peak is larger, or in another phase, it
+    is not the peak that was measured: the outcome has no breakdown and gives the reason.
+    """
+    peak = outcome.peaks.allocated_bytes
+    if peak is None:
+        return outcome
+    beyond = peak - found.peak_allocated_bytes
+    if beyond < 0 or outcome.peaks.phase is not found.peak_phase:
+        reason = (
+            f"the trace has its peak of {found.peak_allocated_bytes} bytes in {found.peak_phase}, "
+            f"the counters have theirs of {peak} in {outcome.peaks.phase}"
+        )
+        return without_breakdown(outcome, reason)
+    shares = dict(found.breakdown)
+    if beyond:
+        shares[Category.OTHER] = shares.get(Category.OTHER, 0) + beyond
+    return replace(
+        outcome,
+        breakdown=Breakdown(
+            shares=tuple(CategoryShare(category=category, size_bytes=size) for category, size in shares.items()),
+            largest=found.largest,
+        ),
+    )
+
+
+def without_breakdown(outcome: Outcome, reason: str) -> Outcome:
+    """Return a measured outcome with the reason why it has no breakdown."""
+    return replace(outcome, breakdown=Breakdown(problem=reason))
+
+
+def breakdown_of(
+    outcome: Outcome, spec: TrialSpec, model_config: Mapping[str, Any], *, beat: Callable[[], None]
+) -> Outcome:
+    """Return a measured outcome with its breakdown, from a second run on the same GPU.
+
+    If that run fails, the outcome gives the reason and keeps everything that was measured.
+    """
+    # Free what the measured trial left behind.
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        check_seams(spec.backend, breakdown=True)
+        return with_attribution(outcome, attribute(spec, model_config, torch.device("cuda", 0), beat=beat))
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        return without_breakdown(outcome, f"the second run ended with {type(error).__name__}: {first_line}")
+
+
+class _BeatingTracingMode(TracingMode):
+    """A tracing mode that gives a sign of life at each phase."""
+
+    def __init__(self, device: torch.device, beat: Callable[[], None]) -> None:
+        super().__init__(device)
+        self._beat = beat
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`."""
+        self._beat()
+        super().enter(phase)

@@ -1,0 +1,363 @@
+"""A trial or a script on a real GPU, by three metrics: CUDA's counters, the driver's samples and `mem_get_info`.
+
+Card, driver and clock come in as `Instruments`, so that a test can script them.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from profiler.allocator.refusals.oom_message import read_oom_message
+from profiler.domain.memory import Phase
+from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
+from profiler.domain.runs.readings import OutOfMemory, PhasePeak, Sample, StepPeak
+from profiler.domain.units import MIB
+from profiler.measurement.counters.cuda import CudaDevice
+from profiler.measurement.counters.phase_counters import PhaseCounters, by_phase, peak_of_steps
+from profiler.measurement.counters.unmapped import EngineMapping, unmapped_now
+from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
+from profiler.measurement.samples.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
+from profiler.measurement.samples.contention import PhaseEnd, contention
+from profiler.measurement.samples.growth import growth
+from profiler.measurement.samples.process_tree import RecentProcessTree
+from profiler.measurement.samples.sampler import PERIOD_S, Sampler
+from profiler.storage.files.live_counters import LivePublisher
+from profiler.training.phases import TrainingObserver
+from profiler.worker.cuda.card import prepare_card
+
+SNAPSHOT_ENTRIES = 100_000
+"""Entries of a snapshot's history: the last optimizer steps, in a file that a browser can open."""
+
+_BROKEN = ("uncorrectable ECC error", "GPU is lost", "fallen off the bus", "Hardware stack error")
+"""Parts of CUDA's messages about a broken GPU."""
+
+FULL_BYTES = 256 * MIB
+"""With less than this free on the card, a library that cannot make its handle has run out of memory."""
+
+
+Train = Callable[[TrainingObserver], Outcome]
+"""Runs the trial and returns its outcome without the GPU's numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruments:
+    """The card, the driver and the clock."""
+
+    cuda: CudaDevice
+    nvml: Nvml
+    assumed_context_bytes: Callable[[tuple[int, int]], int]
+    """Memory of the CUDA context by compute capability; only for capping."""
+    clock: Callable[[], float] = time.monotonic
+    own_processes: Callable[[], frozenset[int]] = field(default_factory=RecentProcessTree)
+    sample_period_s: float | None = PERIOD_S
+    """None takes no samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """An outcome, and results that are too big for its record."""
+
+    outcome: Outcome
+    samples: tuple[Sample, ...] = ()
+    snapshot: Mapping[str, Any] | None = None
+    """In the memory viewer's format, taken at the out-of-memory error or at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuringTask:
+    """What a measurement has to know about a trial or a script, and its options."""
+
+    gpu: str | None
+    """The known card that a larger one is capped to, or that an emulated one is; None for the whole real card."""
+    alloc_conf: str = ""
+    """Settings of torch's allocator; empty for those of the process."""
+    has_paged_states: bool = False
+    """Whether optimizer states are paged, and so neither torch's memory nor CUDA's."""
+    gpu_uuid: str | None
+    """The GPU as the sweep names it; None if the sweep chose none."""
+    snapshot: bool
+    """Whether a memory snapshot is taken."""
+    started_s: float
+    """When the worker began, on the instruments' clock."""
+    live_name: str = ""
+    """Name under which the counters are published for `python -m profiler.monitor`; empty publishes nothing."""
+    history_entries: int = SNAPSHOT_ENTRIES
+    """Allocations and frees in a snapshot's history."""
+
+
+def measure(task: MeasuringTask, instruments: Instruments, train: Train) -> Measured:
+    """Run the trial on the GPU. Out of memory, a broken GPU and memory taken by others are outcomes.
+
+    Raises:
+        CapError: The card cannot be capped as the specification asks.
+        Exception: Any other error of training.
+    """
+    trial = _MeasuredTrial(task, instruments)
+    try:
+        return trial.run(train)
+    except GpuLostError as error:
+        verdict = Verdict(status=Status.DEVICE_FAULT, message=str(error))
+        return Measured(outcome=Outcome(verdict=verdict, measured=MeasuredDetails(gpu_uuid=trial.uuid)))
+
+
+@dataclass
+class _MemoryInUse:
+    """Memory of the card at one instant."""
+
+    phase: Phase
+    step: int
+    requested_bytes: int | None
+    free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass
+class _PhaseChanges:
+    """Readings of `mem_get_info` and of the driver where phases ended."""
+
+    readings: list[PhaseEnd] = field(default_factory=list)
+    peak_device_bytes: int = 0
+    peak_inactive_split_bytes: int = 0
+
+
+class _MeasuredTrial:
+    def __init__(self, task: MeasuringTask, instruments: Instruments) -> None:
+        self._task = task
+        self._tools = instruments
+        self._cuda = instruments.cuda
+        self._changes = _PhaseChanges()
+        self._sizes: tuple[int, int] | None = None
+        self._at_error: _MemoryInUse | None = None
+        self._snapshot: Mapping[str, Any] | None = None
+        self._retries_before = 0
+        self._publisher = LivePublisher(task.live_name) if task.live_name else None
+        self.uuid = task.gpu_uuid
+        self._probe: GpuProbe | None = self._probe_of(self.uuid) if self.uuid else None
+
+    def run(self, train: Train) -> Measured:
+        # CUDA is untouched, so all memory in use belongs to other programs.
+        before = self._probe.before_the_trial() if self._probe else None
+        if self._task.alloc_conf:
+            self._cuda.set_allocator_settings(self._task.alloc_conf)
+        self._card = prepare_card(self._cuda, self._task.gpu, self._tools.assumed_context_bytes)
+        self.uuid = self.uuid or self._cuda.uuid()
+        self._before_bytes = before
+        self._retries_before = self._cuda.alloc_retries()
+        self._cuda.when_out_of_memory(self._out_of_memory)
+        if self._task.snapshot:
+            self._cuda.record_history(most_entries=self._task.history_entries)
+        mapping = EngineMapping(changed=lambda: self._counters.mapping_changed())
+        self._counters = PhaseCounters(
+            self._cuda, clock=self._tools.clock, at_phase_end=self._at_phase_change, unmapped=mapping.unmapped
+        )
+        probe = self._probe = self._probe or self._probe_of(self.uuid)
+        sampler = Sampler(
+            probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s or PERIOD_S
+        )
+        if self._tools.sample_period_s is not None:
+            sampler.start()
+        try:
+            outcome = self._trained(train, sampler)
+        finally:
+            sampler.stop()
+            mapping.close()
+            if self._publisher is not None:
+                self._publisher.withdraw()
+        if self._task.snapshot and self._snapshot is None:
+            self._snapshot = self._cuda.snapshot()
+        outcome = self._judged(self._completed(outcome, sampler, probe), sampler)
+        return Measured(outcome=outcome, samples=sampler.samples, snapshot=self._snapshot)
+
+    # ---- notifications of training -----------------------------------------------------------------------------------
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`."""
+        self._counters.enter(phase)
+
+    def model_built(self, *, parameters: int, trainable: int) -> None:
+        """Keep the size of the model, for an outcome of the status `oom`."""
+        self._sizes = (parameters, trainable)
+
+    # ---- during training ---------------------------------------------------------------------------------------------
+
+    def _probe_of(self, uuid: str) -> GpuProbe:
+        return GpuProbe(self._tools.nvml, uuid, own_processes=self._tools.own_processes)
+
+    def _at_phase_change(self, peak_reserved_bytes: int) -> int | None:
+        """Read the card where a phase ends, and return the bytes of the CUDA context; None if unknown."""
+        inactive = self._cuda.peak_inactive_split_bytes()
+        self._changes.peak_inactive_split_bytes = max(self._changes.peak_inactive_split_bytes, inactive)
+        if self._publisher is not None and self.uuid:
+            self._publisher.offer(self.uuid, self._counters.phase or Phase.LOAD, self._counters.step, self._cuda)
+        # Neither torch nor its peak counts paged optimizer states: they cannot be separated from the context.
+        if self._before_bytes is None or self._task.has_paged_states:
+            return None
+        used = self._cuda.total_bytes() - self._cuda.free_bytes()
+        reserved = self._cuda.reserved_bytes() - unmapped_now().reserved_bytes
+        context = max(0, used - reserved - self._before_bytes)
+        self._changes.readings.append(PhaseEnd(context_bytes=context, others_bytes=self._others_bytes()))
+        self._changes.peak_device_bytes = max(self._changes.peak_device_bytes, peak_reserved_bytes + context)
+        return context
+
+    def _others_bytes(self) -> int | None:
+        """Return the memory of other programs by the driver; None if the driver does not list this process."""
+        device = self._probe.used_bytes() if self._probe else None
+        own = self._probe.process_bytes() if self._probe else None
+        return None if device is None or own is None else device - own
+
+    def _out_of_memory(self, requested_bytes: int, free_bytes: int) -> None:
+        """Read the card at the error, before anything is freed."""
+        self._at_error = self._memory_in_use(requested_bytes, free_bytes)
+        if self._task.snapshot:
+            self._snapshot = self._cuda.snapshot()
+
+    def _memory_in_use(self, requested_bytes: int | None, free_bytes: int) -> _MemoryInUse:
+        reserved, limit = self._cuda.reserved_bytes(), self._card.allocator_limit_bytes
+        # On a capped card the driver reports more free memory than the cap allows.
+        free = free_bytes if limit is None else max(0, min(free_bytes, limit - reserved))
+        phase, step = self._counters.phase or Phase.LOAD, self._counters.step
+        return _MemoryInUse(phase, step, requested_bytes, free, self._cuda.allocated_bytes(), reserved)
+
+    def _trained(self, train: Train, sampler: Sampler) -> Outcome:
+        try:
+            with self._cuda.counters_shared():
+                return train(self)
+        except Exception as error:
+            if self._cuda.is_out_of_memory(error) or (self._cuda.has_no_handle(error) and self._is_full()):
+                return self._ran_out(str(error))
+            broken = sampler.gpu_lost or next((words for words in _BROKEN if words in str(error)), "")
+            if not broken:
+                raise
+            return Outcome(verdict=Verdict(status=Status.DEVICE_FAULT, message=f"{type(error).__name__}: {error}"))
+
+    def _is_full(self) -> bool:
+        """Return whether the card is almost full. The error still references the trial's tensors."""
+        free = self._probe.free_bytes() if self._probe else None
+        return (self._cuda.free_bytes() if free is None else free) < FULL_BYTES
+
+    def _ran_out(self, message: str) -> Outcome:
+        # The error references the frames that ran, so most of the memory is still in use.
+        said, after = read_oom_message(message), self._memory_in_use(None, self._cuda.free_bytes())
+        at_error = self._at_error or _MemoryInUse(
+            after.phase,
+            after.step,
+            said.requested_bytes,
+            _first(said.free_bytes, after.free_bytes),
+            _first(said.allocated_bytes, after.allocated_bytes),
+            _first(said.reserved_bytes, after.reserved_bytes),
+        )
+        oom = OutOfMemory(
+            phase=at_error.phase,
+            step=at_error.step,
+            requested_bytes=at_error.requested_bytes,
+            free_bytes=at_error.free_bytes,
+            allocated_bytes=at_error.allocated_bytes,
+            reserved_bytes=at_error.reserved_bytes,
+        )
+        parameters, trainable = self._sizes or (None, None)
+        return Outcome(
+            verdict=Verdict(status=Status.OOM, oom=oom, message=message),
+            work=Work(
+                parameters=parameters,
+                trainable_parameters=trainable,
+                steps_run=self._counters.times_finished(Phase.OPTIMIZER),
+                micro_batches_run=self._counters.times_finished(Phase.BACKWARD),
+            ),
+        )
+
+    # ---- after training ----------------------------------------------------------------------------------------------
+
+    def _completed(self, outcome: Outcome, sampler: Sampler, probe: GpuProbe) -> Outcome:
+        """Return the outcome with everything that was measured."""
+        if outcome.status is not Status.DEVICE_FAULT and not sampler.gpu_lost:
+            self._counters.read()
+        steps, phases = self._counters.step_peaks(), by_phase(self._counters.step_peaks())
+        highest = max(phases, key=lambda peak: peak.peak_allocated_bytes or 0, default=None)
+        contexts = [reading.context_bytes for reading in self._changes.readings]
+        device = self._changes.peak_device_bytes if contexts else None
+        peaks = Peaks(
+            allocated_bytes=highest.peak_allocated_bytes if highest else None,
+            reserved_bytes=max((peak.peak_reserved_bytes or 0 for peak in phases), default=None),
+            phase=highest.phase if highest else None,
+            device_bytes=device,
+            phases=with_activity(phases, sampler.samples),
+            inactive_split_bytes=self._changes.peak_inactive_split_bytes,
+            alloc_retries=None if outcome.status is Status.DEVICE_FAULT else self._retries(),
+        )
+        return replace(
+            outcome,
+            verdict=replace(outcome.verdict, unavailable=self._unavailable(probe)),
+            card=CardFacts(
+                name=self._card.title,
+                memory_bytes=self._card.memory_bytes,
+                context_bytes=max(contexts, default=None),
+            ),
+            peaks=peaks,
+            measured=self._details(steps, phases, device, sampler),
+        )
+
+    def _details(
+        self,
+        steps: tuple[StepPeak, ...],
+        phases: tuple[PhasePeak, ...],
+        peak_device_bytes: int | None,
+        sampler: Sampler,
+    ) -> MeasuredDetails:
+        grown, seen = growth(peak_of_steps(steps)), sampled_max_device_bytes(sampler.samples)
+        return MeasuredDetails(
+            gpu_uuid=self.uuid,
+            driver_version=self._driver_version(),
+            startup_s=self._counters.first_phase_at_s - self._task.started_s,
+            load_s=next((peak.time_s for peak in phases if peak.phase is Phase.LOAD), None),
+            rollout_s=_mean_by_step([one.time_s or 0.0 for one in steps if one.phase is Phase.ROLLOUT]),
+            sampled_max_device_bytes=seen,
+            missed_by_sampling_bytes=missed_by_sampling_bytes(
+                peak_device_bytes=None if peak_device_bytes is None else peak_device_bytes + (self._before_bytes or 0),
+                sampled_max_bytes=seen,
+            ),
+            sample_period_s=self._tools.sample_period_s,
+            settled_step=grown.settled_step,
+            growth_bytes_per_step=grown.slope_bytes_per_step,
+            step_peaks=steps,
+        )
+
+    def _judged(self, outcome: Outcome, sampler: Sampler) -> Outcome:
+        """Return the outcome, with the status of a GPU that broke or was shared in place of the trial's own."""
+        if sampler.gpu_lost:
+            return _with_verdict(outcome, Status.DEVICE_FAULT, sampler.gpu_lost)
+        taken = contention(sampler.samples, self._changes.readings, before_bytes=self._before_bytes)
+        if taken and outcome.status in (Status.OK, Status.OOM):
+            return _with_verdict(outcome, Status.CONTENDED, taken)
+        return outcome
+
+    def _retries(self) -> int:
+        return self._cuda.alloc_retries() - self._retries_before
+
+    def _driver_version(self) -> str | None:
+        try:
+            return self._tools.nvml.driver_version()
+        except NvmlError:
+            return None
+
+    def _unavailable(self, probe: GpuProbe) -> str:
+        missing = dict(probe.missing)
+        if self._before_bytes is None:
+            missing["context"] = "memory of other programs before the trial is unknown"
+        elif self._task.has_paged_states:
+            missing["context"] = "paged optimizer states are counted neither as torch's memory nor as CUDA's"
+        return "; ".join(f"{figure}: {reason}" for figure, reason in missing.items())
+
+
+def _with_verdict(outcome: Outcome, status: Status, message: str) -> Outcome:
+    return replace(outcome, verdict=replace(outcome.verdict, status=status, message=message))
+
+
+def _first(said: int | None, otherwise: int) -> int:
+    """Return the number in torch's message, or the one read from the card where the message has none."""
+    return otherwise if said is None else said
+
+
+def _mean_by_step(times_s: list[float]) -> float | None:
+    return sum(times_s) / len(times_s) if times_s else None

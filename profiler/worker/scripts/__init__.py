@@ -1,0 +1,1 @@
+"""The process of a user's script."""

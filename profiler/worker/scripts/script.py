@@ -1,0 +1,238 @@
+"""A script in this process: on a real or emulated card its memory is counted, on a simulated one it is traced."""
+
+import resource
+import signal
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.errors import EXIT_SIGNAL_BASE, UnsupportedTrialError
+from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
+from profiler.domain.runs.script import HeldTensors, ScriptEnding, ScriptJob, ScriptRecord
+from profiler.domain.trials.trial import Backend
+from profiler.domain.units import KIB
+from profiler.emulation.card.marks import Marks, forget_marks, marks_of_this_process
+from profiler.measurement.counters.torch_cuda import TorchCuda
+from profiler.measurement.driver.no_driver import NoDriver
+from profiler.measurement.driver.nvml import Nvml
+from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+from profiler.scripts.leaving import OtherProcesses
+from profiler.scripts.running import Script, ScriptEnd, run_script
+from profiler.scripts.session import ScriptSession
+from profiler.scripts.totals import ParameterTotals
+from profiler.seams.checked.checking import notes_on_untested
+from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
+from profiler.substitutes import SubstituteOptions, substitutes
+from profiler.worker.cuda.card import CapError
+from profiler.worker.cuda.emulated import as_emulated
+from profiler.worker.cuda.measured import SNAPSHOT_ENTRIES, Instruments, MeasuringTask, measure
+from profiler.worker.scripts.script_card import MOST_ENTRIES, ScriptCuda, notes_on_history
+from profiler.worker.scripts.script_errors import last_line_in, print_error_of_script
+from profiler.worker.scripts.script_faults import sentence_of
+
+_INTERRUPTED = EXIT_SIGNAL_BASE + signal.SIGINT
+"""Exit code of a script that SIGINT ended."""
+
+
+@dataclass
+class ScriptRun:
+    """One run of a job's script, and what is learned from it."""
+
+    job: ScriptJob
+    started_s: float = field(default_factory=time.monotonic)
+    ending: ScriptEnding | None = None
+    failed_at: str = ""
+    """The line of the script at which an error ended it, with a colon; empty if none did, or if it is unknown."""
+    notes: tuple[str, ...] = ()
+    """Figures or phases that are missing or uncertain."""
+    substitutes: tuple[str, ...] = ()
+    largest: tuple[HeldTensors, ...] = ()
+    others: OtherProcesses = field(default_factory=OtherProcesses)
+    """The processes that the script started."""
+
+    @property
+    def path(self) -> Path:
+        """The script."""
+        return Path(self.job.spec.script)
+
+    def run(self, session: ScriptSession) -> Outcome:
+        """Run the script in `session`, and return its outcome without memory.
+
+        An error of the script that says that the card is full is raised, after its traceback is printed; another one
+        is an outcome.
+
+        Raises:
+            Exception: The card is full.
+            UnsupportedTrialError: The session does not support something that the script does.
+        """
+        spec = self.job.spec
+        script = Script(path=self.path, arguments=spec.arguments, steps=spec.steps, note=self._note, others=self.others)
+        try:
+            end = self._end(script, session)
+        except UnsupportedTrialError:
+            raise
+        except KeyboardInterrupt:
+            self.ending = ScriptEnding(exit_code=_INTERRUPTED, by_steps=False)
+            return Outcome(verdict=Verdict(status=Status.FAILED, message="the script was interrupted"))
+        except Exception as error:
+            self.ending = ScriptEnding(exit_code=1, by_steps=False)
+            print_error_of_script(error, self.path)
+            line = last_line_in(error, self.path)
+            self.failed_at = f"At {line}: " if line else ""
+            if _is_about_memory(error):
+                raise
+            message = f"{self.failed_at}{sentence_of(error)}"
+            return Outcome(verdict=Verdict(status=Status.FAILED, message=message))
+        self.ending = ScriptEnding(exit_code=end.exit_code, by_steps=end.ended_by_steps)
+        self.notes = end.unseen
+        return self._outcome(end)
+
+    def _end(self, script: Script, session: ScriptSession) -> ScriptEnd:
+        spec = self.job.spec
+        # Values are made where something is computed with them.
+        options = SubstituteOptions(
+            weights=spec.weights,
+            prompt_tokens=spec.prompt_tokens,
+            completion_tokens=spec.completion_tokens,
+            with_values=spec.backend is Backend.CUDA,
+            script=self.path,
+            arguments=spec.arguments,
+            # The simulated card has kernels of its own for it; on a real one a package that is missing is an error.
+            has_flash_attn=spec.backend is Backend.EMULATED,
+        )
+        with substitutes(options) as replaced:
+            try:
+                return run_script(script, session)
+            finally:
+                self.substitutes = replaced.phrases()
+
+    def _outcome(self, end: ScriptEnd) -> Outcome:
+        failed = end.exit_code != 0
+        reason = f": {end.reason}" if end.reason else ""
+        message = f"the script ended with exit code {end.exit_code}{reason}" if failed else ""
+        return Outcome(
+            verdict=Verdict(status=Status.FAILED if failed else Status.OK, message=message),
+            work=Work(steps_run=end.steps_run, micro_batches_run=end.backwards_run),
+        )
+
+    def _note(self, reason: str) -> None:
+        if self.job.note_file:
+            Path(self.job.note_file).write_text(reason)
+
+    def store(self, outcome: Outcome) -> None:
+        """Write the record of the run."""
+        outcome = self._with_other_processes(outcome)
+        untested = notes_on_untested(sys.modules.keys())
+        unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, *untested)))
+        work = replace(outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=_host_peak_bytes())
+        RecordFolder(Path(self.job.folder), SCRIPTS).write(
+            ScriptRecord(
+                run_id=self.job.run_id,
+                spec=self.job.spec,
+                script_sha256=self.job.script_sha256,
+                substitutes=self.substitutes,
+                ending=self.ending,
+                largest=self.largest,
+                versions=self.job.versions,
+                outcome=replace(outcome, verdict=replace(outcome.verdict, unavailable=unavailable), work=work),
+            )
+        )
+
+    def _with_other_processes(self, outcome: Outcome) -> Outcome:
+        """Say of a run that used no card which other processes the script started: they did its work."""
+        others = self.others.sentence()
+        if outcome.peaks.allocated_bytes or not others or outcome.status not in (Status.OK, Status.FAILED):
+            return outcome
+        nothing = f"the script put nothing on the card, and {others}"
+        if outcome.status is Status.FAILED:
+            return replace(outcome, verdict=replace(outcome.verdict, message=f"{outcome.message} ({nothing})"))
+        return replace(outcome, verdict=replace(outcome.verdict, status=Status.UNSUPPORTED, message=nothing))
+
+
+def run_script_job(job: ScriptJob) -> int:
+    """Run the script of `job` in this process, store its record, and return the exit code of the process."""
+    run = ScriptRun(job)
+    try:
+        if job.spec.backend is Backend.SIMULATED:
+            # It needs libraries that the Python of an emulated script may lack, or have in another version.
+            from profiler.worker.scripts.simulated_script import simulated_outcome
+
+            run.store(simulated_outcome(job, run.run))
+        else:
+            _run_on_card(run)
+    except CapError as error:
+        run.store(Outcome(verdict=Verdict(status=Status.FAILED, message=str(error))))
+    except UnsupportedTrialError as error:
+        run.store(Outcome(verdict=Verdict(status=Status.UNSUPPORTED, message=str(error))))
+    return run.ending.exit_code if run.ending else 0
+
+
+def _run_on_card(run: ScriptRun) -> None:
+    """Run the script on a real or emulated card, and store the record and the snapshot."""
+    job, emulated = run.job, run.job.spec.backend is Backend.EMULATED
+    if emulated:
+        forget_marks()
+    has_history = job.snapshot or job.breakdown
+    cuda = ScriptCuda(job)
+    measured = measure(
+        MeasuringTask(
+            # A card of unlimited memory is not capped.
+            gpu=None if emulated and job.card is not None else job.spec.gpu,
+            gpu_uuid=None if emulated else cuda.uuid(),
+            snapshot=has_history,
+            live_name="" if emulated else run.path.name,
+            history_entries=MOST_ENTRIES if job.breakdown else SNAPSHOT_ENTRIES,
+            started_s=run.started_s,
+        ),
+        Instruments(
+            cuda=cuda,
+            nvml=_nvml(emulated),
+            assumed_context_bytes=cuda_context_bytes,
+            sample_period_s=job.sample_period_s,
+        ),
+        lambda observer: run.run(cuda.session(observer)),
+    )
+    outcome = _with_sizes(measured.outcome, cuda.totals)
+    if outcome.status is Status.OOM:
+        run.largest = cuda.largest_at_failure
+        verdict = replace(outcome.verdict, message=run.failed_at + outcome.message)
+        outcome = replace(outcome, verdict=verdict)
+    if emulated:
+        outcome = as_emulated(outcome, KNOWN_GPUS[str(job.spec.gpu)], marks=marks_of_this_process() or Marks())
+    if job.breakdown and measured.snapshot is not None and outcome.status is not Status.OOM:
+        run.largest = cuda.largest_at_peak(measured.snapshot)
+        run.notes = (*run.notes, *notes_on_history(measured.snapshot))
+    run.store(outcome)
+    if job.snapshot and measured.snapshot is not None:
+        write_memory_snapshot(snapshot_path(Path(job.folder), job.run_id), measured.snapshot)
+
+
+def _nvml(emulated: bool) -> Nvml:
+    if emulated:
+        return NoDriver("an emulated driver has nothing to report")
+    try:
+        return PynvmlDriver()
+    except ImportError:
+        return NoDriver("nvidia-ml-py is not installed in the Python of the script")
+
+
+def _with_sizes(outcome: Outcome, totals: ParameterTotals) -> Outcome:
+    if not totals.parameters and not totals.trainable:
+        return outcome
+    work = replace(outcome.work, parameters=totals.parameters, trainable_parameters=totals.trainable)
+    return replace(outcome, work=work)
+
+
+def _is_about_memory(error: Exception) -> bool:
+    """Return whether the card may be full; `measure` decides."""
+    cuda = TorchCuda()
+    return cuda.is_out_of_memory(error) or cuda.has_no_handle(error)
+
+
+def _host_peak_bytes() -> int:
+    """Return the peak of this process's resident memory, which Linux counts in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
