@@ -218,6 +218,8 @@ def test_an_installed_package_includes_its_grids(sweep, world, tmp_path, monkeyp
     shutil.copytree(Path(__file__).parents[2] / "sweeps", package / "sweeps")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setattr("profiler.sweep.prepared.composition.__file__", str(package / "sweep" / "composition.py"))
+    monkeypatch.setattr(
+        "profiler.sweep.prepared.composition.__file__", str(package / "sweep" / "prepared" / "composition.py")
+    )
     assert sweep("+grid=logprobs")[0] == 0
     assert len(world.runs[0][0]) == 4
