@@ -3,7 +3,7 @@
 #   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
 # For contributors: make check (make test without the tests), make matrix, make format, make bench, make stress,
-# make engines, make image, make machines, make emulated, make clean.
+# make engines, make image, make machines, make emulated, make dist, make lock, make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -13,8 +13,11 @@ INSTALLED := $(VENV)/.installed
 
 ENGINES := $(VENV)-engines
 MACHINES := $(VENV)-machines
+RELEASE := $(VENV)-release
+# The Pythons into whose empty environments `make dist` installs the wheel. One that is not here is skipped.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
-.PHONY: sweep test matrix bench stress engines image machines emulated emulation install check format clean
+.PHONY: sweep test matrix bench stress engines image machines emulated emulation install check format dist lock clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -71,9 +74,23 @@ machines: $(MACHINES)/.installed
 	$(MACHINES)/bin/python tests/stress/sky_dryrun.py
 	$(MACHINES)/bin/python -m pytest -rs tests/test_machine_examples.py
 
+# The sdist, and the wheel that is built from it: contents, metadata, and three commands in empty environments of each Python.
+dist: $(RELEASE)/.installed
+	rm -rf dist
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE)/bin/python -m build --outdir dist .
+	$(RELEASE)/bin/twine check --strict dist/*
+	GRPO_VRAM_DIST=dist GRPO_VRAM_PYTHONS="$(PYTHONS)" $(RELEASE)/bin/python -m pytest --noconftest -rs tests/release
+
+# After a change of pyproject.toml or constraints.txt. A new version of torch: TORCH_OF_CPU in maintenance/lock.py as well.
+lock: $(INSTALLED) $(RELEASE)/.installed
+	$(BIN)/python -m maintenance.lock uv=$(RELEASE)/bin/uv
+
 install: $(INSTALLED)
 
-# `constraints.txt` pins every package, so that README and results/reference/ can be reproduced.
+# `constraints.txt` pins every package, so that README and results/reference/ can be reproduced. Not by requirements.lock: with
+# hashes pip takes the index's torch and its CUDA libraries also where a build for the CPU is found.
 # The distribution had another name before, with the same packages: it would stay next to the new one.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -93,9 +110,16 @@ $(MACHINES)/.installed:
 		'moto[ec2,s3,server]>=5.2' 'kubernetes-validate>=1.37' hypothesis jsonschema pytest
 	touch $@
 
+# What builds, checks and tries a release; not what is released.
+$(RELEASE)/.installed:
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check 'build==1.6.1' 'check-jsonschema==0.39.0' \
+		'pytest==9.2.0' 'twine==7.0.0' 'uv==0.13.9'
+	touch $@
+
 format: $(INSTALLED)
 	$(BIN)/ruff format grpo_vram profiler maintenance tests
 	$(BIN)/ruff check --fix grpo_vram profiler maintenance tests
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(MACHINES)
+	rm -rf $(VENV) $(ENGINES) $(MACHINES) $(RELEASE)

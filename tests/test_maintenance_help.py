@@ -51,7 +51,7 @@ def several_gpus(monkeypatch):
 
 
 def sharding_page(monkeypatch):
-    from maintenance import sharding_page
+    from maintenance.pages import sharding_page
 
     monkeypatch.setattr(sharding_page, "held_by_trials", lambda *_: pytest.fail("the page is written"))
     return sharding_page.main
@@ -83,9 +83,10 @@ def vision(monkeypatch):
 )
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
-        assert tool(monkeypatch)(words) == EXIT_OK
+        main = tool(monkeypatch)
+        assert main(words) == EXIT_OK
         usage, _, examples = capsys.readouterr().out.partition("Examples:\n")
-        command = f"python -m maintenance.{tool.__name__}"
+        command = f"python -m {main.__module__.removesuffix('.main')}"
         assert usage.startswith(command)
         assert command in examples
         assert max(map(len, (usage + examples).splitlines())) <= 80

@@ -62,7 +62,7 @@ def specs(draw):
         attn_implementation=draw(st.sampled_from(Attention)),
         dtype=draw(st.sampled_from(Dtype)),
         bf16=draw(st.booleans()),
-        logprobs=draw(st.sampled_from(Logprobs)),
+        logprobs=draw(st.sampled_from([each for each in Logprobs if each.is_of_completions])),
         rollout=draw(st.sampled_from(Rollout)),
         steps=draw(counts),
         alloc_conf=draw(st.sampled_from(["", "a:b,c:d", "a:b"])),

@@ -3,21 +3,23 @@ import fcntl
 import multiprocessing
 import os
 import time
+from threading import Timer
 
 import pytest
 
 from profiler.storage.files.lock import Lock, LockError, take_lock
 
 
-def _hold(path, seconds):
+def _hold(path):
     lock = take_lock(path, wait=True)
     (path.parent / "held").touch()
-    time.sleep(seconds)
+    while not (path.parent / "let go").exists():
+        time.sleep(0.01)
     lock.release()
 
 
-def _start_holder(path, seconds):
-    holder = multiprocessing.get_context("spawn").Process(target=_hold, args=(path, seconds))
+def _start_holder(path):
+    holder = multiprocessing.get_context("spawn").Process(target=_hold, args=(path,))
     holder.start()
     while not (path.parent / "held").exists():
         time.sleep(0.01)
@@ -26,10 +28,11 @@ def _start_holder(path, seconds):
 
 def test_one_holder_at_a_time_and_a_waiting_process_is_next(tmp_path):
     path = tmp_path / "a.lock"
-    holder = _start_holder(path, 0.5)
+    holder = _start_holder(path)
 
     assert take_lock(path, wait=False) is None
     before = time.monotonic()
+    Timer(0.1, (tmp_path / "let go").touch).start()
     lock = take_lock(path, wait=True)
 
     assert time.monotonic() - before > 0.05
@@ -43,7 +46,7 @@ def test_one_holder_at_a_time_and_a_waiting_process_is_next(tmp_path):
 
 def test_the_death_of_its_holder_releases_a_lock(tmp_path):
     path = tmp_path / "a.lock"
-    holder = _start_holder(path, 600)
+    holder = _start_holder(path)
     assert take_lock(path, wait=False) is None
 
     holder.kill()

@@ -37,11 +37,12 @@ SIMULATION_RESULTS_VERSION = 1
 """Part of the id of simulated trials. Raise it with every change that changes a result of the simulation;
 `tests/simulation/test_results_version.py` and `tests/test_readme.py` detect one. Simulated trials then run again."""
 
-_NAMED_VERSIONS = ("torch", "trl", "transformers", "peft", "bitsandbytes", "profiler")
+_NAMED_VERSIONS = ("torch", "trl", "transformers", "peft", "bitsandbytes")
 """Packages whose versions are part of a trial id. Adding one changes every id."""
 
-_MEASURED_PROFILER_VERSION = "0.1.0"
-"""The version of this program in the ids of measured trials: a later version of the program does not measure again."""
+_PROFILER_VERSION = "0.1.0"
+"""The version of this program in the ids of trials: a later version does not run again what is finished. What changes a
+result of the simulation or of the emulation has a version of its own."""
 
 _ID_CHARACTERS = 16
 
@@ -105,8 +106,7 @@ def trial_id(
 
     This is the specification, the versions of the packages, the content of the files that the specification names, for
     a simulated trial `SIMULATION_RESULTS_VERSION`, for an emulated one the versions of CUDA and of the emulation, and
-    for one that runs DeepSpeed or vLLM their versions. A measured trial keeps its id under every version of this
-    program.
+    for one that runs DeepSpeed or vLLM their versions. A trial keeps its id under every version of this program.
 
     Args:
         spec: The trial.
@@ -114,9 +114,7 @@ def trial_id(
         hardware: The card and the driver of a measured trial; empty for other trials.
         content: Hashes of the files that `spec` names: ``model`` of a `config.json`, ``dataset`` of local data.
     """
-    named = {name: getattr(versions, name) for name in _NAMED_VERSIONS}
-    if spec.backend is Backend.CUDA:
-        named["profiler"] = _MEASURED_PROFILER_VERSION
+    named = {name: getattr(versions, name) for name in _NAMED_VERSIONS} | {"profiler": _PROFILER_VERSION}
     hashed: dict[str, object] = {"spec": stable_mapping(spec), "versions": named}
     if hardware:
         hashed["hardware"] = hardware

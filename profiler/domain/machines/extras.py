@@ -20,7 +20,8 @@ FORMER_DISTRIBUTION = "grpo-vram-profiler"
 """Its name before, with the same packages."""
 
 ON_INDEX = False
-"""Whether the package index has it, so that pip and uv find it by its name. Change it after the first upload."""
+"""Whether the package index has it, so that pip and uv find it by its name. The commit of the first upload sets it, and
+documents may say so then: the workflow `release` publishes no wheel in which it is False."""
 
 
 class Extra(StrEnum):

@@ -1,0 +1,84 @@
+"""What a release states in several files agrees: version and date, locked packages, workflows, classifiers."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from maintenance.lock import CUDA_LOCK, CUDA_PREFIXES, LOCK, TORCH_OF_CPU, pins, split
+from profiler import __version__
+from profiler.domain.errors import ProfilerError
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+OF_CLUSTERS = {"ray", "msgpack", "protobuf", "grpcio"}
+"""What the engines' environment adds to the one of `make install`."""
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_changelog_and_citation_name_the_version_and_its_date():
+    version, date = re.search(r"^## (\d\S*) - (\d{4}-\d\d-\d\d)$", text("CHANGELOG.md"), re.MULTILINE).groups()
+    cited = yaml.safe_load(text("CITATION.cff"))
+    assert version == cited["version"] == __version__
+    assert date == cited["date-released"]
+    assert cited["license"] == PROJECT["license"]
+
+
+def test_the_lock_has_the_versions_of_the_constraints():
+    locked, pinned = pins(text(LOCK)), pins(text("constraints.txt"))
+    assert locked == {name: version for name, version in pinned.items() if name not in OF_CLUSTERS}
+    of_cuda = pins(text(CUDA_LOCK))
+    assert of_cuda
+    assert all(name.startswith(CUDA_PREFIXES) for name in of_cuda)
+
+
+@pytest.mark.parametrize("path", [LOCK, CUDA_LOCK])
+def test_every_locked_package_has_hashes(path):
+    blocks = re.split(r"^(?=\w)", text(path), flags=re.MULTILINE)[1:]
+    assert len(blocks) == len(pins(text(path)))
+    assert all(re.fullmatch(r"\S+==\S+( \\\n    --hash=sha256:[0-9a-f]{64})+\n", block) for block in blocks)
+
+
+def test_torch_is_locked_as_the_index_has_it_and_for_the_cpu():
+    version, digest = TORCH_OF_CPU
+    (block,) = re.findall(r"^torch==[^a-z].*?(?=^\w)", text(LOCK), re.MULTILINE | re.DOTALL)
+    assert block.startswith(f"torch=={version} ")
+    assert f"--hash=sha256:{digest}" in block
+    assert block.count("--hash") > 1
+
+
+def test_a_package_without_a_pin_is_refused():
+    with pytest.raises(ProfilerError, match=r"constraints.txt has no version of b. Add b==2."):
+        split("a==1 \\\n    --hash=x\nb==2 \\\n    --hash=y\n", {"a": "1"})
+
+
+def test_only_publishing_has_a_token_and_only_for_a_checked_tag():
+    jobs = WORKFLOWS["release"]["jobs"]
+    assert WORKFLOWS["release"]["permissions"] == {"contents": "read"}
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["needs"] == "build"
+    runs = [step.get("run", "") for step in jobs["build"]["steps"]]
+    assert "make dist" in runs
+    assert any("exit(not ON_INDEX)" in run for run in runs)
+
+
+def test_no_workflow_reads_what_others_write_into_a_shell():
+    for name, workflow in WORKFLOWS.items():
+        for job in workflow["jobs"].values():
+            assert not [step for step in job["steps"] if "${{" in step.get("run", "")], name
+
+
+def test_the_core_runs_on_every_system_and_python():
+    matrix = WORKFLOWS["core"]["jobs"]["core"]["strategy"]["matrix"]
+    assert [name.partition("-")[0] for name in matrix["os"]] == ["ubuntu", "macos", "windows"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    seen = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if ":: Python :: 3." in line]
+    assert seen
+    assert set(seen) <= set(matrix["python"])
