@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from profiler.config.trl_releases.behaviours import LOGPROBS
+from profiler.config.trl_releases.behaviours import LABEL_LOSSES, LOGPROBS
 from profiler.config.trl_releases.facts import DEFAULTS, KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS
 from profiler.config.trl_releases.versions import RELEASES, Versions, release_of
 from profiler.domain.trials.recipe import Recipe
@@ -74,9 +74,11 @@ def _other_defaults(recipe: Recipe, release: str, patches: Sequence[Fields]) -> 
             yield f"{recipe}: {row.key} is {', '.join(sorted(stated))} in {release}, and the table says {row.value!r}"
 
 
-_TRAINERS = {Recipe.GRPO: "grpo_trainer.py", Recipe.RLOO: "rloo_trainer.py"}
+_TRAINERS = {Recipe.GRPO: "grpo_trainer.py", Recipe.RLOO: "rloo_trainer.py", Recipe.SFT: "sft_trainer.py"}
 
-_MARKS = (
+_Marks = tuple[tuple[tuple[str, ...], Logprobs], ...]
+
+_MARKS: _Marks = (
     (("add_fused_lm_head(",), Logprobs.FUSED),
     (("selective_log_softmax", "row_mask="), Logprobs.FULL),
     (("selective_log_softmax", "logits.div_("), Logprobs.SELECTIVE_IN_PLACE),
@@ -87,24 +89,39 @@ _MARKS = (
 )
 """What the source of a trainer and of `utils.py` has, the first that holds; and the value of `logprobs`."""
 
+_SHIFTED = "shift_logits = outputs.logits[..., :-1, :]"
+_LABEL_MARKS: _Marks = (
+    (("fused_lm_head",), Logprobs.FUSED),
+    (('self.loss_type = "nll" if self.use_liger_kernel else "chunked_nll"',), Logprobs.FUSED),
+    ((f"{_SHIFTED}.contiguous()", "entropy_from_logits(shift_logits)"), Logprobs.NLL_TWO_COPIES),
+    ((_SHIFTED, "entropy_from_logits(shift_logits)"), Logprobs.NLL_ENTROPY),
+    ((_SHIFTED, "entropy_from_logits(outputs.logits)", "chunk_size: int = 1)"), Logprobs.NLL_ROW_ENTROPY),
+    ((f"{_SHIFTED}.contiguous()",), Logprobs.NLL_ACCURACY),
+    ((), Logprobs.NLL),
+)
+"""The same of `SFTTrainer` and its configuration, whose `loss_type` is the default."""
 
-def logprobs_of(source: str) -> Logprobs:
+
+def logprobs_of(source: str, recipe: Recipe = Recipe.GRPO) -> Logprobs:
     """Return how a trainer computes log-probabilities, by its source and that of `entropy_from_logits`."""
-    return next(logprobs for marks, logprobs in _MARKS if all(mark in source for mark in marks))
+    table = _LABEL_MARKS if recipe is Recipe.SFT else _MARKS
+    return next(logprobs for marks, logprobs in table if all(mark in source for mark in marks))
 
 
-def read_logprobs(trainer: Path, recipe: Recipe) -> Logprobs | None:
-    """Return how `recipe` computes log-probabilities in a folder ``trl/trainer``; None if it does not."""
-    if recipe not in _TRAINERS:
-        return None
+def read_logprobs(trainer: Path, recipe: Recipe) -> Logprobs:
+    """Return how `recipe` computes log-probabilities in a folder ``trl/trainer``."""
     entropy = (trainer / "utils.py").read_text().partition("def entropy_from_logits(")[2].partition("\n")[0]
-    return logprobs_of((trainer / _TRAINERS[recipe]).read_text() + entropy)
+    source = (trainer / _TRAINERS[recipe]).read_text() + entropy
+    if recipe is Recipe.SFT:
+        source += (trainer / "sft_config.py").read_text()
+    return logprobs_of(source, recipe)
 
 
-def other_logprobs(recipe: Recipe, release: str, found: Logprobs | None) -> Iterator[str]:
+def other_logprobs(recipe: Recipe, release: str, found: Logprobs) -> Iterator[str]:
     """Return a sentence if the table says that a release computes log-probabilities in another way than `found`."""
-    stated = next((row.logprobs for row in LOGPROBS if release in row.versions), Logprobs.FUSED)
-    if found not in (None, stated):
+    table = LABEL_LOSSES if recipe is Recipe.SFT else LOGPROBS
+    stated = next((row.logprobs for row in table if release in row.versions), Logprobs.FUSED)
+    if found is not stated:
         yield f"{recipe}: logprobs is {found} in {release}, and the table says {stated}"
 
 
@@ -124,7 +141,12 @@ def main(argv: Sequence[str]) -> int:
         found += differences(recipe, by_release)
     keys = sum(map(len, KEY_VERSIONS.values()))
     sys.stdout.write(
-        "\n".join(found or [f"{len(DEFAULTS)} defaults, {keys} keys and {len(LOGPROBS)} rows of logprobs agree."])
+        "\n".join(
+            found
+            or [
+                f"{len(DEFAULTS)} defaults, {keys} keys and {len(LOGPROBS) + len(LABEL_LOSSES)} rows of logprobs agree."
+            ]
+        )
         + "\n"
     )
     return 1 if found else 0

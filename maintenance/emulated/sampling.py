@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
 from maintenance.samples.sampling import sample_trials
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Rollout, TrialSpec
 
 COUNT, SEED = 200, 1422
@@ -81,9 +82,13 @@ compiled for a card and is not in the environment of the emulation."""
 FIXED: Mapping[str, object] = {key: value for key, value in FIXED_IN_ACCURACY.items() if key not in AXES}
 
 
+ADDED = {Recipe.SFT: ("logprobs",)}
+"""Keys that a recipe has since the sample was written down."""
+
+
 def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
     """Return the first `count` trials of the sample, as simulated ones; they depend only on the seed."""
-    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_takes_seconds)
+    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_takes_seconds, added=ADDED)
 
 
 def _takes_seconds(spec: TrialSpec) -> bool:

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from profiler.config.foreign_text import MOST_JSON_BYTES
 from profiler.config.models.lookup import builtin_architecture
@@ -11,6 +12,7 @@ from profiler.config.trials.identity import spec_from_mapping, stable_mapping
 from profiler.config.trials.specification import parse_point
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TRIAL_KEYS, TrialSpec
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
@@ -25,6 +27,7 @@ def sample_trials(
     axes: Mapping[str, Sequence[object]],
     fixed: Mapping[str, object],
     is_wanted: Callable[[TrialSpec], bool] = lambda _: True,
+    added: Mapping[Recipe, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[TrialSpec, ...]:
     """Return `count` different trials. They depend only on the seed; a larger count adds trials at the end.
 
@@ -36,13 +39,14 @@ def sample_trials(
         axes: Values of each key that is sampled; a key that the recipe does not have is left out.
         fixed: Values of the other keys.
         is_wanted: Whether a trial is kept; one that is not is sampled again.
+        added: Keys that a recipe has since a kept sample was written down; they have their default.
     """
     chance = random.Random(seed)
     sampled: dict[TrialSpec, None] = {}
     while len(sampled) < count:
         point = {**fixed, **{key: _plain(chance.choice(values)) for key, values in axes.items()}}
         try:
-            spec = parse_point(_of_recipe(point), architecture_of=architecture_of)
+            spec = parse_point(_of_recipe(point, added), architecture_of=architecture_of)
         except UsageError:
             continue
         if is_wanted(spec):
@@ -50,10 +54,11 @@ def sample_trials(
     return tuple(sampled)
 
 
-def _of_recipe(point: Mapping[str, object]) -> Mapping[str, object]:
-    """Return `point` without the keys that its recipe does not have."""
+def _of_recipe(point: Mapping[str, object], added: Mapping[Recipe, Sequence[str]]) -> Mapping[str, object]:
+    """Return `point` without the keys that its recipe does not have, or did not have."""
+    recipe = Recipe(str(point["recipe"]))
     recipes = {key.name: key.recipes for key in TRIAL_KEYS}
-    return {key: value for key, value in point.items() if point["recipe"] in recipes[key]}
+    return {key: value for key, value in point.items() if recipe in recipes[key] and key not in added.get(recipe, ())}
 
 
 def architecture_of(model: str) -> Architecture:

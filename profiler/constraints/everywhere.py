@@ -18,6 +18,8 @@ _FOUR_BITS = "bitsandbytes 4-bit"
 _WITH_CRITIC = "is not combined with critic=true, which is trained as a whole on one GPU"
 _WITH_TOKENS = "is not combined with use_dynamic_bsz=true, which splits the rows of whole optimizer steps"
 _BY_TOKENS = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": anything}
+_WAYS_OF_LABELS = f"Use logprobs={', '.join(each for each in Logprobs if each.is_of_labels)}."
+_WAYS_OF_COMPLETIONS = f"Use logprobs={', '.join(each for each in Logprobs if each.is_of_completions)}."
 _FLASH = {"attn_implementation": Attention.FLASH_ATTENTION_2}
 
 
@@ -129,6 +131,21 @@ EVERYWHERE = (
     _everywhere({"num_processes": above(1), "critic": True}, _WITH_CRITIC, "Set num_processes=1."),
     _everywhere({"activation_offloading": True, "critic": True}, _WITH_CRITIC, "Set activation_offloading=false."),
     _everywhere({"use_liger_kernel": True, "critic": True}, _WITH_CRITIC, "Set use_liger_kernel=false."),
+    _everywhere(
+        {"logprobs": lambda value: not value.is_of_labels, "recipe": Recipe.SFT},
+        "is of recipes that generate completions, and recipe is sft",
+        _WAYS_OF_LABELS,
+    ),
+    _everywhere(
+        {"logprobs": lambda value: not value.is_of_completions, "recipe": other_than(Recipe.SFT)},
+        "is of recipe=sft, and recipe is {spec.recipe}",
+        _WAYS_OF_COMPLETIONS,
+    ),
+    _everywhere(
+        {"use_liger_kernel": True, "logprobs": lambda value: value.label_loss is not None},
+        "is not combined with logprobs={spec.logprobs}, because Liger's loss of labels makes no logits",
+        "Use logprobs=fused, or use_liger_kernel=false.",
+    ),
     # verl asks for the same limit.
     _everywhere(
         {

@@ -49,11 +49,11 @@ class AnnouncedSteps(Trainer):
     def _announce_engine(self) -> None:
         """Announce the steps of DeepSpeed's engine, which exists once training has begun."""
         wrapper = getattr(self.accelerator, "deepspeed_engine_wrapped", None)
-        if wrapper is not None and not isinstance(wrapper.engine, AnnouncedEngine):
-            wrapper.engine = AnnouncedEngine(wrapper.engine, self._observer)
+        if wrapper is not None and not isinstance(wrapper.engine, AnnouncedDeepSpeed):
+            wrapper.engine = AnnouncedDeepSpeed(wrapper.engine, self._observer)
 
 
-class AnnouncedEngine:
+class AnnouncedDeepSpeed:
     """DeepSpeed's engine as accelerate uses it, with its steps announced to `observer`."""
 
     def __init__(self, engine: Any, observer: PhaseObserver) -> None:

@@ -1,6 +1,7 @@
 """The closed form of supervised fine-tuning."""
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from profiler.domain.memory import TRIAL_PHASES, Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Attention, Backend, Dtype, Lengths, TrialSpec, Tuning
+from profiler.domain.trials.trial import Attention, Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.run import run_training
 
@@ -47,6 +48,7 @@ def specs(draw: st.DrawFn) -> TrialSpec:
         gradient_checkpointing=draw(st.booleans()),
         attn_implementation=draw(st.sampled_from(Attention)),
         dtype=draw(st.sampled_from(Dtype)),
+        logprobs=draw(st.sampled_from([each for each in Logprobs if each.is_of_labels])),
         bf16=draw(st.booleans()),
         steps=draw(st.sampled_from([1, 3])),
         alloc_conf=draw(st.sampled_from(["", "roundup_power2_divisions:8"])),
@@ -123,6 +125,30 @@ SIMULATED: tuple[dict[str, Any], ...] = (
     {"max_length": 256, "tuning": Tuning.QLORA, "gradient_checkpointing": False, "gradient_accumulation_steps": 1},
 )
 
+ALL_LOGITS: tuple[dict[str, Any], ...] = (
+    {"max_length": 512, "per_device_train_batch_size": 2, "logprobs": Logprobs.NLL_TWO_COPIES},
+    {"max_length": 384, "tuning": Tuning.LORA, "logprobs": Logprobs.NLL_ENTROPY},
+    {"max_length": 512, "tuning": Tuning.LORA, "per_device_train_batch_size": 1, "logprobs": Logprobs.NLL},
+    {"max_length": 512, "bf16": False, "lengths": Lengths.FORCED, "logprobs": Logprobs.NLL_ACCURACY},
+)
+
+
+def peak_error(model_config: Mapping[str, Any], **keys: Any) -> float:
+    """Return by which part the estimate of allocated memory differs from the simulation."""
+    spec = sft(**{"gradient_accumulation_steps": 2, **keys})
+    simulation = Simulation(KNOWN_GPUS["h100-80gb"], extrapolation=Extrapolation(steps=True))
+    run_training(spec, model_config, simulation)
+    replayed = replay_on_card(simulation.recorder.finished(), capacity_bytes=None, config=AllocatorConfig())
+    expected = estimate(spec, read_architecture(model_config, model="short")).peak_allocated_bytes
+    return expected / replayed.peak_allocated_bytes - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", ALL_LOGITS, ids=lambda keys: keys["logprobs"])
+def test_the_estimate_of_all_logits_is_near_the_simulation(keys: dict[str, Any]) -> None:
+    """Two layers, and the real vocabulary, which decides these trials."""
+    assert peak_error({**SHORT, "num_hidden_layers": 2}, **keys) == pytest.approx(0, abs=0.005)
+
 
 @pytest.mark.slow
 def test_the_estimate_is_near_the_simulation() -> None:
@@ -132,14 +158,7 @@ def test_the_estimate_is_near_the_simulation() -> None:
     that the allocator does not split off (`should_split`). In the last trial the tensors of the MLP have 9.5 MiB, two
     of them share a segment of 20 MiB, and one of each two blocks has 10.5 MiB: 2 % of all memory with 24 layers.
     """
-    errors = []
-    for keys in SIMULATED:
-        spec = sft(**{"gradient_accumulation_steps": 2, **keys})
-        simulation = Simulation(KNOWN_GPUS["h100-80gb"], extrapolation=Extrapolation(steps=True))
-        run_training(spec, SHORT, simulation)
-        replayed = replay_on_card(simulation.recorder.finished(), capacity_bytes=None, config=AllocatorConfig())
-        expected = estimate(spec, read_architecture(SHORT, model="short")).peak_allocated_bytes
-        errors.append(abs(expected / replayed.peak_allocated_bytes - 1))
+    errors = [abs(peak_error(SHORT, **keys)) for keys in SIMULATED]
     assert max(errors[:-1]) <= 0.01
     assert errors[-1] <= 0.025
     assert statistics.median(errors) <= 0.005

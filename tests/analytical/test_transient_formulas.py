@@ -177,6 +177,48 @@ def test_all_logits_in_bfloat16_by_hand(toy, logprobs, forward, backward):
     assert head_backward_scratch(spec, toy, batch).logits == backward
 
 
+@pytest.mark.parametrize(
+    ("logprobs", "bf16", "forward"),
+    [
+        # 2 rows of 11 tokens, V = 100: 8,800 B in float32, 4,400 B in bfloat16, 8,000 B of a copy; the entropy
+        # of all 22 tokens is of three tensors of 8,800 B, of a row of three of 4,400 B. And 352 B of hidden states.
+        (Logprobs.NLL, True, 4_400 + 8_800 + 352),
+        (Logprobs.NLL_ACCURACY, True, 8_800 + 3 * 8_800),
+        (Logprobs.NLL_ROW_ENTROPY, True, 8_800 + 3 * 4_400),
+        (Logprobs.NLL_TWO_COPIES, True, 8_800 + 8_000 + 3 * 8_800),
+        (Logprobs.NLL_ENTROPY, True, 8_800 + 8_000 + 3 * 8_800),
+        # Without autocast the outputs are in bfloat16.
+        (Logprobs.NLL, False, 4_400 + 8_800 + 352),
+        (Logprobs.NLL_ACCURACY, False, 4_400 + 3 * 4_400),
+        (Logprobs.NLL_TWO_COPIES, False, 4_400 + 4_000 + 3 * 4_400),
+    ],
+)
+def test_a_loss_of_labels_by_hand(toy, logprobs, bf16, forward):
+    batch = Batch(rows=2, prompt_tokens=1, completion_tokens=10, scored_tokens=20, loss_tensors=0, has_mask=True)
+    spec = replace(_FULL, logprobs=logprobs, bf16=bf16)
+    made = head_forward_scratch(spec, toy, batch)
+
+    assert made.logits + made.activations == forward
+    assert head_saved(spec, toy, batch).logits == 8_800
+    assert head_backward_scratch(spec, toy, batch).logits == 2 * 8_800
+
+
+def test_copies_of_the_logits_of_long_rows_by_hand(toy):
+    """2 rows of 1,001 tokens, V = 100: 800,800 B, and a copy without the last tokens of 800,000 B."""
+    batch = Batch(rows=2, prompt_tokens=1, completion_tokens=1000, scored_tokens=2000, loss_tensors=0, has_mask=True)
+    entropy = 3 * 128 * 100 * 4
+
+    def made(logprobs, rows=2):
+        return head_forward_scratch(replace(_FULL, logprobs=logprobs), toy, replace(batch, rows=rows)).logits
+
+    assert made(Logprobs.NLL_ACCURACY) == 800_800 + 800_000
+    assert made(Logprobs.NLL_ROW_ENTROPY) == 800_800 + 3 * 400_400
+    assert made(Logprobs.NLL_TWO_COPIES) == 800_800 + 2 * 800_000
+    assert made(Logprobs.NLL_ENTROPY) == 800_800 + 800_000 + entropy
+    # A slice of one row is not copied; the loss needs more than the entropy.
+    assert made(Logprobs.NLL_TWO_COPIES, rows=1) == made(Logprobs.NLL, rows=1) == 400_400 + 200_200
+
+
 @given(rows=st.integers(1, 16), tokens=st.integers(200, 3000), bf16=st.booleans())
 def test_later_releases_with_all_logits_never_need_less(toy, rows, tokens, bf16):
     """More of the tensors of `selective` make each of the others; and one more row never needs less."""

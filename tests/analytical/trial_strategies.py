@@ -44,7 +44,7 @@ def specs(draw):
         attn_implementation=draw(st.sampled_from(Attention)),
         dtype=draw(st.sampled_from(Dtype)),
         bf16=draw(st.booleans()),
-        logprobs=draw(st.sampled_from(Logprobs)),
+        logprobs=draw(st.sampled_from([each for each in Logprobs if each.is_of_completions])),
         steps=draw(st.sampled_from([1, 3])),
         rollout=draw(st.sampled_from(Rollout)),
         alloc_conf=draw(st.sampled_from(["", "", "roundup_power2_divisions:8"])),

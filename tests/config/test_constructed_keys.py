@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from profiler.analysis.verdicts import Finding, Judged, Verdict
+from profiler.analysis.verdicts import ClaimVerdict, Finding, Judged
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
@@ -77,7 +77,7 @@ def test_the_title_of_an_estimate_and_the_origin_of_a_claim_say_it_too() -> None
         ("report-activation-offload-trl", "simulated"),
     ):
         findings = (Finding(setting=claims[name].settings[0], holds=True, origin=Origin.SIMULATED),)
-        assert origin_text(Judged(claim=claims[name], verdict=Verdict.HOLDS, findings=findings)) == expected
+        assert origin_text(Judged(claim=claims[name], verdict=ClaimVerdict.HOLDS, findings=findings)) == expected
 
 
 def test_longer_rows_that_are_split_by_tokens_are_not_compared() -> None:

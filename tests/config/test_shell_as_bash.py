@@ -25,7 +25,7 @@ def as_bash(text):
         env={"PATH": "/nonexistent"},
         cwd="/",
         capture_output=True,
-        timeout=20,
+        timeout=300,
         check=False,
     )
     words = done.stdout.decode().split("\0")

@@ -7,7 +7,15 @@ import pytest
 
 from maintenance.trl_history import differences, logprobs_of, other_logprobs, read_fields, read_logprobs
 from profiler.config.trl.interval import possible_versions, read_trl_variants
-from profiler.config.trl_releases.behaviours import EFFECTS, FIRST_FUSED, LAST_WITH_LOGITS, LOGPROBS, UNCOUNTED
+from profiler.config.trl_releases.behaviours import (
+    EFFECTS,
+    FIRST_FUSED,
+    LABEL_LOSSES,
+    LAST_WITH_LABEL_LOGITS,
+    LAST_WITH_LOGITS,
+    LOGPROBS,
+    UNCOUNTED,
+)
 from profiler.config.trl_releases.facts import (
     DEFAULTS,
     FIRST_WITHOUT_REFERENCE,
@@ -207,10 +215,35 @@ def test_liger_has_no_loss_for_rloo():
 
 
 def test_each_release_with_logits_computes_log_probabilities_in_one_way():
-    covered = [release for row in LOGPROBS for release in row.versions.releases]
-    assert tuple(covered) == Versions(OLDEST, LAST_WITH_LOGITS).releases
-    assert {row.logprobs for row in LOGPROBS} == {each for each in Logprobs if each.makes_all_logits}
-    assert all(row.source for row in LOGPROBS)
+    for table, last in ((LOGPROBS, LAST_WITH_LOGITS), (LABEL_LOSSES, LAST_WITH_LABEL_LOGITS)):
+        covered = [release for row in table for release in row.versions.releases]
+        assert tuple(covered) == Versions(OLDEST, last).releases
+        assert all(row.source for row in table)
+    rows = (*LOGPROBS, *LABEL_LOSSES)
+    assert {row.logprobs for row in rows} == {each for each in Logprobs if each.makes_all_logits}
+
+
+_LABELS = {"max_length": 1024, "per_device_train_batch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("keys", "by_release"),
+    [
+        (_LABELS, {"0.16": "nll_accuracy", "0.21": "nll_accuracy", "0.22": "nll_row_entropy", "0.23": "nll_accuracy"}),
+        (_LABELS, {"1.2": "nll_accuracy", "1.3": "nll_two_copies", "1.5": "nll_two_copies", "1.6": "nll_entropy"}),
+        (_LABELS, {"1.7": None, "1.14": None, "1.16": None}),
+        ({"max_seq_length": 1024}, {"0.14": "nll", "0.15": "nll_accuracy"}),
+        ({**_LABELS, "loss_type": "nll"}, {"0.23": "nll_accuracy", "1.7": "nll_entropy", "1.14": "nll_entropy"}),
+        ({**_LABELS, "loss_type": "nll"}, {"1.15": None, "1.16": None}),
+        ({**_LABELS, "loss_type": "chunked_nll"}, {"1.4": None, "1.6": None, "1.14": None}),
+        ({**_LABELS, "loss_type": "dft"}, {"0.23": None, "1.14": None}),
+        ({**_LABELS, "use_liger_kernel": True}, {"0.16": None, "1.6": None}),
+        ({"max_seq_length": 1024, "use_liger": True}, {"0.14": None, "0.17": None}),
+    ],
+)
+def test_each_release_takes_its_loss_of_labels(keys, by_release):
+    points = _points({**keys, "packing": True})
+    assert {release: points[release].get("logprobs") for release in by_release} == by_release
 
 
 def test_images_have_no_length_of_prompts_to_which_they_are_cut():
@@ -227,8 +260,7 @@ _QLORA = {"num_generations": 8, "load_in_4bit": True, "use_peft": True}
         (_QLORA, {}, "adapters in float32 (trl 0.14 to 0.21)"),
         ({"num_generations": 8, "use_liger_kernel": True}, {}, "that Liger computes the loss (trl 0.25 to 1.14)"),
         ({"num_generations": 8, "use_peft": True}, {"zero_stage": 3}, "with LoRA under ZeRO-3 (trl 0.14 to 0.18)"),
-        ({"packing": True}, {}, "the logits of all tokens, and their gradients, in float32 (trl 0.14 to 1.6)"),
-        ({"packing": True, "loss_type": "nll"}, {}, "in float32 (trl 0.23 to 1.14)"),
+        ({"packing": True, "loss_type": "dft"}, {}, "with loss_type=dft (trl 0.23 to 1.14)"),
     ],
 )  # fmt: skip
 def test_what_earlier_releases_need_without_a_formula_is_named(keys, job, said):
@@ -280,7 +312,7 @@ def test_the_sources_of_the_installed_release_agree_with_the_tables(recipe):
 def test_the_installed_release_computes_log_probabilities_as_the_table_says(recipe):
     trl = pytest.importorskip("trl")
     found = read_logprobs(Path(trl.__file__).parent / "trainer", recipe)
-    assert found is (None if recipe is Recipe.SFT else Logprobs.FUSED)
+    assert found is Logprobs.FUSED
     assert list(other_logprobs(recipe, NEWEST, found)) == []
 
 
@@ -307,3 +339,31 @@ def test_the_source_of_a_trainer_tells_how_it_computes_log_probabilities(source,
     assert list(other_logprobs(Recipe.GRPO, release, found)) == []
     (said,) = other_logprobs(Recipe.GRPO, release, Logprobs.MINIBATCH)
     assert said == f"grpo: logprobs is minibatch in {release}, and the table says {found}"
+
+
+_SHIFTED = "shift_logits = outputs.logits[..., :-1, :]"
+
+
+@pytest.mark.parametrize(
+    ("source", "release", "logprobs"),
+    [
+        ("class SFTTrainer", "0.14", "nll"),
+        (f"{_SHIFTED}.contiguous()", "0.15", "nll_accuracy"),
+        (
+            f"entropy_from_logits(outputs.logits) chunk_size: int = 1) {_SHIFTED}.contiguous()",
+            "0.22",
+            "nll_row_entropy",
+        ),
+        (f"entropy_from_logits(outputs.logits) chunk_size: int = 128) {_SHIFTED}.contiguous()", "1.2", "nll_accuracy"),
+        (f"{_SHIFTED}.contiguous() entropy_from_logits(shift_logits)", "1.3", "nll_two_copies"),
+        (f"{_SHIFTED} entropy_from_logits(shift_logits)", "1.6", "nll_entropy"),
+        (f'{_SHIFTED} self.loss_type = "nll" if self.use_liger_kernel else "chunked_nll"', "1.7", "fused"),
+        ("model(**inputs, fused_lm_head=True)", "1.15", "fused"),
+    ],
+)
+def test_the_source_of_the_trainer_tells_what_it_makes_of_the_logits_of_labels(source, release, logprobs):
+    found = logprobs_of(source, Recipe.SFT)
+    assert found is Logprobs(logprobs)
+    assert list(other_logprobs(Recipe.SFT, release, found)) == []
+    (said,) = other_logprobs(Recipe.SFT, release, Logprobs.MINIBATCH)
+    assert said == f"sft: logprobs is minibatch in {release}, and the table says {found}"

@@ -6,14 +6,14 @@ import pytest
 from simulating import LORA, simulate, small_spec
 
 from profiler.analytical.estimate import phase_instants
-from profiler.analytical.formulas.engine import engine_parts
+from profiler.analytical.formulas.vllm_memory import vllm_memory
 from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import Tuning, VllmMode, run_key
 
 VLLM = {"use_vllm": True, "vllm_mode": VllmMode.COLOCATE, "vllm_gpu_memory_utilization": 0.3, "steps": 1}
 ARCHITECTURE = builtin_architecture("tiny")
-PARTS = engine_parts(small_spec(**VLLM), ARCHITECTURE)
+PARTS = vllm_memory(small_spec(**VLLM), ARCHITECTURE)
 
 
 def engine_by_phase(simulated):

@@ -10,7 +10,7 @@ from simulating import small_spec
 
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, Recipe
-from profiler.training.announced_steps import AnnouncedEngine
+from profiler.training.announced_steps import AnnouncedDeepSpeed
 from profiler.training.arguments import _sharding, common_arguments
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.recipes.grpo.prompts import build_prompts
@@ -102,6 +102,6 @@ def test_the_steps_of_an_engine_are_announced():
     entered, steps = [], []
     engine = SimpleNamespace(step=lambda: steps.append(1) or "done", is_there=True)
     observer = SimpleNamespace(enter=entered.append)
-    announced = AnnouncedEngine(engine, observer)
+    announced = AnnouncedDeepSpeed(engine, observer)
     assert (announced.step(), announced.is_there) == ("done", True)
     assert (entered, steps) == ([Phase.OPTIMIZER], [1])

@@ -10,6 +10,7 @@ from datasets import Dataset
 from measured_on_cpu import MODEL, ROWS, TRIAL, measure_on_cpu, steps_of, stretches
 from sft_spec import sft_spec
 from simulating import LORA
+from torch.utils._python_dispatch import TorchDispatchMode
 from trl import SFTConfig
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
@@ -17,10 +18,11 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.trials.trial import Backend, Dtype, Lengths, Tuning
+from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, Tuning
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.recipes.sft.label_loss import log_metrics
 from profiler.training.recipes.sft.rows import build_rows, sequence_length
 from profiler.training.run import Trained, run_training
 from profiler.training.session import PlainSession
@@ -112,6 +114,50 @@ def test_the_loss_is_the_cross_entropy_of_the_labels(keys: dict[str, Any]) -> No
     assert trainer.ref_model is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("logprobs", [each for each in Logprobs if each.label_loss is not None])
+def test_every_loss_of_labels_is_that_of_trl_today(logprobs: Logprobs) -> None:
+    keys: dict[str, Any] = {"dtype": Dtype.FLOAT32, "bf16": False, "gradient_accumulation_steps": 1}
+    found = []
+    for each in (logprobs, Logprobs.FUSED):
+        trainer: Any = on_the_cpu(logprobs=each, **keys).trainer
+        batch = trainer.data_collator([trainer.train_dataset[row] for row in range(4)])
+        trainer.model.zero_grad()
+        loss = trainer.compute_loss(trainer.model, dict(batch), num_items_in_batch=torch.tensor(60))
+        loss.backward()
+        found.append((loss, *(value.grad for value in trainer.model.parameters())))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "rows", "copies"),
+    [
+        (Logprobs.NLL, 0, 0),
+        (Logprobs.NLL_ACCURACY, 0, 1),
+        (Logprobs.NLL_ROW_ENTROPY, 4, 1),
+        (Logprobs.NLL_TWO_COPIES, 0, 2),
+        (Logprobs.NLL_ENTROPY, 0, 1),
+    ],
+)
+def test_what_trl_logs_of_logits(logprobs: Logprobs, rows: int, copies: int) -> None:
+    """Rows of 400 tokens, of which the entropy is computed row by row or of 128 tokens."""
+    made: list[tuple[int, ...]] = []
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            if function.overloadpacket in (torch.ops.aten.clone, torch.ops.aten._log_softmax):
+                made.append(tuple(result.shape))
+            return result
+
+    label_loss = logprobs.label_loss
+    assert label_loss is not None
+    with Watched():
+        log_metrics(torch.zeros(4, 400, 3), label_loss)
+    assert made.count((4, 399, 3)) == copies
+    assert made.count((400, 3)) == rows
+
+
 def test_the_default_loss_of_trl_is_the_fused_one_and_chunked_is_its_alias(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": []}
     with warnings.catch_warnings():
@@ -133,6 +179,7 @@ CASES: dict[str, dict[str, Any]] = {
     "LoRA": {"tuning": Tuning.LORA, **LORA},
     "QLoRA": {"tuning": Tuning.QLORA, **LORA},
     "mixture of experts": {"model_config": MIXTURE},
+    "all logits": {"logprobs": Logprobs.NLL_TWO_COPIES},
 }
 
 

@@ -4,9 +4,9 @@ from bisect import bisect_left
 from dataclasses import replace
 
 from profiler.analytical.estimate import estimate
-from profiler.analytical.formulas.engine import engine_parts, lacks_cache, needed_cache_bytes, requested_bytes
 from profiler.analytical.formulas.engine_buffers import accepted_tokens
 from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
+from profiler.analytical.formulas.vllm_memory import lacks_cache, needed_cache_bytes, requested_bytes, vllm_memory
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.context import cuda_context_bytes
 from profiler.domain.cards.gpu_names import gpu_named
@@ -18,7 +18,7 @@ def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
     """Return why vLLM refuses to start, with what to change, or nothing if it starts or runs elsewhere."""
     if not spec.use_vllm or not lacks_cache(spec, architecture):
         return ""
-    parts, tokens = engine_parts(spec, architecture), int(accepted_tokens(spec, architecture))
+    parts, tokens = vllm_memory(spec, architecture), int(accepted_tokens(spec, architecture))
     part, needed = gib_text(int(requested_bytes(spec)), 1), gib_text(int(needed_cache_bytes(spec, architecture)), 1)
     taken = gib_text(int(parts.total - parts.kv_cache), 1)
     return (

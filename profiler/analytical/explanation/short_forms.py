@@ -11,6 +11,7 @@ from profiler.analytical.formulas.models.parameters import (
     parameter_count,
 )
 from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
     element_bytes,
     lora_rank,
     trainable_parameter_count,
@@ -161,7 +162,10 @@ def _logits(spec: TrialSpec, architecture: Architecture, name: InstantName) -> s
         return f"{spec.generation_batch_size} x {vocabulary} x 3 copies"
     batch = micro_batch(spec)
     if spec.logprobs.makes_all_logits:
-        rows = f"{batch.rows} x {batch.completion_tokens} x {vocabulary} x {element_bytes(spec).output} B"
+        tokens, element = batch.completion_tokens, element_bytes(spec).output
+        if spec.logprobs.label_loss is not None:
+            tokens, element = batch.width, FLOAT32_BYTES
+        rows = f"{batch.rows} x {tokens} x {vocabulary} x {element} B"
         return f"{rows}, ..."
     row = spec.logprobs in (Logprobs.SLICED, Logprobs.MINIBATCH)
     scored = batch.completion_tokens if row else batch.scored_tokens

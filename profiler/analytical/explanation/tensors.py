@@ -47,7 +47,7 @@ def _head(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
     rows, vocabulary = int(batch.rows), architecture.vocab_size
     phases = (Phase.SCORE, *_WITH_GRADIENT) if spec.beta else _WITH_GRADIENT
     output, compute = int(sizes.output), int(sizes.compute)
-    is_full = spec.logprobs.makes_all_logits
+    is_full, is_of_labels = spec.logprobs.makes_all_logits, spec.logprobs.label_loss is not None
     completion = (rows, int(batch.completion_tokens) + 1, vocabulary)
     every = (rows, int(batch.width), vocabulary)
     tile = (min(int(batch.scored_tokens), TOKEN_CHUNK), VOCABULARY_CHUNK)
@@ -55,11 +55,13 @@ def _head(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
         NamedTensor(
             name="logits of the completions", shape=completion, element_bytes=size, phases=phases, happens=is_full
         )
-        for size in dict.fromkeys((output, compute))
+        for size in (() if is_of_labels else dict.fromkeys((output, compute)))
     ]
     found += [
-        NamedTensor(name="logits of every position", shape=every, element_bytes=size, phases=phases, happens=False)
-        for size in dict.fromkeys((output, compute))
+        NamedTensor(
+            name="logits of every position", shape=every, element_bytes=size, phases=phases, happens=is_of_labels
+        )
+        for size in dict.fromkeys((output, compute, *((FLOAT32_BYTES,) if is_of_labels else ())))
     ]
     if not is_full:
         found.append(NamedTensor(name="one tile of the logits", shape=tile, element_bytes=compute, phases=phases))

@@ -3,7 +3,8 @@
 The fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`) computes logits
 in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0.14 with a log-softmax of each row
 (`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin), as in
-`profiler/training/recipes/grpo/logprobs.py`.
+`profiler/training/recipes/grpo/logprobs.py`. Supervised fine-tuning of trl up to 1.6 takes transformers' loss of all
+logits (`logprobs=nll` and its kin), as in `profiler/training/recipes/sft/label_loss.py`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, smaller, where
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.trials.trial import ENTROPY_TOKENS, Selection
+from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, Selection
 
 TOKEN_CHUNK = 4096
 """Rows of a tile: `TOKEN_CHUNK_SIZE` in trl."""
@@ -107,6 +108,8 @@ class AllLogits:
     """The log-softmax of one row, [C, V], in its own type."""
     cast_row: Count
     """The logits of one row in the type of the log-softmax; 0 if it is their own."""
+    in_float32: Count
+    """The logits in float32, in which transformers computes a loss of labels."""
     is_float32: Flag
     """Whether the outputs are in float32, of which trl takes the log-sum-exp; of others the log-softmax of each row."""
 
@@ -124,6 +127,7 @@ def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> All
         converted=where(sizes.output != sizes.compute, block(whole * sizes.compute), 0),
         row=row,
         cast_row=where(sizes.output < sizes.log_softmax, row, 0),
+        in_float32=block(whole * FLOAT32_BYTES),
         is_float32=sizes.output == FLOAT32_BYTES,
     )
 
@@ -132,8 +136,10 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """Return what log-probabilities keep of all logits until backward.
 
     The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V], or
-    if they are divided in place the tensor of which they are a slice, [rows, C + 1, V].
+    if they are divided in place the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one log-softmax.
     """
+    if spec.logprobs.label_loss is not None:
+        return logits.in_float32
     rows, selection = logits.rows * logits.row, spec.logprobs.selection
     if selection is None:
         return rows
@@ -147,11 +153,15 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     (`timeline.reserved`). Full: the logits of all rows, [rows, C + 1, V], twice in the output type (the stacked
     gradients and the gradient of their slice) and once in the compute type if that is another; the log-softmax of each
     row, [C, V]. Selective: the same and the quotient; divided in place, the copies of a slice and its quotient.
+    Of labels: three in float32 (`_gradients_of_logits`), the logits if they are narrower, and their copies.
 
     By hand, 2 rows, C = 10, V = 100, under autocast, full: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
     30,000 B.
     """
-    logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
+    logits, selection, labels = all_logits(spec, architecture, batch), spec.logprobs.selection, spec.logprobs.label_loss
+    if labels is not None:
+        copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * _copy_bytes(logits)
+        return 3 * logits.in_float32 + larger(logits.converted, where(logits.is_float32, 0, logits.whole)) + copies
     found = 2 * logits.whole + logits.converted + logits.rows * logits.row
     if selection is None:
         return found
@@ -164,10 +174,13 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile.
     Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
-    copy of a row that autocast casts for it. Selective: `_selective_scratch`.
+    copy of a row that autocast casts for it. Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
+    if spec.logprobs.label_loss is not None:
+        logits, entropy = all_logits(spec, architecture, batch), _entropy_bytes(spec, architecture, batch)
+        return _label_loss_scratch(spec.logprobs.label_loss, logits, entropy, hidden)
     if spec.logprobs.makes_all_logits:
         logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
         full = logits.whole + logits.cast_row
@@ -182,12 +195,17 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
 
 def _entropy_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what the entropy of a part of the completions needs. By hand, 4 tokens, V = 100: 3 x 4 x 100 x 4 B."""
-    selection = spec.logprobs.selection
-    tokens = smaller(batch.rows * batch.completion_tokens, ENTROPY_TOKENS)
-    if selection is not None and selection.entropy_by_row:
-        tokens = batch.completion_tokens
-    return _ENTROPY_TENSORS * block_of(spec)(tokens * architecture.vocab_size * element_bytes(spec).log_softmax)
+    """Return what the entropy of a part of the tokens needs. By hand, 4 tokens, V = 100: 3 x 4 x 100 x 4 B.
+
+    That of labels is computed outside of autocast, in the type of the outputs, and of all tokens of a row.
+    """
+    sizes, selection, labels = element_bytes(spec), spec.logprobs.selection, spec.logprobs.label_loss
+    row = batch.completion_tokens if labels is None else batch.width
+    tokens = smaller(batch.rows * row, ENTROPY_TOKENS)
+    if (selection is not None and selection.entropy_by_row) or (labels is not None and labels.entropy_by_row):
+        tokens = row
+    element = sizes.log_softmax if labels is None else sizes.output
+    return _ENTROPY_TENSORS * block_of(spec)(tokens * architecture.vocab_size * element)
 
 
 def _selective_scratch(selection: Selection, logits: AllLogits, entropy: Count) -> Count:
@@ -210,6 +228,31 @@ def _selective_scratch(selection: Selection, logits: AllLogits, entropy: Count) 
     if selection.keeps_outputs:
         return quotient + logits.whole + larger(entropy, row)
     return larger(logits.whole, quotient + larger(entropy, row))
+
+
+def _label_loss_scratch(labels: LabelLoss, logits: AllLogits, entropy: Count, hidden: Count) -> HeadBytes:
+    """Return the peak of a loss of labels in forward in addition to the log-softmax that it keeps.
+
+    In the loss: the logits with their float32 copy, which under autocast becomes that of the outputs, and the last
+    hidden states. Then the outputs with what trl makes of them to log entropy and accuracy.
+
+    By hand, 2 rows of 11 tokens, V = 100, under autocast: 2 x 11 x 100 x (2 + 4) = 13,200 B in the loss; with one copy
+    of 2 x 10 x 100 x 4 = 8,000 B: 8,800 + 8,000 = 16,800 B.
+
+    Source: `ForCausalLMLoss` in transformers' `loss/loss_utils.py`; `SFTTrainer.compute_loss` of each release.
+    """
+    narrow = larger(logits.converted, where(logits.is_float32, 0, logits.whole))
+    in_loss = where(narrow > 0, narrow + logits.in_float32, logits.whole)
+    copy = _copy_bytes(logits)
+    in_entropy = labels.copies_in_entropy * copy + (entropy if labels.has_entropy else 0)
+    logged = logits.whole + larger(in_entropy, labels.copies_in_accuracy * copy)
+    is_logged = logged >= in_loss + hidden
+    return HeadBytes(logits=where(is_logged, logged, in_loss), activations=where(is_logged, 0, hidden))
+
+
+def _copy_bytes(logits: AllLogits) -> Count:
+    """Return a copy of the logits without those of the last token; that of a single row is no copy."""
+    return where(logits.rows > 1, logits.scored, 0)
 
 
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -255,10 +298,13 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     while it is made; then these and their stack; then the stack and the gradient of gather.
     Divided in place: what forward kept is gone, and there are the gradient of the logits, a copy of it, a copy of its
     slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
+    Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32.
 
     By hand, 2 rows, C = 10, V = 100, in float32: 2 x 8,000 B; 1 row: 3 x 4,000 B. In place, 2 rows, with 8,800 B kept:
     2 x 8,800 + 2 x 8,000 - 8,800 = 24,800 B.
     """
+    if spec.logprobs.label_loss is not None:
+        return 2 * logits.in_float32
     selection = spec.logprobs.selection
     # Gradients in a narrower type than the log-softmax fit into what it frees, row by row.
     by_row = where(logits.cast_row > 0, 2, larger(logits.rows, 2)) * logits.row

@@ -6,9 +6,9 @@ passed through the model whole. The completions of the last training batch are s
 
 from dataclasses import replace
 
-from profiler.analytical.formulas.engine import resident_engine_bytes
 from profiler.analytical.formulas.sizes.quantities import Count
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, with_keys
+from profiler.analytical.formulas.vllm_memory import resident_engine_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added
 from profiler.analytical.timeline.persistent import input_bytes, state_bytes
 from profiler.analytical.timeline.reward_instants import reward_instants

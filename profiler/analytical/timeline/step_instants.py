@@ -1,6 +1,5 @@
 """Instants outside forward and backward: load, rollout, score, reward, and the optimizer's step."""
 
-from profiler.analytical.formulas.engine import engine_bytes, engine_parts
 from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.layers.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.layers.experts import decoding_bytes
@@ -32,6 +31,7 @@ from profiler.analytical.formulas.sizes.batch import Batch, generated_micro_batc
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, holds, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.vllm_memory import engine_bytes, vllm_memory
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes
 from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added, head_categories
 from profiler.analytical.timeline.persistent import (
@@ -70,7 +70,7 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
         return loaded
     # vLLM starts after the model is on the GPU, and awake (`VLLMGeneration._init_vllm` in trl 1.16). Its profile run
     # is over when it takes the KV cache.
-    started = {**models(spec, architecture), Category.ENGINE: engine_parts(spec, architecture).resident}
+    started = {**models(spec, architecture), Category.ENGINE: vllm_memory(spec, architecture).resident}
     return (*loaded, Instant(phase=Phase.LOAD, name=InstantName.ENGINE_START, sizes=started))
 
 

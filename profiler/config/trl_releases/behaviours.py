@@ -19,7 +19,7 @@ _SFT_TRAINER, _MODELS = "trl/trainer/sft_trainer.py", "trl/models/utils.py"
 _UTILS = "trl/trainer/utils.py"
 
 _GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
-_ONLY_GRPO, _ONLY_RLOO = frozenset({_GRPO}), frozenset({_RLOO})
+_ONLY_GRPO, _ONLY_RLOO, _ONLY_SFT = frozenset({_GRPO}), frozenset({_RLOO}), frozenset({_SFT})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,15 @@ def _never(_: Described) -> bool:
     return False
 
 
+def _makes_logits(it: Described) -> bool:
+    by_liger = it.file.get("use_liger") is True or _by_liger_kernel(it)
+    return not by_liger and it.file.get("loss_type") in (None, "nll")
+
+
+def _asks_for_logits(it: Described) -> bool:
+    return _makes_logits(it) and it.file.get("loss_type") == "nll"
+
+
 def _whole_groups(it: Described) -> object:
     rows, group = it.point.get("per_device_train_batch_size"), it.point.get("num_generations")
     return rows * group if isinstance(rows, int) and isinstance(group, int) else None
@@ -118,11 +127,12 @@ def _effect(
 _CUT = "trl cuts prompts to it"
 _GIVEN = "vLLM is given prompt and completion"
 _WHOLE_LOGITS = "all but fused make the logits of all completions of a micro-batch at once"
+_LABEL_LOGITS = "all but fused make the logits of all tokens of a micro-batch at once"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogprobsRow:
-    """How some releases compute log-probabilities of the logits of all completions of a micro-batch."""
+    """How some releases compute log-probabilities of the logits of all completions or tokens of a micro-batch."""
 
     versions: Versions
     logprobs: Logprobs
@@ -169,6 +179,41 @@ LOGPROBS: tuple[LogprobsRow, ...] = (
 A row stands for releases that need as much. 0.15 to 0.19 compute no entropy, and 0.15 has no temperature: they need at
 most 128 x 3 values per entry of the vocabulary less than stated.
 """
+
+
+LABEL_LOSSES: tuple[LogprobsRow, ...] = (
+    _logprobs("0.14", Logprobs.NLL, f"{_SFT_TRAINER}, v0.14.0, has no compute_loss of its own"),
+    _logprobs("0.15 to 0.21", Logprobs.NLL_ACCURACY, f"{_SFT_TRAINER}, v0.15.2 to v0.21.0, shift_logits"),
+    _logprobs("0.22", Logprobs.NLL_ROW_ENTROPY, f"{_SFT_TRAINER}, v0.22.2; {_UTILS}, entropy_from_logits of rows"),
+    _logprobs("0.23 to 1.2", Logprobs.NLL_ACCURACY, f"{_SFT_TRAINER}, v0.23.1 to v1.2.0, shift_logits"),
+    _logprobs("1.3 to 1.5", Logprobs.NLL_TWO_COPIES, f"{_SFT_TRAINER}, v1.3.0 to v1.5.0, shift_logits twice"),
+    _logprobs("1.6", Logprobs.NLL_ENTROPY, f"{_SFT_TRAINER}, v1.6.0, shift_logits without a copy of its own"),
+)
+"""Read in `SFTTrainer`. From 1.7 on `loss_type` is ``chunked_nll`` unless stated, and 1.15.0 has `add_fused_lm_head`.
+
+The loss is that of transformers (`ForCausalLMLoss`). 0.15 to 0.21 compute no entropy: with one row they need at
+most 128 x 3 values per entry of the vocabulary less in forward, which is below backward from 192 tokens on.
+"""
+
+_STATED_NLL = _logprobs("1.7 to 1.14", Logprobs.NLL_ENTROPY, f"{_SFT_TRAINER}, v1.7.0 to 1.14.0, as 1.6")
+
+
+def _effects_on_label_loss() -> Iterator[Effect]:
+    """Return what releases do with a loss of labels, unless Liger or trl computes it without the logits."""
+    for row in (*LABEL_LOSSES, _STATED_NLL):
+        makes = _asks_for_logits if row is _STATED_NLL else _makes_logits
+        yield Effect(
+            key="logprobs",
+            value=partial(_if_it, makes, row.logprobs),
+            versions=row.versions,
+            recipes=_ONLY_SFT,
+            meaning=_LABEL_LOGITS,
+            source=row.source,
+        )
+
+
+def _if_it(makes_logits: Callable[[Described], bool], logprobs: Logprobs, it: Described) -> object:
+    return logprobs.value if makes_logits(it) else None
 
 
 def _effects_on_logprobs() -> Iterator[Effect]:
@@ -237,6 +282,7 @@ EFFECTS: tuple[Effect, ...] = (
         f"{_CONFIG}, v0.25.0 to v0.27.0, __post_init__; use_liger_loss is removed in v0.28.0",
     ),
     *_effects_on_logprobs(),
+    *_effects_on_label_loss(),
 )
 """In the order in which they are applied."""
 
@@ -265,13 +311,8 @@ def _is_adapter_with_reference(it: Described) -> bool:
     )
 
 
-def _makes_logits(it: Described) -> bool:
-    by_liger = it.file.get("use_liger") is True or _by_liger_kernel(it)
-    return not by_liger and it.file.get("loss_type") != "chunked_nll"
-
-
-def _asks_for_logits(it: Described) -> bool:
-    return not _by_liger_kernel(it) and it.file.get("loss_type") in ("nll", "dft")
+def _is_dft(it: Described) -> bool:
+    return not _by_liger_kernel(it) and it.file.get("loss_type") == "dft"
 
 
 def _uncounted(
@@ -284,7 +325,7 @@ def _uncounted(
 
 _FLOAT32_PARTS = "embedding, norms and head of weights in 4 bits in float32 (prepare_model_for_kbit_training)"
 _LIGER = "that Liger computes the loss"
-_SFT_LOGITS = "the logits of all tokens, and their gradients, in float32"
+_DFT_LOGITS = "the logits of all tokens, and their gradients, with loss_type=dft"
 
 UNCOUNTED: tuple[Uncounted, ...] = (
     _uncounted("0.22 to 0.25", _is_qlora, _FLOAT32_PARTS, f"{_MODELS}, v0.22.0, prepare_peft_model", _GRPO),
@@ -301,17 +342,10 @@ UNCOUNTED: tuple[Uncounted, ...] = (
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted(
-        "0.14 to 1.6",
-        _makes_logits,
-        _SFT_LOGITS,
-        f"{_SFT_TRAINER}, v0.14.0 to v1.6.0: loss_type nll is that of transformers",
-        _SFT,
-    ),
-    _uncounted(
-        "1.7 to 1.14",
-        _asks_for_logits,
-        _SFT_LOGITS,
-        f"{_SFT_TRAINER}, v1.7.0 to 1.14.0: loss_type is chunked_nll unless stated",
+        "0.23 to 1.14",
+        _is_dft,
+        _DFT_LOGITS,
+        f"{_SFT_TRAINER}, v0.23.1 to 1.14.0, dft_loss",
         _SFT,
     ),
 )
@@ -319,6 +353,9 @@ UNCOUNTED: tuple[Uncounted, ...] = (
 
 LAST_WITH_LOGITS = LOGPROBS[-1].versions.last
 """The last release whose log-probabilities need the logits of all completions."""
+
+LAST_WITH_LABEL_LOGITS = LABEL_LOSSES[-1].versions.last
+"""The last release whose `SFTTrainer` needs the logits of all tokens by default."""
 
 FIRST_FUSED = RELEASES[RELEASES.index(LAST_WITH_LOGITS) + 1]
 """The first release whose log-probabilities need no logits of all completions."""

@@ -81,6 +81,23 @@ ENTROPY_TOKENS = 128
 """Tokens of which trl computes the entropy at once: `chunk_size` of `entropy_from_logits` in `trl/trainer/utils.py`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelLoss:
+    """What a release of trl does with all logits of a micro-batch of labels, of which transformers takes the loss.
+
+    The loss is `ForCausalLMLoss` of transformers: a float32 copy of all logits, and their log-softmax.
+    """
+
+    has_entropy: bool = True
+    """Whether the entropy is computed, which is only logged."""
+    entropy_by_row: bool = False
+    """Whether the entropy is computed of a whole row at once; else of `ENTROPY_TOKENS` tokens."""
+    copies_in_entropy: int = 0
+    """Copies of the logits without those of the last token while the entropy is computed."""
+    copies_in_accuracy: int = 0
+    """The same while the accuracy of the tokens is computed."""
+
+
 class Logprobs(StrEnum):
     """How training computes log-probabilities. Releases of trl are in `profiler.config.trl_releases.behaviours`."""
 
@@ -100,6 +117,16 @@ class Logprobs(StrEnum):
     """trl 1.0: as `selective`, with logits divided in place of a slice, which backward copies."""
     SELECTIVE_KEPT = "selective_kept"
     """trl 1.10: as `selective`, and the logits before the division stay until the end of forward."""
+    NLL = "nll"
+    """SFT of trl 0.14: transformers' loss of the logits of all tokens at once."""
+    NLL_ACCURACY = "nll_accuracy"
+    """SFT of trl 0.15: as `nll`, and a copy of the logits for the accuracy of the tokens."""
+    NLL_ROW_ENTROPY = "nll_row_entropy"
+    """SFT of trl 0.22: as `nll_accuracy`, and the entropy of a row at once."""
+    NLL_TWO_COPIES = "nll_two_copies"
+    """SFT of trl 1.3: as `nll_accuracy`, with a second copy of the logits."""
+    NLL_ENTROPY = "nll_entropy"
+    """SFT of trl 1.6: as `nll`, and a copy of the logits for the entropy."""
 
     @property
     def selection(self) -> Selection | None:
@@ -108,8 +135,23 @@ class Logprobs(StrEnum):
 
     @property
     def makes_all_logits(self) -> bool:
-        """Whether the logits of all completions of a micro-batch exist at once."""
-        return self is Logprobs.FULL or self.selection is not None
+        """Whether the logits of all completions, or of all tokens of labelled rows, of a micro-batch exist at once."""
+        return self is Logprobs.FULL or self.selection is not None or self.label_loss is not None
+
+    @property
+    def label_loss(self) -> LabelLoss | None:
+        """What is done with the logits of labels; None if the loss is not that of labels, or not of all logits."""
+        return _LABEL_LOSSES.get(self)
+
+    @property
+    def is_of_labels(self) -> bool:
+        """Whether a recipe on rows with labels can have it."""
+        return self is Logprobs.FUSED or self.label_loss is not None
+
+    @property
+    def is_of_completions(self) -> bool:
+        """Whether a recipe that generates completions can have it."""
+        return self.label_loss is None
 
 
 _SELECTIONS: Mapping[Logprobs, Selection] = {
@@ -117,6 +159,14 @@ _SELECTIONS: Mapping[Logprobs, Selection] = {
     Logprobs.SELECTIVE_ROW_ENTROPY: Selection(entropy_by_row=True),
     Logprobs.SELECTIVE_IN_PLACE: Selection(in_place=True),
     Logprobs.SELECTIVE_KEPT: Selection(keeps_outputs=True),
+}
+
+_LABEL_LOSSES: Mapping[Logprobs, LabelLoss] = {
+    Logprobs.NLL: LabelLoss(has_entropy=False),
+    Logprobs.NLL_ACCURACY: LabelLoss(copies_in_accuracy=1),
+    Logprobs.NLL_ROW_ENTROPY: LabelLoss(entropy_by_row=True, copies_in_accuracy=1),
+    Logprobs.NLL_TWO_COPIES: LabelLoss(copies_in_entropy=1, copies_in_accuracy=2),
+    Logprobs.NLL_ENTROPY: LabelLoss(copies_in_entropy=1),
 }
 
 
@@ -560,9 +610,7 @@ class TrialSpec:
     )
     logprobs: Logprobs = field(
         default=Logprobs.FUSED,
-        metadata=declared(
-            "how training computes log-probabilities", group=Group.METHOD, memory=_SAME, recipes=GENERATING
-        ),
+        metadata=declared("how training computes log-probabilities", group=Group.METHOD, memory=_SAME),
     )
     rollout: Rollout = field(
         default=Rollout.GENERATE,

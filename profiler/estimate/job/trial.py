@@ -22,9 +22,12 @@ ArchitectureOf = Callable[[str], Architecture]
 STEP_BYTES = 16 * MIB
 """Below it two needs are equal."""
 
-_NO_FORM = (
-    "Not counted: the logits of all completions at once, as trl makes them up to 1.14: this model has no formula."
-)
+_NO_FORM: Mapping[bool, str] = {
+    True: "Not counted: the logits of all completions at once, as trl makes them up to 1.14: "
+    "this model has no formula.",
+    False: "Not counted: the logits of all tokens at once, as trl makes them up to 1.6: this model has no formula.",
+}
+"""By whether the recipe generates completions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +143,8 @@ def notes_of_all(common: Inputs, specs: Iterable[TrialSpec], architecture_of: Ar
     """Return what was assumed about several trials, each the dearest of the releases, with what is not counted."""
     ways = [way for way in Logprobs if way.makes_all_logits]
     makes_logits = any(each.keys.get("logprobs") in ways for each in _all(common))
-    has_none = makes_logits and any(_without_logits(spec, architecture_of) for spec in specs)
-    return (*common.notes_of_all, *((_NO_FORM,) if has_none else ()))
+    without = (spec for spec in specs if makes_logits and _without_logits(spec, architecture_of))
+    return (*common.notes_of_all, *dict.fromkeys(map(_no_form, without)))
 
 
 def _all(common: Inputs) -> tuple[Inputs, ...]:
@@ -150,14 +153,18 @@ def _all(common: Inputs) -> tuple[Inputs, ...]:
 
 def _without_logits(spec: TrialSpec, architecture_of: ArchitectureOf) -> bool:
     """Return whether a trial with fused log-probabilities has no closed form with others."""
-    full = replace(spec, logprobs=Logprobs.FULL)
+    full = replace(spec, logprobs=Logprobs.FULL if spec.recipe.facts.has_rollout else Logprobs.NLL)
     return spec.logprobs is Logprobs.FUSED and not has_form(full, architecture_of(spec.model))
+
+
+def _no_form(spec: TrialSpec) -> str:
+    return _NO_FORM[spec.recipe.facts.has_rollout]
 
 
 def _notes(
     notes: tuple[str, ...], asked: TrialSpec, answered: TrialSpec, architecture_of: ArchitectureOf
 ) -> tuple[str, ...]:
-    without_form = () if asked.logprobs is answered.logprobs else (_NO_FORM,)
+    without_form = () if asked.logprobs is answered.logprobs else (_no_form(answered),)
     return (*notes, *model_lines(answered, architecture_of(answered.model)), *without_form)
 
 

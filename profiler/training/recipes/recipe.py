@@ -34,7 +34,7 @@ class TrainerParts:
     spec: TrialSpec
     session: Session
     arguments: Any
-    """Of `Recipe.arguments`, on the session's device."""
+    """Of `TrainerRecipe.arguments`, on the session's device."""
     tokenizer: Any
     data: Dataset
     config: Any
@@ -43,7 +43,7 @@ class TrainerParts:
     """On the session's device, without adapters."""
 
 
-class Recipe(Protocol):
+class TrainerRecipe(Protocol):
     """One way to train: the arguments, the data and the trainer of one trainer class of trl."""
 
     @property

@@ -15,7 +15,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
 from profiler.analytical.explanation.engine_start import engine_start_text
-from profiler.analytical.formulas.engine import EngineParts, engine_parts
+from profiler.analytical.formulas.vllm_memory import VllmMemory, vllm_memory
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category
@@ -31,10 +31,10 @@ WEIGHTS, KV_CACHE = "weights", "kv_cache"
 """vLLM's names of what sleeps."""
 
 
-class EngineBlocks:
+class VllmBlocks:
     """What trl calls of vLLM's `LLM`, with one block of memory per part of the engine."""
 
-    def __init__(self, parts: EngineParts, placement: Placement) -> None:
+    def __init__(self, parts: VllmMemory, placement: Placement) -> None:
         self._parts = parts
         self._placement = placement
         self._awake: dict[str, torch.Tensor] = {}
@@ -81,7 +81,7 @@ class EngineBlocks:
 
 
 class BlockRollout:
-    """trl's generation by vLLM, with `EngineBlocks` in place of the engine."""
+    """trl's generation by vLLM, with `VllmBlocks` in place of the engine."""
 
     def __init__(self, spec: TrialSpec, placement: Placement) -> None:
         self._spec = spec
@@ -95,7 +95,7 @@ class BlockRollout:
         """While active, trl's trainer starts the blocks in place of vLLM."""
         del tokenizer, folder
         architecture = read_architecture(model.config.to_dict(), model=self._spec.model)
-        parts = engine_parts(self._spec, architecture)
+        parts = vllm_memory(self._spec, architecture)
         refusal = engine_start_text(self._spec, architecture)
         if refusal:
             raise UnsupportedTrialError(refusal)
@@ -107,12 +107,12 @@ class BlockRollout:
         return nullcontext()
 
 
-def _generation_of(parts: EngineParts, placement: Placement) -> type[VLLMGeneration]:
+def _generation_of(parts: VllmMemory, placement: Placement) -> type[VLLMGeneration]:
     """Return trl's class with an engine of blocks."""
 
     class BlockGeneration(VLLMGeneration):
         def _init_vllm(self) -> None:
-            self.llm = EngineBlocks(parts, placement)
+            self.llm = VllmBlocks(parts, placement)
             if self.enable_sleep_mode:
                 self.llm.sleep(level=2)
             self._llm_weights_sleeping = self.enable_sleep_mode

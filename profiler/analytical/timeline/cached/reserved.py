@@ -31,7 +31,6 @@ smaller tensors of training).
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.engine import engine_sleeps
 from profiler.analytical.formulas.head import all_logits_classes_bytes
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.layers.eager_attention import repeated_cache_bytes
@@ -43,8 +42,10 @@ from profiler.analytical.formulas.sizes.fragments import with_fragments
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, holds, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.vllm_memory import engine_sleeps
 from profiler.analytical.timeline.cached.kv_cache_fragmentation import Growth, growth_segments_bytes, own_segments_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName, total
+from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import Rollout, Tuning
 
@@ -96,7 +97,7 @@ def _sum_of_largest(
         for category, size in instant.sizes.items():
             kept[category] = larger(kept.get(category, 0), where(instant.happens, size, 0))
     if spec.logprobs.makes_all_logits and Category.LOGITS in kept:
-        classes = all_logits_classes_bytes(spec, architecture, generated_micro_batch(spec))
+        classes = all_logits_classes_bytes(spec, architecture, micro_batch(spec))
         kept[Category.LOGITS] = larger(kept[Category.LOGITS], classes)
     kept[Category.OPTIMIZER_STATE] = where(spec.steps > 1, kept.get(Category.OPTIMIZER_STATE, 0), 0)
     if growth is None:

@@ -1,8 +1,8 @@
 """Instants of GRPO."""
 
-from profiler.analytical.formulas.engine import resident_engine_bytes
 from profiler.analytical.formulas.sizes.batch import generated_micro_batch
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.vllm_memory import resident_engine_bytes
 from profiler.analytical.timeline.critic_instants import critic_instants, value_instants, with_critic_state
 from profiler.analytical.timeline.evaluation import evaluation_instants
 from profiler.analytical.timeline.instants import Bytes, Instant, added

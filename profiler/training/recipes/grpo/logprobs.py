@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from profiler.domain.trials.trial import ENTROPY_TOKENS, Selection
+from profiler.training.recipes.entropy import entropy
 
 
 def full_logprobs(model: Any, input_ids: torch.Tensor, logits_to_keep: int) -> torch.Tensor:
@@ -41,7 +42,7 @@ def selective_logprobs(
     Training computes the entropy of these tokens as well, which it only logs.
 
     Source of the method: `_get_per_token_logps_and_entropies` of trl 0.16.0 to 1.13.0 in `trl/trainer/grpo_trainer.py`,
-    `selective_log_softmax` and `entropy_from_logits` in `trl/trainer/utils.py`. Its statements are those that decide
+    `selective_log_softmax` in `trl/trainer/utils.py`. Its statements are those that decide
     which tensors exist at once: a name that trl keeps until the end of the function is kept here.
     """
     outputs = model(
@@ -57,7 +58,7 @@ def selective_logprobs(
     found = _selected(logits, input_ids[:, -logits_to_keep:].unsqueeze(-1))
     if torch.is_grad_enabled():
         with torch.no_grad():
-            _entropy(logits, logits_to_keep if selection.entropy_by_row else ENTROPY_TOKENS)
+            entropy(logits, logits_to_keep if selection.entropy_by_row else ENTROPY_TOKENS)
     return found
 
 
@@ -73,12 +74,3 @@ def _selected(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         scores = row_logits.log_softmax(dim=-1)
         rows.append(scores.gather(-1, row_ids))
     return torch.stack(rows).squeeze(-1)
-
-
-def _entropy(logits: torch.Tensor, tokens: int) -> torch.Tensor:
-    """[rows, tokens, vocabulary] -> [rows x tokens], of `tokens` tokens at once. Rows of a slice are copied first."""
-    parts = []
-    for part in logits.reshape(-1, logits.shape[-1]).split(tokens):
-        scores = part.log_softmax(dim=-1)
-        parts.append(-(scores.exp() * scores).sum(-1))
-    return torch.cat(parts)

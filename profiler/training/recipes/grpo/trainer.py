@@ -18,7 +18,7 @@ from profiler.training.announced_steps import AnnouncedSteps
 from profiler.training.phases import PhaseObserver
 from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.recipes.grpo.logprobs import full_logprobs, selective_logprobs
-from profiler.training.recipes.grpo.parts import split_by_tokens
+from profiler.training.recipes.grpo.token_batches import split_by_tokens
 from profiler.training.rollouts.engine import RolloutEngine
 
 _NO_TOKEN = -1

@@ -16,6 +16,8 @@ The loss keeps trl's default, which decides much of the memory. Findings in trl 
   larger head.
 - `label_smoothing_factor` and `compute_loss_func` need the logits: trl runs the unfused forward for the loss, and a
   second, fused one for its metrics. This recipe uses neither.
+- A call without `fused_lm_head` is that of transformers, which computes the loss of all logits, as in trl up to 1.6
+  (`logprobs=nll` and its kin).
 """
 
 from pathlib import Path
@@ -60,6 +62,7 @@ class Sft:
         """Return the trainer; there is no reference model."""
         return ProfiledSFTTrainer(
             observer=parts.session,
+            spec=parts.spec,
             model=parts.model,
             args=parts.arguments,
             train_dataset=parts.data,

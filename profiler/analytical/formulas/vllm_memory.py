@@ -1,4 +1,4 @@
-"""vLLM in the process that trains, by its own accounting, and the buffers of data parallelism."""
+"""vLLM in the process that trains, by its own accounting."""
 
 from dataclasses import dataclass
 
@@ -48,8 +48,8 @@ def requested_bytes(spec: TrialKeys) -> Count:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineParts:
-    """What vLLM has on the GPU that trains while it generates; all parts are 0 if it runs elsewhere."""
+class VllmMemory:
+    """What vLLM has on the GPU that trains while it generates; all of it is 0 if it runs elsewhere."""
 
     weights: Count
     state: Count
@@ -71,8 +71,8 @@ class EngineParts:
         return self.resident + self.activations
 
 
-def engine_parts(spec: TrialKeys, architecture: DecoderShape) -> EngineParts:
-    """Return the parts of vLLM by its own accounting, with which trl starts it.
+def vllm_memory(spec: TrialKeys, architecture: DecoderShape) -> VllmMemory:
+    """Return the memory of vLLM by its own accounting, with which trl starts it.
 
     vLLM loads the weights, runs a forward of `ENGINE_TOKENS` tokens (the profile run), and gives its KV cache whole
     blocks of what is left of the part of the card that it may use. So the sum is known up to one block, without
@@ -88,7 +88,7 @@ def engine_parts(spec: TrialKeys, architecture: DecoderShape) -> EngineParts:
     activations = where(there, profile_run_bytes(spec, architecture), 0)
     left = larger(requested - weights - state - buffers - activations, 0)
     block = kv_block_bytes(architecture, gpus=gpus)
-    return EngineParts(
+    return VllmMemory(
         weights=weights, state=state, buffers=buffers, activations=activations, kv_cache=left // block * block
     )
 
@@ -167,13 +167,13 @@ def needed_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 def lacks_cache(spec: TrialKeys, architecture: DecoderShape) -> Flag:
     """Return whether vLLM would refuse to start, because its part of the card leaves too small a KV cache."""
-    missing: Flag = engine_parts(spec, architecture).kv_cache < needed_cache_bytes(spec, architecture)
+    missing: Flag = vllm_memory(spec, architecture).kv_cache < needed_cache_bytes(spec, architecture)
     return both(is_colocated(spec), missing)
 
 
 def engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the bytes of vLLM on the GPU that trains, while it generates; 0 if it runs elsewhere."""
-    return engine_parts(spec, architecture).total if spec.use_vllm else 0
+    return vllm_memory(spec, architecture).total if spec.use_vllm else 0
 
 
 def resident_engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -184,7 +184,7 @@ def resident_engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """
     if not spec.use_vllm:
         return 0
-    parts = engine_parts(spec, architecture)
+    parts = vllm_memory(spec, architecture)
     return where(engine_sleeps(spec), parts.buffers, parts.resident)
 
 

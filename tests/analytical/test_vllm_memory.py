@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.formulas.engine import (
-    EngineParts,
+from profiler.analytical.formulas.engine_buffers import buffer_bytes
+from profiler.analytical.formulas.vllm_memory import (
+    VllmMemory,
     engine_bytes,
-    engine_parts,
     kv_block_bytes,
     lacks_cache,
     needed_cache_bytes,
     requested_bytes,
     resident_engine_bytes,
     sharded_parameters,
+    vllm_memory,
 )
-from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.sharding.replicated import Replicated
 from profiler.config.models.lookup import builtin_architecture
@@ -50,8 +50,8 @@ def _peaks(spec: TrialSpec) -> dict[Phase, int]:
     }
 
 
-def _parts(spec: TrialSpec) -> EngineParts:
-    return engine_parts(spec, _architecture(spec.model))
+def _parts(spec: TrialSpec) -> VllmMemory:
+    return vllm_memory(spec, _architecture(spec.model))
 
 
 def test_the_engine_is_the_part_of_the_card_that_it_may_use():
