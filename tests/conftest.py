@@ -118,6 +118,35 @@ os.umask(0o022)
 gc.disable()  # until all tests are collected: imported modules stay, and searching them takes a quarter of the time
 
 
+_SLOWEST = (
+    "test_readme.py",
+    "simulation/test_few_layers.py",
+    "emulation/test_two_processes.py",
+    "simulation/test_rollout_shortcut.py",
+    "worker/test_simulated.py",
+    "bad_input/test_odd_content.py",
+    "sweep/test_sweep_is_interrupted.py",
+    "execution/test_warm_process.py",
+    "report/test_report.py",
+    "simulation/test_trial_on_the_cpu.py",
+    "config/test_demand.py",
+    "config/test_demand_simulated.py",
+    "simulation/test_results_version.py",
+    "simulation/test_repeated_steps.py",
+    "simulation/test_published_out_of_memory.py",
+    "simulation/test_nothing_is_left.py",
+    "test_scale.py",
+    "run/test_run_simulated.py",
+)
+"""Modules with the longest tests, in their order. Last they would keep one process busy while the others have ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the slowest modules start first; processes that have nothing left take tests from the end of the list."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(_SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 def pytest_collection_finish() -> None:
     """Let collections of garbage search only what tests make: to search torch and trl takes half a second each time."""
     gc.collect()

@@ -17,7 +17,8 @@ def test_names_are_different():
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_can_be_planted_and_names_a_test(fault):
     changed = planted(fault, (ROOT / fault.file).read_text())
-    ast.parse(changed)  # a fault that is no Python would fail any test
+    if fault.file.endswith(".py"):
+        ast.parse(changed)  # a fault that is no Python would fail any test
     file, _, name = fault.test.partition("::")
     tests = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
     assert not name or name in tests

@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import resource
-import signal
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ import yaml
 from cases import BOMB, Special, bad
 from odd_values import ODD, damaged, deep_pickles, variants
 from own_histories import recorded
+from time_limit import TooSlowError, time_limit
 
 from profiler.advise.main import main as advise
 from profiler.claims.main import kept_scripts as read_scripts
@@ -42,7 +42,7 @@ from profiler.storage.records.ranks import rank_peaks
 from profiler.storage.records.record_folder import SCRIPTS, TRIALS, RecordFolder
 
 LIMIT_S = 20
-"""Of one case, also on a loaded machine."""
+"""Of one case, in time of the processor."""
 
 LIMIT_BYTES = 3 << 30
 """Address space that one case may add."""
@@ -63,26 +63,16 @@ class Odd:
     """As those of a `Case`."""
 
 
-class TooSlowError(BaseException):
-    """A case did not end in time."""
-
-
 @contextlib.contextmanager
 def limits() -> Iterator[None]:
-    def end(*_: object) -> None:
-        raise TooSlowError
-
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
-    handler = signal.signal(signal.SIGALRM, end)
-    signal.alarm(LIMIT_S)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + LIMIT_BYTES, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)
+    with time_limit(LIMIT_S):
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + LIMIT_BYTES, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def problem(case: Odd) -> str:
