@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from maintenance.sharding_page import held_by_trials, page, sharding_figure
+from maintenance.pages.sharding_page import held_by_trials, page, sharding_figure
 
 ROWS = [
     ("qwen2.5-0.5b", 2, "deepspeed", 2.0, "ok", 6_510_228_992, None),

@@ -17,10 +17,10 @@ from profiler.analysis.findings.answers import Answers, answers
 from profiler.analysis.findings.cards import CardTable, by_card
 from profiler.analysis.findings.limits import MOST_SURFACES, CardLimit, card_limits
 from profiler.analysis.findings.peaks import (
-    EnginePeaks,
     LargestRow,
     PhaseRow,
     Stack,
+    VllmPeaks,
     engine_peaks,
     largest_rows,
     phase_rows,
@@ -81,7 +81,7 @@ class SectionReport:
     """The limits of each of the first `MOST_SURFACES` surfaces."""
     stacks: tuple[Stack, ...]
     phases: tuple[PhaseRow, ...]
-    engines: tuple[EnginePeaks, ...]
+    engines: tuple[VllmPeaks, ...]
     """The two peaks of trials with vLLM."""
     largest: tuple[LargestRow, ...]
     shapes: tuple[Shape, ...]
@@ -170,7 +170,7 @@ def _section_report(
     *,
     stacks: tuple[Stack, ...],
     phases: tuple[PhaseRow, ...],
-    engines: tuple[EnginePeaks, ...],
+    engines: tuple[VllmPeaks, ...],
     largest: tuple[LargestRow, ...],
     shapes: tuple[Shape, ...],
 ) -> SectionReport:

@@ -10,7 +10,7 @@ from profiler.domain.memory import Origin
 from profiler.domain.units import GIB
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What is found about a claim."""
 
     HOLDS = "holds"
@@ -66,7 +66,7 @@ class Judged:
     """A claim with its verdict."""
 
     claim: Claim
-    verdict: Verdict
+    verdict: ClaimVerdict
     findings: tuple[Finding, ...]
 
     @property
@@ -105,13 +105,13 @@ def judge(claim: Claim, evidence: Evidence) -> Judged:
     return Judged(claim=claim, verdict=_verdict(findings), findings=findings)
 
 
-def _verdict(findings: Sequence[Finding]) -> Verdict:
+def _verdict(findings: Sequence[Finding]) -> ClaimVerdict:
     known = [finding.holds for finding in findings if finding.holds is not None]
     if not known or (len(known) < len(findings) and not any(known)):
-        return Verdict.NOT_DECIDABLE
+        return ClaimVerdict.NOT_DECIDABLE
     if all(known) and len(known) == len(findings):
-        return Verdict.HOLDS
-    return Verdict.ONLY_WHEN if any(known) else Verdict.DOES_NOT_HOLD
+        return ClaimVerdict.HOLDS
+    return ClaimVerdict.ONLY_WHEN if any(known) else ClaimVerdict.DOES_NOT_HOLD
 
 
 def _finding(claim: Claim, setting: Setting, evidence: Evidence) -> Finding:

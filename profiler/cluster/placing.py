@@ -12,7 +12,7 @@ from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
 from profiler.domain.machines.sweep_state import Machines
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
-from profiler.execution import Claim, OpenTrials, WorkerProgram
+from profiler.execution import LockedTrial, OpenTrials, WorkerProgram
 from profiler.execution.job import TRIAL_WORKER
 from profiler.execution.running import RunningSweep
 from profiler.execution.slots import Ended, Start
@@ -76,7 +76,7 @@ class PlacedSlots:
     trials: OpenTrials
     program: WorkerProgram = TRIAL_WORKER
     are_fixed: bool = field(default=False, init=False)
-    _running: dict[Hashable, Sequence[Claim]] = field(default_factory=dict, init=False)
+    _running: dict[Hashable, Sequence[LockedTrial]] = field(default_factory=dict, init=False)
     _losses: dict[str, int] = field(default_factory=dict, init=False)
     _last_slot_s: float = field(default_factory=time.monotonic, init=False)
 
@@ -120,7 +120,7 @@ class PlacedSlots:
         """Return true: a free slot has what the trials of its kind need."""
         return True
 
-    def start(self, slot: Hashable, claims: Sequence[Claim]) -> Start:
+    def start(self, slot: Hashable, claims: Sequence[LockedTrial]) -> Start:
         """Send the trials to a slot."""
         self._running[slot] = claims
         trials = tuple(claim.trial for claim in claims)
@@ -143,7 +143,7 @@ class PlacedSlots:
         """End all slots with their processes."""
         self.slots.close()
 
-    def _ended(self, ended: EndedTask, claims: Sequence[Claim]) -> Ended:
+    def _ended(self, ended: EndedTask, claims: Sequence[LockedTrial]) -> Ended:
         """Store what a slot sent back, and return it."""
         result = ended.result
         if result is None:
@@ -157,7 +157,7 @@ class PlacedSlots:
             self.slots.retire(ended.slot, result.problem)
         return Ended(slot=ended.slot, records={**records, **self._given_up(missing, result.problem)}, error=error)
 
-    def _sent(self, claim: Claim, result: RemoteResult) -> TrialRecord | None:
+    def _sent(self, claim: LockedTrial, result: RemoteResult) -> TrialRecord | None:
         """Return the record that a slot sent back; None without one."""
         record = self.trials.store.find(claim.trial.trial_id) if record_name(claim.trial) in result.files else None
         return self._with_own_paths(record, result.folder) if record is not None else None
@@ -173,7 +173,7 @@ class PlacedSlots:
         self.trials.store.write(found)
         return found
 
-    def _write_files(self, claims: Sequence[Claim], result: RemoteResult) -> None:
+    def _write_files(self, claims: Sequence[LockedTrial], result: RemoteResult) -> None:
         """Write what a slot sent back where a worker of this machine would have written it; records last.
 
         Only files of the trials that were sent there.
@@ -184,7 +184,7 @@ class PlacedSlots:
         for name in sorted(files, key=lambda name: (files[name].folder == RECORDS, name)):
             write_atomically(folder / PurePosixPath(name), result.files[name])
 
-    def _given_up(self, without_record: Sequence[Claim], reason: str) -> dict[str, TrialRecord]:
+    def _given_up(self, without_record: Sequence[LockedTrial], reason: str) -> dict[str, TrialRecord]:
         """Count losses of trials, and return records of those with which every slot was lost; the others run again."""
         message = f"Its slot was lost, or sent no record, {MOST_LOSSES} times. {reason}".rstrip()
         found = {}

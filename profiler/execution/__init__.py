@@ -13,18 +13,18 @@ from profiler.execution.processes.child import EndOfSweepError
 from profiler.execution.processes.heartbeat import beat
 from profiler.execution.pythons.interpreter import Interpreter, InterpreterOf
 from profiler.execution.runner import run_trials
-from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.claim import LockedTrial
 from profiler.execution.trials.decision import stored_answer
 from profiler.execution.trials.open_trials import NotTaken, OpenTrials, TooManyFailuresError
 from profiler.execution.trials.pruning import Pruning
 
 __all__ = [
-    "Claim",
     "EndOfSweepError",
     "GpuPool",
     "GpuUnusableError",
     "Interpreter",
     "InterpreterOf",
+    "LockedTrial",
     "NotTaken",
     "OpenTrials",
     "Place",

@@ -20,7 +20,7 @@ from profiler.execution.processes.verdict import last_lines
 from profiler.execution.processes.warm import WarmProcess
 from profiler.execution.processes.worker_process import WorkerProcess
 from profiler.execution.slots import Ended, Start
-from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.claim import LockedTrial
 from profiler.execution.trials.open_trials import OpenTrials
 from profiler.execution.worker_record import WorkerRecords
 
@@ -77,7 +77,7 @@ class LocalSlots:
         """Return whether the trial before it found a GPU, if it needs one."""
         return not (self._waits_for_gpu and trial.spec.backend is Backend.CUDA)
 
-    def start(self, slot: Hashable, claims: Sequence[Claim]) -> Start:
+    def start(self, slot: Hashable, claims: Sequence[LockedTrial]) -> Start:
         """Fork a worker, if there are GPUs for it."""
         spec = claims[0].trial.spec
         if self.gpus is None or spec.backend is not Backend.CUDA:
@@ -95,7 +95,7 @@ class LocalSlots:
             self.trials.announce(reason)
         return Start.WAITS
 
-    def _fork(self, slot: Hashable, claims: Sequence[Claim], gpus: Sequence[GpuSlot]) -> None:
+    def _fork(self, slot: Hashable, claims: Sequence[LockedTrial], gpus: Sequence[GpuSlot]) -> None:
         claim, *siblings = claims
         self.trials.store.remove_partial(claim.trial.trial_id)
         job = self._job(claim, siblings, gpus)
@@ -122,7 +122,7 @@ class LocalSlots:
                         )
                         undo.pop_all()
 
-    def _job(self, claim: Claim, siblings: Sequence[Claim], gpus: Sequence[GpuSlot]) -> WorkerJob:
+    def _job(self, claim: LockedTrial, siblings: Sequence[LockedTrial], gpus: Sequence[GpuSlot]) -> WorkerJob:
         return WorkerJob(
             trial=claim.trial,
             versions=self.trials.versions,

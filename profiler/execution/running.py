@@ -8,7 +8,7 @@ from typing import Generic
 from profiler.domain.errors import ProfilerError
 from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution.slots import Ended, Kind, Slots, Start
-from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.claim import LockedTrial
 from profiler.execution.trials.open_trials import NotTaken, OpenTrials
 from profiler.execution.trials.pending import Pending
 
@@ -21,7 +21,7 @@ class RunningSweep(Generic[Kind]):
     trials: OpenTrials
     _pending: dict[Kind, Pending] = field(default_factory=dict, init=False)
     """By the kind of slot that they need."""
-    _running: dict[Hashable, list[Claim]] = field(default_factory=dict, init=False)
+    _running: dict[Hashable, list[LockedTrial]] = field(default_factory=dict, init=False)
     """By slot; a run answers its first trial, and also the others."""
 
     def run(self, plan: Sequence[PlannedTrial]) -> None:
@@ -92,7 +92,7 @@ class RunningSweep(Generic[Kind]):
         if not self.slots.may_start(trial):
             return Start.WAITS
         claim = self.trials.take(trial, wait=wait)
-        if not isinstance(claim, Claim):
+        if not isinstance(claim, LockedTrial):
             return Start.CLAIMED if claim is NotTaken.CLAIMED else Start.NEEDLESS
         # From here on the end of the loop releases the claims, whatever happens.
         claims = self._running[slot] = [claim]
@@ -130,7 +130,7 @@ class RunningSweep(Generic[Kind]):
         else:
             pending.appendleft(trial)
 
-    def _release(self, slot: Hashable) -> list[Claim]:
+    def _release(self, slot: Hashable) -> list[LockedTrial]:
         """Release the claims of a run, and return them."""
         claims = self._running.pop(slot)
         for claim in claims:

@@ -9,7 +9,7 @@ from profiler.domain.errors import ProfilerError
 from profiler.domain.machines.sweep_state import Machines
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
-from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.claim import LockedTrial
 
 Kind = TypeVar("Kind", bound=Hashable)
 """What a slot has: trials that need the same can use the same slots."""
@@ -65,7 +65,7 @@ class Slots(Protocol[Kind]):
     def may_start(self, trial: PlannedTrial, /) -> bool:
         """Return whether a trial can start on a free slot, as far as that is known before it is claimed."""
 
-    def start(self, slot: Hashable, claims: Sequence[Claim], /) -> Start:
+    def start(self, slot: Hashable, claims: Sequence[LockedTrial], /) -> Start:
         """Start a run of the first trial, which answers the others too, on a free slot."""
 
     def wait(self) -> Iterable[Ended]:

@@ -6,7 +6,7 @@ from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
 from profiler.execution.processes.host_memory import oom_kills
 from profiler.execution.processes.verdict import judge
 from profiler.execution.processes.worker_process import WorkerProcess
-from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.claim import LockedTrial
 from profiler.execution.trials.open_trials import OpenTrials
 
 
@@ -16,7 +16,7 @@ class WorkerRecords:
 
     trials: OpenTrials
 
-    def written(self, claim: Claim) -> TrialRecord | None:
+    def written(self, claim: LockedTrial) -> TrialRecord | None:
         """Return the record that a worker wrote for a trial during this run."""
         return self.trials.store.find(claim.trial.trial_id) if claim.has_new_record else None
 
@@ -32,16 +32,17 @@ class WorkerRecords:
         return self.trials.store_outcome(worker.trial, outcome)
 
     def _judged(self, worker: WorkerProcess) -> Outcome:
+        wall_s = worker.elapsed_s
         outcome = judge(
             exit_code=worker.exit_code,
             timed_out=worker.timed_out,
             timeout_s=self.trials.options.timeout_s,
-            wall_s=worker.elapsed_s,
+            wall_s=wall_s,
             stderr_path=worker.stderr_path,
             stalled_s=self.trials.options.stall_s if worker.stalled else None,
             oom_killed=_oom_killer_was_active(worker),
         )
-        gpu_s = worker.elapsed_s * len(worker.slots) if worker.slots else None
+        gpu_s = wall_s * len(worker.slots) if worker.slots else None
         return replace(outcome, work=replace(outcome.work, gpu_s=gpu_s))
 
 

@@ -17,8 +17,8 @@ class Absence(StrEnum):
     """Depends on what the library was built with, or on what is installed with it."""
 
 
-class Part(StrEnum):
-    """Parts of the project that rely on a seam."""
+class SeamUser(StrEnum):
+    """What relies on a seam."""
 
     TRAINING = "training"
     SIMULATION = "simulation"
@@ -34,20 +34,20 @@ class Part(StrEnum):
     """Tests that compare a simulated trial with one on the CPU."""
 
 
-_PART_OF_PATH = (
-    ("simulation/device/cpu_choices.py", Part.COMPARISON),
-    ("simulation/tracing/", Part.TRACING),
-    ("simulation/script/", Part.SCRIPTS),
-    ("simulation/", Part.SIMULATION),
-    ("training/rollouts/decode_loop.py", Part.SIMULATION),
-    ("training/", Part.TRAINING),
-    ("scripts/", Part.SCRIPTS),
-    ("callback/", Part.SCRIPTS),
-    ("measurement/", Part.MEASUREMENT),
-    ("analytical/", Part.ESTIMATE),
-    ("config/", Part.ESTIMATE),
-    ("substitutes/", Part.SCRIPTS),
-    ("worker/", Part.SCRIPTS),
+_USER_OF_PATH = (
+    ("simulation/device/cpu_choices.py", SeamUser.COMPARISON),
+    ("simulation/tracing/", SeamUser.TRACING),
+    ("simulation/script/", SeamUser.SCRIPTS),
+    ("simulation/", SeamUser.SIMULATION),
+    ("training/rollouts/decode_loop.py", SeamUser.SIMULATION),
+    ("training/", SeamUser.TRAINING),
+    ("scripts/", SeamUser.SCRIPTS),
+    ("callback/", SeamUser.SCRIPTS),
+    ("measurement/", SeamUser.MEASUREMENT),
+    ("analytical/", SeamUser.ESTIMATE),
+    ("config/", SeamUser.ESTIMATE),
+    ("substitutes/", SeamUser.SCRIPTS),
+    ("worker/", SeamUser.SCRIPTS),
 )
 """The first prefix that fits a file below `profiler/` decides."""
 
@@ -78,15 +78,15 @@ class Seam:
         return self.owner.partition(":")[0].partition(".")[0]
 
     @property
-    def parts(self) -> frozenset[Part]:
-        """The parts of the project that rely on it."""
-        return frozenset(_part_of(path) for path in self.used_by)
+    def users(self) -> frozenset[SeamUser]:
+        """What relies on it."""
+        return frozenset(_user_of(path) for path in self.used_by)
 
 
-def _part_of(path: str) -> Part:
-    return next(part for prefix, part in _PART_OF_PATH if path.startswith(prefix))
+def _user_of(path: str) -> SeamUser:
+    return next(user for prefix, user in _USER_OF_PATH if path.startswith(prefix))
 
 
-def parts_of(seams: Sequence[Seam], parts: frozenset[Part]) -> tuple[Seam, ...]:
-    """Return the seams that any of `parts` relies on."""
-    return tuple(seam for seam in seams if seam.parts & parts)
+def seams_of(seams: Sequence[Seam], users: frozenset[SeamUser]) -> tuple[Seam, ...]:
+    """Return the seams that any of `users` relies on."""
+    return tuple(seam for seam in seams if seam.users & users)

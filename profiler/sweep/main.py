@@ -87,7 +87,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
             Environment(name=name, versions=sweep.versions, trial_ids=tuple(trial.trial_id for trial in plan))
             for name, sweep, plan in zip(names, sweeps, plans, strict=True)
         ]
-        codes.append(compare_environments(sweeps[0].folder, environments, parts, max_increase=command.max_increase))
+        codes.append(compare_environments(sweeps[0].folder, environments, max_increase=command.max_increase))
     # A trial without an answer comes first: the comparison lacks it.
     return next((code for code in codes if code != EXIT_OK), EXIT_OK)
 

@@ -1,4 +1,7 @@
-"""The parts of a sweep. Each is imported when it is first used, so that wrong input is reported without delay."""
+"""The outside world of a sweep: what tests and a slot of Slurm replace.
+
+The functions import what they call when they are first called, so that wrong input is reported without delay.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,8 +13,8 @@ from profiler.analysis.times.sweep_tally import SweepTally
 from profiler.command_line import print_error
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.machines.address import Address
-from profiler.domain.runs.outcome import Estimate, TrialRecord, Versions
-from profiler.domain.trials.trial import PlannedTrial, TrialSpec
+from profiler.domain.runs.outcome import TrialRecord, Versions
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import OpenTrials
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.report.estimates import Estimates, estimates_of
@@ -20,8 +23,6 @@ from profiler.storage.records.versions import installed_versions
 from profiler.sweep.runners import Runner
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from profiler.cluster.arrays.array import SlotArray
     from profiler.cluster.arrays.slot_job import SlotJob
     from profiler.cluster.slots import Cluster
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from profiler.execution.pythons.other_python import Workers
     from profiler.storage.stores.trial_store import TrialStore
     from profiler.storage.sweep_tables.carried import CurrentId
-    from profiler.storage.sweep_tables.tables import Written
+    from profiler.storage.sweep_tables.tables import EstimatesOf, Written
 
 
 class HasResults(Protocol):
@@ -48,10 +49,6 @@ class HasResults(Protocol):
         """How trials are run."""
 
 
-EstimatesOf = Callable[[Mapping[str, TrialSpec]], Mapping[str, Estimate]]
-"""Returns the estimates of some trials, by their ids."""
-
-
 OpenArray = Callable[[Path, "Callable[[Path], SlotJob]", RunOptions, Sequence[str]], "SlotArray"]
 """Returns the slots of an earlier start with an equal key, or else an array without slots: `slurm.open_array`."""
 
@@ -63,7 +60,7 @@ class WriteTables(Protocol):
         self,
         folder: Path,
         records: Iterable[TrialRecord],
-        estimates_of: EstimatesOf,
+        estimates_of: "EstimatesOf",
         /,
         *,
         question: str,
@@ -123,7 +120,7 @@ def _emulated_workers(options: RunOptions) -> "Workers":
 def _write_tables(
     folder: Path,
     records: Iterable[TrialRecord],
-    estimates_of: EstimatesOf,
+    estimates_of: "EstimatesOf",
     /,
     *,
     question: str,
@@ -133,12 +130,6 @@ def _write_tables(
     from profiler.storage.sweep_tables.tables import assemble_tables
 
     return assemble_tables(folder, records, estimates_of, question=question, command=command, current_id=current_id)
-
-
-def _read_runs(folder: Path) -> "pd.DataFrame":
-    from profiler.storage.sweep_tables.tables import read_tables
-
-    return read_tables(folder).runs
 
 
 def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str]) -> None:
@@ -179,5 +170,3 @@ class SweepParts:
     """The function that a slot of Slurm runs. By name, because it is above this file."""
     write_tables: WriteTables = _write_tables
     render_folder: RenderFolder = _render_folder
-    read_runs: Callable[[Path], "pd.DataFrame"] = _read_runs
-    """Reads the table of the trials of a grid."""

@@ -40,7 +40,7 @@ _ENUMERATED = {
     "attn_implementation": Attention,
     "dtype": Dtype,
     "bf16": (True, False),
-    "logprobs": Logprobs,
+    "logprobs": [each for each in Logprobs if each.is_of_completions],
     "rollout": Rollout,
 }
 _WIDEN = "Add the value to AXES in maintenance/accuracy/sampling.py, choose a new seed and sample anew."

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mutants are hel
 SCENARIOS = (*SINGLE_STREAM, *STREAMS)
 
 LOOP_S = 0.5
-"""A mutant that runs for longer than this never ends: the sequences take milliseconds."""
+"""A mutant that computes for longer than this never ends: the sequences take milliseconds of the processor."""
 
 _ARBITRARY = "any value does"
 _IN_512 = "all sizes are multiples of 512"
@@ -62,7 +62,7 @@ class EndlessError(Exception):
 
 @contextmanager
 def alarm(seconds: float) -> Iterator[None]:
-    """Stop what runs for longer than `seconds`, or makes more than `MOST_NEW_BYTES`.
+    """Stop what computes for longer than `seconds`, or makes more than `MOST_NEW_BYTES`.
 
     The alarm rings again and again, and garbage collection waits: an exception that is raised in a callback of the
     collector is lost, and an endless mutant would take all memory.
@@ -71,17 +71,17 @@ def alarm(seconds: float) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise EndlessError
 
-    before = signal.signal(signal.SIGALRM, stop)
+    before = signal.signal(signal.SIGPROF, stop)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     gc.disable()
     resource.setrlimit(resource.RLIMIT_AS, (_address_space_bytes() + MOST_NEW_BYTES, limits[1]))
-    signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.05)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         resource.setrlimit(resource.RLIMIT_AS, limits)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGPROF, before)
         gc.enable()
 
 

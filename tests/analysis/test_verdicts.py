@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.analysis.verdicts import Evidence, Figure, LookedUp, Verdict, judge
+from profiler.analysis.verdicts import ClaimVerdict, Evidence, Figure, LookedUp, judge
 from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import End
 from profiler.domain.memory import Origin
@@ -40,13 +40,13 @@ UNKNOWN = Figure(value=None, end=None, origin=None, problem="nothing has run")
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [
-        ({4: figure(100), 8: figure(60), 12: figure(56)}, Verdict.HOLDS),
-        ({4: figure(100), 8: figure(55), 12: figure(65)}, Verdict.HOLDS),
-        ({4: figure(100), 8: figure(54), 12: figure(65)}, Verdict.ONLY_WHEN),
-        ({4: figure(100), 8: figure(54), 12: figure(66)}, Verdict.DOES_NOT_HOLD),
-        ({4: figure(100), 8: figure(60), 12: UNKNOWN}, Verdict.ONLY_WHEN),
-        ({4: figure(100), 8: figure(90), 12: UNKNOWN}, Verdict.NOT_DECIDABLE),
-        ({4: UNKNOWN, 8: figure(90), 12: figure(90)}, Verdict.NOT_DECIDABLE),
+        ({4: figure(100), 8: figure(60), 12: figure(56)}, ClaimVerdict.HOLDS),
+        ({4: figure(100), 8: figure(55), 12: figure(65)}, ClaimVerdict.HOLDS),
+        ({4: figure(100), 8: figure(54), 12: figure(65)}, ClaimVerdict.ONLY_WHEN),
+        ({4: figure(100), 8: figure(54), 12: figure(66)}, ClaimVerdict.DOES_NOT_HOLD),
+        ({4: figure(100), 8: figure(60), 12: UNKNOWN}, ClaimVerdict.ONLY_WHEN),
+        ({4: figure(100), 8: figure(90), 12: UNKNOWN}, ClaimVerdict.NOT_DECIDABLE),
+        ({4: UNKNOWN, 8: figure(90), 12: figure(90)}, ClaimVerdict.NOT_DECIDABLE),
     ],
 )
 def test_a_change_holds_where_it_is_within_the_tolerance(values, verdict):
@@ -66,13 +66,13 @@ def test_the_words_of_a_change_have_the_computed_numbers():
 
 def test_a_value_is_compared_in_the_unit_of_the_claim():
     found = judged(VALUE % ("peak_reserved", "GB", "10"), {4: figure(10.9e9)})
-    assert (found.verdict, found.findings[0].found) == (Verdict.HOLDS, 10.9)
-    assert judged(VALUE % ("peak_reserved", "GiB", "10"), {4: figure(12e9)}).verdict is Verdict.DOES_NOT_HOLD
+    assert (found.verdict, found.findings[0].found) == (ClaimVerdict.HOLDS, 10.9)
+    assert judged(VALUE % ("peak_reserved", "GiB", "10"), {4: figure(12e9)}).verdict is ClaimVerdict.DOES_NOT_HOLD
     per = judged(VALUE % ("weights", "bytes per parameter", "2"), {4: figure(400, parameters=200)})
-    assert (per.verdict, per.findings[0].found) == (Verdict.HOLDS, 2)
+    assert (per.verdict, per.findings[0].found) == (ClaimVerdict.HOLDS, 2)
 
 
-@pytest.mark.parametrize(("end", "verdict"), [(End.OOM, Verdict.HOLDS), (End.FITS, Verdict.DOES_NOT_HOLD)])
+@pytest.mark.parametrize(("end", "verdict"), [(End.OOM, ClaimVerdict.HOLDS), (End.FITS, ClaimVerdict.DOES_NOT_HOLD)])
 def test_an_end_is_claimed_like_a_value(end, verdict):
     assert judged(VALUE % ("peak_reserved", "GB", "oom"), {4: figure(1, end)}).verdict is verdict
 
@@ -80,9 +80,9 @@ def test_an_end_is_claimed_like_a_value(end, verdict):
 @pytest.mark.parametrize(
     ("before", "after", "verdict", "reason"),
     [
-        (End.OOM, End.FITS, Verdict.HOLDS, "only the second fits"),
-        (End.FITS, End.FITS, Verdict.DOES_NOT_HOLD, "both fit"),
-        (End.OOM, End.OOM, Verdict.DOES_NOT_HOLD, "both run out of memory"),
+        (End.OOM, End.FITS, ClaimVerdict.HOLDS, "only the second fits"),
+        (End.FITS, End.FITS, ClaimVerdict.DOES_NOT_HOLD, "both fit"),
+        (End.OOM, End.OOM, ClaimVerdict.DOES_NOT_HOLD, "both run out of memory"),
     ],
 )
 def test_something_becomes_possible_if_only_the_second_fits(before, after, verdict, reason):
@@ -101,16 +101,16 @@ def test_a_sum_follows_within_its_tolerance():
 
 def test_a_look_up_that_nobody_made_decides_nothing():
     text = "check: looked_up, settings: [{when: a, look: {repository: a/b, version: v1, path: p, pattern: q}}]"
-    assert judged(text, {}).verdict is Verdict.NOT_DECIDABLE
+    assert judged(text, {}).verdict is ClaimVerdict.NOT_DECIDABLE
     kept = {("c", "a"): LookedUp(is_so=False, found="nowhere in 3 files")}
     found = judged(text, {}, kept)
-    assert found.verdict is Verdict.DOES_NOT_HOLD
+    assert found.verdict is ClaimVerdict.DOES_NOT_HOLD
     assert reason_text(found) == "Looked up: a: nowhere in 3 files."
 
 
 def test_what_cannot_be_decided_says_why():
     found = judged("check: undecidable, because: nothing has run", {})
-    assert found.verdict is Verdict.NOT_DECIDABLE
+    assert found.verdict is ClaimVerdict.NOT_DECIDABLE
     assert reason_text(found) == "Not decidable here, because nothing has run."
 
 

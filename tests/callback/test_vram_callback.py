@@ -228,7 +228,7 @@ def test_an_error_of_the_callback_does_not_end_the_training(callback, monkeypatc
     sentence = "VramCallback has stopped recording (RuntimeError: no counters); the training goes on.\n"
     assert capsys.readouterr().err == sentence
     assert not folder.exists()
-    made._recording._sampler.stop()
+    made._recording._counters.stop()
 
 
 def test_each_rank_has_a_record_and_all_share_the_report(tmp_path, monkeypatch):

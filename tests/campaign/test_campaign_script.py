@@ -34,7 +34,7 @@ def run(*words, **environment):
         ["bash", str(SCRIPT), *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         env={**os.environ, "PYTHON": sys.executable, **environment},
     )

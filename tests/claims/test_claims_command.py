@@ -9,7 +9,7 @@ import pytest
 
 from maintenance.counted import counted_configurations
 from profiler.analysis.claim_trials import StoredTrials
-from profiler.analysis.verdicts import Verdict
+from profiler.analysis.verdicts import ClaimVerdict
 from profiler.claims.figures import ClaimFigures
 from profiler.claims.main import judge_all, kept_scripts, main, stored_trials
 from profiler.config.claims.settings import keys_text, spec_of
@@ -209,7 +209,7 @@ def short_form(judged):
     lines = []
     for source in dict.fromkeys(each.claim.source for each in judged):
         own = [each.verdict for each in judged if each.claim.source == source]
-        lines.append(f"| {source.title} | {' | '.join(str(own.count(verdict)) for verdict in Verdict)} |")
+        lines.append(f"| {source.title} | {' | '.join(str(own.count(verdict)) for verdict in ClaimVerdict)} |")
     return "\n".join(lines) + "\n"
 
 

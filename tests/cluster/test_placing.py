@@ -19,7 +19,7 @@ from profiler.domain.machines.sweep_state import Machines
 from profiler.domain.runs.outcome import Status
 from profiler.execution import OpenTrials, TooManyFailuresError
 from profiler.execution.trials import open_trials
-from profiler.execution.trials.claim import claim_of
+from profiler.execution.trials.claim import locked_trial
 from profiler.storage.stores.record_store import RecordStore
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
@@ -288,7 +288,7 @@ def test_samples_of_a_slot_are_there_before_their_record(tmp_path, monkeypatch):
     store = RecordStore(tmp_path / "grid")
     trials = OpenTrials(options=RunOptions(), store=store, versions=VERSIONS, observer=Witness())
     slots = PlacedSlots(slots=FakeSlots(tmp_path), kind=lambda _: CORE, trials=trials)
-    group = [claim_of(trial, None, tmp_path / "none")]
+    group = [locked_trial(trial, None, tmp_path / "none")]
     slots._write_files(group, RemoteResult(files=dict.fromkeys(names, b"")))
     assert sorted(written[:2]) == ["samples", "snapshots"]
     assert written[2:] == ["records"]

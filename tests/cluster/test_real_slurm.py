@@ -60,7 +60,7 @@ def test_slots_are_found_by_name_and_cancelled(slurm, tmp_path):
     names = jobs.submit(2)
     assert (tmp_path / "array.json").exists()
     other_process = SlurmJobs(folder=tmp_path, function=lambda: None, options=options)
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 60
     while sorted(other_process.queued().values()) != [False, True] and time.monotonic() < until_s:
         time.sleep(0.1)
     assert dict.fromkeys(other_process.queued()) == dict.fromkeys(names)

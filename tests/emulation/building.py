@@ -53,7 +53,7 @@ def run_on_card(folder: Path, program: str, *, gpu: str = "t4-16gb", check: bool
         **variables,
     }
     done = subprocess.run(
-        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     if not check:
         return done

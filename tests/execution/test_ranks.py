@@ -7,7 +7,7 @@ from dataclasses import replace
 import builders
 import pytest
 from scripted import ScriptedNvml
-from witness import VERSIONS, Witness, is_gone, on_cuda, planned
+from witness import LIMIT_S, VERSIONS, Witness, is_gone, on_cuda, planned
 
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.runs.outcome import Outcome, Peaks, Status
@@ -40,7 +40,7 @@ def run(folder, plan, *uuids, witness=None, **options):
     witness = witness or Witness()
     witness.given_up = run_trials(
         plan,
-        options=RunOptions(timeout_s=60.0, **options),
+        options=RunOptions(timeout_s=LIMIT_S, **options),
         store=RecordStore(folder),
         versions=VERSIONS,
         observer=witness,
@@ -103,8 +103,8 @@ def test_time_counts_on_every_gpu(ended):
     _, witness = ended
     works = {name: record.outcome.work for name, record in witness.records.items()}
     assert works["cpu"].gpu_s is None
-    assert works["hangs"].gpu_s == pytest.approx(2 * works["hangs"].wall_s, rel=0.05)
-    assert 0 < works["meets"].gpu_s < 60
+    assert works["hangs"].gpu_s == pytest.approx(2 * works["hangs"].wall_s)
+    assert 0 < works["meets"].gpu_s < LIMIT_S
 
 
 def test_gpus_are_free_again_after_any_end(ended):

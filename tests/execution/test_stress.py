@@ -38,7 +38,7 @@ from profiler.storage.sweep_tables.tables import write_tables
 store = RecordStore(Path({folder!r}))
 run_trials(
     [planned(f"{{number:016x}}", "depends_on_its_name") for number in range({trials})],
-    options=RunOptions(jobs=2, timeout_s=60), store=store, versions=VERSIONS, observer=Witness(), program=BY_LABEL,
+    options=RunOptions(jobs=2, timeout_s=300), store=store, versions=VERSIONS, observer=Witness(), program=BY_LABEL,
 )
 write_tables(Path({folder!r}), store.read_all(), {{}})
 """

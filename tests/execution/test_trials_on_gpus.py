@@ -188,7 +188,7 @@ def test_a_worker_that_cannot_be_killed_costs_its_gpu_and_not_the_sweep(run, gpu
         witness = run(
             [on_cuda("a", "cannot_be_killed"), on_cuda("b")],
             gpus=gpus("GPU-a", "GPU-b"),
-            timeout_s=3.0,
+            timeout_s=10.0,
             witness=Patient(tmp_path),
         )
         pid = int((tmp_path / "pids.txt").read_text())

@@ -201,7 +201,8 @@ def beats_and_hangs(job: WorkerJob) -> None:
 
 
 def beats_on(job: WorkerJob) -> None:
-    for _ in range(30):
+    """Run for longer than `stall_s`, which is far longer than any pause between two heartbeats."""
+    for _ in range(90):
         beat(Path(job.heartbeat_path))
         time.sleep(0.1)
     _write(job)

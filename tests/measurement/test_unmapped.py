@@ -8,7 +8,7 @@ from scripted import Clock
 
 from profiler.domain.memory import Phase
 from profiler.measurement.counters.phase_counters import PhaseCounters
-from profiler.measurement.counters.unmapped import EngineMapping, Unmapped, unmapped_now
+from profiler.measurement.counters.unmapped import Unmapped, VllmMapping, unmapped_now
 
 AWAKE, ASLEEP, FREED = 100, 200, 300
 """Addresses of segments."""
@@ -72,7 +72,7 @@ def engine(monkeypatch):
 
 def test_nothing_is_unmapped_without_vllm(monkeypatch):
     monkeypatch.delitem(sys.modules, "vllm.device_allocator.cumem", raising=False)
-    mapping = EngineMapping(changed=lambda: None)
+    mapping = VllmMapping(changed=lambda: None)
     assert unmapped_now() == mapping.unmapped() == Unmapped()
     mapping.close()
 
@@ -86,7 +86,7 @@ def test_what_sleeps_or_was_returned_is_gone(engine):
 def test_a_phase_in_which_the_engine_wakes_has_the_peak_of_what_is_on_the_card(engine):
     """The trainer's cache of 300 is emptied before the engine wakes, so the two are never there together."""
     torch_counts, seen = FakeCounters(), []
-    mapping = EngineMapping(changed=lambda: seen.append(observer.mapping_changed()))
+    mapping = VllmMapping(changed=lambda: seen.append(observer.mapping_changed()))
     observer = PhaseCounters(torch_counts, clock=Clock(), unmapped=mapping.unmapped)
     torch_counts.use(384)  # 300 of the trainer, 84 that sleep or were returned
     observer.enter(Phase.ROLLOUT)

@@ -243,7 +243,7 @@ def test_signals_are_passed_on_and_a_closed_pipe_ends_the_command_as_it_would_al
         assert watched.stdout.readline() == f"{int(number)}\n"
     watched.stdout.close()
     err = watched.stderr.read()
-    assert watched.wait(timeout=60) == 1, err  # Python's own BrokenPipeError
+    assert watched.wait(timeout=300) == 1, err  # Python's own BrokenPipeError
     assert "BrokenPipeError" in err
     assert "Exit code 1" in err
     assert "Report: " in err

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiler.seams.registry import SEAMS
-from profiler.seams.seam import Part, Seam, parts_of
+from profiler.seams.seam import Seam, SeamUser, seams_of
 
 PROFILER = Path(__file__).parents[2] / "profiler"
 LIBRARIES = ("torch", "trl", "transformers", "peft", "bitsandbytes", "accelerate", "datasets", "huggingface_hub")
@@ -72,4 +72,4 @@ def test_a_file_that_uses_a_seam_exists(file: str) -> None:
 
 
 def test_each_seam_belongs_to_a_part() -> None:
-    assert set(parts_of(SEAMS, frozenset(Part))) == set(SEAMS)
+    assert set(seams_of(SEAMS, frozenset(SeamUser))) == set(SEAMS)

@@ -20,7 +20,7 @@ from ray_nodes import HERE, RayNodes
 
 NODES = 2
 DEADLINE_S = 400.0
-GONE_WITHIN_S = 20.0
+GONE_WITHIN_S = 60.0
 """Limit for the end of the last processes of slots after the end of the driver."""
 
 _UNANSWERED = (3, 34)

@@ -46,7 +46,7 @@ THROTTLED = 0.05
 
 DEADLINE_S = 900.0
 
-GONE_WITHIN_S = 10.0
+GONE_WITHIN_S = 60.0
 """Limit for the end of a killed machine's last processes."""
 
 TOO_OFTEN = "The process that workers are forked from was restarted"

@@ -23,8 +23,8 @@ CLIENTS = ("sbatch", "squeue", "scancel", "scontrol", "srun")
 GPU = "h100"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
 
-_STARTS_WITHIN_S = 30.0
-_ENDS_WITHIN_S = 10.0
+_STARTS_WITHIN_S = 120.0
+_ENDS_WITHIN_S = 60.0
 
 _CONFIG = """
 ClusterName=node

@@ -1,6 +1,7 @@
 """Every grid file composes and expands to the stated points, and each point is a trial."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import builders
@@ -81,8 +82,10 @@ def test_a_grid_has_its_points(name):
 def test_the_trials_of_a_grid_keep_their_ids(name):
     """Stored results are found by these ids. A changed default must be stated in the grids that relied on it."""
     for backend, expected in zip(("simulated", "cuda"), IDS[name], strict=True):
-        found = " ".join(trial_id(spec, builders.VERSIONS) for spec in specs_of(name, f"backend={backend}"))
-        assert hashlib.sha256(found.encode()).hexdigest()[:16] == expected, backend
+        specs = specs_of(name, f"backend={backend}")
+        for version in ("0.1.0", "0.2.0"):
+            found = " ".join(trial_id(spec, replace(builders.VERSIONS, profiler=version)) for spec in specs)
+            assert hashlib.sha256(found.encode()).hexdigest()[:16] == expected, (backend, version)
 
 
 @pytest.mark.parametrize("name", SIZES)

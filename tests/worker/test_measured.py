@@ -166,7 +166,7 @@ def test_a_spike_between_two_samples_is_counted_and_reported_as_missed(world: Wo
     world.nvml.used_bytes = lambda: (world.touched and ready.set()) or used()
 
     def train(observer: TrainingObserver) -> Outcome:
-        assert ready.wait(10)  # the one sample there will be, before anything is allocated
+        assert ready.wait(300)  # the one sample there will be, before anything is allocated
         while not world.nvml.asked.count("sm_clock_mhz"):
             pass
         return world.three_steps(observer)
@@ -476,7 +476,7 @@ def test_a_gpu_lost_during_the_trial_overrides_the_trials_outcome(raises: bool) 
     def train(observer: TrainingObserver) -> Outcome:
         world.three_steps(observer)
         world.nvml.lose()
-        assert world.nvml.loss_noticed.wait(10)
+        assert world.nvml.loss_noticed.wait(300)
         if raises:
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
         return OK

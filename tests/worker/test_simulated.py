@@ -27,7 +27,7 @@ def run(**keys: Any) -> Outcome:
 
 VALUES: dict[str, list[Any]] = {
     "optim": list(Optimizer),
-    "logprobs": list(Logprobs),
+    "logprobs": [each for each in Logprobs if each.is_of_completions],
     "lengths": list(Lengths),
     "rollout": list(Rollout),
     "attn_implementation": list(Attention),
@@ -47,7 +47,7 @@ def together(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 CASES: list[dict[str, Any]] = [
     *together(VALUES),
-    *({"logprobs": logprobs, "tuning": Tuning.LORA, **LORA} for logprobs in Logprobs),
+    *({"logprobs": logprobs, "tuning": Tuning.LORA, **LORA} for logprobs in Logprobs if logprobs.is_of_completions),
     {"gpu": "t4-16gb", "logprobs": Logprobs.FULL},
     {"tuning": Tuning.QLORA, "optim": Optimizer.PAGED_ADAMW_8BIT, **LORA},
     {"tuning": Tuning.QLORA, "gradient_checkpointing": False, "beta": 0.04, **LORA},

@@ -15,7 +15,7 @@ from profiler.allocator.refusals.oom_log import OomReport
 from profiler.allocator.refusals.oom_message import OomMessage
 from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.analytical.explanation.tensors import named_tensors
-from profiler.config.trl_releases.behaviours import LAST_WITH_LOGITS
+from profiler.config.trl_releases.behaviours import LAST_WITH_LABEL_LOGITS, LAST_WITH_LOGITS
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.trials.trial import Logprobs, TrialSpec
 from profiler.domain.units import gib_text
@@ -236,6 +236,18 @@ def _change_of(why: Explained, report: OomReport) -> tuple[str, ...]:
     return ()
 
 
+def _version(spec: TrialSpec) -> str:
+    if spec.recipe.facts.has_rollout:
+        return (
+            f"check the prompt lengths and the version of trl: up to {LAST_WITH_LOGITS} "
+            "log-probabilities need logits of all completions."
+        )
+    return (
+        f"check the lengths of the rows and the version of trl: up to {LAST_WITH_LABEL_LOGITS} "
+        "the loss needs logits of all tokens."
+    )
+
+
 def _change(why: Explained, report: OomReport, advice: Advice) -> tuple[str, ...]:
     cause, found = why.cause, _change_of(why, report)
     fits = advice.card.fit is not Fit.TOO_LARGE and not advice.more_bytes
@@ -246,9 +258,5 @@ def _change(why: Explained, report: OomReport, advice: Advice) -> tuple[str, ...
         tail = "." if fits else ", which serves this request; the job needs the changes below as well."
         return (f"{found[0]}{tail}",)
     if advice.spec.logprobs is Logprobs.FUSED and fits and cause is not Cause.UNKNOWN:
-        return (
-            f"What to change: check the prompt lengths and the version of trl: up to {LAST_WITH_LOGITS} "
-            "log-probabilities need logits of all completions. "
-            "trl=VERSION with config=FILE counts those of your release.",
-        )
+        return (f"What to change: {_version(advice.spec)} trl=VERSION with config=FILE counts those of your release.",)
     return ("What to change is below.",) if advice.steps else ()

@@ -46,7 +46,7 @@ class PhaseRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnginePeaks:
+class VllmPeaks:
     """The two peaks of a trial with vLLM in the process that trains, in memory of the device."""
 
     cell: Cell
@@ -102,7 +102,7 @@ def phase_rows(section: Section, phases: pd.DataFrame) -> tuple[PhaseRow, ...]:
     )
 
 
-def engine_peaks(section: Section, phases: pd.DataFrame) -> tuple[EnginePeaks, ...]:
+def engine_peaks(section: Section, phases: pd.DataFrame) -> tuple[VllmPeaks, ...]:
     """Return the two peaks of the trials of a section that run vLLM on the GPU that trains, in its order.
 
     Memory of the device in a phase is what torch's allocator holds at most, and what a card has beyond it (CUDA's
@@ -110,7 +110,7 @@ def engine_peaks(section: Section, phases: pd.DataFrame) -> tuple[EnginePeaks, .
     """
     cells = [cell for cell in section.in_order() if _has_engine(cell)]
     reserved = _by_trial(section, phases, "phase", "peak_reserved_bytes") if cells else {}
-    found = (_engine_peaks(cell, reserved.get(cell.trial_id, {})) for cell in cells)
+    found = (_vllm_peaks(cell, reserved.get(cell.trial_id, {})) for cell in cells)
     return tuple(peaks for peaks in found if peaks is not None)
 
 
@@ -118,13 +118,13 @@ def _has_engine(cell: Cell) -> bool:
     return cell.keys.get("vllm_mode") == VllmMode.COLOCATE.value
 
 
-def _engine_peaks(cell: Cell, reserved: Mapping[str, float]) -> EnginePeaks | None:
+def _vllm_peaks(cell: Cell, reserved: Mapping[str, float]) -> VllmPeaks | None:
     training = [int(size) for phase, size in _of_phases(reserved) if phase in _TRAINING]
     device, held, card = cell.peak_device_bytes, cell.peak_reserved_bytes, cell.setting.memory_bytes
     if not training or Phase.ROLLOUT.value not in reserved or device is None or held is None or card is None:
         return None
     beyond = device - held
-    return EnginePeaks(
+    return VllmPeaks(
         cell=cell,
         rollout_bytes=int(reserved[Phase.ROLLOUT.value]) + beyond,
         training_bytes=max(training) + beyond,

@@ -45,7 +45,7 @@ class Basis(StrEnum):
 
 
 @dataclass(kw_only=True)
-class Part:
+class TimedTrials:
     """Trials of one backend whose time rests on the same."""
 
     backend: Backend
@@ -65,7 +65,7 @@ class Part:
 
 def sweep_time(
     specs: Sequence[TrialSpec], earlier: Durations, *, least_of: LeastOf, most_s: float, price_of: PriceOf
-) -> list[Part]:
+) -> list[TimedTrials]:
     """Return the time of the trials that will run, in parts by backend and basis.
 
     Seconds are those of GPUs for measured trials, all GPUs of a trial together, and of one process for others.
@@ -77,25 +77,27 @@ def sweep_time(
         most_s: The time limit of one trial.
         price_of: Returns the price of a GPU.
     """
-    found: dict[tuple[Backend, Basis], Part] = {}
+    found: dict[tuple[Backend, Basis], TimedTrials] = {}
     for spec in specs:
         expected = earlier.of(spec)
         usual = USUAL.get(spec.backend)
         basis = Basis.EARLIER if expected is not None else Basis.USUAL if usual is not None else Basis.BOUNDS
-        part = found.setdefault((spec.backend, basis), Part(backend=spec.backend, basis=basis, price=price_of(spec)))
-        part.trials += 1
-        part.price = part.price if part.price == price_of(spec) else None
+        timed = found.setdefault(
+            (spec.backend, basis), TimedTrials(backend=spec.backend, basis=basis, price=price_of(spec))
+        )
+        timed.trials += 1
+        timed.price = timed.price if timed.price == price_of(spec) else None
         if expected is not None:
-            part.likeness[expected.likeness] += 1
+            timed.likeness[expected.likeness] += 1
             times = (expected.shortest_s, expected.seconds, expected.longest_s)
         elif usual is not None:
             times = (usual.short_s, usual.median_s, usual.long_s)
         else:
             least = least_of(spec)
-            part.has_least = part.has_least and least is not None
+            timed.has_least = timed.has_least and least is not None
             gpus = spec.num_processes if spec.backend is Backend.CUDA else 1
             times = (least or 0.0, 0.0, most_s * gpus)
-        part.least_s, part.expected_s, part.most_s = (
-            total + each for total, each in zip((part.least_s, part.expected_s, part.most_s), times, strict=True)
+        timed.least_s, timed.expected_s, timed.most_s = (
+            total + each for total, each in zip((timed.least_s, timed.expected_s, timed.most_s), times, strict=True)
         )
     return list(found.values())

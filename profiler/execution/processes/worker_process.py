@@ -13,7 +13,7 @@ from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution.gpus import GpuSlot
 from profiler.execution.processes.forked import ForkedProcess
 from profiler.execution.processes.heartbeat import Heartbeat
-from profiler.execution.trials.claim import Claim
+from profiler.execution.trials.claim import LockedTrial
 
 GRACE_S = 5.0
 """Time from SIGTERM to SIGKILL, and from SIGKILL until the process is given up."""
@@ -36,8 +36,8 @@ class WorkerProcess:
         self,
         process: ForkedProcess,
         *,
-        claim: Claim,
-        siblings: Sequence[Claim],
+        claim: LockedTrial,
+        siblings: Sequence[LockedTrial],
         options: RunOptions,
         heartbeat: Heartbeat,
         slots: Sequence[GpuSlot],
@@ -73,7 +73,7 @@ class WorkerProcess:
         return self.claim.trial
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> tuple[LockedTrial, ...]:
         """Its trial and the siblings."""
         return (self.claim, *self.siblings)
 

@@ -9,7 +9,7 @@ from profiler.storage.stores.record_store import Held
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class LockedTrial:
     """A trial that only this sweep may run, until the lock is released."""
 
     trial: PlannedTrial
@@ -34,6 +34,6 @@ class Claim:
         return stamp_of(self.record_path) != self.stamp_before
 
 
-def claim_of(trial: PlannedTrial, lock: Held, record_path: Path) -> Claim:
+def locked_trial(trial: PlannedTrial, lock: Held, record_path: Path) -> LockedTrial:
     """Return the claim on a trial that is about to run."""
-    return Claim(trial=trial, lock=lock, record_path=record_path, stamp_before=stamp_of(record_path))
+    return LockedTrial(trial=trial, lock=lock, record_path=record_path, stamp_before=stamp_of(record_path))

@@ -8,7 +8,7 @@ from profiler.domain.errors import EXIT_TOO_MANY_FAILURES, ProfilerError
 from profiler.domain.runs.outcome import Outcome, TrialRecord, Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial
 from profiler.execution.job import SweepObserver
-from profiler.execution.trials.claim import Claim, claim_of
+from profiler.execution.trials.claim import LockedTrial, locked_trial
 from profiler.execution.trials.decision import stored_answer
 from profiler.execution.trials.pending import Pending
 from profiler.execution.trials.pruning import Pruning
@@ -55,25 +55,25 @@ class OpenTrials:
 
     # ---- before a run ------------------------------------------------------------------------------------------------
 
-    def take(self, trial: PlannedTrial, *, wait: bool = False) -> Claim | NotTaken:
+    def take(self, trial: PlannedTrial, *, wait: bool = False) -> LockedTrial | NotTaken:
         """Claim a trial that has to run; `wait` for a while if another sweep holds it."""
         # What is known to be answered needs no claim, which costs a request where machines share a store.
         if self.store.is_news(trial.trial_id) and self.settle(trial):
             return NotTaken.SETTLED
         return self._claim(trial, wait=wait)
 
-    def take_siblings(self, trial: PlannedTrial, pending: Pending) -> list[Claim]:
+    def take_siblings(self, trial: PlannedTrial, pending: Pending) -> list[LockedTrial]:
         """Take the trials that the same run answers out of the queue, except those of other sweeps.
 
         A sibling that is answered meanwhile, by another sweep in the folder, is settled.
         """
-        found: list[Claim] = []
+        found: list[LockedTrial] = []
         for other in pending.siblings(trial):
             claim = self._claim(other, wait=False)
             if claim is NotTaken.CLAIMED:
                 continue
             pending.remove(other)
-            if isinstance(claim, Claim):
+            if isinstance(claim, LockedTrial):
                 found.append(claim)
         return found
 
@@ -89,14 +89,14 @@ class OpenTrials:
         self.report(trial, record)
         return True
 
-    def _claim(self, trial: PlannedTrial, *, wait: bool) -> Claim | NotTaken:
+    def _claim(self, trial: PlannedTrial, *, wait: bool) -> LockedTrial | NotTaken:
         held = self.store.claim(trial.trial_id, wait=wait)
         if held is None:
             return NotTaken.CLAIMED
         if self.settle(trial):
             held.release()
             return NotTaken.SETTLED
-        return claim_of(trial, held, self.store.path(trial.trial_id))
+        return locked_trial(trial, held, self.store.path(trial.trial_id))
 
     # ---- after a run -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """CUDA's own counters, read and reset where each phase ends: every phase of every step has its own exact peak."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -143,14 +143,22 @@ def _larger(one: int | None, other: int | None) -> int | None:
     return max((size for size in (one, other) if size is not None), default=None)
 
 
+def _total(times_s: Iterable[float | None]) -> float | None:
+    known = [time_s for time_s in times_s if time_s is not None]
+    return sum(known) if known else None
+
+
 def by_phase(steps: tuple[StepPeak, ...]) -> tuple[PhasePeak, ...]:
-    """Return each phase's highest peak and total time over all steps, in the order of their beginning."""
+    """Return each phase's highest peak and total time over all steps, in the order of their beginning.
+
+    A phase whose times are all unknown has none.
+    """
     return tuple(
         PhasePeak(
             phase=phase,
             peak_allocated_bytes=max(one.peak_allocated_bytes for one in same),
             peak_reserved_bytes=max(one.peak_reserved_bytes for one in same),
-            time_s=sum(one.time_s or 0.0 for one in same),
+            time_s=_total(one.time_s for one in same),
         )
         for phase in dict.fromkeys(one.phase for one in steps)
         if (same := [one for one in steps if one.phase is phase])

@@ -27,7 +27,7 @@ class Unmapped:
     reserved_bytes: int = 0
 
 
-class EngineMapping:
+class VllmMapping:
     """What torch counts of vLLM and is not on the card, and a notice whenever that changes.
 
     Watching begins with the first question after vLLM has made its allocator. Until then nothing has slept for longer

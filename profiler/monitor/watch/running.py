@@ -12,11 +12,10 @@ from profiler.domain.runs.monitored import HostPeaks, HostSample, MonitoredGpu
 from profiler.domain.runs.readings import Sample
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml
 from profiler.measurement.driver.visible import VisibleGpu
-from profiler.measurement.samples.activity import mean_of, sampled_max_device_bytes
+from profiler.measurement.recorder import OUTSIDE, Recorder
 from profiler.measurement.samples.bounded_samples import MOST_SAMPLES, BoundedSamples, merged_host_sample
 from profiler.measurement.samples.host_usage import host_memory, resident_bytes
 from profiler.measurement.samples.process_tree import RecentProcessTree, process_tree
-from profiler.measurement.samples.sampler import Sampler
 from profiler.monitor.watch.signals import wait_for
 
 _SLOW_S = 0.1
@@ -39,30 +38,14 @@ class CommandRun:
     """The reason per value that the driver did not report."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Gpu:
     index: int
     gpu: VisibleGpu
-    probe: GpuProbe
-    before_bytes: int | None
-    sampler: Sampler | None = None
+    recorder: Recorder
 
     def finished(self) -> MonitoredGpu:
-        samples = self.sampler.samples if self.sampler else ()
-        return MonitoredGpu(
-            index=self.index,
-            uuid=self.gpu.uuid,
-            name=self.gpu.name,
-            memory_bytes=self.gpu.memory_bytes,
-            before_bytes=self.before_bytes,
-            peak_used_bytes=sampled_max_device_bytes(samples),
-            peak_process_bytes=max(
-                (one.process_used_bytes for one in samples if one.process_used_bytes is not None), default=None
-            ),
-            mean_utilisation_percent=mean_of(one.utilisation_percent for one in samples),
-            mean_power_watts=mean_of(one.power_watts for one in samples),
-            problem=self.sampler.gpu_lost if self.sampler else "",
-        )
+        return self.recorder.monitored(self.gpu, index=self.index)
 
 
 @dataclass
@@ -125,26 +108,21 @@ def run_command(
     """
     started_s = time.monotonic()
     tree = _Tree()
-    watched = [_gpu(index, gpu, nvml, tree) for index, gpu in enumerate(gpus)]
+    slow_every = max(1, round(_SLOW_S / period_s))
+    watched = [
+        _Gpu(index, gpu, _recorder(GpuProbe(nvml, gpu.uuid, own_processes=tree), period_s, slow_every))
+        for index, gpu in enumerate(gpus)
+    ]
     process = _start(words, mask)
     tree.recent = RecentProcessTree(for_s=_SLOW_S, tree=lambda: process_tree(process.pid))
     host = _Host(tree=tree, started_s=started_s)
-    slow_every = max(1, round(_SLOW_S / period_s))
     for each in watched:
-        each.sampler = Sampler(
-            each.probe,
-            clock=time.monotonic,
-            where=lambda: (None, 0),
-            period_s=period_s,
-            slow_every=slow_every,
-            most_samples=MOST_SAMPLES,
-        )
+        each.recorder.prepare(time.monotonic)
 
     def take() -> None:
         host.take()
         for each in watched:
-            if each.sampler is not None:
-                each.sampler.take()
+            each.recorder.take()
 
     exit_code = wait_for(process, period_s=period_s, each_period=take)
     return CommandRun(
@@ -152,19 +130,18 @@ def run_command(
         exit_code=exit_code,
         wall_s=time.monotonic() - started_s,
         gpus=tuple(each.finished() for each in watched),
-        samples={each.index: each.sampler.samples for each in watched if each.sampler is not None},
+        samples={each.index: each.recorder.samples for each in watched},
         host=host.peaks(),
         host_samples=host.samples.samples(),
-        unavailable={name: why for each in watched for name, why in each.probe.missing.items()},
+        unavailable={name: why for each in watched for name, why in each.recorder.missing.items()},
     )
 
 
-def _gpu(index: int, gpu: VisibleGpu, nvml: Nvml, own: Callable[[], frozenset[int]]) -> _Gpu:
-    probe = GpuProbe(nvml, gpu.uuid, own_processes=own)
+def _recorder(probe: GpuProbe, period_s: float, slow_every: int) -> Recorder:
     before = None
     with suppress(GpuLostError):  # its sampler reports it
         before = probe.before_the_trial()
-    return _Gpu(index=index, gpu=gpu, probe=probe, before_bytes=before)
+    return Recorder(OUTSIDE, probe=probe, before_bytes=before, sample_period_s=period_s, slow_every=slow_every)
 
 
 def _start(words: Sequence[str], mask: frozenset[int]) -> "subprocess.Popen[bytes]":

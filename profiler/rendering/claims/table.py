@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from profiler.analysis.verdicts import Finding, Judged, Verdict
+from profiler.analysis.verdicts import ClaimVerdict, Finding, Judged
 from profiler.domain.claims import End, Range
 from profiler.rendering.claims.words import (
     claimed_text,
@@ -33,7 +33,7 @@ def claims_table(judged: Sequence[Judged], *, every_setting: bool) -> str:
 def count_text(judged: Sequence[Judged]) -> str:
     """Return how many claims there are of each verdict, in one sentence."""
     counts = Counter(each.verdict for each in judged)
-    parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    parts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in ClaimVerdict if counts[verdict])
     return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}: {parts}."
 
 

@@ -1,6 +1,6 @@
 """Claims and verdicts in words. Every number is that of a finding."""
 
-from profiler.analysis.verdicts import Finding, Judged, Verdict
+from profiler.analysis.verdicts import ClaimVerdict, Finding, Judged
 from profiler.domain.claims import Check, Claim, End, ExperimentLook, Line, Looked, Quantity, Range
 from profiler.domain.trials.labels import CONSTRUCTED, is_constructed
 
@@ -72,7 +72,7 @@ def found_text(judged: Judged) -> str:
 
 def verdict_text(judged: Judged) -> str:
     """Return the verdict, with the settings in which the claim holds if there are others."""
-    if judged.verdict is not Verdict.ONLY_WHEN:
+    if judged.verdict is not ClaimVerdict.ONLY_WHEN:
         return judged.verdict.value
     holding = [finding.setting.when for finding in judged.findings if finding.holds]
     if len(holding) <= _MOST_NAMED:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from profiler.analysis.times.durations import Likeness
-from profiler.analysis.times.sweep_time import HOUR_S, USUAL, Basis, Part
+from profiler.analysis.times.sweep_time import HOUR_S, USUAL, Basis, TimedTrials
 from profiler.analytical.explanation.cards import Fit, fit_of
 from profiler.domain.cards.context import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -34,42 +34,44 @@ def plan_table(plan: Sequence[PlannedTrial], estimates: Mapping[str, Estimate], 
     return plain_text(Document(title="Plan", blocks=[Table(_COLUMNS, rows), summary]))
 
 
-def time_lines(parts: Sequence[Part], *, at_once: int | None, timeout_s: float) -> list[str]:
+def time_lines(timed_trials: Sequence[TimedTrials], *, at_once: int | None, timeout_s: float) -> list[str]:
     """Return sentences on how long the trials that will run take, what that costs, and what it rests on.
 
     Args:
-        parts: The trials.
+        timed_trials: The trials.
         at_once: How many run at the same time on this machine; None if it has no GPU for them.
         timeout_s: The time limit of one trial.
     """
-    return [line for part in parts for line in (_time_line(part, at_once), f"  {_basis_line(part, timeout_s)}")]
+    return [
+        line for timed in timed_trials for line in (_time_line(timed, at_once), f"  {_basis_line(timed, timeout_s)}")
+    ]
 
 
-def _time_line(part: Part, at_once: int | None) -> str:
-    unit = "GPU-hours" if part.backend is Backend.CUDA else "CPU-hours"
-    trials = f"{part.trials} {part.backend.origin or 'CPU'} trial{'s' * (part.trials != 1)}"
-    least, most = (_hours(seconds) for seconds in (part.least_s, part.most_s))
-    if part.basis is Basis.BOUNDS:
-        span = f"between {least} and {most}" if part.has_least else f"at most {most}"
-        return f"{trials}: {span} {unit}{_cost(part, part.least_s if part.has_least else None, part.most_s)}."
-    here = f", {_wall(part.expected_s / at_once)} here with {at_once} at a time" if at_once else ""
-    cost = _cost(part, None, part.expected_s)
-    return f"{trials}: about {_hours(part.expected_s)} {unit} ({least} to {most}){cost}{here}."
+def _time_line(timed: TimedTrials, at_once: int | None) -> str:
+    unit = "GPU-hours" if timed.backend is Backend.CUDA else "CPU-hours"
+    trials = f"{timed.trials} {timed.backend.origin or 'CPU'} trial{'s' * (timed.trials != 1)}"
+    least, most = (_hours(seconds) for seconds in (timed.least_s, timed.most_s))
+    if timed.basis is Basis.BOUNDS:
+        span = f"between {least} and {most}" if timed.has_least else f"at most {most}"
+        return f"{trials}: {span} {unit}{_cost(timed, timed.least_s if timed.has_least else None, timed.most_s)}."
+    here = f", {_wall(timed.expected_s / at_once)} here with {at_once} at a time" if at_once else ""
+    cost = _cost(timed, None, timed.expected_s)
+    return f"{trials}: about {_hours(timed.expected_s)} {unit} ({least} to {most}){cost}{here}."
 
 
-def _basis_line(part: Part, timeout_s: float) -> str:
-    if part.basis is Basis.EARLIER:
-        listed = ", ".join(f"{count} from {likeness}" for likeness in Likeness if (count := part.likeness[likeness]))
+def _basis_line(timed: TimedTrials, timeout_s: float) -> str:
+    if timed.basis is Basis.EARLIER:
+        listed = ", ".join(f"{count} from {likeness}" for likeness in Likeness if (count := timed.likeness[likeness]))
         return f"Times of earlier trials: {listed}. The range is that of the shortest and of the longest of each kind."
-    if part.basis is Basis.USUAL:
-        usual = USUAL[part.backend]
+    if timed.basis is Basis.USUAL:
+        usual = USUAL[timed.backend]
         return (
             f"Nothing like them has run in this results_dir. Of {usual.trials} other trials, on another machine, "
             f"9 in 10 took {usual.short_s:g} to {usual.long_s:g} s on one core, half of them less than "
             f"{usual.median_s:g} s."
         )
     limit = f"at most timeout_s={timeout_s:g} for each trial"
-    if not part.has_least:
+    if not timed.has_least:
         return f"Nothing like them has run in this results_dir: {limit}."
     return (
         "Nothing like them has run in this results_dir: at least what the peak rates of the card allow for the steps "
@@ -77,10 +79,10 @@ def _basis_line(part: Part, timeout_s: float) -> str:
     )
 
 
-def _cost(part: Part, least_s: float | None, most_s: float) -> str:
-    if part.price is None:
+def _cost(timed: TimedTrials, least_s: float | None, most_s: float) -> str:
+    if timed.price is None:
         return ""
-    costs = [_money(part.price, seconds) for seconds in (least_s, most_s) if seconds is not None]
+    costs = [_money(timed.price, seconds) for seconds in (least_s, most_s) if seconds is not None]
     return f", {' to '.join(map(str, costs))}"
 
 

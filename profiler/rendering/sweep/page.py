@@ -7,7 +7,7 @@ from profiler.analysis.compared.cells import Cell as Trial
 from profiler.analysis.compared.comparison import Section as Comparison
 from profiler.analysis.errors.accuracy import Accuracy
 from profiler.analysis.findings.cards import CardTable, headroom_bytes
-from profiler.analysis.findings.peaks import EnginePeaks, LargestRow, PhaseRow
+from profiler.analysis.findings.peaks import LargestRow, PhaseRow, VllmPeaks
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Status
@@ -214,7 +214,7 @@ def _totals(row: PhaseRow) -> list[str]:
     return [ABSENT if size is None else gib_number(size) for size in sizes]
 
 
-def _engine_table(engines: Sequence[EnginePeaks]) -> Table:
+def _engine_table(engines: Sequence[VllmPeaks]) -> Table:
     rows = [[cell_name(peaks.cell), *engine_texts(peaks)] for peaks in engines]
     return Table(number_columns("trial", ["rollout", "training"]), rows, only=(Medium.MARKDOWN,))
 

@@ -10,7 +10,7 @@ from profiler.analysis.errors.accuracy import Accuracy
 from profiler.analysis.findings.answers import Reach, Saving
 from profiler.analysis.findings.cards import CardTable, Place, headroom_bytes
 from profiler.analysis.findings.limits import Limit
-from profiler.analysis.findings.peaks import EnginePeaks, LargestGroup
+from profiler.analysis.findings.peaks import LargestGroup, VllmPeaks
 from profiler.analysis.sweep_report import SectionReport
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED, Origin
@@ -260,14 +260,14 @@ ENGINE_PEAKS = "vLLM on the GPU that trains: highest memory of the device in the
 """What `engine_texts` lists."""
 
 
-def engine_texts(peaks: EnginePeaks) -> tuple[str, str]:
+def engine_texts(peaks: VllmPeaks) -> tuple[str, str]:
     """Return the peak in the rollout and that in training: ``("25.9 GiB, 32.7 % of the card", ...)``."""
     sizes = (peaks.rollout_bytes, peaks.training_bytes)
     rollout, training = (f"{gib_number(size)} GiB, {percent(size / peaks.card_bytes)} of the card" for size in sizes)
     return rollout, training
 
 
-def engine_lines(engines: Sequence[EnginePeaks]) -> list[str]:
+def engine_lines(engines: Sequence[VllmPeaks]) -> list[str]:
     """Return a sentence per trial with vLLM, after one that says what they are; none without such a trial."""
     lines = []
     for peaks in engines[:_ENGINES_LISTED]:

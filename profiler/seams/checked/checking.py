@@ -9,13 +9,13 @@ from profiler.domain.trials.trial import Backend
 from profiler.seams.checked.owners import owner_of
 from profiler.seams.checked.tested import TESTED, installed, is_older, untested
 from profiler.seams.registry import SEAMS
-from profiler.seams.seam import Absence, Part, Seam, parts_of
+from profiler.seams.seam import Absence, Seam, SeamUser, seams_of
 
-_PARTS_OF: Mapping[Backend, frozenset[Part]] = {
-    Backend.SIMULATED: frozenset({Part.TRAINING, Part.SIMULATION, Part.TRACING}),
-    Backend.EMULATED: frozenset({Part.TRAINING, Part.MEASUREMENT}),
-    Backend.CUDA: frozenset({Part.TRAINING, Part.MEASUREMENT}),
-    Backend.CPU: frozenset({Part.TRAINING}),
+_USERS_OF: Mapping[Backend, frozenset[SeamUser]] = {
+    Backend.SIMULATED: frozenset({SeamUser.TRAINING, SeamUser.SIMULATION, SeamUser.TRACING}),
+    Backend.EMULATED: frozenset({SeamUser.TRAINING, SeamUser.MEASUREMENT}),
+    Backend.CUDA: frozenset({SeamUser.TRAINING, SeamUser.MEASUREMENT}),
+    Backend.CPU: frozenset({SeamUser.TRAINING}),
 }
 
 _ABSENT = object()
@@ -42,8 +42,8 @@ def check_seams(backend: Backend, *, breakdown: bool = False) -> None:
     Raises:
         UnsupportedTrialError: A seam has moved; the message names it, its library and the installed version.
     """
-    parts = _PARTS_OF[backend] | ({Part.TRACING} if breakdown else set())
-    moved = find_moved(parts_of(SEAMS, parts))
+    users = _USERS_OF[backend] | ({SeamUser.TRACING} if breakdown else set())
+    moved = find_moved(seams_of(SEAMS, users))
     if moved:
         raise UnsupportedTrialError(
             f"{_moved_text(moved)}. The profiler relies on it, so the trial does not run. Install a tested "
@@ -65,7 +65,7 @@ def note_on_versions() -> str:
     It completes the words "not measured:". A constant of the closed form that has moved decides no trial, but its
     estimate: it is noted too.
     """
-    moved_constants = find_moved(parts_of(SEAMS, frozenset({Part.ESTIMATE})))
+    moved_constants = find_moved(seams_of(SEAMS, frozenset({SeamUser.ESTIMATE})))
     notes = notes_on_untested(TESTED)
     return "; ".join((*notes, *(f"whether the estimate holds: {each}" for each in moved_constants)))
 

@@ -49,8 +49,8 @@ def align(shallow: Tokens, deep: Tokens) -> Alignment:
     insertions: list[Insertion] = []
     place = np.full(len(deep.tokens), -1, dtype=np.int64)
     for (start, end), (begin, stop) in zip(_parts(shallow), _parts(deep), strict=True):
-        part = _Part(shallow.tokens[start:end], deep.tokens[begin:stop])
-        found, places = part.aligned()
+        stretch = _Stretch(shallow.tokens[start:end], deep.tokens[begin:stop])
+        found, places = stretch.aligned()
         place[begin:stop] = np.where(places < 0, -1, places + start)
         insertions.extend(Insertion(start=each.start + begin, length=each.length) for each in found)
     return Alignment(insertions=insertions, place=place)
@@ -61,7 +61,7 @@ def _parts(tokens: Tokens) -> Iterable[tuple[int, int]]:
     return pairwise(bounds)
 
 
-class _Part:
+class _Stretch:
     """The events between two marks, at both depths."""
 
     def __init__(self, shallow: Numbers, deep: Numbers) -> None:

@@ -41,7 +41,7 @@ _LISTING_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedClaim:
+class LeasedTrial:
     """A trial that only this process may run, on all machines."""
 
     lease: Lease
@@ -156,11 +156,11 @@ class SharedRecords:
         """Return whether the memory snapshot of a trial is published."""
         return bool(self._objects.list(f"snapshots/{trial_id}."))
 
-    def claim(self, trial_id: str, *, wait: bool) -> SharedClaim | None:
+    def claim(self, trial_id: str, *, wait: bool) -> LeasedTrial | None:
         """Claim a trial on all machines; return None if another process holds it, after a while if `wait`."""
         lease = self._leases.take(trial_id)
         if lease is not None:
-            return SharedClaim(lease=lease, release_lease=self._release)
+            return LeasedTrial(lease=lease, release_lease=self._release)
         if wait:
             time.sleep(_WAIT_S)
         return None

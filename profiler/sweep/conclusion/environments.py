@@ -13,7 +13,7 @@ from profiler.domain.runs.outcome import Versions
 from profiler.rendering.sweep.differences import growth_summary, versions_table
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.job_page import append_to_job_page
-from profiler.sweep.parts import SweepParts
+from profiler.storage.sweep_tables.tables import read_tables
 
 PAGE = "environments.md"
 """File in the folder of the grid."""
@@ -28,18 +28,15 @@ class Environment:
     trial_ids: tuple[str, ...]
 
 
-def compare_environments(
-    folder: Path, environments: Sequence[Environment], parts: SweepParts, *, max_increase: float | None
-) -> int:
+def compare_environments(folder: Path, environments: Sequence[Environment], *, max_increase: float | None) -> int:
     """Print and write what changed between the first environment and each other, and return the exit code.
 
     Args:
         folder: The folder of the grid, whose tables have the trials of all environments.
         environments: At least two.
-        parts: The outside world of the sweep.
         max_increase: By how much a peak may grow, as a ratio; None to allow any.
     """
-    runs = parts.read_runs(folder)
+    runs = read_tables(folder).runs
     first, *others = environments
     before = _trials_of(runs, first)
     limit = NOISE_RATIO if max_increase is None else max_increase

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from profiler.analysis.times.gpu_time import gpu_time
 from profiler.command_line import print_error, print_line, readable
@@ -12,8 +13,11 @@ from profiler.domain.trials.trial import PlannedTrial
 from profiler.storage.files.last_resort import last_resort
 from profiler.storage.records.outcome_fields import not_measured
 from profiler.sweep.conclusion.stored import name_now, unanswered
-from profiler.sweep.parts import EstimatesOf, SweepParts
+from profiler.sweep.parts import SweepParts
 from profiler.sweep.prepared.preparation import Sweep
+
+if TYPE_CHECKING:
+    from profiler.storage.sweep_tables.tables import EstimatesOf
 
 Assemble = Callable[[], tuple[Sequence[TrialRecord], Sequence[str]]]
 """Writes the tables; returns the records, and one sentence per record that the tables cannot hold."""
@@ -23,7 +27,7 @@ def assemble(
     sweep: Sweep,
     parts: SweepParts,
     *,
-    estimates: EstimatesOf,
+    estimates: "EstimatesOf",
     command_line: str,
 ) -> tuple[Sequence[TrialRecord], Sequence[str]]:
     """Write the tables of all that is stored in the folder, including interrupted sweeps.

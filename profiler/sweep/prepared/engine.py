@@ -90,7 +90,7 @@ def _version(name: str, version: str | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machines:
+class SweepHosts:
     """Where the trials of a sweep run: this machine, or the nodes of a cluster."""
 
     visible: VisibleGpus
@@ -133,7 +133,7 @@ class Machines:
             self.cluster.close()
 
 
-def slots_of(options: RunOptions, versions: Versions) -> Machines:
+def slots_of(options: RunOptions, versions: Versions) -> SweepHosts:
     """Return the slots of Slurm, as far as they are known before they start: the number of their GPUs."""
     asked = options.slurm_gpus_per_node
     if asked is None:
@@ -141,10 +141,10 @@ def slots_of(options: RunOptions, versions: Versions) -> Machines:
     else:
         one = VisibleGpu(uuid="", name=f"a GPU of {GPUS}={asked}", memory_bytes=sys.maxsize)
         visible = VisibleGpus(gpus=(one,) * asked.count, note="")
-    return Machines(visible=visible, versions=versions, are_slots=True)
+    return SweepHosts(visible=visible, versions=versions, are_slots=True)
 
 
-def machines_of(cluster: Cluster, engine: Engine, own: Versions, python: TrialPython | None = None) -> Machines:
+def hosts_of(cluster: Cluster, engine: Engine, own: Versions, python: TrialPython | None = None) -> SweepHosts:
     """Return the nodes of a cluster after they have answered.
 
     Args:
@@ -162,7 +162,7 @@ def machines_of(cluster: Cluster, engine: Engine, own: Versions, python: TrialPy
         if faults := node_faults(nodes, engine, own):
             raise UsageError(faults)
         undo.pop_all()
-    return Machines(visible=_gpus_of(nodes), versions=nodes[0].versions, cluster=cluster, nodes=nodes)
+    return SweepHosts(visible=_gpus_of(nodes), versions=nodes[0].versions, cluster=cluster, nodes=nodes)
 
 
 def _gpus_of(nodes: Sequence[Node]) -> VisibleGpus:

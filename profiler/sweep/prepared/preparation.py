@@ -41,7 +41,7 @@ from profiler.sweep.prepared.backend import (
     resolve_auto,
 )
 from profiler.sweep.prepared.composition import compose
-from profiler.sweep.prepared.engine import Machines, for_engine, machines_of, slots_of
+from profiler.sweep.prepared.engine import SweepHosts, for_engine, hosts_of, slots_of
 from profiler.sweep.prepared.plan import FilesOf, HardwareOf
 from profiler.sweep.prepared.prices import GpuPrices, gpu_prices
 from profiler.sweep.runners import ArrayRunner, ClusterRunner, LocalRunner, Runner
@@ -237,7 +237,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
 
 def _machines(
     options: RunOptions | None, points: Iterable[Mapping[str, object]], faults: "_Faults", parts: SweepParts
-) -> Machines:
+) -> SweepHosts:
     """Return where trials run; this machine also in a dry run, and where the command has faults.
 
     Raises:
@@ -248,10 +248,10 @@ def _machines(
         cluster = parts.reach(options)
         if cluster is not None:
             python = trial_python(options, [point.get("backend") for point in points])
-            return machines_of(cluster, options.engine, versions, python)
+            return hosts_of(cluster, options.engine, versions, python)
     if options is not None and options.engine is Engine.SLURM:
         return slots_of(options, versions)
-    return Machines(visible=parts.visible_gpus(), versions=versions)
+    return SweepHosts(visible=parts.visible_gpus(), versions=versions)
 
 
 def _uninstalled(specs: Iterable[TrialSpec]) -> list[Fault]:

@@ -11,17 +11,16 @@ from typing import Any
 from profiler.allocator.refusals.oom_message import read_oom_message
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
-from profiler.domain.runs.readings import OutOfMemory, PhasePeak, Sample, StepPeak
+from profiler.domain.runs.readings import OutOfMemory, Sample
 from profiler.domain.units import MIB
+from profiler.measurement.counter_recorder import CounterRecorder, Device, PhaseReading
 from profiler.measurement.counters.cuda import CudaDevice
-from profiler.measurement.counters.phase_counters import PhaseCounters, by_phase, peak_of_steps
-from profiler.measurement.counters.unmapped import EngineMapping, unmapped_now
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml, NvmlError
-from profiler.measurement.samples.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
+from profiler.measurement.recorder import SYNCHRONISED, Recorder
+from profiler.measurement.samples.activity import missed_by_sampling_bytes
 from profiler.measurement.samples.contention import PhaseEnd, contention
-from profiler.measurement.samples.growth import growth
 from profiler.measurement.samples.process_tree import RecentProcessTree
-from profiler.measurement.samples.sampler import PERIOD_S, Sampler
+from profiler.measurement.samples.sampler import PERIOD_S
 from profiler.storage.files.live_counters import LivePublisher
 from profiler.training.phases import TrainingObserver
 from profiler.worker.cuda.card import prepare_card
@@ -101,38 +100,14 @@ def measure(task: MeasuringTask, instruments: Instruments, train: Train) -> Meas
         return Measured(outcome=Outcome(verdict=verdict, measured=MeasuredDetails(gpu_uuid=trial.uuid)))
 
 
-@dataclass
-class _MemoryInUse:
-    """Memory of the card at one instant."""
-
-    phase: Phase
-    step: int
-    requested_bytes: int | None
-    free_bytes: int
-    allocated_bytes: int
-    reserved_bytes: int
-
-
-@dataclass
-class _PhaseChanges:
-    """Readings of `mem_get_info` and of the driver where phases ended."""
-
-    readings: list[PhaseEnd] = field(default_factory=list)
-    peak_device_bytes: int = 0
-    peak_inactive_split_bytes: int = 0
-
-
 class _MeasuredTrial:
     def __init__(self, task: MeasuringTask, instruments: Instruments) -> None:
         self._task = task
         self._tools = instruments
         self._cuda = instruments.cuda
-        self._changes = _PhaseChanges()
+        self._phase_ends: list[PhaseEnd] = []
         self._sizes: tuple[int, int] | None = None
-        self._at_error: _MemoryInUse | None = None
         self._snapshot: Mapping[str, Any] | None = None
-        self._retries_before = 0
-        self._publisher = LivePublisher(task.live_name) if task.live_name else None
         self.uuid = task.gpu_uuid
         self._probe: GpuProbe | None = self._probe_of(self.uuid) if self.uuid else None
 
@@ -143,32 +118,22 @@ class _MeasuredTrial:
             self._cuda.set_allocator_settings(self._task.alloc_conf)
         self._card = prepare_card(self._cuda, self._task.gpu, self._tools.assumed_context_bytes)
         self.uuid = self.uuid or self._cuda.uuid()
-        self._before_bytes = before
-        self._retries_before = self._cuda.alloc_retries()
-        self._cuda.when_out_of_memory(self._out_of_memory)
+        self._probe = self._probe or self._probe_of(self.uuid)
+        self._recorder = Recorder(
+            SYNCHRONISED, probe=self._probe, before_bytes=before, sample_period_s=self._tools.sample_period_s
+        )
+        self._counters = self._counters_of(self.uuid)
         if self._task.snapshot:
             self._cuda.record_history(most_entries=self._task.history_entries)
-        mapping = EngineMapping(changed=lambda: self._counters.mapping_changed())
-        self._counters = PhaseCounters(
-            self._cuda, clock=self._tools.clock, at_phase_end=self._at_phase_change, unmapped=mapping.unmapped
-        )
-        probe = self._probe = self._probe or self._probe_of(self.uuid)
-        sampler = Sampler(
-            probe, clock=self._tools.clock, where=self._counters.where, period_s=self._tools.sample_period_s or PERIOD_S
-        )
-        if self._tools.sample_period_s is not None:
-            sampler.start()
+        self._counters.start()
         try:
-            outcome = self._trained(train, sampler)
+            outcome = self._trained(train)
         finally:
-            sampler.stop()
-            mapping.close()
-            if self._publisher is not None:
-                self._publisher.withdraw()
+            self._counters.stop()
         if self._task.snapshot and self._snapshot is None:
             self._snapshot = self._cuda.snapshot()
-        outcome = self._judged(self._completed(outcome, sampler, probe), sampler)
-        return Measured(outcome=outcome, samples=sampler.samples, snapshot=self._snapshot)
+        outcome = self._judged(self._completed(outcome, self._probe))
+        return Measured(outcome=outcome, samples=self._recorder.samples, snapshot=self._snapshot)
 
     # ---- notifications of training -----------------------------------------------------------------------------------
 
@@ -185,21 +150,26 @@ class _MeasuredTrial:
     def _probe_of(self, uuid: str) -> GpuProbe:
         return GpuProbe(self._tools.nvml, uuid, own_processes=self._tools.own_processes)
 
-    def _at_phase_change(self, peak_reserved_bytes: int) -> int | None:
-        """Read the card where a phase ends, and return the bytes of the CUDA context; None if unknown."""
-        inactive = self._cuda.peak_inactive_split_bytes()
-        self._changes.peak_inactive_split_bytes = max(self._changes.peak_inactive_split_bytes, inactive)
-        if self._publisher is not None and self.uuid:
-            self._publisher.offer(self.uuid, self._counters.phase or Phase.LOAD, self._counters.step, self._cuda)
-        # Neither torch nor its peak counts paged optimizer states: they cannot be separated from the context.
-        if self._before_bytes is None or self._task.has_paged_states:
-            return None
-        used = self._cuda.total_bytes() - self._cuda.free_bytes()
-        reserved = self._cuda.reserved_bytes() - unmapped_now().reserved_bytes
-        context = max(0, used - reserved - self._before_bytes)
-        self._changes.readings.append(PhaseEnd(context_bytes=context, others_bytes=self._others_bytes()))
-        self._changes.peak_device_bytes = max(self._changes.peak_device_bytes, peak_reserved_bytes + context)
-        return context
+    def _counters_of(self, uuid: str) -> CounterRecorder:
+        return CounterRecorder(
+            Device(
+                cuda=self._cuda,
+                uuid=uuid,
+                clock=self._tools.clock,
+                allocator_limit_bytes=self._card.allocator_limit_bytes,
+                # Neither torch nor its peak counts paged optimizer states: they cannot be separated from the context.
+                separates_context=not self._task.has_paged_states,
+            ),
+            self._recorder,
+            publisher=LivePublisher(self._task.live_name) if self._task.live_name else None,
+            at_phase_end=self._at_phase_end,
+            at_out_of_memory=self._at_out_of_memory,
+        )
+
+    def _at_phase_end(self, reading: PhaseReading) -> None:
+        if reading.context_bytes is not None:
+            others = self._others_bytes()
+            self._phase_ends.append(PhaseEnd(context_bytes=reading.context_bytes, others_bytes=others))
 
     def _others_bytes(self) -> int | None:
         """Return the memory of other programs by the driver; None if the driver does not list this process."""
@@ -207,27 +177,18 @@ class _MeasuredTrial:
         own = self._probe.process_bytes() if self._probe else None
         return None if device is None or own is None else device - own
 
-    def _out_of_memory(self, requested_bytes: int, free_bytes: int) -> None:
-        """Read the card at the error, before anything is freed."""
-        self._at_error = self._memory_in_use(requested_bytes, free_bytes)
+    def _at_out_of_memory(self) -> None:
         if self._task.snapshot:
             self._snapshot = self._cuda.snapshot()
 
-    def _memory_in_use(self, requested_bytes: int | None, free_bytes: int) -> _MemoryInUse:
-        reserved, limit = self._cuda.reserved_bytes(), self._card.allocator_limit_bytes
-        # On a capped card the driver reports more free memory than the cap allows.
-        free = free_bytes if limit is None else max(0, min(free_bytes, limit - reserved))
-        phase, step = self._counters.phase or Phase.LOAD, self._counters.step
-        return _MemoryInUse(phase, step, requested_bytes, free, self._cuda.allocated_bytes(), reserved)
-
-    def _trained(self, train: Train, sampler: Sampler) -> Outcome:
+    def _trained(self, train: Train) -> Outcome:
         try:
             with self._cuda.counters_shared():
                 return train(self)
         except Exception as error:
             if self._cuda.is_out_of_memory(error) or (self._cuda.has_no_handle(error) and self._is_full()):
                 return self._ran_out(str(error))
-            broken = sampler.gpu_lost or next((words for words in _BROKEN if words in str(error)), "")
+            broken = self._recorder.gpu_lost or next((words for words in _BROKEN if words in str(error)), "")
             if not broken:
                 raise
             return Outcome(verdict=Verdict(status=Status.DEVICE_FAULT, message=f"{type(error).__name__}: {error}"))
@@ -238,27 +199,11 @@ class _MeasuredTrial:
         return (self._cuda.free_bytes() if free is None else free) < FULL_BYTES
 
     def _ran_out(self, message: str) -> Outcome:
-        # The error references the frames that ran, so most of the memory is still in use.
-        said, after = read_oom_message(message), self._memory_in_use(None, self._cuda.free_bytes())
-        at_error = self._at_error or _MemoryInUse(
-            after.phase,
-            after.step,
-            said.requested_bytes,
-            _first(said.free_bytes, after.free_bytes),
-            _first(said.allocated_bytes, after.allocated_bytes),
-            _first(said.reserved_bytes, after.reserved_bytes),
-        )
-        oom = OutOfMemory(
-            phase=at_error.phase,
-            step=at_error.step,
-            requested_bytes=at_error.requested_bytes,
-            free_bytes=at_error.free_bytes,
-            allocated_bytes=at_error.allocated_bytes,
-            reserved_bytes=at_error.reserved_bytes,
-        )
         parameters, trainable = self._sizes or (None, None)
+        # The error references the frames that ran, so most of the memory is still in use.
+        now = self._counters.memory_in_use(None, self._cuda.free_bytes())
         return Outcome(
-            verdict=Verdict(status=Status.OOM, oom=oom, message=message),
+            verdict=Verdict(status=Status.OOM, oom=self._counters.oom or _by_message(message, now), message=message),
             work=Work(
                 parameters=parameters,
                 trainable_parameters=trainable,
@@ -269,71 +214,45 @@ class _MeasuredTrial:
 
     # ---- after training ----------------------------------------------------------------------------------------------
 
-    def _completed(self, outcome: Outcome, sampler: Sampler, probe: GpuProbe) -> Outcome:
+    def _completed(self, outcome: Outcome, probe: GpuProbe) -> Outcome:
         """Return the outcome with everything that was measured."""
-        if outcome.status is not Status.DEVICE_FAULT and not sampler.gpu_lost:
+        if outcome.status is not Status.DEVICE_FAULT and not self._recorder.gpu_lost:
             self._counters.read()
-        steps, phases = self._counters.step_peaks(), by_phase(self._counters.step_peaks())
-        highest = max(phases, key=lambda peak: peak.peak_allocated_bytes or 0, default=None)
-        contexts = [reading.context_bytes for reading in self._changes.readings]
-        device = self._changes.peak_device_bytes if contexts else None
-        peaks = Peaks(
-            allocated_bytes=highest.peak_allocated_bytes if highest else None,
-            reserved_bytes=max((peak.peak_reserved_bytes or 0 for peak in phases), default=None),
-            phase=highest.phase if highest else None,
-            device_bytes=device,
-            phases=with_activity(phases, sampler.samples),
-            inactive_split_bytes=self._changes.peak_inactive_split_bytes,
-            alloc_retries=None if outcome.status is Status.DEVICE_FAULT else self._retries(),
-        )
+        peaks = self._counters.peaks(gpu_works=outcome.status is not Status.DEVICE_FAULT)
         return replace(
             outcome,
             verdict=replace(outcome.verdict, unavailable=self._unavailable(probe)),
             card=CardFacts(
                 name=self._card.title,
                 memory_bytes=self._card.memory_bytes,
-                context_bytes=max(contexts, default=None),
+                context_bytes=self._counters.peak_context_bytes,
             ),
             peaks=peaks,
-            measured=self._details(steps, phases, device, sampler),
+            measured=self._details(peaks),
         )
 
-    def _details(
-        self,
-        steps: tuple[StepPeak, ...],
-        phases: tuple[PhasePeak, ...],
-        peak_device_bytes: int | None,
-        sampler: Sampler,
-    ) -> MeasuredDetails:
-        grown, seen = growth(peak_of_steps(steps)), sampled_max_device_bytes(sampler.samples)
-        return MeasuredDetails(
-            gpu_uuid=self.uuid,
+    def _details(self, peaks: Peaks) -> MeasuredDetails:
+        found, device = self._counters.details(), peaks.device_bytes
+        return replace(
+            found,
             driver_version=self._driver_version(),
             startup_s=self._counters.first_phase_at_s - self._task.started_s,
-            load_s=next((peak.time_s for peak in phases if peak.phase is Phase.LOAD), None),
-            rollout_s=_mean_by_step([one.time_s or 0.0 for one in steps if one.phase is Phase.ROLLOUT]),
-            sampled_max_device_bytes=seen,
+            load_s=next((peak.time_s for peak in peaks.phases if peak.phase is Phase.LOAD), None),
+            rollout_s=_mean_by_step([one.time_s or 0.0 for one in found.step_peaks if one.phase is Phase.ROLLOUT]),
             missed_by_sampling_bytes=missed_by_sampling_bytes(
-                peak_device_bytes=None if peak_device_bytes is None else peak_device_bytes + (self._before_bytes or 0),
-                sampled_max_bytes=seen,
+                peak_device_bytes=None if device is None else device + (self._recorder.before_bytes or 0),
+                sampled_max_bytes=found.sampled_max_device_bytes,
             ),
-            sample_period_s=self._tools.sample_period_s,
-            settled_step=grown.settled_step,
-            growth_bytes_per_step=grown.slope_bytes_per_step,
-            step_peaks=steps,
         )
 
-    def _judged(self, outcome: Outcome, sampler: Sampler) -> Outcome:
+    def _judged(self, outcome: Outcome) -> Outcome:
         """Return the outcome, with the status of a GPU that broke or was shared in place of the trial's own."""
-        if sampler.gpu_lost:
-            return _with_verdict(outcome, Status.DEVICE_FAULT, sampler.gpu_lost)
-        taken = contention(sampler.samples, self._changes.readings, before_bytes=self._before_bytes)
+        if self._recorder.gpu_lost:
+            return _with_verdict(outcome, Status.DEVICE_FAULT, self._recorder.gpu_lost)
+        taken = contention(self._recorder.samples, self._phase_ends, before_bytes=self._recorder.before_bytes)
         if taken and outcome.status in (Status.OK, Status.OOM):
             return _with_verdict(outcome, Status.CONTENDED, taken)
         return outcome
-
-    def _retries(self) -> int:
-        return self._cuda.alloc_retries() - self._retries_before
 
     def _driver_version(self) -> str | None:
         try:
@@ -343,19 +262,30 @@ class _MeasuredTrial:
 
     def _unavailable(self, probe: GpuProbe) -> str:
         missing = dict(probe.missing)
-        if self._before_bytes is None:
+        if self._recorder.before_bytes is None:
             missing["context"] = "memory of other programs before the trial is unknown"
         elif self._task.has_paged_states:
             missing["context"] = "paged optimizer states are counted neither as torch's memory nor as CUDA's"
         return "; ".join(f"{figure}: {reason}" for figure, reason in missing.items())
 
 
+def _by_message(message: str, now: OutOfMemory) -> OutOfMemory:
+    """Return the failed allocation as torch's message has it, with the counters where it does not."""
+    said = read_oom_message(message)
+    return replace(
+        now,
+        requested_bytes=said.requested_bytes,
+        free_bytes=_first(said.free_bytes, now.free_bytes),
+        allocated_bytes=_first(said.allocated_bytes, now.allocated_bytes),
+        reserved_bytes=_first(said.reserved_bytes, now.reserved_bytes),
+    )
+
+
 def _with_verdict(outcome: Outcome, status: Status, message: str) -> Outcome:
     return replace(outcome, verdict=replace(outcome.verdict, status=status, message=message))
 
 
-def _first(said: int | None, otherwise: int) -> int:
-    """Return the number in torch's message, or the one read from the card where the message has none."""
+def _first(said: int | None, otherwise: int | None) -> int | None:
     return otherwise if said is None else said
 
 

@@ -14,7 +14,7 @@ _TRL_FUNCTIONS = "simulation/script/trl_functions.py"
 _HOOKS = "scripts/hooks.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
 _PHASES = "training/recipes/grpo/trainer.py"
-_PARTS = "training/recipes/grpo/parts.py"
+_PARTS = "training/recipes/grpo/token_batches.py"
 
 
 def _seam(owner: str, name: str, expected: Expectation, used_by: tuple[str, ...], why: str) -> Seam:

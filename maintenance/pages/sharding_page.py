@@ -1,4 +1,4 @@
-"""`python -m maintenance.sharding_page`: what each GPU of the kept trials of `+grid=fsdp` holds at its peak.
+"""`python -m maintenance.pages.sharding_page`: what each GPU of the kept trials of `+grid=fsdp` holds at its peak.
 
 Peaks are emulated; their parts are those of the closed form. Writes `sharding.md` and its figure next to the tables.
 
@@ -150,13 +150,13 @@ _COLUMNS = (
 
 
 _USAGE = f"""\
-python -m maintenance.sharding_page
+python -m maintenance.pages.sharding_page
 
 Writes {FOLDER / PAGE} and its figure
 from the tables in that folder.
 
 Examples:
-  python -m maintenance.sharding_page
+  python -m maintenance.pages.sharding_page
 """
 
 
@@ -195,7 +195,7 @@ def page(found: Sequence[Held]) -> str:
         f"![Stacked bars of what each GPU holds at its peak, by model and by way to train]({FIGURE}.png)",
         markdown_table(_COLUMNS, [_row(each) for each in found]),
         f"Without an emulated peak: {left_out}." if lacking else "",
-        command="python -m maintenance.sharding_page",
+        command="python -m maintenance.pages.sharding_page",
     )
 
 
