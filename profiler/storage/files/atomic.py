@@ -7,7 +7,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,14 +83,35 @@ def put_in_place(temporary: Path, path: Path) -> None:
     Raises:
         StorageError: The disk does not take it; what was at `path` before still is.
     """
-    with write_errors(path):
-        descriptor = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-        sync_folder(path.parent)
+    put_all_in_place([(temporary, path)])
+
+
+def put_all_in_place(complete: Sequence[tuple[Path, Path]]) -> None:
+    """Synchronise complete files, and only then rename them: those that belong together change within a moment.
+
+    Args:
+        complete: Of each file its temporary name, and where it belongs.
+
+    Raises:
+        StorageError: The disk does not take one of them; what was there before still is.
+    """
+    for temporary, path in complete:
+        with write_errors(path):
+            _sync(temporary)
+    for temporary, path in complete:
+        with write_errors(path):
+            temporary.replace(path)
+    for path in {path.parent: path for _, path in complete}.values():
+        with write_errors(path):
+            sync_folder(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from profiler.config.trials.labels import labels
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.sweep_tables.carried import StoredTrial, joined, stored_trials
+from profiler.storage.sweep_tables.holding import tables_to_read
 from profiler.storage.tables.schema import OPTIONAL_TABLES, RESULT, TABLES, arrow_schema
-from profiler.storage.tables.table_files import TableFile, open_tables, table_path
+from profiler.storage.tables.table_files import TableFile, table_path
 
 _COMPARED = (
     "status",
@@ -102,7 +103,7 @@ def combine_tables(folders: Sequence[Path], into: Path) -> Combined:
         UsageError: A table is missing or cannot be used.
         StorageError: Writing a file failed.
     """
-    opened = [open_tables(folder, required=True) for folder in folders]
+    opened = [tables_to_read(folder) for folder in folders]
     chosen = _Chosen()
     for place, tables in enumerate(opened):
         chosen.take(place, tables["runs"].rows(), folders)

@@ -1,6 +1,7 @@
 """Tables of a grid: assembled from records, written atomically, read as pandas frames."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 from profiler.config.trials.labels import labels
 from profiler.domain.runs.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trials.trial import TrialSpec
-from profiler.storage.files.atomic import put_in_place, temporary_next_to, write_errors
+from profiler.storage.files.atomic import put_all_in_place, temporary_next_to, write_errors
 from profiler.storage.sweep_tables.carried import (
     CurrentId,
     StoredTrial,
@@ -24,6 +25,7 @@ from profiler.storage.sweep_tables.carried import (
     stored_trials,
     without,
 )
+from profiler.storage.sweep_tables.holding import tables_to_read, writing_tables
 from profiler.storage.sweep_tables.spool import TRIALS_AT_ONCE, Spool
 from profiler.storage.tables.row_checks import RUNS, checked_rows
 from profiler.storage.tables.samples import read_samples
@@ -163,9 +165,9 @@ def _assemble(
     current_id: CurrentId,
     relabels: bool,
 ) -> Written:
-    stored = open_tables(folder, required=False)
-    stored_runs = stored["runs"].rows() if "runs" in stored else None
-    with Spool(folder, about) as spool:
+    with writing_tables(folder), Spool(folder, about) as spool, ExitStack() as temporaries:
+        stored = open_tables(folder, required=False)
+        stored_runs = stored["runs"].rows() if "runs" in stored else None
         read = _read(records, estimates_of, spool)
         written = {trial.trial_id for trial in read.trials}
         others = stored_trials(without(stored_runs, written)) if stored_runs is not None else []
@@ -183,8 +185,16 @@ def _assemble(
         )
         if others and carried.runs is not None:
             carried.runs = _with_labels(carried.runs, new.labels)
-        for name in {**TABLES, **OPTIONAL_TABLES}:
-            _write(folder, name, new, carried, about, is_whole=not old.replaced)
+        made = {
+            table_path(folder, name): temporaries.enter_context(
+                _made(folder, name, new, carried, about, is_whole=not old.replaced)
+            )
+            for name in {**TABLES, **OPTIONAL_TABLES}
+        }
+        put_all_in_place([(temporary, path) for path, temporary in made.items() if temporary is not None])
+        for path, temporary in made.items():
+            if temporary is None:
+                path.unlink(missing_ok=True)
     return Written(
         carried=carried.runs.num_rows if carried.runs is not None else 0,
         replaced=len(old.replaced.intersection(_ids(stored_runs))) if stored_runs is not None else 0,
@@ -334,11 +344,14 @@ def _without_samples(folder: Path, sampled: Collection[str]) -> frozenset[str]:
     return frozenset(trial_id for trial_id in sampled if not read_samples(folder, [trial_id]).num_rows)
 
 
-def _write(folder: Path, name: str, new: _New, carried: _Carried, about: Mapping[str, str], *, is_whole: bool) -> None:
-    """Write a table; one that is optional and has no rows is removed instead.
+@contextmanager
+def _made(
+    folder: Path, name: str, new: _New, carried: _Carried, about: Mapping[str, str], *, is_whole: bool
+) -> Iterator[Path | None]:
+    """Yield the temporary file of a complete table; None for one that is optional and has no rows.
 
     Args:
-        folder: Where.
+        folder: Where it belongs.
         name: Its name.
         new: Rows of records.
         carried: Rows of the table from before.
@@ -348,7 +361,7 @@ def _write(folder: Path, name: str, new: _New, carried: _Carried, about: Mapping
     path, kept = table_path(folder, name), carried.kept(name, new, folder)
     if is_whole and not kept and name not in (RUNS, SAMPLES):
         # It is written already.
-        _put_or_remove(new.spool.path(name), path, rows=new.spool.count(name))
+        yield new.spool.path(name) if new.spool.count(name) or name in TABLES else None
         return
     schema = arrow_schema({**TABLES, **OPTIONAL_TABLES}[name], about=about)
     rows = 0
@@ -357,14 +370,7 @@ def _write(folder: Path, name: str, new: _New, carried: _Carried, about: Mapping
             for portion in _portions(name, new, carried, kept, folder):
                 writer.write_table(portion.cast(schema))
                 rows += portion.num_rows
-        _put_or_remove(temporary, path, rows=rows)
-
-
-def _put_or_remove(temporary: Path, path: Path, *, rows: int) -> None:
-    if rows or path.stem in TABLES:
-        put_in_place(temporary, path)
-    else:
-        path.unlink(missing_ok=True)
+        yield temporary if rows or name in TABLES else None
 
 
 def read_tables(folder: Path) -> Tables:
@@ -374,7 +380,7 @@ def read_tables(folder: Path) -> Tables:
         UsageError: A table is missing, cannot be read, breaks a law, or was written by another version of the schema.
             Carries every fault found.
     """
-    files = open_tables(folder, required=True)
+    files = tables_to_read(folder)
     frames = {name: _frame(files[name].rows()) for name in TABLES if name != "largest"}
     about = files["runs"].metadata
     return Tables(

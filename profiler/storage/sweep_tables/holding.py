@@ -1,0 +1,48 @@
+"""The tables of a folder are written by one process at a time, and opened while nobody replaces them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from profiler.storage.files.lock import Lock, LockError, take_lock
+from profiler.storage.tables.table_files import TableFile, open_tables
+
+_LOCK = "tables.lock"
+
+
+@contextmanager
+def writing_tables(folder: Path) -> Iterator[None]:
+    """Hold the tables of a folder, which is created if missing, from the first record that is read.
+
+    Otherwise a sweep could replace the tables of another one by its own, which know fewer records.
+
+    Raises:
+        LockError: The folder cannot be written, or its file system has no locks.
+    """
+    lock = take_lock(folder / _LOCK, wait=True)
+    try:
+        yield
+    finally:
+        _release(lock)
+
+
+def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
+    """Open the tables of a folder while no sweep replaces them: all of them are of the same sweep.
+
+    A folder that cannot be locked, such as one that may only be read, is opened as it is.
+
+    Raises:
+        UsageError: Some of them are missing or cannot be used; carries every fault found.
+    """
+    lock = None
+    with suppress(LockError):
+        lock = take_lock(folder / _LOCK, wait=True) if folder.is_dir() else None
+    try:
+        return open_tables(folder, required=True)
+    finally:
+        _release(lock)
+
+
+def _release(lock: Lock | None) -> None:
+    if lock is not None:
+        lock.release()

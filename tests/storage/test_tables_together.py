@@ -1,0 +1,96 @@
+"""Tables that belong together change together: two sweeps in a folder, a full disk, a reader in between."""
+
+import errno
+import multiprocessing
+import os
+import time
+
+import builders
+import pytest
+
+from profiler.domain.runs.outcome import Status
+from profiler.storage.files import atomic
+from profiler.storage.files.atomic import StorageError
+from profiler.storage.files.lock import LockError, take_lock
+from profiler.storage.sweep_tables import holding
+from profiler.storage.sweep_tables.tables import assemble_tables, read_tables, write_tables
+from profiler.storage.tables.schema import TABLES
+
+READS = 30
+"""Enough that a reader without the lock finds mixed tables."""
+
+
+@pytest.fixture
+def records():
+    return builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
+
+
+def _without_peaks(records):
+    """Return the same trials without an answer: their rows of phases contradict the runs of `records`."""
+    return [builders.record(each.spec, outcome=builders.outcome_of(Status.FAILED)) for each in records]
+
+
+def _content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def _take_turns(folder, records):
+    turn = 0
+    while not (folder / "enough").exists():
+        turn += 1
+        write_tables(folder, records if turn % 2 else _without_peaks(records), {})
+        time.sleep(0.02)  # lets the reader in, which otherwise finds the lock taken again
+
+
+def test_a_reader_finds_tables_of_one_sweep_while_another_replaces_them(tmp_path, records):
+    write_tables(tmp_path, records, {})
+    writer = multiprocessing.get_context("spawn").Process(target=_take_turns, args=(tmp_path, records))
+    writer.start()
+    found = []
+    try:
+        while (len(found) < READS or len(set(found)) < 2) and writer.is_alive():
+            found.append(len(read_tables(tmp_path).phases) > 0)
+    finally:
+        (tmp_path / "enough").touch()
+        writer.join()
+    assert writer.exitcode == 0
+    assert set(found) == {True, False}, "both sets were read, and none of them mixed"
+
+
+def test_tables_are_held_from_the_first_record_that_is_read(tmp_path, records):
+    def read():
+        assert take_lock(tmp_path / holding._LOCK, wait=False) is None
+        yield from sorted(records, key=lambda record: record.trial_id)
+
+    assemble_tables(tmp_path, read(), lambda _: {})
+    assert not (tmp_path / holding._LOCK).exists()
+
+
+@pytest.mark.parametrize("nth", range(1, len(TABLES) + 1))
+def test_a_full_disk_leaves_all_tables_as_they_were(tmp_path, records, monkeypatch, nth):
+    write_tables(tmp_path, records, {})
+    before, calls, fsync = _content(tmp_path), [], os.fsync
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == nth:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(atomic.os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write_tables(tmp_path, _without_peaks(records), {})
+    monkeypatch.undo()
+    assert _content(tmp_path) == before
+
+
+def test_a_folder_without_locks_is_read_and_not_written(tmp_path, records, monkeypatch):
+    write_tables(tmp_path, records, {})
+
+    def refuse(path, *, wait):
+        raise LockError(path, OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
+
+    monkeypatch.setattr(holding, "take_lock", refuse)
+    assert len(read_tables(tmp_path).runs) == len(records)
+    with pytest.raises(LockError, match="Its file system has no locks"):
+        write_tables(tmp_path, records, {})
