@@ -6,10 +6,12 @@ format.
 
 import ast
 import json
+import re
 import tomllib
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import yaml
@@ -29,6 +31,12 @@ MOST_NODES = 100_000
 _MOST_DIGITS = 1000
 """Longest number: Python needs quadratic time to convert longer ones."""
 
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_TOML_STRING_OR_COMMENT = re.compile(
+    rb'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*+"|' rb"'[^'\n]*+'|#[^\n]*+", re.DOTALL
+)
+
 _TOO_DEEP = f"has values that are nested more than {MOST_DEPTH} deep"
 
 
@@ -45,8 +53,6 @@ def parse_yaml(text: str) -> object:
     check_yaml(text)
     try:
         return yaml.load(text, Loader=_Loader)
-    except RecursionError as error:
-        raise ForeignTextError(_TOO_DEEP) from error
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise _not_yaml(error) from error
 
@@ -73,12 +79,11 @@ def parse_json(text: bytes, *, most_bytes: int = MOST_JSON_BYTES) -> Any:  # noq
         ForeignTextError: It is not valid JSON, or exceeds a limit.
     """
     _check_size(len(text), most_bytes)
+    _check_brackets(text, _JSON_STRING)
     try:
         value = json.loads(text, object_pairs_hook=_each_key_once)
     except ForeignTextError:
         raise
-    except RecursionError as error:
-        raise ForeignTextError(_TOO_DEEP) from error
     except ValueError as error:
         raise ForeignTextError(f"cannot be read as JSON ({_one_line(error)})") from error
     _check_depth(value)
@@ -91,11 +96,11 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises:
         ForeignTextError: It is not valid TOML, or exceeds a limit.
     """
-    _check_size(len(text.encode(errors="surrogatepass")), MOST_YAML_BYTES)
+    content = text.encode(errors="surrogatepass")
+    _check_size(len(content), MOST_YAML_BYTES)
+    _check_brackets(content, _TOML_STRING_OR_COMMENT)
     try:
         value = tomllib.loads(text)
-    except RecursionError as error:
-        raise ForeignTextError(_TOO_DEEP) from error
     except ValueError as error:
         raise ForeignTextError(f"is not valid TOML ({_one_line(error)})") from error
     _check_depth(value)
@@ -131,6 +136,19 @@ def parse_python(text: str) -> ast.Module:
 def _check_size(size_bytes: int, most_bytes: int) -> None:
     if size_bytes > most_bytes:
         raise ForeignTextError(f"has more than {most_bytes // MIB} MiB")
+
+
+def _check_brackets(text: bytes, without: re.Pattern[bytes]) -> None:
+    """Refuse a text whose brackets are nested too deep, before a parser follows them.
+
+    Parsers of JSON and TOML call themselves for each bracket: how deep they come depends on the recursion limit, which
+    any other library may have raised.
+    """
+    if text.count(b"[") + text.count(b"{") <= MOST_DEPTH:
+        return
+    brackets = without.sub(b"", text).translate(None, _NO_BRACKETS)
+    if max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0) > MOST_DEPTH:
+        raise ForeignTextError(_TOO_DEEP)
 
 
 def _check_depth(value: object) -> None:

@@ -1,5 +1,6 @@
 """Limits of texts that others wrote: size, depth, number of values."""
 
+import sys
 import time
 
 import pytest
@@ -11,6 +12,8 @@ from profiler.config.foreign_text import (
     MOST_YAML_BYTES,
     ForeignTextError,
     parse_json,
+    parse_python,
+    parse_toml,
     parse_yaml,
 )
 
@@ -78,3 +81,51 @@ def test_what_exceeds_a_limit_or_is_no_yaml_is_refused(text, problem):
 def test_what_exceeds_a_limit_or_is_no_json_is_refused(text, problem):
     with pytest.raises(ForeignTextError, match=problem):
         parse_json(text)
+
+
+@pytest.fixture(params=[1000, 20_000])
+def recursion_limit(request):
+    """The limit of Python, and one that another library has raised: torch's compiler does."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(request.param)
+    yield
+    sys.setrecursionlimit(before)
+
+
+DEEP = MOST_DEPTH + 1
+
+
+@pytest.mark.usefixtures("recursion_limit")
+@pytest.mark.parametrize("depth", [DEEP, 5000])
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_yaml, "[{depth}"),
+        (parse_json, "[{depth}"),
+        (parse_json, '{"a":{depth}'),
+        (parse_json, '["\\"[]]]",{depth}'),
+        (parse_toml, "[{depth}"),
+        (parse_toml, "{a={depth}"),
+        (parse_toml, "[ # ]]\n{depth}"),
+        (parse_toml, '["\\"]", \']\', """\n]"]""", {depth}'),
+    ],
+)
+def test_depth_is_refused_whatever_the_recursion_limit(parse, text, depth):
+    opened = text.removesuffix("{depth}") * depth
+    content = f"a = {opened}" if parse is parse_toml else opened
+    with pytest.raises(ForeignTextError, match=f"nested more than {MOST_DEPTH} deep"):
+        parse(content.encode() if parse is parse_json else content)
+
+
+@pytest.mark.usefixtures("recursion_limit")
+def test_a_script_with_deep_brackets_is_refused_whatever_the_recursion_limit():
+    with pytest.raises(ForeignTextError, match=r"nested too deep|not valid Python"):
+        parse_python("x = " + "(" * 5000)
+
+
+def test_brackets_of_texts_and_comments_are_no_depth():
+    many = "[{" * MOST_DEPTH
+    assert parse_json(f'{{"a": "{many}", "\\"": "{many}"}}'.encode()) == {"a": many, '"': many}
+    lines = [f'a = "{many}"', f"b = '{many}'", f'c = """\n{many}"""', f"d = '''{many}'''", f"# {many}", 'e = "\\"{"']
+    assert parse_toml("\n".join(lines)) == {**dict.fromkeys("abcd", many), "e": '"{'}
+    assert parse_json(b"[" + b"[]," * MOST_DEPTH + b"1]")[-1] == 1
