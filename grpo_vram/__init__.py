@@ -1,4 +1,4 @@
-"""The other name of `profiler`, and the console script: they find it next to this package.
+"""The Python API of `profiler`, its other name, and the console script: they find it next to this package.
 
 A folder `profiler` of the user, in the folder where Python was started, would otherwise be imported in its place.
 """
@@ -8,7 +8,39 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profiler.api import (
+        Estimate,
+        Job,
+        Limit,
+        Recommendation,
+        SmallestCard,
+        UsageError,
+        advise,
+        estimate,
+        read_recipe,
+        smallest_card,
+        solve,
+    )
+    from profiler.callback.vram_callback import VramCallback
+
+__all__ = [
+    "Estimate",
+    "Job",
+    "Limit",
+    "Recommendation",
+    "SmallestCard",
+    "UsageError",
+    "VramCallback",
+    "advise",
+    "estimate",
+    "main",
+    "read_recipe",
+    "smallest_card",
+    "solve",
+]
 
 _NAME = "profiler"
 
@@ -20,7 +52,10 @@ def main() -> int:
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  anything that the package has
-    """Return an attribute of `profiler`."""
+    """Return a name of the API, which is imported when it is asked for, or an attribute of `profiler`."""
+    api = import_module("profiler.api") if name in __all__ else None
+    if hasattr(api, name):
+        return getattr(api, name)
     return getattr(sys.modules[_NAME], name)
 
 

@@ -182,6 +182,22 @@ def test_the_bare_wheel_advises(bare, tmp_path):
     assert "gradient_checkpointing" in found.stdout
 
 
+def test_the_bare_wheel_answers_python(bare, tmp_path):
+    (tmp_path / "asks.py").write_text(
+        "import grpo_vram\n"
+        "keys = {'model': 'qwen2.5-7b', 'tuning': 'lora', 'gpu': '4090'}\n"
+        "found = grpo_vram.estimate(**keys), grpo_vram.advise(**keys), grpo_vram.smallest_card(**keys)\n"
+        "print(found[0].peak_allocated_bytes, grpo_vram.solve('max_completion_length', **keys).largest)\n"
+    )
+    program = "import sys; sys.path = [{bare!r}, *[p for p in sys.path if 'site-packages' not in p]]; "
+    program = program.format(bare=str(bare)) + "import runpy; runpy.run_path('asks.py')"
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (found.returncode, found.stderr) == (EXIT_OK, "")
+    assert all(int(number) > 0 for number in found.stdout.split())
+
+
 def test_the_extra_sweep_draws_a_report(with_tables, tmp_path):
     for table in KEPT.glob("*.parquet"):
         (tmp_path / table.name).write_bytes(table.read_bytes())

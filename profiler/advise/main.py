@@ -5,32 +5,26 @@ Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends wit
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from profiler.advise.advisor import Advisor
 from profiler.advise.command import OOM, Command, read_command, usage
-from profiler.advise.levers import Change
 from profiler.advise.oom.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
 from profiler.advise.oom.refusal import card_of
-from profiler.advise.plan import Plan, Planner, Step
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
 from profiler.allocator.refusals.oom_log import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.cards import CardVerdict, Fit, all_cards, card_verdict
+from profiler.analytical.explanation.cards import Fit
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.option import OutputFormat
-from profiler.config.trials.identity import spec_to_mapping
-from profiler.config.trials.specification import parse_point
-from profiler.config.trl.yaml import changed_lines, trl_file
 from profiler.constraints.table import keys_refused_in_a_sweep, refuse_without_card
-from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.machines.extras import TRAINING, Extra, install_hint, missing
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import GIB, MIB, as_gib
 from profiler.estimate.job.inputs import (
-    ArchitectureLookup,
     Inputs,
     JobFiles,
     ModelConfigLoader,
@@ -41,15 +35,12 @@ from profiler.estimate.job.inputs import (
 from profiler.estimate.job.reward_models import with_reward_models
 from profiler.estimate.job.trial import parsed_trial
 from profiler.rendering.answers.advice import (
-    Advice,
-    AdvisedStep,
     advice_blocks,
     advice_json,
     advice_object,
     advice_text,
 )
 from profiler.rendering.answers.refusal import refusal_text
-from profiler.rendering.answers.solve import leaves_free
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 from profiler.storage.foreign.model_config import load_model_config
 
@@ -79,7 +70,7 @@ def main(
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
     report = _report(command)
-    files, read = _inputs(command, report)
+    files, read = job_of(command, report)
     if report is not None and read.keys.get("model") is None and command.rest.options.fail_if is None:
         return _print_alone(command, report)
     inputs, architecture_of = with_reward_models(read, architecture_of)
@@ -92,11 +83,11 @@ def main(
     refuse_without_form(spec, architecture_of(spec.model))
     refuse_without_card(spec)
     given = files.part.values if files.part is not None else {}
-    advice = _Advisor(command.options.margin, architecture_of).advice(spec, given)
+    advice = Advisor(command.options.margin, architecture_of).advice(spec, given)
     trial = _simulated(command, spec, report, load_model, simulate) if report is not None else None
     if trial is not None and trial.refuses and advice.card.fit is Fit.FITS:
         more = more_by_simulation(trial, advice.card)
-        advice = _Advisor(command.options.margin, architecture_of, more_bytes=more).advice(spec, given)
+        advice = Advisor(command.options.margin, architecture_of, more_bytes=more).advice(spec, given)
     is_no = not advice.fits or not advice.last.starts
     code = EXIT_ANSWER_IS_NO if command.rest.options.fail_if is not None and is_no else EXIT_OK
     if report is None:
@@ -141,7 +132,7 @@ def _report(command: Command) -> OomReport | None:
     return report
 
 
-def _inputs(command: Command, report: OomReport | None) -> tuple[JobFiles, Inputs]:
+def job_of(command: Command, report: OomReport | None) -> tuple[JobFiles, Inputs]:
     """Return the files of the command, and its keys, on the card of the log if the command names none.
 
     Raises:
@@ -164,79 +155,6 @@ def _inputs(command: Command, report: OomReport | None) -> tuple[JobFiles, Input
     if faults or inputs.faults:
         raise UsageError(tuple(dict.fromkeys((*faults, *inputs.faults))))
     return files, inputs
-
-
-class _Advisor:
-    """The search for what to change, with the rules between keys and the verdict of the card."""
-
-    def __init__(self, margin: float, architecture_of: ArchitectureLookup, *, more_bytes: int = 0) -> None:
-        """Keep what the search asks.
-
-        Args:
-            margin: Part of the card that has to stay free.
-            architecture_of: The architecture of a model by its name.
-            more_bytes: What the job needs by its simulation beyond the estimate.
-        """
-        self._margin, self._architecture_of, self._more_bytes = margin, architecture_of, more_bytes
-
-    def advice(self, spec: TrialSpec, given: Mapping[str, object]) -> Advice:
-        """Return the advice for `spec`, whose file has the keys `given`."""
-        planner = Planner(self._verdict, self._changed, self._fits)
-        plan = planner.plan(spec)
-        card = planner.at(spec)
-        assert card is not None
-        used = {step.lever for step in plan.steps}
-        alone = tuple(_advised(step) for step in planner.alone(spec) if step.lever not in used and step.saved_bytes > 0)
-        return Advice(
-            spec=spec,
-            card=card,
-            margin=self._margin,
-            more_bytes=self._more_bytes,
-            steps=tuple(_advised(step) for step in plan.steps),
-            alone=alone if plan.fits else (),
-            after=plan.spec,
-            fits=plan.fits,
-            smallest=None if plan.fits else self._smallest(plan),
-            smallest_unchanged=self._smallest_of(spec),
-            file=trl_file(plan.spec, given),
-        )
-
-    def _verdict(self, spec: TrialSpec) -> CardVerdict | None:
-        try:
-            return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)))
-        except UsageError:
-            return None
-
-    def _changed(self, spec: TrialSpec, change: Change) -> TrialSpec | None:
-        try:
-            return parse_point({**spec_to_mapping(spec), **change}, architecture_of=self._architecture_of)
-        except UsageError:
-            return None
-
-    def _fits(self, card: CardVerdict) -> bool:
-        """Return whether vLLM starts and memory is enough; a kernel that the card lacks is named apart from that."""
-        return not card.no_engine and card.left_bytes - self._more_bytes >= self._margin * card.gpu.memory_bytes
-
-    def _smallest(self, plan: Plan) -> str | None:
-        return self._smallest_of(plan.spec)
-
-    def _smallest_of(self, spec: TrialSpec) -> str | None:
-        cards = all_cards(spec, self._architecture_of(spec.model))
-        enough = (card for card in cards if leaves_free(card, self._margin) and self._fits(card))
-        return next((card.gpu.name for card in enough), None)
-
-
-def _advised(step: Step) -> AdvisedStep:
-    extra = (step.lever.extra_line,) if step.lever.extra_line else ()
-    return AdvisedStep(
-        name=step.lever.name,
-        hurts=step.lever.hurts.value,
-        costs=step.lever.costs,
-        lines=(*changed_lines(step.before, step.after), *extra),
-        saved_bytes=step.saved_bytes,
-        starts=step.starts,
-        card=step.at_after,
-    )
 
 
 def _simulated(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from profiler.analytical.explanation.cards import Fit, all_cards
-from profiler.analytical.explanation.explained import explain
+from profiler.analytical.explanation.explained import ExplainedEstimate, explain
 from profiler.analytical.explanation.verl_fit import Unanswered
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.models.context import model_lines
@@ -117,19 +117,42 @@ def _cards_answer(
 
 
 def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:
-    parsed = parsed_trial(common, architecture_of)
-    spec, notes = parsed.spec, parsed.notes
-    architecture = architecture_of(spec.model)
-    notes = with_images_line(notes, spec, architecture)
-    explained = explain(spec, architecture)
+    found = explained_trial(common, architecture_of)
+    spec, explained = found.explained.spec, found.explained
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
     is_no = fails(command.options.fail_if, fits)
     if command.options.output_format is OutputFormat.JSON:
-        return _Answer(text=estimate_json(explained, notes=notes), is_no=is_no)
-    attention = attention_line(spec, architecture)
-    lines = [*notes, attention] if attention else notes
-    text = estimate_table(explained, lines, decided_by=parsed.decided_by, details=command.options.details)
+        return _Answer(text=estimate_json(explained, notes=found.notes), is_no=is_no)
+    attention = attention_line(spec, architecture_of(spec.model))
+    lines = [*found.notes, attention] if attention else found.notes
+    text = estimate_table(explained, lines, decided_by=found.decided_by, details=command.options.details)
     return _Answer(text=text, is_no=is_no)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedTrial:
+    """The estimate of the trial that a command and its files describe."""
+
+    explained: ExplainedEstimate
+    notes: tuple[str, ...]
+    """What was assumed, and what is not counted; a sentence each."""
+    decided_by: str
+    """As of `ParsedTrial`."""
+
+
+def explained_trial(common: Inputs, architecture_of: Callable[[str], Architecture]) -> ExplainedTrial:
+    """Return the estimate of one trial with its reasons.
+
+    Raises:
+        UsageError: With every fault of the keys and files, or the trial has no closed form.
+    """
+    parsed = parsed_trial(common, architecture_of)
+    architecture = architecture_of(parsed.spec.model)
+    return ExplainedTrial(
+        explained=explain(parsed.spec, architecture),
+        notes=with_images_line(parsed.notes, parsed.spec, architecture),
+        decided_by=parsed.decided_by,
+    )
 
 
 def _grid_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:

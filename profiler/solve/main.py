@@ -59,7 +59,7 @@ def main(
         print_text(usage())
         return EXIT_OK
     architecture_of = architecture_lookup(load_model)
-    inputs, architecture_of = with_reward_models(_inputs(command), architecture_of)
+    inputs, architecture_of = with_reward_models(job_of(command), architecture_of)
     if inputs.faults:
         raise UsageError(inputs.faults)
     if inputs.ignored:
@@ -73,7 +73,7 @@ def main(
     return EXIT_ANSWER_IS_NO if command.rest.options.fail_if is not None and not fits else EXIT_OK
 
 
-def _inputs(command: Command) -> Inputs:
+def job_of(command: Command) -> Inputs:
     """Return the untyped keys of the command and its file.
 
     Raises:
@@ -113,16 +113,27 @@ def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup)
 
 def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, _: Simulate) -> tuple[str, bool]:
     """Return the answer for the card, and whether there is one."""
+    answer, notes = card_answer(command, inputs, architecture_of)
+    is_json = command.rest.options.output_format is OutputFormat.JSON
+    text = solve_json([answer], notes) if is_json else card_text(answer, notes)
+    return text, answer.smallest is not None
+
+
+def card_answer(
+    command: Command, inputs: Inputs, architecture_of: ArchitectureLookup
+) -> tuple[CardAnswer, tuple[str, ...]]:
+    """Return the smallest card, and what was assumed.
+
+    Raises:
+        UsageError: With every fault of the keys.
+    """
     if command.rest.axes:
         names = ", ".join(command.rest.axes)
         raise UsageError([Fault(key=names, found="several values", problem="solve gpu takes one value per key")])
     spec = dearest_spec(inputs, {}, architecture_of)
     architecture = architecture_of(spec.model)
     answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture), margin=command.options.margin)
-    notes = (*notes_of_all(inputs, [spec], architecture_of), *model_lines(spec, architecture))
-    is_json = command.rest.options.output_format is OutputFormat.JSON
-    text = solve_json([answer], notes) if is_json else card_text(answer, notes)
-    return text, answer.smallest is not None
+    return answer, (*notes_of_all(inputs, [spec], architecture_of), *model_lines(spec, architecture))
 
 
 def _values(
@@ -132,7 +143,7 @@ def _values(
     axes = command.rest.axes
     refuse_too_many_points(axes)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    answers = [_answer(command, point, inputs, architecture_of) for point in points]
+    answers = [key_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
     if command.options.confirm and (refused := keys_refused_in_a_sweep(specs, architecture_of)):
         print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
@@ -150,7 +161,7 @@ def _values(
     return text, all(answer.boundary.largest is not None for answer in answers)
 
 
-def _answer(
+def key_answer(
     command: Command, point: Mapping[str, object], inputs: Inputs, architecture_of: ArchitectureLookup
 ) -> KeyAnswer:
     """Return the boundary of the key at one point, with the trials on both sides of it."""

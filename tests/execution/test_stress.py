@@ -32,9 +32,11 @@ from pathlib import Path
 from witness import BY_LABEL, VERSIONS, Witness, planned
 from profiler.config.options.run_options import RunOptions
 from profiler.execution import run_trials
+from profiler.storage.files.atomic import remove_abandoned
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import write_tables
 
+remove_abandoned(Path({folder!r}))  # as a sweep does: one that was killed while it wrote tables leaves parts of them
 store = RecordStore(Path({folder!r}))
 run_trials(
     [planned(f"{{number:016x}}", "depends_on_its_name") for number in range({trials})],

@@ -4,6 +4,8 @@ import errno
 import multiprocessing
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import builders
 import pytest
@@ -16,8 +18,8 @@ from profiler.storage.sweep_tables import holding
 from profiler.storage.sweep_tables.tables import assemble_tables, read_tables, write_tables
 from profiler.storage.tables.schema import TABLES
 
-READS = 30
-"""Enough that a reader without the lock finds mixed tables."""
+NOT_BEFORE_S = 0.5
+"""How long a reader is seen to wait."""
 
 
 @pytest.fixture
@@ -34,27 +36,38 @@ def _content(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def _take_turns(folder, records):
-    turn = 0
-    while not (folder / "enough").exists():
-        turn += 1
-        write_tables(folder, records if turn % 2 else _without_peaks(records), {})
-        time.sleep(0.02)  # lets the reader in, which otherwise finds the lock taken again
+def _stop_in_between(folder, records):
+    """Replace the tables of a folder, and wait after the first of them."""
+    replace = Path.replace
+
+    def stopping(self, target):
+        found = replace(self, target)
+        if Path(target).name == "runs.parquet":
+            (folder / "between").touch()
+            while not (folder / "go").exists():
+                time.sleep(0.01)
+        return found
+
+    Path.replace = stopping  # in a process of its own
+    write_tables(folder, _without_peaks(records), {})
 
 
 def test_a_reader_finds_tables_of_one_sweep_while_another_replaces_them(tmp_path, records):
     write_tables(tmp_path, records, {})
-    writer = multiprocessing.get_context("spawn").Process(target=_take_turns, args=(tmp_path, records))
+    writer = multiprocessing.get_context("spawn").Process(target=_stop_in_between, args=(tmp_path, records))
     writer.start()
-    found = []
-    try:
-        while (len(found) < READS or len(set(found)) < 2) and writer.is_alive():
-            found.append(len(read_tables(tmp_path).phases) > 0)
-    finally:
-        (tmp_path / "enough").touch()
-        writer.join()
+    while not (tmp_path / "between").exists() and writer.is_alive():
+        time.sleep(0.01)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_tables, tmp_path)
+        wait([reading], timeout=NOT_BEFORE_S)
+        has_waited = not reading.done()
+        (tmp_path / "go").touch()
+        found = reading.result()
+    writer.join()
     assert writer.exitcode == 0
-    assert set(found) == {True, False}, "both sets were read, and none of them mixed"
+    assert has_waited
+    assert len(found.phases) == 0, "the tables of the second sweep, and not one of each"
 
 
 def test_tables_are_held_from_the_first_record_that_is_read(tmp_path, records):

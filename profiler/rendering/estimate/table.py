@@ -53,7 +53,6 @@ def estimate_document(
     verdicts = [verdict_text(card) for card in explained.cards if card.gpu.name == spec.gpu]
     others = "" if details else other_phases_text(explained.phases, peak_phase)
     cards = _all_cards(explained.cards) if details else [cards_in_one_line(explained.cards)]
-    methods = " ".join([RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)])
     return Document(
         title=spec.model,
         blocks=[
@@ -62,7 +61,7 @@ def estimate_document(
             preformatted(lines),
             paragraphs(_peaks(explained), others),
             *([paragraphs(*notes)] if notes else ()),
-            paragraphs(*cards, methods, "" if details else _MORE),
+            paragraphs(*cards, methods_text(spec), "" if details else _MORE),
         ],
     )
 
@@ -73,6 +72,11 @@ def other_phases_text(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> st
         f"{each.phase.value} {gib_number(each.peak_allocated_bytes)}" for each in phases if each.phase is not peak_phase
     ]
     return f"Other phases: {', '.join(others)}." if others else ""
+
+
+def methods_text(spec: TrialSpec) -> str:
+    """Return how wrong the numbers of an estimate have been, and what no card has confirmed yet."""
+    return " ".join([RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)])
 
 
 def _uncompared(spec: TrialSpec) -> list[str]:
