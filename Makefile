@@ -3,7 +3,8 @@
 #   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
 # For contributors: make check (make test without the tests), make matrix, make format, make bench, make stress,
-# make engines, make image, make machines, make emulated, make dist, make lock, make clean.
+# make engines, make image, make machines, make emulated, make site, make dist, make lock,
+# make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -17,7 +18,7 @@ RELEASE := $(VENV)-release
 # The Pythons into whose empty environments `make dist` installs the wheel. One that is not here is skipped.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
-.PHONY: sweep test matrix bench stress engines image machines emulated emulation install check format dist lock clean
+.PHONY: sweep test matrix bench stress engines image machines emulated emulation site install check format dist lock clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -86,6 +87,12 @@ dist: $(RELEASE)/.installed
 # After a change of pyproject.toml or constraints.txt. A new version of torch: TORCH_OF_CPU in maintenance/lock.py as well.
 lock: $(INSTALLED) $(RELEASE)/.installed
 	$(BIN)/python -m maintenance.lock uv=$(RELEASE)/bin/uv
+
+# The page in the browser as static files in site/: no server, nothing uploaded. npm fetches Python for browsers, once.
+# Its tests run in Chromium.
+site: $(INSTALLED)
+	$(BIN)/python -m maintenance.site folder=site $(ARGS)
+	GRPO_VRAM_SITE=site $(BIN)/python -m pytest tests/site
 
 install: $(INSTALLED)
 

@@ -1,0 +1,50 @@
+"""The program for the browser: its sources and those of the two packages that it needs, as one archive."""
+
+import io
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+_OWN = ("grpo_vram", "profiler")
+_NEEDED = ("yaml", "tabulate")
+"""Their files of Python: PyYAML does without its extension."""
+
+_ONLY_ELSEWHERE = frozenset(
+    ("callback", "claims", "cluster", "emulation", "execution", "report", "run", "scripts", "seams", "simulation",
+     "substitutes", "sweep", "training", "worker")
+)  # fmt: skip
+"""Folders of `profiler` that run trials or read their tables."""
+
+_SUFFIXES = (".py", ".json", ".csv")
+_AT = (1980, 1, 1, 0, 0, 0)
+"""The time of each file, so that equal sources give equal bytes."""
+
+
+def packed() -> bytes:
+    """Return the archive, a zip."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, path in sorted(_files()):
+            entry = zipfile.ZipInfo(name, _AT)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
+    return content.getvalue()
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """Yield the files with their names in the archive."""
+    for top in _OWN:
+        for path in (ROOT / top).rglob("*"):
+            name = path.relative_to(ROOT)
+            if path.suffix in _SUFFIXES and "__pycache__" not in name.parts and name.parts[1] not in _ONLY_ELSEWHERE:
+                yield name.as_posix(), path
+    for package in _NEEDED:
+        spec = find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        folder = Path(spec.origin).parent
+        for path in folder.rglob("*.py"):
+            yield f"{package}/{path.relative_to(folder).as_posix()}", path

@@ -1,0 +1,89 @@
+// "What does it cost?": the longest completions for each number of generations, on up to three cards.
+import { ask } from "./ask.js";
+import { at, make, showFaults } from "./dom.js";
+import { bytesOfFiles, state, words } from "./state.js";
+
+const KEYS = "num_generations,max_completion_length";
+const MOST_CARDS = 3;
+const COLOURS = ["#0072B2", "#D55E00", "#009E73"];
+const DASHES = ["", "6 3", "2 3"];
+const [WIDTH, HEIGHT, LEFT, BOTTOM] = [720, 320, 70, 46];
+
+export function makeCost(catalogue, changed) {
+  at("cost-cards").append(...catalogue.cards.map((card) => make("option", { value: card.name }, card.name)));
+  at("cost-cards").addEventListener("change", () => {
+    state.cards = [...at("cost-cards").selectedOptions].map((option) => option.value).slice(0, MOST_CARDS);
+    showCards();
+    changed();
+  });
+  at("draw").addEventListener("click", () => showCost());
+}
+
+export function showCards() {
+  for (const option of at("cost-cards").options) option.selected = state.cards.includes(option.value);
+}
+
+export async function showCost() {
+  const job = words().filter((word) => !/^(num_generations|max_completion_length|gpu)=/.test(word));
+  const cards = state.cards.length ? state.cards : ["h100-80gb"];
+  const command = ["solve", KEYS, ...job, `gpu=${cards.join(",")}`, "confirm=false", "format=json"];
+  const found = await ask("cost", command, bytesOfFiles());
+  if (found === null) return;
+  showFaults("cost-faults", found.err.trim());
+  const lines = found.code === 0 && found.out.startsWith("{") ? JSON.parse(found.out).lines : [];
+  at("cost-chart").replaceChildren(...(lines.length ? [drawn(lines)] : []));
+  showTable(lines);
+}
+
+function points(line) {
+  return line.points.map((point) => [point[line.keys[0]], point.largest]);
+}
+
+function drawn(lines) {
+  const all = lines.flatMap(points).filter(([, largest]) => largest);
+  const most = [Math.max(1, ...all.map(([first]) => first)), Math.max(1, ...all.map(([, largest]) => largest))];
+  const x = (value) => LEFT + ((WIDTH - LEFT - 20) * Math.log2(value || 1)) / Math.max(1, Math.log2(most[0]));
+  const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - BOTTOM - 20) * value) / most[1];
+  const parts = [element("line", { class: "axis", x1: LEFT, y1: y(0), x2: WIDTH - 10, y2: y(0) })];
+  for (const part of [0.25, 0.5, 0.75, 1]) {
+    const value = Math.round(most[1] * part);
+    parts.push(element("line", { class: "axis", x1: LEFT, y1: y(value), x2: WIDTH - 10, y2: y(value) }));
+    parts.push(element("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, value.toLocaleString("en")));
+  }
+  for (const [first] of points(lines[0])) {
+    parts.push(element("text", { x: x(first), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, String(first)));
+  }
+  parts.push(element("text", { x: (WIDTH + LEFT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, "num_generations"));
+  lines.forEach((line, number) => {
+    const own = points(line).filter(([, largest]) => largest);
+    const path = own.map(([first, largest], place) => `${place ? "L" : "M"}${x(first)} ${y(largest)}`).join("");
+    parts.push(element("path", { d: path || "M0 0", fill: "none", stroke: COLOURS[number], "stroke-width": 2, "stroke-dasharray": DASHES[number] }));
+    own.forEach(([first, largest]) => parts.push(element("circle", { cx: x(first), cy: y(largest), r: 3, fill: COLOURS[number] })));
+    parts.push(element("text", { x: WIDTH - 20, y: 30 + 18 * number, "text-anchor": "end" }, `${line.gpu} ${["—", "- -", "···"][number]}`));
+    parts.at(-1).style.fill = COLOURS[number];
+  });
+  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "The longest completions that fit, for each number of generations; the table below has the numbers" });
+  svg.append(...parts);
+  return svg;
+}
+
+function element(tag, attributes, text = "") {
+  const found = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value);
+  found.textContent = text;
+  return found;
+}
+
+function showTable(lines) {
+  const table = at("cost-table");
+  table.hidden = !lines.length;
+  if (!lines.length) return;
+  const cell = (text) => make("td", { class: "number" }, text);
+  table.querySelector("thead").replaceChildren(
+    make("tr", {}, make("th", { scope: "col" }, "num_generations"), ...lines.map((line) => make("th", { scope: "col", class: "number" }, line.gpu))),
+  );
+  const rows = points(lines[0]).map(([first], place) =>
+    make("tr", {}, make("th", { scope: "row" }, String(first)), ...lines.map((line) => cell(points(line)[place]?.[1]?.toLocaleString("en") ?? "none"))),
+  );
+  table.querySelector("tbody").replaceChildren(...rows);
+}

@@ -1,0 +1,123 @@
+// "Will it fit?": the verdict, the bars of the phases, the cards, and what to change.
+import { ask } from "./ask.js";
+import { at, copy, gib, make, showFaults } from "./dom.js";
+import { showForm } from "./form.js";
+import { bytesOfFiles, link, quoted, words } from "./state.js";
+
+const IS_GOOD = "fits";
+
+export async function showFit(catalogue) {
+  const job = words();
+  const files = bytesOfFiles();
+  at("command").textContent = ["grpo-vram estimate", ...job.map(quoted)].join(" ");
+  const [text, found] = [ask("text", ["estimate", ...job], files), ask("fit", ["estimate", ...job, "format=json"], files)];
+  const [asText, asJson] = [await text, await found];
+  if (asText === null || asJson === null) return;
+  if (asJson.code !== 0 || !asJson.out.startsWith("{")) return showNoAnswer(asText, asJson);
+  showFaults("faults", asJson.err.trim());
+  const answer = JSON.parse(asJson.out);
+  at("text").textContent = asText.out;
+  for (const id of ["chart-of-phases", "cards-box", "share", "text-box"]) at(id).hidden = false;
+  if (answer.phases && answer.trial) {
+    showForm(answer.trial);
+    showBars(answer, catalogue);
+    showCards(answer);
+  } else {
+    for (const id of ["chart-of-phases", "cards-box", "advice"]) at(id).hidden = true;
+  }
+  const card = answer.trial && answer.gpus?.find((each) => each.gpu === answer.trial.gpu);
+  showVerdict(asText.out, card?.verdict);
+  at("notes").replaceChildren(...(answer.notes ?? []).map((note) => make("p", { class: "small" }, note)));
+  await showAdvice(job, files, card?.verdict);
+}
+
+function showNoAnswer(asText, asJson) {
+  showFaults("faults", (asJson.err || asText.err).trim());
+  showVerdict("No answer: see below.", "");
+  for (const id of ["chart-of-phases", "cards-box", "advice", "text-box"]) at(id).hidden = true;
+  at("share").hidden = false;
+  showForm();
+}
+
+function showVerdict(text, verdict) {
+  at("verdict").textContent = text.split("\n\n")[0].replaceAll("\n", " ");
+  at("verdict").className = "verdict " + (verdict === IS_GOOD ? "good" : verdict ? "bad" : "");
+}
+
+function showBars(answer, catalogue) {
+  const card = answer.gpus.find((each) => each.gpu === answer.trial.gpu);
+  const largest = Math.max(card?.memory_bytes ?? 0, ...answer.phases.map((phase) => phase.peak_allocated_bytes));
+  const share = (bytes) => `${(100 * bytes) / largest}%`;
+  const colours = Object.fromEntries(catalogue.categories.map((each) => [each.name, each]));
+  const focused = document.activeElement?.dataset?.part;
+  const bars = answer.phases.map((phase) => {
+    const track = make("div", { class: "track" });
+    for (const part of phase.categories) {
+      const said = `${phase.phase}, ${colours[part.category].title}: ${gib(part.bytes)} GiB (${part.bytes.toLocaleString("en")} bytes). ${part.formula}`;
+      const show = () => (at("detail").textContent = said);
+      const button = make("button", {
+        type: "button", class: "part", "aria-label": said, "data-part": `${phase.phase}.${part.category}`,
+        on: { mouseenter: show, focus: show, click: show },
+      });
+      button.style.width = share(part.bytes);
+      button.style.background = colours[part.category].colour;
+      track.append(button);
+    }
+    if (card) {
+      const line = make("div", { class: "card" });
+      line.style.left = `min(${share(card.memory_bytes)}, calc(100% - 2px))`;
+      track.append(line);
+    }
+    const isPeak = phase.phase === answer.peak_phase;
+    return make(
+      "div", { class: isPeak ? "bar peak" : "bar" },
+      make("span", {}, phase.phase), track, make("span", { class: "number" }, gib(phase.peak_allocated_bytes)),
+    );
+  });
+  at("phases").replaceChildren(...bars);
+  if (focused) document.querySelector(`[data-part="${focused}"]`)?.focus();
+  const seen = new Set(answer.phases.flatMap((phase) => phase.categories.map((part) => part.category)));
+  const legend = catalogue.categories.filter((each) => seen.has(each.name)).map((each) => {
+    const square = make("span", { "aria-hidden": "true" });
+    square.style.background = each.colour;
+    return make("li", {}, square, each.title);
+  });
+  if (card) legend.push(make("li", {}, `dashed line: ${gib(card.memory_bytes)} GiB of ${card.gpu}`));
+  at("legend").replaceChildren(...legend);
+}
+
+function showCards(answer) {
+  const rows = answer.gpus.map((card) =>
+    make(
+      "tr", {},
+      make("th", { scope: "row" }, card.gpu), make("td", { class: "number" }, gib(card.memory_bytes)),
+      make("td", { title: card.reason }, card.verdict), make("td", { class: "number" }, gib(card.needed_bytes)),
+    ),
+  );
+  at("cards").querySelector("tbody").replaceChildren(...rows);
+}
+
+async function showAdvice(job, files, verdict) {
+  at("advice").hidden = true;
+  if (!verdict || verdict === IS_GOOD) return;
+  const found = await ask("advice", ["advise", ...job, "format=json"], files);
+  if (found === null || found.code !== 0 || !found.out.startsWith("{")) return;
+  const advice = JSON.parse(found.out);
+  at("advice-line").textContent = advice.fits
+    ? "What hurts least first, each after those above it:"
+    : `Not enough on this card.${advice.smallest_gpu ? ` With all changes it fits ${advice.smallest_gpu}.` : ""}`;
+  at("steps").replaceChildren(
+    ...advice.steps.map((step) =>
+      make("li", {}, make("strong", {}, step.name), ` saves ${gib(step.saved_bytes)} GiB: ${step.costs}. `, make("code", {}, step.lines.join("; "))),
+    ),
+  );
+  const lines = Object.entries(advice.config).map(([key, value]) => `${key}: ${JSON.stringify(value)}`);
+  at("yaml").textContent = lines.join("\n");
+  at("advice").hidden = false;
+}
+
+export function makeFit() {
+  at("copy-yaml").addEventListener("click", () => copy(at("yaml").textContent, "Copied."));
+  at("copy-command").addEventListener("click", () => copy(at("command").textContent, "Copied the command."));
+  at("copy-link").addEventListener("click", () => copy(location.href.split("#")[0] + link(), "Copied the link."));
+}

@@ -1,0 +1,339 @@
+"""The built page in Chromium (`make site`): answers equal to the byte, controls, files of others, no other origin."""
+
+import functools
+import os
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.errors import UsageError
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.estimate.main import answer
+
+SITE = os.environ.get("GRPO_VRAM_SITE", "")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(not SITE or CHROMIUM is None, reason="`make site` builds the page, with Chromium")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+LIMIT_MS = 30_000
+JOBS = 100
+EVIL = '<img src=x onerror="document.title=1">'
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 23.64 GiB "
+    "of which 1.10 GiB is free. Including non-PyTorch memory, this process has 22.53 GiB memory in use. Of the allocated "
+    "memory 20.10 GiB is allocated by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated."
+)
+
+
+class Handler(SimpleHTTPRequestHandler):
+    extensions_map: ClassVar = {
+        **SimpleHTTPRequestHandler.extensions_map,
+        ".mjs": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def log_message(self, *_: object) -> None:
+        """Be silent."""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=SITE))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser, address: str) -> Iterator[BrowserContext]:
+    made = browser.new_context(viewport={"width": 1280, "height": 900})
+    made.set_default_timeout(LIMIT_MS)
+    seen: list[str] = []
+    made.on("request", lambda request: seen.append(request.url))
+    yield made
+    assert seen
+    assert [url for url in seen if not url.startswith((address, "data:", "blob:"))] == [], "no other origin"
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def opened(context: BrowserContext, address: str) -> Page:
+    """One page for all tests: Python starts once."""
+    page = context.new_page()
+    page.errors = []  # type: ignore[attr-defined]
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.on("console", lambda message: page.errors.append(message.text) if message.type == "error" else None)
+    page.goto(address)
+    expect(page.locator("body[data-ready=true]")).to_be_visible(timeout=LIMIT_MS)
+    return page
+
+
+@pytest.fixture
+def page(opened: Page) -> Iterator[Page]:
+    opened.locator("#tab-fit").click()
+    opened.locator("#reset").click()
+    text(opened, "qwen2.5-7b, lora")
+    yield opened
+    assert opened.errors == []
+
+
+def text(page: Page, part: str) -> None:
+    """Wait until the whole answer has a text."""
+    expect(page.locator("#text")).to_contain_text(part, timeout=LIMIT_MS, use_inner_text=False)
+
+
+def native(*words: str) -> str:
+    return answer(words)
+
+
+def ask(page: Page, words: list[str]) -> dict:
+    return page.evaluate("async (words) => (await import('./ask.js')).ask('test', words)", words)
+
+
+def sampled_jobs() -> Iterator[list[str]]:
+    random_jobs = random.Random(29)
+    while True:
+        words = [
+            f"model={random_jobs.choice(list(BUILTIN_MODELS))}",
+            f"tuning={random_jobs.choice(['full', 'lora', 'qlora'])}",
+            f"gpu={random_jobs.choice(list(KNOWN_GPUS))}",
+            f"num_generations={random_jobs.choice([2, 4, 8])}",
+            f"per_device_train_batch_size={random_jobs.choice([4, 8])}",
+            f"max_completion_length={random_jobs.randrange(16, 4096)}",
+            f"max_prompt_length={random_jobs.randrange(16, 1024)}",
+            f"gradient_checkpointing={random_jobs.choice(['true', 'false'])}",
+            f"beta={random_jobs.choice([0, 0.04])}",
+            f"optim={random_jobs.choice(['adamw_torch', 'adamw_8bit', 'paged_adamw_8bit', 'sgd'])}",
+            f"num_processes={random_jobs.choice([1, 1, 2, 8])}",
+            f"use_vllm={random_jobs.choice(['false', 'false', 'true'])}",
+        ]
+        try:
+            native(*words)
+        except UsageError:
+            continue
+        yield words
+
+
+def test_sampled_jobs_equal_the_native_answer_to_the_byte(page):
+    for words, _ in zip(sampled_jobs(), range(JOBS), strict=False):
+        for how in ([], ["format=json"]):
+            assert ask(page, ["estimate", *words, *how])["out"] == native(*words, *how), words
+
+
+def test_the_first_answer_has_bars_cards_and_a_command(page):
+    assert page.locator("#verdict").inner_text().startswith("Fits: ")
+    assert page.locator(".bar").count() >= 5
+    assert page.locator(".bar.peak").count() == 1
+    page.locator(".bar.peak .part").first.focus()
+    assert "bytes)" in page.locator("#detail").inner_text()
+    assert page.locator("#cards tbody tr").count() >= len(KNOWN_GPUS)
+    assert page.locator("#command").inner_text() == "grpo-vram estimate model=qwen2.5-7b tuning=lora"
+    assert page.locator("#text").text_content() == native("model=qwen2.5-7b", "tuning=lora")
+
+
+def test_every_field_changes_the_command_and_the_answer(page):
+    page.locator("#key-model").fill("qwen2.5-3b")
+    page.locator("#key-model").blur()
+    page.locator("#key-tuning").select_option("full")
+    page.locator("#key-gpu").select_option("rtx-4090-24gb")
+    page.locator("#key-gradient_checkpointing").uncheck()
+    page.locator("#more").fill("dtype=float32")
+    command = page.locator("#command")
+    expect(command).to_contain_text("dtype=float32")
+    words = command.inner_text().split()[2:]
+    assert set(words) == {
+        "model=qwen2.5-3b", "tuning=full", "gpu=rtx-4090-24gb", "gradient_checkpointing=false", "dtype=float32"
+    }  # fmt: skip
+    expect(page.locator("#text")).to_have_text(native(*words), timeout=LIMIT_MS, use_inner_text=False)
+    expect(page.locator("#advice")).to_be_visible(timeout=LIMIT_MS)
+    assert page.locator("#steps li").count() >= 1
+    page.locator("#reset").click()
+    expect(command).to_have_text("grpo-vram estimate model=qwen2.5-7b tuning=lora")
+
+
+@pytest.mark.parametrize("name", ["max_completion_length", "per_device_train_batch_size"])
+def test_a_slider_moves_the_bars(page, name):
+    page.locator("#more").fill("model=qwen2.5-0.5b tuning=full")
+    text(page, "qwen2.5-0.5b, full")
+    before = page.locator("#text").text_content()
+    slider = page.locator(f"input[type=range][aria-label='{name}, slider']")
+    slider.fill("64")
+    expect(page.locator("#command")).to_contain_text(f"{name}=64")
+    expect(page.locator("#text")).not_to_have_text(before, timeout=LIMIT_MS, use_inner_text=False)
+
+
+FILES = {
+    "grpo.yaml": ("model_name_or_path: Qwen/Qwen2.5-3B\nmax_completion_length: 333\n", "333 tokens"),
+    "train.py": (
+        "from trl import GRPOConfig, GRPOTrainer\nargs = GRPOConfig(max_completion_length=444)\n"
+        "GRPOTrainer(model='Qwen/Qwen2.5-3B', args=args, reward_funcs=[len], train_dataset=data)\n",
+        "444 tokens",
+    ),
+    "run.sh": (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_response_length=555 "
+        "data.max_prompt_length=128 data.train_batch_size=64 actor_rollout_ref.model.path=Qwen/Qwen2.5-3B "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 "
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=8\n",
+        "555",
+    ),
+    "config.json": (
+        '{"model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, '
+        '"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": true}',
+        "config.json, ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_dropped_file_is_answered_as_in_a_shell(page, name, tmp_path, monkeypatch):
+    content, part = FILES[name]
+    (tmp_path / name).write_text(content)
+    page.locator("#files").set_input_files(tmp_path / name)
+    text(page, part)
+    monkeypatch.chdir(tmp_path)
+    key = "model" if name == "config.json" else "config"
+    assert page.locator("#text").text_content() == native(f"{key}={name}")
+    page.locator(f"button[aria-label='Remove {name}']").click()
+    text(page, "qwen2.5-7b, lora")
+
+
+def test_a_wrong_file_is_a_message(page, tmp_path):
+    (tmp_path / "axolotl.yaml").write_text("base_model: x\nmicro_batch_size: 1\nsequence_len: 2048\nadapter: lora\n")
+    page.locator("#files").set_input_files(tmp_path / "axolotl.yaml")
+    expect(page.locator("#faults")).to_contain_text("axolotl", timeout=LIMIT_MS)
+    assert page.locator("#verdict").inner_text() == "No answer: see below."
+
+
+def test_html_in_names_and_values_stays_text(page, tmp_path):
+    (tmp_path / "x.yaml").write_text(f"model_name_or_path: '{EVIL}'\n")
+    page.locator("#files").set_input_files(
+        files=[{"name": f"{EVIL}.yaml", "mimeType": "text/yaml", "buffer": f"model_name_or_path: '{EVIL}'\n".encode()}]
+    )
+    expect(page.locator("#dropped")).to_contain_text("<img")
+    expect(page.locator("#faults")).to_contain_text("model", timeout=LIMIT_MS)
+    page.locator("#more").fill(f"model={EVIL}")
+    expect(page.locator("#command")).to_contain_text("<img")
+    assert page.locator("img").count() == 0
+    assert page.title() == "Will my GRPO run fit?"
+
+
+def test_a_large_file_and_a_pickle_bomb_are_refused(page, tmp_path):
+    (tmp_path / "large.yaml").write_bytes(b"a: 1\n" * (11 * 2**20 // 5))
+    page.locator("#files").set_input_files(tmp_path / "large.yaml")
+    expect(page.locator("#faults")).to_contain_text("large.yaml", timeout=LIMIT_MS)
+    page.locator("#tab-oom").click()
+    (tmp_path / "bomb.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    page.locator("#snapshot").set_input_files(tmp_path / "bomb.pickle")
+    expect(page.locator("#oom-faults")).to_contain_text("snapshot", timeout=LIMIT_MS)
+    (tmp_path / "nested.pickle").write_bytes(b"(" * 1_000_000 + b".")
+    page.locator("#snapshot").set_input_files(tmp_path / "nested.pickle")
+    expect(page.locator("#oom-faults")).not_to_be_empty(timeout=LIMIT_MS)
+
+
+def test_a_log_is_explained_alone_and_with_the_job(page):
+    page.locator("#tab-oom").click()
+    page.locator("#log").fill(OOM)
+    page.locator("#explain").click()
+    expect(page.locator("#oom-text")).to_contain_text("2.3 GiB", timeout=LIMIT_MS)
+    alone = page.locator("#oom-text").inner_text()
+    page.locator("#tab-fit").click()
+    page.locator("#key-model").fill("qwen2.5-7b")
+    page.locator("#key-model").blur()
+    page.locator("#tab-oom").click()
+    page.locator("#with-job").check()
+    page.locator("#explain").click()
+    expect(page.locator("#oom-text")).not_to_have_text(alone, timeout=LIMIT_MS)
+    expect(page.locator("#oom-text")).to_contain_text("GRPOConfig", timeout=LIMIT_MS)
+    page.locator("#with-job").uncheck()
+    page.locator("#log").fill("nothing of the kind")
+    page.locator("#explain").click()
+    expect(page.locator("#oom-faults")).to_contain_text("has no out-of-memory error", timeout=LIMIT_MS)
+
+
+def test_the_limit_lines_of_three_cards(page):
+    page.locator("#tab-cost").click()
+    page.locator("#cost-cards").select_option(["rtx-4090-24gb", "a100-40gb", "h100-80gb"])
+    expect(page.locator("#cost-chart path")).to_have_count(3, timeout=LIMIT_MS)
+    assert page.locator("#cost-table thead th").all_inner_texts() == [
+        "num_generations", "rtx-4090-24gb", "a100-40gb", "h100-80gb"
+    ]  # fmt: skip
+    assert page.locator("#cost-table tbody tr").count() >= 3
+
+
+def test_the_link_is_the_whole_state_and_back_and_forward_follow_it(page, context):
+    page.locator("#key-model").fill("qwen2.5-14b")
+    page.locator("#key-model").blur()
+    text(page, "qwen2.5-14b, full")
+    page.locator("#tab-cost").click()
+    expect(page.locator("#panel-cost")).to_be_visible()
+    page.go_back()
+    expect(page.locator("#panel-fit")).to_be_visible()
+    page.go_forward()
+    expect(page.locator("#panel-cost")).to_be_visible()
+    page.go_back()
+    other = context.new_page()
+    other.goto(page.url)
+    expect(other.locator("#text")).to_contain_text("qwen2.5-14b, full", timeout=LIMIT_MS, use_inner_text=False)
+    other.goto(page.url.split("#")[0] + "#%7Bnot-json")
+    other.reload()
+    expect(other.locator("#text")).to_contain_text("qwen2.5-7b, lora", timeout=LIMIT_MS, use_inner_text=False)
+    other.close()
+
+
+def test_the_keyboard_alone_reaches_everything(page):
+    page.locator("#tab-fit").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#panel-oom")).to_be_visible()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#panel-fit")).to_be_visible()
+    reached = set()
+    for _ in range(150):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.dataset.part || ''"))
+    assert {"files", "key-model", "key-gpu", "more", "reset", "copy-command", "backward.weights"} <= reached
+
+
+def test_it_works_offline_after_the_first_visit(browser, address):
+    alone = browser.new_context()
+    alone.set_default_timeout(LIMIT_MS)
+    page = alone.new_page()
+    page.goto(address)
+    expect(page.locator("body[data-ready=true]")).to_be_visible(timeout=LIMIT_MS)
+    page.evaluate("navigator.serviceWorker.ready.then(() => true)")
+    alone.set_offline(True)
+    page.reload()
+    expect(page.locator("#verdict")).to_contain_text("Fits", timeout=LIMIT_MS)
+    alone.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 768, 390])
+def test_nothing_is_wider_than_the_screen(browser, address, width, scheme):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(LIMIT_MS)
+    page.goto(address)
+    expect(page.locator("#verdict")).to_contain_text("Fits", timeout=LIMIT_MS)
+    for tab in ("fit", "oom", "cost"):
+        page.locator(f"#tab-{tab}").click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#tab-fit").click()
+    if "GRPO_VRAM_SCREENSHOTS" in os.environ:
+        page.screenshot(path=Path(os.environ["GRPO_VRAM_SCREENSHOTS"]) / f"{width}-{scheme}.png", full_page=True)
+    page.close()
