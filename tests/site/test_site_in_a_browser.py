@@ -20,7 +20,7 @@ from profiler.estimate.main import answer
 
 SITE = os.environ.get("GRPO_VRAM_SITE", "")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(not SITE or CHROMIUM is None, reason="`make site` builds the page, with Chromium")
+pytestmark = pytest.mark.skipif(not SITE or CHROMIUM is None, reason="`make site` builds the page")
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LIMIT_MS = 30_000
@@ -191,7 +191,7 @@ FILES = {
         "actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 "
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 trainer.n_gpus_per_node=8\n",
-        "555",
+        "verl GRPO on 8 GPUs",
     ),
     "config.json": (
         '{"model_type": "llama", "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, '
@@ -251,7 +251,7 @@ def test_a_log_is_explained_alone_and_with_the_job(page):
     page.locator("#tab-oom").click()
     page.locator("#log").fill(OOM)
     page.locator("#explain").click()
-    expect(page.locator("#oom-text")).to_contain_text("2.3 GiB", timeout=LIMIT_MS)
+    expect(page.locator("#oom-text")).to_contain_text("The card refused 2.32 GiB", timeout=LIMIT_MS)
     alone = page.locator("#oom-text").inner_text()
     page.locator("#tab-fit").click()
     page.locator("#key-model").fill("qwen2.5-7b")
