@@ -12,7 +12,7 @@ _OWN = ("grpo_vram", "profiler")
 _NEEDED = ("yaml", "tabulate")
 """Their files of Python: PyYAML does without its extension."""
 
-_ONLY_ELSEWHERE = frozenset(
+_OF_TRIALS = frozenset(
     ("callback", "claims", "cluster", "emulation", "execution", "report", "run", "scripts", "seams", "simulation",
      "substitutes", "sweep", "training", "worker")
 )  # fmt: skip
@@ -39,7 +39,7 @@ def _files() -> Iterator[tuple[str, Path]]:
     for top in _OWN:
         for path in (ROOT / top).rglob("*"):
             name = path.relative_to(ROOT)
-            if path.suffix in _SUFFIXES and "__pycache__" not in name.parts and name.parts[1] not in _ONLY_ELSEWHERE:
+            if path.suffix in _SUFFIXES and "__pycache__" not in name.parts and name.parts[1] not in _OF_TRIALS:
                 yield name.as_posix(), path
     for package in _NEEDED:
         spec = find_spec(package)

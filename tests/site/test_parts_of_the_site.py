@@ -120,7 +120,7 @@ def test_another_archive_of_npm_is_refused(tmp_path):
     assert not archive.exists()
 
 
-def test_a_machine_without_npm_is_told_so(tmp_path, monkeypatch):
+def test_a_machine_without_npm_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(runtime.shutil, "which", lambda _: None)
     with pytest.raises(RuntimeFetchError, match=r"npm is missing: .* Install Node\.js\."):
         fetch_runtime(tmp_path)

@@ -28,8 +28,8 @@ JOBS = 100
 EVIL = '<img src=x onerror="document.title=1">'
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 23.64 GiB "
-    "of which 1.10 GiB is free. Including non-PyTorch memory, this process has 22.53 GiB memory in use. Of the allocated "
-    "memory 20.10 GiB is allocated by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated."
+    "of which 1.10 GiB is free. Including non-PyTorch memory, this process has 22.53 GiB memory in use. Of the "
+    "allocated memory 20.10 GiB is allocated by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated."
 )
 
 
@@ -96,6 +96,11 @@ def page(opened: Page) -> Iterator[Page]:
 def text(page: Page, part: str) -> None:
     """Wait until the whole answer has a text."""
     expect(page.locator("#text")).to_contain_text(part, timeout=LIMIT_MS, use_inner_text=False)
+
+
+def key(page: Page, name: str) -> None:
+    page.keyboard.down(name)
+    page.keyboard.up(name)
 
 
 def native(*words: str) -> str:
@@ -208,8 +213,8 @@ def test_a_dropped_file_is_answered_as_in_a_shell(page, name, tmp_path, monkeypa
     page.locator("#files").set_input_files(tmp_path / name)
     text(page, part)
     monkeypatch.chdir(tmp_path)
-    key = "model" if name == "config.json" else "config"
-    assert page.locator("#text").text_content() == native(f"{key}={name}")
+    given = "model" if name == "config.json" else "config"
+    assert page.locator("#text").text_content() == native(f"{given}={name}")
     page.locator(f"button[aria-label='Remove {name}']").click()
     text(page, "qwen2.5-7b, lora")
 
@@ -299,13 +304,13 @@ def test_the_link_is_the_whole_state_and_back_and_forward_follow_it(page, contex
 
 def test_the_keyboard_alone_reaches_everything(page):
     page.locator("#tab-fit").focus()
-    page.keyboard.press("ArrowRight")
+    key(page, "ArrowRight")
     expect(page.locator("#panel-oom")).to_be_visible()
-    page.keyboard.press("ArrowLeft")
+    key(page, "ArrowLeft")
     expect(page.locator("#panel-fit")).to_be_visible()
     reached = set()
     for _ in range(150):
-        page.keyboard.press("Tab")
+        key(page, "Tab")
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.dataset.part || ''"))
     assert {"files", "key-model", "key-gpu", "more", "reset", "copy-command", "backward.weights"} <= reached
 

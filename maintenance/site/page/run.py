@@ -5,12 +5,13 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 FOLDER = Path("/job")
 
 
-def run(words: str, files: object = None) -> str:
+def run(words: str, files: Mapping[str, bytes] | None = None) -> str:
     """Run a command and return its exit code, output and messages, as JSON.
 
     Args:
@@ -30,5 +31,5 @@ def run(words: str, files: object = None) -> str:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(json.loads(words))
     except SystemExit as error:
-        code = error.code
+        code = error.code if isinstance(error.code, int) else 1
     return json.dumps({"code": code, "out": out.getvalue(), "err": err.getvalue()})
