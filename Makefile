@@ -92,7 +92,7 @@ lock: $(INSTALLED) $(RELEASE)/.installed
 # Its tests run in Chromium.
 site: $(INSTALLED)
 	$(BIN)/python -m maintenance.site folder=site $(ARGS)
-	GRPO_VRAM_SITE=site $(BIN)/python -m pytest tests/site
+	GRPO_VRAM_SITE=site $(BIN)/python -m pytest -rs tests/site
 
 install: $(INSTALLED)
 

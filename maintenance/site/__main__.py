@@ -32,7 +32,7 @@ shows it. Python for browsers comes by npm once, checked by its checksum.
 
 Examples:
   make site
-  python -m maintenance.site folder=/tmp/site
+  python -m maintenance.site folder=public
 """
 
 

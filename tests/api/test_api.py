@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import grpo_vram
+import profiler.api
 from profiler.advise.main import main as advise_command
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -172,6 +173,10 @@ def test_values_of_python_stand_for_those_of_yaml(tmp_path):
     assert grpo_vram.estimate(model=tmp_path).keys["model"] == str(tmp_path)
     pair = grpo_vram.estimate(model="qwen2.5-7b", tuning="lora", lora_target_modules=("v_proj", "q_proj"))
     assert pair.keys["lora_target_modules"] == ["q_proj", "v_proj"]
+
+
+def test_the_package_has_every_name_of_the_api():
+    assert set(grpo_vram.__all__) == {*profiler.api.__all__, "VramCallback", "main"}
 
 
 @pytest.mark.parametrize("name", sorted(set(grpo_vram.__all__) - {"main"}))

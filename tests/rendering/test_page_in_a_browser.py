@@ -8,7 +8,8 @@ from pathlib import Path
 
 import builders
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from in_chromium import CHROMIUM, MISSING, chromium
+from playwright.sync_api import Browser, Page, expect
 
 from profiler import __version__
 from profiler.domain.trials.trial import Backend
@@ -17,20 +18,15 @@ from profiler.rendering.sweep import comparison
 from profiler.report import drawing
 from profiler.report.drawing import render_folder
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: scripts/install_browser.sh installs it")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 
-# Only the requests of the page itself.
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
 EVIL = "<script>document.title = 'broken'</script></script><img src=x onerror=alert(1)> & \"quoted\""
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @dataclass

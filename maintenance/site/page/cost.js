@@ -43,7 +43,7 @@ function drawn(lines) {
   const all = lines.flatMap(points).filter(([, largest]) => largest);
   const most = [Math.max(1, ...all.map(([first]) => first)), Math.max(1, ...all.map(([, largest]) => largest))];
   const x = (value) => LEFT + ((WIDTH - LEFT - 20) * Math.log2(value || 1)) / Math.max(1, Math.log2(most[0]));
-  const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - BOTTOM - 20) * value) / most[1];
+  const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - BOTTOM - 84) * value) / most[1]; // names of the cards stand above
   const parts = [element("line", { class: "axis", x1: LEFT, y1: y(0), x2: WIDTH - 10, y2: y(0) })];
   for (const part of [0.25, 0.5, 0.75, 1]) {
     const value = Math.round(most[1] * part);
@@ -54,6 +54,7 @@ function drawn(lines) {
     parts.push(element("text", { x: x(first), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, String(first)));
   }
   parts.push(element("text", { x: (WIDTH + LEFT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, "num_generations"));
+  parts.push(element("text", { x: 4, y: 16 }, "largest max_completion_length that fits, estimated"));
   lines.forEach((line, number) => {
     const own = points(line).filter(([, largest]) => largest);
     const path = own.map(([first, largest], place) => `${place ? "L" : "M"}${x(first)} ${y(largest)}`).join("");

@@ -100,8 +100,9 @@ function showCards(answer) {
 async function showAdvice(job, files, verdict) {
   at("advice").hidden = true;
   if (!verdict || verdict === IS_GOOD) return;
-  const found = await ask("advice", ["advise", ...job, "format=json"], files);
-  if (found === null || found.code !== 0 || !found.out.startsWith("{")) return;
+  const asked = [ask("advice-text", ["advise", ...job], files), ask("advice", ["advise", ...job, "format=json"], files)];
+  const [asText, found] = [await asked[0], await asked[1]];
+  if (asText === null || found === null || found.code !== 0 || !found.out.startsWith("{")) return;
   const advice = JSON.parse(found.out);
   at("advice-line").textContent = advice.fits
     ? "What hurts least first, each after those above it:"
@@ -111,8 +112,7 @@ async function showAdvice(job, files, verdict) {
       make("li", {}, make("strong", {}, step.name), ` saves ${gib(step.saved_bytes)} GiB: ${step.costs}. `, make("code", {}, step.lines.join("; "))),
     ),
   );
-  const lines = Object.entries(advice.config).map(([key, value]) => `${key}: ${JSON.stringify(value)}`);
-  at("yaml").textContent = lines.join("\n");
+  at("yaml").textContent = asText.out;
   at("advice").hidden = false;
 }
 

@@ -1,5 +1,5 @@
 // The form of the job: fields of the catalogue, files, and other keys. A field that nobody touched is not given.
-import { at, make } from "./dom.js";
+import { at, make, showFaults } from "./dom.js";
 import { state } from "./state.js";
 
 const MOST_FILE_BYTES = 10 * 2 ** 20;
@@ -20,10 +20,9 @@ export function makeForm(catalogue, changed) {
     changed();
   });
   takeFiles(at("drop"), at("files"), async (files) => {
-    for (const file of files) {
-      if (file.size > MOST_FILE_BYTES) state.more += ` config=${file.name.replaceAll(/\s/g, "_")}`;
-      else state.files[file.name] = await file.text();
-    }
+    const tooLarge = files.filter((file) => file.size > MOST_FILE_BYTES);
+    showFaults("file-faults", tooLarge.map((file) => `${file.name}: has more than 10 MiB, and was not read.`).join("\n"));
+    for (const file of files) if (!tooLarge.includes(file)) state.files[file.name] = await file.text();
     changed();
   });
 }

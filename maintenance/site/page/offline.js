@@ -1,4 +1,4 @@
-// After the first visit the page works without a network. A new version has another list of sizes, and replaces this one.
+// After the first visit the page works without a network.
 const NAME = "grpo-vram";
 
 addEventListener("install", (event) => {
