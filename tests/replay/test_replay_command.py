@@ -477,3 +477,46 @@ def test_rows_are_laid_out_as_rich_lays_them_out(count):
         shown = io.StringIO()
         Console(file=shown, width=80, color_system=None, force_terminal=False).print(table)
         assert list(row_lines(label, values)) == [line.rstrip() for line in shown.getvalue().splitlines()]
+
+
+# ---- lines of code ---------------------------------------------------------------------------------------------------
+
+
+def with_stacks() -> dict:
+    """60 MiB of a line, 12 MiB of another in two blocks, and 50 MiB that a third is refused on a card of 100 MiB."""
+    history = recorded([], capacity_bytes=100 * MIB)
+    for line, size in ((3, 60), (8, 6), (8, 6), (21, 50)):
+        history.allocator.frames = [{"filename": "/job/<b>$x$.py", "line": line, "name": "step"}]
+        history.do((ALLOC, size * MIB, 0))
+    return history.snapshot()
+
+
+def test_the_lines_that_hold_the_memory_are_named(run, tmp_path):
+    file = tmp_path / "run.pickle"
+    file.write_bytes(pickle.dumps(with_stacks()))
+    code, out, _ = run(file)
+    assert code == EXIT_OK
+    text = " ".join(out.split())
+    assert "Who holds the 72.0 MiB that are allocated when it ran out of memory first, at entry 5:" in text
+    assert "/job/<b>$x$.py:3 step 60.0 MiB 83.3 % 1" in text
+    assert "1 other line and the rests of blocks hold 12.0 MiB." in text
+    assert "Refused: 50.0 MiB, requested by: /job/<b>$x$.py:21 step." in text
+
+
+def test_the_lines_are_plain_values_as_json(run, tmp_path):
+    file = tmp_path / "run.pickle"
+    file.write_bytes(pickle.dumps(with_stacks()))
+    _, out, _ = run(file, "format=json")
+    [found] = json.loads(out)["snapshots"]
+    held = found["held"]
+    assert [(each["line"], each["size_bytes"] // MIB, each["blocks"]) for each in held["lines"]] == [
+        (3, 60, 1), (8, 12, 2),
+    ]  # fmt: skip
+    assert (held["is_out_of_memory"], held["largest"], held["refused"]["line"]) == (True, 1, 21)
+    curve = found["recorded"]["curve"]
+    assert max(curve["reserved_bytes"]) == found["recorded"]["peak_reserved_bytes"]
+    assert max(curve["allocated_bytes"]) == found["recorded"]["peak_allocated_bytes"]
+
+
+def test_a_snapshot_without_stacks_says_how_to_record_them(run, path):
+    assert "the snapshot has no stacks" in " ".join(run(path)[1].split())

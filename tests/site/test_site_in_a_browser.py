@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pickle
 import random
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 from in_chromium import CHROMIUM, MISSING, chromium
+from own_histories import ALLOC, MIB, recorded
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -255,6 +257,32 @@ def test_a_large_file_and_a_pickle_bomb_are_refused(page, tmp_path):
     (tmp_path / "nested.pickle").write_bytes(b"(" * 1_000_000 + b".")
     page.locator("#snapshot").set_input_files(tmp_path / "nested.pickle")
     expect(page.locator("#oom-faults")).not_to_be_empty(timeout=LIMIT_MS)
+
+
+def test_a_snapshot_has_its_curve_and_its_lines_of_code_are_named(page, tmp_path):
+    file = tmp_path / "run.pickle"
+    file.write_bytes(pickle.dumps(snapshot_with_stacks()))
+    page.locator("#tab-oom").click()
+    page.locator("#snapshot").set_input_files(file)
+    expect(page.locator("#curves svg")).to_have_count(2, timeout=LIMIT_MS)
+    expect(page.locator("#lines tbody tr")).to_have_count(1)
+    expect(page.locator("#lines tbody th")).to_have_text(f"/job/{EVIL[:4]}.py:3 step")
+    expect(page.locator("#lines-title")).to_contain_text("when it ran out of memory first")
+    expect(page.locator("#oom-text")).to_contain_text("Refused: 50.0 MiB", timeout=LIMIT_MS)
+    page.locator("#what-if-gpu").select_option("rtx-4090-24gb")
+    expect(page.locator("#oom-text")).to_contain_text("It would have fitted", timeout=LIMIT_MS)
+    page.locator("#what-if-conf").fill("max_split_size_mb:twenty")
+    page.locator("#what-if-conf").blur()
+    expect(page.locator("#oom-faults")).to_contain_text("max_split_size_mb", timeout=LIMIT_MS)
+
+
+def snapshot_with_stacks() -> dict:
+    """60 MiB of a line, 12 of another, and 50 that a third is refused on a card of 100 MiB."""
+    history = recorded([], capacity_bytes=100 * MIB)
+    for line, size in ((3, 60), (8, 6), (8, 6), (21, 50)):
+        history.allocator.frames = [{"filename": f"/job/{EVIL[:4]}.py", "line": line, "name": "step"}]
+        history.do((ALLOC, size * MIB, 0))
+    return history.snapshot()
 
 
 def test_a_log_is_explained_alone_and_with_the_job(page):

@@ -1,13 +1,13 @@
 // "What does it cost?": the longest completions for each number of generations, on up to three cards.
 import { ask } from "./ask.js";
-import { at, make, showFaults } from "./dom.js";
+import { at, element, make, showFaults, widthOf } from "./dom.js";
 import { bytesOfFiles, state, words } from "./state.js";
 
 const KEYS = "num_generations,max_completion_length";
 const MOST_CARDS = 3;
 const COLOURS = ["#0072B2", "#D55E00", "#009E73"];
 const DASHES = ["", "6 3", "2 3"];
-const [WIDTH, HEIGHT, LEFT, BOTTOM] = [720, 320, 70, 46];
+const [HEIGHT, LEFT, BOTTOM] = [320, 70, 46];
 
 export function makeCost(catalogue, changed) {
   at("cost-cards").append(...catalogue.cards.map((card) => make("option", { value: card.name }, card.name)));
@@ -40,39 +40,33 @@ function points(line) {
 }
 
 function drawn(lines) {
+  const width = widthOf(at("cost-chart"));
   const all = lines.flatMap(points).filter(([, largest]) => largest);
   const most = [Math.max(1, ...all.map(([first]) => first)), Math.max(1, ...all.map(([, largest]) => largest))];
-  const x = (value) => LEFT + ((WIDTH - LEFT - 20) * Math.log2(value || 1)) / Math.max(1, Math.log2(most[0]));
+  const x = (value) => LEFT + ((width - LEFT - 20) * Math.log2(value || 1)) / Math.max(1, Math.log2(most[0]));
   const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - BOTTOM - 84) * value) / most[1]; // names of the cards stand above
-  const parts = [element("line", { class: "axis", x1: LEFT, y1: y(0), x2: WIDTH - 10, y2: y(0) })];
+  const parts = [element("line", { class: "axis", x1: LEFT, y1: y(0), x2: width - 10, y2: y(0) })];
   for (const part of [0.25, 0.5, 0.75, 1]) {
     const value = Math.round(most[1] * part);
-    parts.push(element("line", { class: "axis", x1: LEFT, y1: y(value), x2: WIDTH - 10, y2: y(value) }));
+    parts.push(element("line", { class: "axis", x1: LEFT, y1: y(value), x2: width - 10, y2: y(value) }));
     parts.push(element("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, value.toLocaleString("en")));
   }
   for (const [first] of points(lines[0])) {
     parts.push(element("text", { x: x(first), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, String(first)));
   }
-  parts.push(element("text", { x: (WIDTH + LEFT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, "num_generations"));
+  parts.push(element("text", { x: (width + LEFT) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, "num_generations"));
   parts.push(element("text", { x: 4, y: 16 }, "largest max_completion_length that fits, estimated"));
   lines.forEach((line, number) => {
     const own = points(line).filter(([, largest]) => largest);
     const path = own.map(([first, largest], place) => `${place ? "L" : "M"}${x(first)} ${y(largest)}`).join("");
     parts.push(element("path", { d: path || "M0 0", fill: "none", stroke: COLOURS[number], "stroke-width": 2, "stroke-dasharray": DASHES[number] }));
     own.forEach(([first, largest]) => parts.push(element("circle", { cx: x(first), cy: y(largest), r: 3, fill: COLOURS[number] })));
-    parts.push(element("text", { x: WIDTH - 20, y: 30 + 18 * number, "text-anchor": "end" }, `${line.gpu} ${["—", "- -", "···"][number]}`));
+    parts.push(element("text", { x: width - 20, y: 30 + 18 * number, "text-anchor": "end" }, `${line.gpu} ${["—", "- -", "···"][number]}`));
     parts.at(-1).style.fill = COLOURS[number];
   });
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": "The longest completions that fit, for each number of generations; the table below has the numbers" });
+  const svg = element("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": "The longest completions that fit, for each number of generations; the table below has the numbers" });
   svg.append(...parts);
   return svg;
-}
-
-function element(tag, attributes, text = "") {
-  const found = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value);
-  found.textContent = text;
-  return found;
 }
 
 function showTable(lines) {

@@ -12,6 +12,16 @@ export function make(tag, attributes = {}, ...children) {
   return found;
 }
 
+export function element(tag, attributes, text = "") {
+  const found = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value);
+  found.textContent = text;
+  return found;
+}
+
+// Width of a drawing in a place that is shown already, so that its labels have the size of text.
+export const widthOf = (place) => Math.min(720, place.clientWidth || 720);
+
 export const GIB = 2 ** 30;
 export const gib = (bytes) => (bytes / GIB >= 0.1 || bytes === 0 ? (bytes / GIB).toFixed(1) : (bytes / GIB).toPrecision(2));
 

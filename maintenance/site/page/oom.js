@@ -1,25 +1,60 @@
 // "Why did it run out?": a log, or a memory snapshot.
 import { ask } from "./ask.js";
-import { at, showFaults } from "./dom.js";
+import { drawnCurves, tableOfLines } from "./curve.js";
+import { at, gib, make, showFaults } from "./dom.js";
 import { takeFiles } from "./form.js";
 import { bytesOfFiles, words } from "./state.js";
 
 const MOST_SNAPSHOT_BYTES = 50 * 2 ** 20;
+let snapshot = null; // of the file that was chosen last
 
-export function makeOom() {
+export function makeOom(catalogue) {
   at("explain").addEventListener("click", async () => {
     const job = at("with-job").checked ? words() : [];
     const files = { ...(at("with-job").checked ? bytesOfFiles() : {}), "pasted.log": new TextEncoder().encode(at("log").value) };
+    showSnapshot(null);
     show(await ask("oom", ["advise", "oom=pasted.log", ...job, "confirm=false"], files));
   });
+  at("what-if-gpu").append(...catalogue.cards.map((card) => make("option", { value: card.name }, card.name)));
+  for (const id of ["what-if-gpu", "what-if-conf"]) at(id).addEventListener("change", replayed);
   takeFiles(at("drop-snapshot"), at("snapshot"), async ([file]) => {
     if (!file) return;
+    showSnapshot(null);
     if (file.size > MOST_SNAPSHOT_BYTES) {
       return show({ out: "", err: `${file.name}: has more than 50 MB; python -m profiler.replay reads it in a shell.` });
     }
-    const content = new Uint8Array(await file.arrayBuffer());
-    show(await ask("oom", ["replay", "snapshot.pickle"], { "snapshot.pickle": content }));
+    snapshot = new Uint8Array(await file.arrayBuffer());
+    await replayed();
   });
+}
+
+// The same command twice, for its table and for its numbers.
+async function replayed() {
+  if (snapshot === null) return;
+  const [gpu, conf] = [at("what-if-gpu").value, at("what-if-conf").value.trim()];
+  const command = ["replay", "snapshot.pickle", ...(gpu ? [`gpu=${gpu}`] : []), ...(conf ? [`alloc_conf=${conf}`] : [])];
+  const files = { "snapshot.pickle": snapshot };
+  const numbers = await ask("oom", [...command, "format=json"], files);
+  if (numbers === null) return;
+  const [answer] = numbers.code === 0 ? JSON.parse(numbers.out).snapshots : [];
+  if (answer) showSnapshot(answer);
+  show(answer ? await ask("oom", command, files) : { out: "", err: numbers.err });
+}
+
+function showSnapshot(answer) {
+  at("of-snapshot").hidden = !answer;
+  if (!answer) return;
+  const { recorded, what_if: tried, held } = answer;
+  const curves = recorded ? [{ course: recorded, title: "Recorded, GiB" }] : [];
+  if (tried) curves.push({ course: tried, title: `What if: ${said(tried)}, GiB` });
+  at("curves").replaceChildren(...drawnCurves(at("curves"), curves));
+  const when = held?.is_out_of_memory ? "when it ran out of memory first" : "at the peak";
+  at("lines-title").textContent = held ? `Who holds most of the ${gib(held.allocated_bytes)} GiB that are allocated ${when}` : "";
+  at("lines").replaceChildren(...(held ? [tableOfLines(held)] : []));
+}
+
+function said(tried) {
+  return [tried.gpu, tried.alloc_conf].filter(Boolean).join(", ") || "PyTorch’s defaults";
 }
 
 function show(found) {

@@ -66,7 +66,7 @@ started.onFailure = (reason) => showFaults("faults", `Python did not start: ${re
 at("version").textContent = catalogue.version;
 makeForm(catalogue, changed);
 makeFit();
-makeOom();
+makeOom(catalogue);
 makeCost(catalogue, changed);
 addEventListener("popstate", showLink);
 addEventListener("hashchange", showLink);

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from profiler.allocator.histories.held_lines import HeldLines, held_lines
 from profiler.allocator.histories.history import RecordedHistory
 from profiler.allocator.histories.recorded import RecordedComparison, replay_history
 from profiler.allocator.histories.what_if import WhatIf, what_if
@@ -78,6 +79,8 @@ class Answer:
 
     What a setting changes shows against this: beginning without cached memory makes a difference of its own.
     """
+    held: HeldLines | None
+    """Which lines of code hold the memory; None where the entries contradict each other."""
     after: Scenario | None
     """What was asked, or suggested; None where the entries contradict each other, or nothing is left to suggest."""
 
@@ -99,7 +102,8 @@ def answer(history: RecordedHistory, question: Question) -> Answer:
         after = _tried(history, comparison, config=config, gpu=question.gpu, recorded=capacity)
     if comparison.is_consistent and comparison.first.segments:
         anew = _tried(history, comparison, config=history.config, gpu=None, recorded=capacity)
-    return Answer(history=history, comparison=comparison, question=question, anew=anew, after=after)
+    held = held_lines(history, comparison) if comparison.is_consistent else None
+    return Answer(history=history, comparison=comparison, question=question, anew=anew, held=held, after=after)
 
 
 def recorded_capacity(comparison: RecordedComparison) -> Capacity:

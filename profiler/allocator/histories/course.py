@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import CardMemory
@@ -128,6 +129,18 @@ class Course:
     num_alloc_retries: int
     refusals: tuple[OutOfMemory, ...]
     """Ordered by entry."""
+
+
+def reduced(levels: Sequence[int], most: int) -> tuple[list[int], list[int]]:
+    """Return at most `most` + 1 points of a course: where each part begins, and the highest level in it.
+
+    The last point is the end of the last part, with the last level. By hand, at most two parts of (0, 3, 1, 2) are
+    ([0, 2, 4], [3, 2, 2]).
+    """
+    parts = min(len(levels), most)
+    starts = [number * len(levels) // parts for number in range(parts)]
+    highest = [max(levels[start:end]) for start, end in pairwise([*starts, len(levels)])]
+    return [*starts, len(levels)], [*highest, levels[-1]]
 
 
 @dataclass(kw_only=True)

@@ -5,15 +5,16 @@ version of torch does not write yet are derived from what is there.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, TypeGuard
 
-from profiler.allocator.histories.recorded_settings import SETTINGS, recorded_config
+from profiler.allocator.code_lines import CodeLine, CodeLines
 from profiler.allocator.model.held import BlockState, HeldBlock, HeldSegment
 from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.settings.recorded_settings import SETTINGS, recorded_config
 from profiler.allocator.settings.sizes import SMALL_SEGMENT_BYTES
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.units import GIB
@@ -57,6 +58,8 @@ class Entry:
     stream: int
     device_free_bytes: int | None = None
     """Free memory of the driver at an `oom`."""
+    line: CodeLine | None = None
+    """The line of code that requested it; of `alloc` and `oom`, where the snapshot has stacks."""
 
     def __str__(self) -> str:
         place = "" if self.action in (Action.OOM, Action.OTHER) else f" at {self.address:#x}"
@@ -87,6 +90,8 @@ class RecordedHistory:
     """The settings of the run."""
     private_segments: int
     """Number of segments of CUDA graphs and other private pools at the end; not in other fields."""
+    lines_at_end: Mapping[int, CodeLine] = field(default_factory=dict)
+    """Lines that requested the blocks that are in use at the end, by address, where the snapshot has stacks."""
     others: tuple[RecordedDevice, ...] = ()
     """The other devices of the snapshot that have entries or segments."""
 
@@ -122,7 +127,8 @@ def read_history(
     trace = traces[number] if number < len(traces) else []
     if not _is_list(trace):
         raise _fault(f"{TRACES}[{number}]", _kind(trace), "must be a list of entries")
-    entries = [_entry(raw, number, index) for index, raw in enumerate(trace)]
+    lines = CodeLines()
+    entries = [_entry(raw, number, index, lines) for index, raw in enumerate(trace)]
     raw_segments = _segments_of(snapshot[SEGMENTS], number)
     default = [raw for raw in raw_segments if tuple(raw.get("segment_pool_id", _DEFAULT_POOL)) == _DEFAULT_POOL]
     has_expandable = _has_expandable(entries, default)
@@ -143,6 +149,7 @@ def read_history(
         segments=tuple(found),
         config=config,
         private_segments=len(raw_segments) - len(default),
+        lines_at_end=dict(_lines_at_end(default, lines)),
         others=tuple(each for each in known if each.device != number and (each.entries or each.segments)),
     )
 
@@ -191,7 +198,7 @@ def _oom_time(traces: Sequence[Any], device: RecordedDevice) -> int:
     return time if _is_int(time) else 0
 
 
-def _entry(raw: object, device: int, index: int) -> Entry:
+def _entry(raw: object, device: int, index: int, lines: CodeLines) -> Entry:
     name = raw.get("action") if isinstance(raw, Mapping) else None
     if not isinstance(raw, Mapping) or not isinstance(name, str):
         raise _entry_fault(raw, device, index)
@@ -209,6 +216,7 @@ def _entry(raw: object, device: int, index: int) -> Entry:
         size_bytes=size,
         stream=stream,
         device_free_bytes=free if _is_int(free) else None,
+        line=lines.of(raw) if action in (Action.ALLOC, Action.OOM) else None,
     )
 
 
@@ -233,6 +241,17 @@ def _segments_of(raw_segments: Sequence[Any], device: int) -> list[Mapping[str, 
         if not _is_list(raw.get("segment_pool_id", _DEFAULT_POOL)):
             raise _fault(f"{SEGMENTS}[{index}].segment_pool_id", _kind(raw["segment_pool_id"]), "must be a pair")
     return [raw for raw in raw_segments if raw.get("device", 0) == device and raw["blocks"]]
+
+
+def _lines_at_end(raw_segments: Iterable[Mapping[str, Any]], lines: CodeLines) -> Iterator[tuple[int, CodeLine]]:
+    """Yield address and line of the blocks that have one."""
+    for raw in raw_segments:
+        address = raw["address"]
+        for block in raw["blocks"]:
+            line = lines.of(block)
+            if line is not None:
+                yield address, line
+            address += block["size"]
 
 
 def _has_expandable(entries: Iterable[Entry], segments: Iterable[Mapping[str, Any]]) -> bool | None:

@@ -6,6 +6,7 @@ Format: `_memory_snapshot_pickled` (torch/csrc/cuda/memory_snapshot.cpp) and `TH
 
 from typing import Any
 
+from profiler.allocator.code_lines import CATEGORY, MODULE, OPERATION
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.refusals.refusal import OutOfMemoryError
 from profiler.allocator.settings.alloc_conf import parse_alloc_conf
@@ -104,11 +105,11 @@ def _frames(site: Site, category: Category, name: str, phase: Phase) -> Frames:
     """Innermost first."""
     shape = ", ".join(map(str, site.shape))
     parts = (
-        ("operation", site.operation),
+        (OPERATION, site.operation),
         ("tensor", f"{site.dtype}[{shape}]" if site.dtype else ""),
         ("name", name),
-        ("module", site.module),
-        ("category", str(category)),
+        (MODULE, site.module),
+        (CATEGORY, str(category)),
         ("phase", str(phase)),
     )
     return [{"filename": part, "line": 0, "name": text} for part, text in parts if text]

@@ -7,12 +7,13 @@ from itertools import zip_longest
 from textwrap import wrap
 
 from profiler.allocator.histories.answer import Answer, Scenario
-from profiler.allocator.histories.course import BEFORE, Course, OutOfMemory
+from profiler.allocator.histories.course import BEFORE, Course, OutOfMemory, reduced
 from profiler.allocator.histories.history import RecordedHistory
 from profiler.allocator.settings.alloc_conf import alloc_conf_text
 from profiler.domain.units import GIB, gib_text, mib_text
 from profiler.rendering.document import Document, paragraphs, preformatted
 from profiler.rendering.layouts.plain_text import Lines, plain_text
+from profiler.rendering.replay.held import held_mapping, held_section
 from profiler.rendering.replay.words import (
     ANEW_NOTE,
     COMPARE_NOTE,
@@ -29,6 +30,8 @@ from profiler.rendering.replay.words import (
 )
 
 _LABEL_WIDTH, _COLUMN_WIDTH = 32, 16
+MOST_POINTS = 300
+"""Points of a curve as JSON."""
 
 SizeText = Callable[[float], str]
 
@@ -51,6 +54,7 @@ def replay_table(name: str, found: Answer) -> str:
         sections += [
             preformatted(_table(_columns(found), _size_text(found))),
             paragraphs(*_recorded_refusals(found)),
+            *([held_section(found.held, _size_text(found))] if found.held else []),
             paragraphs(*_scenarios(found)),
             paragraphs(ORIGIN_NOTE),
         ]
@@ -168,6 +172,7 @@ def answer_mapping(name: str, found: Answer) -> dict[str, object]:
         "is_equal": None if comparison.is_empty and not comparison.departure else comparison.is_equal,
         "departure": comparison.departure,
         "recorded": {"origin": "recorded"} | _course(comparison.course) if comparison.is_consistent else None,
+        "held": held_mapping(found.held) if found.held and found.held.has_stacks else None,
         "begun_anew": _scenario(found.anew) if found.anew else None,
         "what_if": _scenario(found.after) if found.after else None,
     }
@@ -202,7 +207,18 @@ def _course(course: Course) -> dict[str, object]:
         "peak_allocated_bytes": course.peak_allocated_bytes,
         "peak_unreleasable_bytes": course.peak_unreleasable_bytes,
         "num_alloc_retries": course.num_alloc_retries,
+        "curve": _curve(course),
         "out_of_memory": [_refusal(refusal) for refusal in course.refusals],
+    }
+
+
+def _curve(course: Course) -> dict[str, object]:
+    """Return the course in few points, each the highest level of its part; entry 0 is before the first."""
+    entries, allocated = reduced(course.allocated_bytes, MOST_POINTS)
+    return {
+        "entries": entries,
+        "allocated_bytes": allocated,
+        "reserved_bytes": reduced(course.reserved_bytes, MOST_POINTS)[1],
     }
 
 

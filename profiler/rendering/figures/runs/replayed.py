@@ -15,8 +15,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from profiler.allocator.histories.answer import Answer, Capacity
-from profiler.allocator.histories.course import Course, OutOfMemory
-from profiler.domain.units import as_gib, gib_text
+from profiler.allocator.histories.course import Course, OutOfMemory, reduced
+from profiler.domain.units import GIB, as_gib, gib_text
 from profiler.rendering.figures.theme import INK, LINE_COLOURS, NOT_FITTING, SOFT_INK, in_theme
 from profiler.rendering.replay.words import entries_text, settings_text, short_capacity_text
 
@@ -141,11 +141,8 @@ def _caption(panel: _Panel) -> list[str]:
 
 def _reduced(levels: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Return (entry, GiB) of up to `MOST_POINTS` points, each the maximum of its part; entry 0 is before the first."""
-    values = np.asarray(levels, dtype=np.int64)
-    starts = np.unique(np.linspace(0, len(values), min(len(values), MOST_POINTS), endpoint=False).astype(np.int64))
-    highest = np.maximum.reduceat(values, starts)
-    # The last level lasts to the end of its part.
-    return np.append(starts, len(values)), np.append(highest, values[-1]) / float(1 << 30)
+    starts, highest = reduced(levels, MOST_POINTS)
+    return np.asarray(starts, dtype=np.int64), np.asarray(highest) / float(GIB)
 
 
 def _limit(panel: _Panel) -> int | None:
