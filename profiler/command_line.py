@@ -19,8 +19,10 @@ from profiler.storage.files.last_resort import last_resort
 
 Parameters = ParamSpec("Parameters")
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C; a scheduler, or a machine that is taken back; a closed terminal."""
+_SIGNALS: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""Ctrl-C; a scheduler, or a machine that is taken back; a closed terminal, which Windows does not signal."""
 
 
 _AGAIN_AFTER_S = 0.02

@@ -8,6 +8,7 @@ from importlib import import_module
 from profiler.command_line import as_command
 from profiler.config.options.option import Option
 from profiler.domain.machines.extras import Extra, refuse_former, require
+from profiler.domain.machines.systems import require_linux
 
 TABLES = ("filelock", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", "rich")
 """What commands import that write or read the tables, pages and figures of runs."""
@@ -24,6 +25,8 @@ class Command:
     """The extra that brings them."""
     has_trial_keys: bool = False
     """Whether the keys of a trial are among its words."""
+    on_linux_only: bool = False
+    """Whether it follows processes by what only Linux has."""
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -34,9 +37,10 @@ COMMANDS: Mapping[str, Command] = {
         summary="run a grid of trials: measured on a GPU, emulated or simulated",
         imports=("hydra", *TABLES),
         has_trial_keys=True,
+        on_linux_only=True,
     ),
     "report": Command(summary="draw stored results again, or compare two sweeps", imports=TABLES),
-    "run": Command(summary="run any training script and show its memory by phase", imports=TABLES),
+    "run": Command(summary="run any training script and show its memory by phase", imports=TABLES, on_linux_only=True),
     "monitor": Command(summary="show the GPUs, or watch the memory of any command", has_trial_keys=True),
     "replay": Command(summary="replay a memory snapshot with other settings or cards"),
     "claims": Command(summary="judge what public texts claim about the memory of GRPO", imports=TABLES),
@@ -44,9 +48,13 @@ COMMANDS: Mapping[str, Command] = {
         summary="check what the profiler relies on in other libraries",
         imports=("rich", "torch"),
         extra=Extra.SIMULATE,
+        on_linux_only=True,
     ),
     "emulation": Command(
-        summary="run torch's CUDA build on an emulated card", imports=("filelock", "packaging"), extra=Extra.EMULATE
+        summary="run torch's CUDA build on an emulated card",
+        imports=("filelock", "packaging"),
+        extra=Extra.EMULATE,
+        on_linux_only=True,
     ),
 }
 """By name, in the order of the help text."""
@@ -71,6 +79,8 @@ def start(name: str, words: Sequence[str] | None = None) -> int:
     def run() -> int:
         refuse_former()
         command = COMMANDS[name]
+        if command.on_linux_only:
+            require_linux("command", name)
         require("command", name, command.imports, command.extra)
         main: Callable[[Sequence[str]], int] = import_module(f"profiler.{name}.main").main
         return main(arguments)

@@ -55,6 +55,48 @@ from grpo_vram import main
 sys.exit(main())
 """
 
+WITHOUT_ON = {
+    "linux": {},
+    "darwin": {
+        "os": ("sched_getaffinity", "sched_setaffinity", "posix_fallocate", "pidfd_open"),
+        "signal": ("sigtimedwait", "sigwaitinfo"),
+        "modules": (),
+    },
+    "win32": {
+        "os": (
+            "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_NOFOLLOW", "O_ASYNC", "O_SYNC", "O_DIRECTORY", "getuid",
+            "geteuid", "getgid", "getegid", "fork", "pread", "pwrite", "sched_getaffinity", "sched_setaffinity",
+            "posix_fallocate", "sysconf", "uname", "statvfs", "killpg", "setsid", "getpgid", "getpgrp", "fchmod",
+            "chown", "getloadavg", "register_at_fork", "waitid", "nice", "mkfifo", "openpty", "pidfd_open",
+        ),
+        "signal": (
+            "SIGHUP", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGSTOP", "SIGCONT", "SIGTSTP", "SIGALRM",
+            "SIGPIPE", "SIGXCPU", "SIGXFSZ", "pthread_sigmask", "pthread_kill", "sigpending", "sigwait", "sigtimedwait",
+            "sigwaitinfo", "setitimer", "alarm", "siginterrupt", "pause",
+        ),
+        "modules": ("fcntl", "resource", "pwd", "grp", "termios", "pty", "tty", "syslog"),
+    },
+}  # fmt: skip
+"""What Python does not have on other systems (https://docs.python.org/3/library/os.html, signal.html, unix.html)."""
+
+AS_ON = """
+import concurrent.futures, gzip, json, pathlib, platform, shutil, socket, ssl, subprocess, tempfile, urllib.request
+import os, signal, sys
+system, missing = {system!r}, {missing!r}
+for module in (os, signal):
+    for name in missing.get(module.__name__, ()):
+        vars(module).pop(name, None)
+gone = missing.get("modules", ())
+for name in gone:
+    sys.modules.pop(name, None)
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in gone:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Gone())
+sys.platform = system
+"""
+
 LOG = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB "
     "of which 1.20 GiB is free. Including non-PyTorch memory, this process has 22.43 GiB memory in use. Of the "
@@ -62,10 +104,11 @@ LOG = (
 )
 
 
-def core(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run `grpo-vram` without those packages."""
+def core(*words: str, folder: Path, system: str = "linux") -> subprocess.CompletedProcess[str]:
+    """Run `grpo-vram` without those packages, and without what Python has on Linux only."""
+    program = AS_ON.format(system=system, missing=WITHOUT_ON[system]) + PROGRAM
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
+        [sys.executable, "-c", program, *words],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -180,3 +223,30 @@ def test_a_foreign_package_that_is_imported_already_is_named(foreign):
     (foreign / "profiler" / "__init__.py").write_text("")
     found = python("-c", "import profiler, grpo_vram", folder=foreign)
     assert "is imported as 'profiler' already: import grpo_vram before it" in found.stderr
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("grpo.yaml", "gpu=4090"), "Does not fit: at least"),
+        (("solve", "max_completion_length", *JOB), "max_completion_length"),
+        (("advise", "oom=train.log"), "The card refused 2.00 GiB"),
+        (("replay", "run.pickle"), "peak of reserved memory"),
+        (("monitor", "--help"), "watch="),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_the_core_needs_nothing_that_only_linux_has(folder, system, words, says):
+    found = core(*words, folder=folder, system=system)
+    assert found.returncode == EXIT_OK, found.stderr
+    assert says in found.stdout, found.stdout
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+@pytest.mark.parametrize("words", [("sweep", "+grid=lora_vs_full"), ("run", "train.py"), ("monitor", sys.executable)])
+def test_what_needs_linux_says_so(folder, system, words):
+    found = core(*words, folder=folder, system=system)
+    assert found.returncode == EXIT_USAGE, found.stderr
+    assert f"runs on Linux only, and this is {system}." in found.stderr
+    assert len(found.stderr.splitlines()) == 1

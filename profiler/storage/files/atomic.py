@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -161,6 +162,8 @@ def sync_folder(folder: Path) -> bool:
     Returns:
         Whether the file system can do that.
     """
+    if sys.platform == "win32":  # a folder cannot be opened there
+        return False
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -8,7 +8,9 @@ import errno
 import os
 import stat
 from enum import StrEnum
+from functools import reduce
 from io import BufferedReader, FileIO
+from operator import or_
 from pathlib import Path
 from typing import BinaryIO
 
@@ -81,8 +83,8 @@ def open_regular(path: Path, *, follow_links: bool = True) -> FileIO:
     """
     try:
         # O_NONBLOCK: opening a named pipe returns instead of waiting for a writer. It has no effect on regular files.
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
+        flags = os.O_RDONLY | open_flags("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+        descriptor = os.open(path, flags) if follow_links else open_no_link(path, flags)
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error)) from error
     found = os.fstat(descriptor)
@@ -98,10 +100,27 @@ def open_regular(path: Path, *, follow_links: bool = True) -> FileIO:
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
+def open_flags(*names: str) -> int:
+    """Return flags of `os.open` by their names in `os`; one that the system does not have counts nothing."""
+    return reduce(or_, (getattr(os, name, 0) for name in names))
+
+
+def open_no_link(path: str | Path, flags: int, mode: int = 0o644) -> int:
+    """Open a path that is not a symbolic link, as `os.open` does.
+
+    Raises:
+        OSError: It cannot be opened, or it is a link.
+    """
+    if not hasattr(os, "O_NOFOLLOW") and Path(path).is_symlink():  # Windows
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return os.open(path, flags | open_flags("O_NOFOLLOW"), mode)
+
+
 def _pointer(descriptor: int) -> str:
     """Return that a file is a pointer to another, with what fetches it; empty if it is none."""
     try:
-        start = os.pread(descriptor, max(len(begin) for begin, _ in _POINTERS), 0)
+        start = os.read(descriptor, max(len(begin) for begin, _ in _POINTERS))
+        os.lseek(descriptor, 0, os.SEEK_SET)
     except OSError:
         return ""  # as of some files of /proc; reading it says why
     return next((said for begin, said in _POINTERS if start.startswith(begin)), "")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError, interruption_first
+from profiler.storage.files.foreign_files import open_no_link
 
 
 class UnforeseenError(ProfilerError):
@@ -59,7 +60,7 @@ def _kept(text: str, command: str, folder: Path | None, file: Path | None) -> st
 
 
 def _not_through_a_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
+    return open_no_link(path, flags)
 
 
 def _new_file(text: str, command: str, folder: Path | None) -> str:

@@ -31,7 +31,12 @@ _START = 19
 def live_folder(environment: Mapping[str, str] | None = None) -> Path:
     """Return the folder of the files, whether it exists or not."""
     given = (os.environ if environment is None else environment).get(LIVE_FOLDER)
-    return Path(given) if given else Path(tempfile.gettempdir()) / f"grpo-vram-{os.getuid()}"
+    return Path(given) if given else Path(tempfile.gettempdir()) / f"grpo-vram-{_user()}"
+
+
+def _user() -> int | None:
+    """Return the number of the user; None on Windows, where the folder of temporary files is the user's own."""
+    return os.getuid() if hasattr(os, "getuid") else None
 
 
 class AllocatorCounters(Protocol):
@@ -145,4 +150,6 @@ def _is_ours(folder: Path) -> bool:
     """Make the folder if it is missing; return whether it is a folder that only this user can write to."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    if not stat.S_ISDIR(found.st_mode) or _user() is None:
+        return stat.S_ISDIR(found.st_mode)
+    return found.st_uid == _user() and not found.st_mode & 0o022
