@@ -200,3 +200,10 @@ def test_every_row_of_a_long_file_counts(tmp_path):
     rows = ["gpu,price_per_hour", *["h100,3.5"] * 30_000, "h100,1.25", "b200,2"]
     found = {each["gpu"]: each.get("price_per_hour") for each in _gpus(_prices(tmp_path, "\n".join(rows)))}
     assert (found["h100-80gb"], found["b200-180gb"]) == (1.25, 2)
+
+
+@pytest.mark.parametrize(("gpu", "has_room"), [("b300-288gb", True), ("a100-40gb", False)])
+def test_reserved_memory_beyond_the_card_is_explained(gpu, has_room):
+    text = " ".join(answer([*LARGE, "max_completion_length=4096", "num_generations=16", f"gpu={gpu}"]).split())
+    assert "; reserved" in text
+    assert ("where there is room (a full card gives its cache back before it runs out)" in text) is not has_room

@@ -144,8 +144,20 @@ def phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
 def _peaks(explained: ExplainedEstimate) -> str:
     found = explained.estimate
     allocated = f"Peak allocated {gib_text(found.peak_allocated_bytes)}, in {found.peak_phase}"
-    reserved = f"; reserved {gib_text(found.peak_reserved_bytes)}" if found.peak_reserved_bytes is not None else ""
-    return f"{allocated}{reserved}; by the blog's rule of thumb {gib_text(found.peak_rule_bytes)}."
+    return f"{allocated}{_reserved_text(explained)}; by the blog's rule of thumb {gib_text(found.peak_rule_bytes)}."
+
+
+def _reserved_text(explained: ExplainedEstimate) -> str:
+    """Return the peak of reserved memory, and that a card without room for it gives its cache back."""
+    size_bytes = explained.estimate.peak_reserved_bytes
+    if size_bytes is None:
+        return ""
+    card = next((card for card in explained.cards if card.gpu.name == explained.spec.gpu), None)
+    has_room = card is None or size_bytes + card.context_bytes <= card.gpu.memory_bytes
+    return f"; reserved {gib_text(size_bytes)}{'' if has_room else _WHERE_THERE_IS_ROOM}"
+
+
+_WHERE_THERE_IS_ROOM = " where there is room (a full card gives its cache back before it runs out)"
 
 
 def verdict_text(card: CardVerdict) -> str:
