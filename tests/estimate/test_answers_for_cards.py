@@ -202,8 +202,8 @@ def test_every_row_of_a_long_file_counts(tmp_path):
     assert (found["h100-80gb"], found["b200-180gb"]) == (1.25, 2)
 
 
-@pytest.mark.parametrize(("gpu", "has_room"), [("b300-288gb", True), ("a100-40gb", False)])
-def test_reserved_memory_beyond_the_card_is_explained(gpu, has_room):
+@pytest.mark.parametrize(("gpu", "is_enough"), [("b300-288gb", True), ("a100-40gb", False)])
+def test_reserved_memory_beyond_the_card_is_explained(gpu, is_enough):
     text = " ".join(answer([*LARGE, "max_completion_length=4096", "num_generations=16", f"gpu={gpu}"]).split())
     assert "; reserved" in text
-    assert ("where there is room (a full card gives its cache back before it runs out)" in text) is not has_room
+    assert ("where there is room (a full card gives its cache back before it runs out)" in text) is not is_enough

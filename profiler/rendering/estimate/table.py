@@ -153,11 +153,11 @@ def _reserved_text(explained: ExplainedEstimate) -> str:
     if size_bytes is None:
         return ""
     card = next((card for card in explained.cards if card.gpu.name == explained.spec.gpu), None)
-    has_room = card is None or size_bytes + card.context_bytes <= card.gpu.memory_bytes
-    return f"; reserved {gib_text(size_bytes)}{'' if has_room else _WHERE_THERE_IS_ROOM}"
+    is_enough = card is None or size_bytes + card.context_bytes <= card.gpu.memory_bytes
+    return f"; reserved {gib_text(size_bytes)}{'' if is_enough else _ON_A_LARGER_CARD}"
 
 
-_WHERE_THERE_IS_ROOM = " where there is room (a full card gives its cache back before it runs out)"
+_ON_A_LARGER_CARD = " where there is room (a full card gives its cache back before it runs out)"
 
 
 def verdict_text(card: CardVerdict) -> str:
