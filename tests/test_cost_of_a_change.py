@@ -128,7 +128,7 @@ SHARDING = Change(
             before="",
             row="""\
 from profiler.analytical.formulas.models.parameters import parameter_count
-from profiler.analytical.timeline.instants import Term
+from profiler.analytical.formulas.sizes.term import Term
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.domain.memory import Category
 

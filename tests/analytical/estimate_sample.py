@@ -218,8 +218,8 @@ def trial_lines(spec: TrialSpec) -> list[str]:
     lines = [json.dumps(stable_mapping(spec), sort_keys=True), _text(found)]
     for instant in trial_instants(spec, shape):
         sizes = {name.value: int(instant.sizes.get(name, 0)) for name in Category}
-        forms = short_forms(spec, shape, instant)
-        shares = "; ".join(f"{name} {size} = {forms[Category(name)]}" for name, size in sizes.items() if size)
+        forms = {str(name): text for name, text in short_forms(spec, shape, instant).items()}
+        shares = "; ".join(f"{name} {size} = {forms[name]}" for name, size in sizes.items() if size)
         lines.append(f"  {instant.phase}, {instant.name}, {bool(instant.happens)}: {shares}")
     if spec.gpu is not None:
         lines.append(f"  {_verdict(spec, found, engine_start_text(spec, shape))}")

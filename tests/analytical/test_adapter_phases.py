@@ -7,7 +7,7 @@ import pytest
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.formulas.layers.layer_backward import (
     mlp_backward_bytes,
-    norm_backward_bytes,
+    norm_backward,
     recomputation_bytes,
 )
 from profiler.analytical.formulas.models.weights import widened_bytes
@@ -100,10 +100,10 @@ def test_a_weight_gradient_can_exceed_those_of_gate_and_up():
 
 def test_the_backward_of_a_norm_has_five_tensors():
     full = replace(LORA, tuning=Tuning.FULL, lora_rank=None, lora_alpha=None, lora_target_modules=None)
-    assert norm_backward_bytes(LORA, _toy(), TOKENS) == 10 * 8 * 5 * 4
+    assert norm_backward(LORA, _toy(), TOKENS).size == 10 * 8 * 5 * 4
     # the normalised input in bfloat16 is freed
-    assert norm_backward_bytes(full, _toy(), TOKENS) == 10 * 8 * (5 * 4 - 2)
-    assert norm_backward_bytes(full, _toy(model_type="gemma2"), TOKENS) == 10 * 8 * 4 * 4
+    assert norm_backward(full, _toy(), TOKENS).size == 10 * 8 * (5 * 4 - 2)
+    assert norm_backward(full, _toy(model_type="gemma2"), TOKENS).size == 10 * 8 * 4 * 4
 
 
 def test_recomputation_by_hand():

@@ -25,7 +25,7 @@ def test_by_hand():
     assert growth_segments_bytes(hosted) == 64 * MIB
 
 
-def _replayed(tensors, row_bytes, prompt, tokens):
+def _replayed(tensors, labelled_inputs, prompt, tokens):
     """Return reserved memory after `tensors` caches have grown by concatenation, token by token, without a limit."""
     sizes, events = [], []
 
@@ -34,10 +34,10 @@ def _replayed(tensors, row_bytes, prompt, tokens):
         events.append(len(sizes))
         return len(sizes)
 
-    live = [allocate(row_bytes * prompt) for _ in range(tensors)]
+    live = [allocate(labelled_inputs * prompt) for _ in range(tensors)]
     for length in range(prompt + 1, prompt + tokens):
         for index in range(tensors):
-            longer = allocate(row_bytes * length)
+            longer = allocate(labelled_inputs * length)
             events.append(-live[index])
             live[index] = longer
     trace = Trace(
@@ -50,7 +50,7 @@ def _replayed(tensors, row_bytes, prompt, tokens):
 
 
 @pytest.mark.parametrize(
-    ("tensors", "row_bytes", "prompt", "tokens"),
+    ("tensors", "labelled_inputs", "prompt", "tokens"),
     [
         (48, 16 * 1024, 640, 400),
         (20, 64 * 1024, 512, 300),
@@ -58,11 +58,11 @@ def _replayed(tensors, row_bytes, prompt, tokens):
         (16, 128 * 1024, 40, 200),
     ],
 )
-def test_the_formula_predicts_the_segments_of_the_allocator(tensors, row_bytes, prompt, tokens):
-    first, last = row_bytes * prompt, row_bytes * (prompt + tokens - 1)
+def test_the_formula_predicts_the_segments_of_the_allocator(tensors, labelled_inputs, prompt, tokens):
+    first, last = labelled_inputs * prompt, labelled_inputs * (prompt + tokens - 1)
     growth = Growth(tensors=tensors, first=first, last=last, arena=tensors * first, largest=first)
 
-    assert growth_segments_bytes(growth) == pytest.approx(_replayed(tensors, row_bytes, prompt, tokens), rel=0.06)
+    assert growth_segments_bytes(growth) == pytest.approx(_replayed(tensors, labelled_inputs, prompt, tokens), rel=0.06)
 
 
 @example(tensors=46, first=6_337_048, growth=2_051_561, arena=0, largest=1)

@@ -19,7 +19,7 @@ from profiler.analytical.formulas.models.parameters import (
     parameter_count,
     projections,
 )
-from profiler.analytical.formulas.models.weights import weights_bytes
+from profiler.analytical.formulas.models.weights import weights
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UsageError
@@ -238,7 +238,7 @@ def test_adapters_of_experts_by_hand():
 
 def test_experts_stay_in_bfloat16_under_qlora():
     shape, quantised = _read(CONFIG), replace(LORA, tuning=Tuning.QLORA)
-    saved = weights_bytes(LORA, shape) - weights_bytes(quantised, shape)
+    saved = weights(LORA, shape).size - weights(quantised, shape).size
     attention = 4 * 1024 * 2560
     # 2 B become about half a byte and its scales; 4 matrices of 4 layers have tables of 1,092 B
     assert 0 < 2 * attention - attention // 2 - attention // 64 - saved < 4 * 4 * (1092 + 1024)

@@ -7,32 +7,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup
-from profiler.analytical.formulas.models.trained import gradient_bytes
+from profiler.analytical.formulas.models.trained import all_gradients
 from profiler.analytical.formulas.models.weights import (
-    adapter_bytes,
+    adapters,
     autocast_cache_bytes,
     autocast_forward_bytes,
     autocast_scoring_bytes,
     autocast_weight_copy_bytes,
     nf4_bytes,
-    reference_bytes,
-    weights_bytes,
+    reference,
+    weights,
 )
 from profiler.analytical.optimizers.optimizer_state import (
     eight_bit_states_bytes,
-    optimizer_scratch_bytes,
-    optimizer_state_bytes,
+    optimizer_scratch,
+    optimizer_state,
     paged_8bit_states_bytes,
     rows_and_columns_bytes,
     two_states_bytes,
 )
 from profiler.analytical.timeline.persistent import (
-    input_bytes,
+    generated_inputs,
     persistent_at_rollout,
     persistent_memory,
-    unfinished_gradient_bytes,
-    untied_head_bytes,
-    workspace_bytes,
+    unfinished_gradients,
+    untied_head,
+    workspace,
 )
 from profiler.domain.memory import Category
 from profiler.domain.trials.optimizers import Optimizer
@@ -87,23 +87,23 @@ def test_by_hand():
 def test_each_optimizer_by_hand(optim, state, scratch):
     tensors = [TensorGroup(shape=(100, 1_024), copies=1), TensorGroup(shape=(50,), copies=1)]
 
-    assert optimizer_state_bytes(optim, tensors, 2) == state
-    assert optimizer_scratch_bytes(optim, tensors, 2) == scratch
+    assert optimizer_state(optim, tensors, 2).size == state
+    assert optimizer_scratch(optim, tensors, 2).size == scratch
 
 
 def test_models_by_hand(half_billion):
-    assert weights_bytes(_FULL, half_billion) == 494_032_768 * 2 + 2 * 32 * 4
-    assert gradient_bytes(_FULL, half_billion) == 988_065_536
-    assert reference_bytes(_FULL, half_billion) == 0
-    assert adapter_bytes(_LORA, half_billion) == 8_798_208 * 4
-    assert adapter_bytes(_QLORA, half_billion) == 8_798_208 * 2
+    assert weights(_FULL, half_billion).size == 494_032_768 * 2 + 2 * 32 * 4
+    assert all_gradients(_FULL, half_billion).size == 988_065_536
+    assert reference(_FULL, half_billion).size == 0
+    assert adapters(_LORA, half_billion).size == 8_798_208 * 4
+    assert adapters(_QLORA, half_billion).size == 8_798_208 * 2
 
 
 def test_four_bit_weights_need_little_more_than_half_a_byte(half_billion):
     embedding = 151_936 * 896 * 2
     linear = 494_032_768 - 151_936 * 896
 
-    packed = weights_bytes(_QLORA, half_billion) - embedding
+    packed = weights(_QLORA, half_billion).size - embedding
 
     assert 0.5 * linear < packed < 0.53 * linear
 
@@ -111,9 +111,9 @@ def test_four_bit_weights_need_little_more_than_half_a_byte(half_billion):
 def test_scratch_by_hand():
     tensors = [TensorGroup(shape=(100, 50), copies=1), TensorGroup(shape=(50,), copies=3)]
 
-    assert optimizer_scratch_bytes(Optimizer.ADAMW_TORCH, tensors, 2) == 10_000
-    assert optimizer_scratch_bytes(Optimizer.ADAFACTOR, tensors, 2) == 80_000
-    assert optimizer_scratch_bytes(Optimizer.ADAMW_TORCH_FUSED, tensors, 2) == 0
+    assert optimizer_scratch(Optimizer.ADAMW_TORCH, tensors, 2).size == 10_000
+    assert optimizer_scratch(Optimizer.ADAFACTOR, tensors, 2).size == 80_000
+    assert optimizer_scratch(Optimizer.ADAMW_TORCH_FUSED, tensors, 2).size == 0
 
 
 @given(
@@ -127,9 +127,10 @@ def test_state_is_the_sum_over_tensors_and_paged_is_never_more(optim, rows, colu
     one = TensorGroup(shape=(rows, columns), copies=1, is_embedding=is_embedding)
     many = TensorGroup(shape=(rows, columns), copies=copies, is_embedding=is_embedding)
 
-    assert optimizer_state_bytes(optim, [many], 2) == copies * optimizer_state_bytes(optim, [one], 2)
-    assert optimizer_state_bytes(Optimizer.PAGED_ADAMW_8BIT, [one], 2) <= optimizer_state_bytes(
-        Optimizer.ADAMW_8BIT, [one], 2
+    assert optimizer_state(optim, [many], 2).size == copies * optimizer_state(optim, [one], 2).size
+    assert (
+        optimizer_state(Optimizer.PAGED_ADAMW_8BIT, [one], 2).size
+        <= optimizer_state(Optimizer.ADAMW_8BIT, [one], 2).size
     )
 
 
@@ -145,7 +146,7 @@ def test_weights_in_float32_need_twice_the_memory(half_billion):
     wide = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", dtype=Dtype.FLOAT32)
     buffers = 2 * 32 * 4
 
-    assert weights_bytes(wide, half_billion) - buffers == 2 * (weights_bytes(_FULL, half_billion) - buffers)
+    assert weights(wide, half_billion).size - buffers == 2 * (weights(_FULL, half_billion).size - buffers)
 
 
 def test_autocast_copies_by_hand(half_billion):
@@ -178,13 +179,13 @@ def test_copies_of_float16_weights_are_not_cached(half_billion):
 
 
 def test_workspaces_by_card():
-    assert workspace_bytes("h100-80gb") == workspace_bytes(None) == 67_108_864
-    assert workspace_bytes("a100-80gb") == 2 * 8_519_680
+    assert workspace("h100-80gb").size == workspace(None).size == 67_108_864
+    assert workspace("a100-80gb").size == 2 * 8_519_680
 
 
 def test_a_head_is_allocated_before_it_is_tied(half_billion):
-    assert untied_head_bytes(_FULL, half_billion) == 272_269_312
-    assert untied_head_bytes(_FULL, replace(half_billion, tie_word_embeddings=False)) == 0
+    assert untied_head(_FULL, half_billion).size == 272_269_312
+    assert untied_head(_FULL, replace(half_billion, tie_word_embeddings=False)).size == 0
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_optimizer_state_and_gradients_during_a_rollout(
     half_billion, steps, accumulation, generation, has_state, has_gradients
 ):
     spec = replace(_FULL, steps=steps, gradient_accumulation_steps=accumulation, steps_per_generation=generation)
-    found = persistent_at_rollout(spec, persistent_memory(spec, half_billion, inputs=input_bytes(spec)))
+    found = persistent_at_rollout(spec, persistent_memory(spec, half_billion, inputs=generated_inputs(spec)))
 
-    assert bool(found[Category.OPTIMIZER_STATE]) == has_state
-    assert bool(unfinished_gradient_bytes(spec, half_billion)) == has_gradients
+    assert bool(found[Category.OPTIMIZER_STATE].size) == has_state
+    assert bool(unfinished_gradients(spec, half_billion).size) == has_gradients

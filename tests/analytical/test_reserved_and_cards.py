@@ -9,10 +9,10 @@ from trial_strategies import architecture, specs
 from profiler.analytical import estimate
 from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict
 from profiler.analytical.explanation.explained import explain
-from profiler.analytical.explanation.short_forms import LONGEST, short_forms
 from profiler.analytical.formulas.head import all_logits_classes_bytes
 from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
+from profiler.analytical.formulas.sizes.term import LONGEST, NOTHING, Term
 from profiler.analytical.timeline.cached.reserved import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -27,7 +27,8 @@ _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5
 
 def _instant(phase, weights, activations, logits):
     sizes = {Category.WEIGHTS: weights, Category.ACTIVATIONS: activations, Category.LOGITS: logits}
-    return Instant(phase=phase, name=InstantName.STEP, sizes={Category.OPTIMIZER_STATE: 0, **sizes})
+    terms = {category: Term(size) for category, size in sizes.items()}
+    return Instant(phase=phase, name=InstantName.STEP, terms={Category.OPTIMIZER_STATE: NOTHING, **terms})
 
 
 def test_reserved_by_hand(toy):
@@ -146,7 +147,7 @@ def test_a_larger_card_of_the_same_kind_never_fits_less(spec):
 def test_every_number_has_a_short_form_that_fits_its_column(spec):
     shape = architecture(spec.model)
     for instant in trial_instants(spec, shape):
-        forms = short_forms(spec, shape, instant)
+        forms = instant.words()
 
         assert set(forms) == {category for category, size in instant.sizes.items() if size}
         assert all(0 < len(form) <= LONGEST for form in forms.values()), forms

@@ -6,7 +6,7 @@ import pytest
 from trial_strategies import architecture
 
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.formulas.models.value_models import reward_model_bytes
+from profiler.analytical.formulas.models.value_models import reward_models
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.config.models.lookup import builtin_architecture
@@ -31,18 +31,18 @@ BOTH = replace(POLICY, reward_models=(JUDGE,))
 
 def test_a_reward_model_by_hand(half_billion):
     scored = replace(POLICY, reward_models=(half_billion,))
-    assert reward_model_bytes(SPEC, scored) == (494_032_768 + 896) * 2 + 256
-    assert reward_model_bytes(replace(SPEC, dtype=Dtype.FLOAT32), scored) == (494_032_768 + 896) * 4 + 256
+    assert reward_models(SPEC, scored).size == (494_032_768 + 896) * 2 + 256
+    assert reward_models(replace(SPEC, dtype=Dtype.FLOAT32), scored).size == (494_032_768 + 896) * 4 + 256
     untied = replace(half_billion, tie_word_embeddings=False)
-    assert reward_model_bytes(SPEC, replace(POLICY, reward_models=(untied,))) == (494_032_768 + 896) * 2 + 256
-    assert reward_model_bytes(SPEC, POLICY) == 0
+    assert reward_models(SPEC, replace(POLICY, reward_models=(untied,))).size == (494_032_768 + 896) * 2 + 256
+    assert reward_models(SPEC, POLICY).size == 0
 
 
 def test_reward_models_are_on_the_gpu_at_every_instant_and_score_one_after_the_other():
     alone, one, two = (
         phase_instants(SPEC, replace(POLICY, reward_models=models)) for models in ((), (JUDGE,), (JUDGE, JUDGE))
     )
-    weights = reward_model_bytes(SPEC, BOTH)
+    weights = reward_models(SPEC, BOTH).size
     for phase in (Phase.ROLLOUT, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER):
         assert one[phase].total_bytes - alone[phase].total_bytes == weights
     assert two[Phase.REWARD].total_bytes - one[Phase.REWARD].total_bytes == weights
@@ -53,7 +53,7 @@ def test_reward_models_are_on_the_gpu_at_every_instant_and_score_one_after_the_o
 
 def test_trl_quantises_and_adapts_the_policy_only():
     adapted = replace(SPEC, tuning=Tuning.QLORA, lora_rank=8, lora_target_modules=("q_proj",))
-    assert reward_model_bytes(adapted, BOTH) == reward_model_bytes(SPEC, BOTH)
+    assert reward_models(adapted, BOTH).size == reward_models(SPEC, BOTH).size
     assert estimate(adapted, BOTH).peak_allocated_bytes > estimate(adapted, POLICY).peak_allocated_bytes
 
 

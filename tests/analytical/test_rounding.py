@@ -11,8 +11,8 @@ from trial_strategies import architecture, specs
 from profiler.allocator import parse_alloc_conf
 from profiler.allocator.settings.sizes import block_bytes
 from profiler.analytical import estimate
-from profiler.analytical.formulas.models.trained import gradient_bytes
-from profiler.analytical.formulas.models.weights import weights_bytes
+from profiler.analytical.formulas.models.trained import all_gradients
+from profiler.analytical.formulas.models.weights import weights
 from profiler.analytical.formulas.sizes.quantities import Coded
 from profiler.analytical.formulas.sizes.rounding import block_of, divisions_by_interval
 from profiler.domain.trials.trial import Backend, TrialSpec
@@ -74,8 +74,8 @@ def test_each_tensor_is_rounded_separately(half_billion):
     layer = 2 * 1_703_936 + 2 * 229_376 + 3 * 9_437_184 + 2 * 1_792 + 1_792 + 2 * 256
     whole = 301_989_888 + 24 * layer + 1_792
 
-    assert gradient_bytes(rounded, half_billion) == whole
-    assert weights_bytes(rounded, half_billion) == whole + 2 * 32 * 4
+    assert all_gradients(rounded, half_billion).size == whole
+    assert weights(rounded, half_billion).size == whole + 2 * 32 * 4
 
 
 @given(specs(), st.sampled_from([2, 4, 8, 16]))

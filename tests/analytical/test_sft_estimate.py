@@ -15,7 +15,7 @@ from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.many import estimate_table, table_of
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
-from profiler.analytical.timeline.recipes.sft import row_bytes
+from profiler.analytical.timeline.recipes.sft import labelled_inputs
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import TRIAL_PHASES, Category, Phase
@@ -67,7 +67,7 @@ def test_a_micro_batch_by_hand() -> None:
 
 
 def test_the_rows_of_a_step_by_hand() -> None:
-    assert row_bytes(sft()) == 4 * 3 * 4 * 1024 * 8 == 393_216
+    assert labelled_inputs(sft()).size == 4 * 3 * 4 * 1024 * 8 == 393_216
 
 
 def test_backward_of_the_head_by_hand() -> None:

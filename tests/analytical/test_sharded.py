@@ -114,7 +114,7 @@ def test_shards_by_hand():
 
 
 def test_transient_memory_by_hand(half_billion):
-    backward = Instant(phase=Phase.BACKWARD, name=InstantName.BACKWARD_HEAD, sizes={})
+    backward = Instant(phase=Phase.BACKWARD, name=InstantName.BACKWARD_HEAD, terms={})
     assert layer_parameter_count(half_billion) == 14_912_384
     assert outside_parameters(half_billion) == 136_135_552
     assert _sharding(_JOB, half_billion).gathered(backward).size == 331_920_640

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
-from profiler.analytical.explanation.short_forms import LONGEST
 from profiler.analytical.formulas.layers.decoder_layer import attention_inputs_saved_bytes
 from profiler.analytical.formulas.models.trained import element_bytes
+from profiler.analytical.formulas.sizes.term import LONGEST
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants

@@ -13,7 +13,7 @@ from profiler.analytical.formulas.head import (
     head_saved,
     loss_bytes,
     score_scratch,
-    tile_bytes,
+    tile,
 )
 from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,
@@ -41,11 +41,11 @@ from profiler.analytical.formulas.layers.layer_without_gradient import layer_wit
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.formulas.models.trained import computed_bytes, element_bytes, stream_bytes
 from profiler.analytical.formulas.rollout import (
-    growth_copy_bytes,
-    kv_cache_bytes,
+    growth_copy,
+    kv_cache,
     kv_element_bytes,
-    last_logits_bytes,
-    sampling_bytes,
+    last_logits,
+    sampling,
 )
 from profiler.analytical.formulas.sizes.batch import (
     Batch,
@@ -55,7 +55,7 @@ from profiler.analytical.formulas.sizes.batch import (
     ragged_tokens,
     unpadded,
 )
-from profiler.analytical.timeline.persistent import input_bytes
+from profiler.analytical.timeline.persistent import generated_inputs
 from profiler.analytical.timeline.training_pass import attention_mask_bytes, stack_saved_bytes
 from profiler.domain.trials.trial import (
     ALL_LINEAR,
@@ -129,12 +129,12 @@ def test_the_head_by_hand(toy):
     scratch = head_backward_scratch(_FULL, toy, batch)
     full = head_saved(replace(_FULL, logprobs=Logprobs.FULL), toy, batch)
 
-    assert tile_bytes(1_000, 2) == 65_536_000
-    assert scratch.logits == 655_360
-    assert scratch.activations == 480
-    assert scratch.gradients == 4_800
-    assert full.logits == 4_000 + loss_bytes(batch)
-    assert head_backward_scratch(_LORA, toy, batch).gradients == 0
+    assert tile(1_000, 2).size == 65_536_000
+    assert scratch.logits.size == 655_360
+    assert scratch.activations.size == 480
+    assert scratch.gradients.size == 4_800
+    assert full.logits.size == 4_000 + loss_bytes(batch)
+    assert head_backward_scratch(_LORA, toy, batch).gradients.size == 0
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_all_logits_by_hand(toy, logprobs, kept, forward, backward, score):
     batch = Batch(rows=2, prompt_tokens=4, completion_tokens=10, scored_tokens=20, has_mask=True)
     spec = replace(_FULL, logprobs=logprobs)
 
-    assert head_saved(spec, toy, batch).logits == kept + loss_bytes(batch)
-    assert head_forward_scratch(spec, toy, batch).logits == forward
-    assert head_backward_scratch(spec, toy, batch).logits == backward
-    assert score_scratch(spec, toy, batch).logits == score
+    assert head_saved(spec, toy, batch).logits.size == kept + loss_bytes(batch)
+    assert head_forward_scratch(spec, toy, batch).logits.size == forward
+    assert head_backward_scratch(spec, toy, batch).logits.size == backward
+    assert score_scratch(spec, toy, batch).logits.size == score
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_all_logits_in_bfloat16_by_hand(toy, logprobs, forward, backward):
     batch = Batch(rows=2, prompt_tokens=4, completion_tokens=10, scored_tokens=20, has_mask=True)
     spec = replace(_FULL, logprobs=logprobs, bf16=False)
 
-    assert head_saved(spec, toy, batch).logits == 4_000 + loss_bytes(batch)
-    assert head_forward_scratch(spec, toy, batch).logits == forward
-    assert head_backward_scratch(spec, toy, batch).logits == backward
+    assert head_saved(spec, toy, batch).logits.size == 4_000 + loss_bytes(batch)
+    assert head_forward_scratch(spec, toy, batch).logits.size == forward
+    assert head_backward_scratch(spec, toy, batch).logits.size == backward
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_a_loss_of_labels_by_hand(toy, logprobs, bf16, forward):
     spec = replace(_FULL, logprobs=logprobs, bf16=bf16)
     made = head_forward_scratch(spec, toy, batch)
 
-    assert made.logits + made.activations == forward
-    assert head_saved(spec, toy, batch).logits == 8_800
-    assert head_backward_scratch(spec, toy, batch).logits == 2 * 8_800
+    assert made.logits.size + made.activations.size == forward
+    assert head_saved(spec, toy, batch).logits.size == 8_800
+    assert head_backward_scratch(spec, toy, batch).logits.size == 2 * 8_800
 
 
 def test_copies_of_the_logits_of_long_rows_by_hand(toy):
@@ -209,7 +209,7 @@ def test_copies_of_the_logits_of_long_rows_by_hand(toy):
     entropy = 3 * 128 * 100 * 4
 
     def made(logprobs, rows=2):
-        return head_forward_scratch(replace(_FULL, logprobs=logprobs), toy, replace(batch, rows=rows)).logits
+        return head_forward_scratch(replace(_FULL, logprobs=logprobs), toy, replace(batch, rows=rows)).logits.size
 
     assert made(Logprobs.NLL_ACCURACY) == 800_800 + 800_000
     assert made(Logprobs.NLL_ROW_ENTROPY) == 800_800 + 3 * 400_400
@@ -226,10 +226,10 @@ def test_later_releases_with_all_logits_never_need_less(toy, rows, tokens, bf16)
     def peaks(logprobs, rows):
         spec = replace(_FULL, logprobs=logprobs, bf16=bf16)
         batch = Batch(rows=rows, prompt_tokens=4, completion_tokens=tokens, scored_tokens=rows * tokens, has_mask=True)
-        kept = head_saved(spec, toy, batch).logits
+        kept = head_saved(spec, toy, batch).logits.size
         return [
-            kept + head_forward_scratch(spec, toy, batch).logits,
-            kept + head_backward_scratch(spec, toy, batch).logits,
+            kept + head_forward_scratch(spec, toy, batch).logits.size,
+            kept + head_backward_scratch(spec, toy, batch).logits.size,
         ]
 
     least = peaks(Logprobs.SELECTIVE, rows)
@@ -242,23 +242,23 @@ def test_later_releases_with_all_logits_never_need_less(toy, rows, tokens, bf16)
 
 @given(st.integers(1, 20_000))
 def test_a_tile_never_grows_beyond_its_chunk(scored):
-    assert tile_bytes(scored, 2) <= tile_bytes(scored + 1, 2) <= 4_096 * 32_768 * 2
+    assert tile(scored, 2).size <= tile(scored + 1, 2).size <= 4_096 * 32_768 * 2
 
 
 def test_the_rollout_by_hand(half_billion):
-    size = kv_cache_bytes(half_billion, sequences=16, tokens=1041, element=2)
+    size = kv_cache(half_billion, sequences=16, tokens=1041, element=2).size
 
     assert size == 204_668_928
-    assert growth_copy_bytes(half_billion, sequences=16, tokens=1041, element=2) * 48 == size
-    assert sampling_bytes(_FULL, half_billion) == 38_895_616
-    assert input_bytes(_FULL) == 533_504
+    assert growth_copy(half_billion, sequences=16, tokens=1041, element=2).size * 48 == size
+    assert sampling(_FULL, half_billion).size == 38_895_616
+    assert generated_inputs(_FULL).size == 533_504
 
 
 @given(sequences=st.integers(1, 64), tokens=st.integers(1, 4096))
 def test_the_cache_doubles_with_its_sequences(half_billion, sequences, tokens):
-    once = kv_cache_bytes(half_billion, sequences=sequences, tokens=tokens, element=2)
+    once = kv_cache(half_billion, sequences=sequences, tokens=tokens, element=2).size
 
-    assert kv_cache_bytes(half_billion, sequences=2 * sequences, tokens=tokens, element=2) == 2 * once
+    assert kv_cache(half_billion, sequences=2 * sequences, tokens=tokens, element=2).size == 2 * once
 
 
 def test_ragged_rows_have_a_mask_and_fewer_scored_tokens():
@@ -369,22 +369,22 @@ def test_float32_weights_are_cast_for_the_head_a_chunk_at_a_time(toy):
     assert cast_chunk_bytes(wide, toy, batch, chunks=1) == 1_760
     assert cast_chunk_bytes(_FULL, toy, batch, chunks=1) == 0
     # their gradients are float32 as they are made, so nothing is converted
-    assert head_backward_scratch(wide, toy, batch).gradients == 100 * 8 * 4
+    assert head_backward_scratch(wide, toy, batch).gradients.size == 100 * 8 * 4
 
 
 def test_the_whole_head_is_copied_for_full_log_probabilities(toy):
     wide = replace(_LORA, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)
     batch = Batch(rows=1, prompt_tokens=4, completion_tokens=10, scored_tokens=10, has_mask=False)
 
-    assert head_saved(wide, toy, batch).activations == 1_600
-    assert head_saved(replace(wide, dtype=Dtype.BFLOAT16), toy, batch).activations == 0
+    assert head_saved(wide, toy, batch).activations.size == 1_600
+    assert head_saved(replace(wide, dtype=Dtype.BFLOAT16), toy, batch).activations.size == 0
     # 11 positions in float32 and the log-softmax of 10 are more than the copy and its product; of 3 they are not
     few = replace(batch, completion_tokens=2)
-    assert score_scratch(wide, toy, batch).logits == (11 + 10) * 100 * 4
-    assert score_scratch(wide, toy, few).logits == 3 * 100 * 2 + 1_600
+    assert score_scratch(wide, toy, batch).logits.size == (11 + 10) * 100 * 4
+    assert score_scratch(wide, toy, few).logits.size == 3 * 100 * 2 + 1_600
     # the copy of a trained head is in autocast's cache, which is counted separately
     trained = replace(_FULL, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)
-    assert score_scratch(trained, toy, few).logits == (3 + 2) * 100 * 4
+    assert score_scratch(trained, toy, few).logits.size == (3 + 2) * 100 * 4
 
 
 def test_the_cache_has_the_weights_type_even_under_autocast():
@@ -586,13 +586,13 @@ def test_float16_under_autocast_by_hand(toy, half_billion):
         8 * (2 + 3 * 4) + 3 * 16 * 2
     )
     # the hidden states' gradient is float32, the head's is made in float32 and returned in float16
-    assert head_backward_scratch(_HALF, toy, scored).activations == 10 * 8 * 4
-    assert head_backward_scratch(_HALF, toy, scored).gradients == 100 * 8 * 6
+    assert head_backward_scratch(_HALF, toy, scored).activations.size == 10 * 8 * 4
+    assert head_backward_scratch(_HALF, toy, scored).gradients.size == 100 * 8 * 6
     # when they are returned one of the two chunks is left; with adapters nothing is returned
     tile = 10 * 32_768 * 2
-    assert head_backward_scratch(_HALF, toy, scored).logits == tile + (100 + 10) * 8 * 2
-    assert head_backward_scratch(lora, toy, scored).logits == tile + (2 * 100 + 10) * 8 * 2
-    assert last_logits_bytes(_HALF, half_billion) == 24_309_760
+    assert head_backward_scratch(_HALF, toy, scored).logits.size == tile + (100 + 10) * 8 * 2
+    assert head_backward_scratch(lora, toy, scored).logits.size == tile + (2 * 100 + 10) * 8 * 2
+    assert last_logits(_HALF, half_billion).size == 24_309_760
 
 
 @given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())

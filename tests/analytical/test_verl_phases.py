@@ -7,9 +7,9 @@ from itertools import product
 from estimate_sample import architecture_of, verl_jobs
 
 from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.short_forms import LONGEST
 from profiler.analytical.explanation.verl_fit import verl_card, verl_phases
 from profiler.analytical.formulas.sizes.fragments import with_fragments
+from profiler.analytical.formulas.sizes.term import LONGEST
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
 from profiler.domain.cards.context import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS

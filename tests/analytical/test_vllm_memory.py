@@ -11,12 +11,12 @@ from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.formulas.vllm_memory import (
     VllmMemory,
-    engine_bytes,
+    engine,
     kv_block_bytes,
     lacks_cache,
     needed_cache_bytes,
     requested_bytes,
-    resident_engine_bytes,
+    resident_engine,
     sharded_parameters,
     vllm_memory,
 )
@@ -58,10 +58,10 @@ def test_the_engine_is_the_part_of_the_card_that_it_may_use():
     # 0.3 x 84,944,093,184 B, rounded up as vLLM does; KV blocks are whole.
     spec = _spec(use_vllm=True)
     assert requested_bytes(spec) == 25_483_227_956
-    assert 0 <= requested_bytes(spec) - engine_bytes(spec, _architecture(MODEL)) < 196_608
+    assert 0 <= requested_bytes(spec) - engine(spec, _architecture(MODEL)).size < 196_608
     assert requested_bytes(_spec(use_vllm=True, gpu="t4-16gb")) < 16 * 2**30 * 0.3
     for other in (_spec(), _spec(use_vllm=True, vllm_mode="server")):
-        assert requested_bytes(other) == engine_bytes(other, _architecture(MODEL)) == 0
+        assert requested_bytes(other) == engine(other, _architecture(MODEL)).size == 0
 
 
 def test_the_parts_are_those_of_vllms_accounting():
@@ -163,10 +163,10 @@ def test_an_engine_that_sleeps_leaves_its_buffers():
     awake, asleep = _spec(use_vllm=True), _spec(use_vllm=True, vllm_enable_sleep_mode=True)
     parts = _parts(awake)
     assert (
-        resident_engine_bytes(awake, _architecture(MODEL))
+        resident_engine(awake, _architecture(MODEL)).size
         == parts.weights + parts.state + parts.buffers + parts.kv_cache
     )
-    assert resident_engine_bytes(asleep, _architecture(MODEL)) == parts.buffers
+    assert resident_engine(asleep, _architecture(MODEL)).size == parts.buffers
     one, other = _peaks(awake), _peaks(asleep)
     differs = {phase for phase in one if one[phase] != other[phase]}
     assert differs == {Phase.SCORE, Phase.REWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
@@ -187,7 +187,7 @@ def test_a_server_leaves_the_trainer_alone():
 def test_vllm_has_no_cache_of_transformers():
     rollout = phase_instants(_spec(use_vllm=True), _architecture(MODEL))[Phase.ROLLOUT]
     assert Category.KV_CACHE not in rollout.sizes
-    assert rollout.sizes[Category.ENGINE] == engine_bytes(_spec(use_vllm=True), _architecture(MODEL))
+    assert rollout.sizes[Category.ENGINE] == engine(_spec(use_vllm=True), _architecture(MODEL)).size
 
 
 def test_trl_scores_the_policy_that_vllm_sampled_from():

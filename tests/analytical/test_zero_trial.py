@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.explained import explain
-from profiler.analytical.explanation.short_forms import LONGEST
 from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,
     frozen_inputs_saved_bytes,
     other_inputs_saved_bytes,
 )
+from profiler.analytical.formulas.sizes.term import LONGEST
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants

@@ -9,7 +9,7 @@ from profiler.analysis.verdicts import ClaimVerdict, Finding, Judged
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
-from profiler.analytical.formulas.models.value_models import critic_bytes
+from profiler.analytical.formulas.models.value_models import critic
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.demand import needs_at_most
@@ -91,18 +91,18 @@ def test_longer_rows_that_are_split_by_tokens_are_not_compared() -> None:
 def test_a_critic_by_hand() -> None:
     tied = architecture_of("qwen2.5-0.5b")
     spec = spec_of(critic=True)
-    assert critic_bytes(spec, tied) == (494_032_768 + 896 + 1) * 2 + 256
-    assert critic_bytes(replace(spec, dtype=Dtype.FLOAT32), tied) == (494_032_768 + 896 + 1) * 4 + 256
+    assert critic(spec, tied).size == (494_032_768 + 896 + 1) * 2 + 256
+    assert critic(replace(spec, dtype=Dtype.FLOAT32), tied).size == (494_032_768 + 896 + 1) * 4 + 256
     # A model with a matrix of its own for the LM head leaves it out.
     untied = replace(tied, tie_word_embeddings=False)
-    assert critic_bytes(spec, untied) == critic_bytes(spec, tied)
-    assert critic_bytes(spec_of(), tied) == 0
+    assert critic(spec, untied).size == critic(spec, tied).size
+    assert critic(spec_of(), tied).size == 0
 
 
 def test_a_critic_adds_its_weights_and_states_to_every_later_instant() -> None:
     architecture = architecture_of("qwen2.5-0.5b")
     spec = spec_of(critic=True, optim="adamw_torch")
-    weights = critic_bytes(spec, architecture)
+    weights = critic(spec, architecture).size
     states = 2 * (weights - 256)
     more = estimate(spec, architecture).peak_allocated_bytes
     assert more - estimate(replace(spec, critic=False), architecture).peak_allocated_bytes == weights + states

@@ -8,7 +8,7 @@ from emulated.compared import CARDS, recorded, simulated
 from emulated.scenarios import PRODUCTS
 
 from profiler.allocator.traces.trace import TraceBuilder
-from profiler.analytical.timeline.persistent import workspace_bytes
+from profiler.analytical.timeline.persistent import workspace
 from profiler.domain.cards import cublas
 from profiler.domain.cards.context import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -25,7 +25,7 @@ def test_the_simulation_and_the_estimate_have_the_same_workspaces(
     trace = TraceBuilder()
     CublasWorkspaces(trace, KNOWN_GPUS[gpu].chip).product()
 
-    assert 2 * sum(trace.sizes_bytes) == workspace_bytes(gpu)
+    assert 2 * sum(trace.sizes_bytes) == workspace(gpu).size
 
 
 def test_the_installed_torch_keeps_workspaces_by_handle_and_stream() -> None:

@@ -61,12 +61,12 @@ def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
     return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts)
 
 
-def explained_phase(instant: Instant, forms: Mapping[Category, str]) -> ExplainedPhase:
+def explained_phase(instant: Instant, words: Mapping[Category, str]) -> ExplainedPhase:
     """Return the phase of which `instant` is the largest, with a short form per category."""
     shares = tuple(
-        ExplainedShare(category=category, size_bytes=int(instant.sizes[category]), short_form=forms[category])
+        ExplainedShare(category=category, size_bytes=int(instant.sizes[category]), short_form=words[category])
         for category in Category
-        if instant.sizes.get(category, 0)
+        if category in words
     )
     return ExplainedPhase(
         phase=instant.phase, instant=instant.name, peak_allocated_bytes=int(instant.total_bytes), shares=shares

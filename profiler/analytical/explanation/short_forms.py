@@ -4,16 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from profiler.analytical.formulas.models.parameters import (
-    active_parameter_count,
     is_mixture,
     key_width,
-    lora_parameter_count,
-    parameter_count,
 )
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
-    lora_rank,
     trainable_parameter_count,
     trained_element_bytes,
     trains_everything,
@@ -22,14 +18,13 @@ from profiler.analytical.formulas.models.value_models import critic_count
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
+from profiler.constraints.closed_form import SHARDED
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import Category, Phase
 from profiler.domain.text.count_text import count_text
-from profiler.domain.trials.trial import Logprobs, TrialSpec, Tuning
+from profiler.domain.trials.trial import Logprobs, TrialSpec
 
-LONGEST = 50
-"""Most characters of a short form."""
-
+_SHARDED_CATEGORIES = (Category.GRADIENTS, Category.OPTIMIZER_STATE)
 
 _GRADIENTS: Mapping[InstantName, str] = {
     InstantName.BACKWARD_HEAD: "{all} + head in float32 and {e} B",
@@ -71,11 +66,6 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
     if instant.phase is Phase.EVALUATION and spec.per_device_eval_batch_size is not None:
         spec = replace(spec, per_device_train_batch_size=spec.per_device_eval_batch_size, steps_per_generation=1)
     written = {
-        Category.WEIGHTS: _weights(spec, architecture),
-        Category.REFERENCE: _parameters(architecture, element_bytes(spec).weight),
-        Category.REWARD_MODEL: _reward_models(spec, architecture),
-        Category.CRITIC: f"{_of_critic(architecture)} parameters x {element_bytes(spec).weight} B",
-        Category.ADAPTERS: _adapters(spec, architecture),
         Category.GRADIENTS: (
             f"{_of_critic(architecture)} x {trained_element_bytes(spec)} B"
             if instant.phase is Phase.CRITIC
@@ -89,38 +79,15 @@ def short_forms(spec: TrialSpec, architecture: Architecture, instant: Instant) -
         Category.ENGINE: _engine(spec, instant.name),
         Category.WORKSPACE: _workspace(spec, instant.name),
     }
-    counted = {category for category, size in instant.sizes.items() if size}
-    from_formulas = {category: words() for category, words in instant.words.items() if category in counted}
-    return {category: text for category, text in (written | from_formulas).items() if category in counted}
-
-
-def _parameters(architecture: Architecture, element: object) -> str:
-    return f"{count_text(parameter_count(architecture))} parameters x {element} B"
-
-
-def _weights(spec: TrialSpec, architecture: Architecture) -> str:
-    element = element_bytes(spec).weight
-    if spec.tuning is Tuning.QLORA:
-        packed = "0.52" if spec.bnb_4bit_use_double_quant else "0.56"
-        layers = "linear layers" if is_mixture(architecture) else "layers"
-        return f"{layers} in nf4 ({packed} B), the rest {element} B each"
-    whole = _parameters(architecture, element)
-    return f"{whole}, {count_text(active_parameter_count(architecture))} active" if is_mixture(architecture) else whole
-
-
-def _reward_models(spec: TrialSpec, architecture: Architecture) -> str:
-    count = sum(int(parameter_count(model)) for model in architecture.reward_models)
-    return f"{count_text(count)} parameters x {element_bytes(spec).weight} B"
+    if spec.distributed_type in SHARDED:
+        # What is sharded has the words of its formula.
+        written = {key: text for key, text in written.items() if key not in _SHARDED_CATEGORIES}
+    words = instant.words()
+    return {category: written.get(category, text) for category, text in words.items()}
 
 
 def _of_critic(architecture: Architecture) -> str:
     return count_text(critic_count(architecture))
-
-
-def _adapters(spec: TrialSpec, architecture: Architecture) -> str:
-    rank = lora_rank(spec)
-    count = lora_parameter_count(architecture, rank, spec.lora_target_modules or ())
-    return f"{count_text(count)} x {element_bytes(spec).adapter} B, rank {rank}"
 
 
 def _gradients(spec: TrialSpec, architecture: Architecture, name: InstantName) -> str:

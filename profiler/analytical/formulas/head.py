@@ -14,6 +14,7 @@ from profiler.analytical.formulas.models.weights import head_copy_bytes
 from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, smaller, where
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.term import NOTHING, Term, Words
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, Selection
 
@@ -33,20 +34,23 @@ _ENTROPY_TENSORS = 3
 class HeadBytes:
     """Bytes of one stage of the head, by category."""
 
-    logits: Count = 0
+    logits: Term = NOTHING
     """Tensors as wide as the vocabulary, and log-probabilities."""
-    activations: Count = 0
+    activations: Term = NOTHING
     """Hidden states and their gradients."""
-    gradients: Count = 0
+    gradients: Term = NOTHING
     """Gradients of the weight of the head."""
 
 
-def tile_bytes(scored_tokens: Count, compute: Count) -> Count:
-    """Return the bytes of one tile of logits, [min(N, 4096), 32768]: always of full width, in the compute type.
+def tile(scored_tokens: Count, compute: Count, block: Block = exact) -> Term:
+    """Return one tile of logits, [min(N, 4096), 32768]: always of full width, in the compute type.
 
     By hand, N = 1,000 in bfloat16: 1,000 x 32,768 x 2 B = 65,536,000 B.
     """
-    return smaller(scored_tokens, TOKEN_CHUNK) * VOCABULARY_CHUNK * compute
+    return Term(
+        block(smaller(scored_tokens, TOKEN_CHUNK) * VOCABULARY_CHUNK * compute),
+        lambda: f"a tile, min({scored_tokens}, {TOKEN_CHUNK}) x {VOCABULARY_CHUNK} x {compute} B",
+    )
 
 
 def cast_chunk_bytes(
@@ -83,13 +87,13 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     if spec.logprobs.makes_all_logits:
         kept = block(batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute)
         return HeadBytes(
-            logits=_kept_logits(spec, all_logits(spec, architecture, batch)) + loss_bytes(batch, block),
-            activations=(kept if trains_everything(spec) else 0) + head_copy_bytes(spec, architecture),
+            logits=Term(_kept_logits(spec, all_logits(spec, architecture, batch)) + loss_bytes(batch, block)),
+            activations=Term((kept if trains_everything(spec) else 0) + head_copy_bytes(spec, architecture)),
         )
     statistics = _SAVED_STATISTICS * block(batch.scored_tokens * FLOAT32_BYTES)
     return HeadBytes(
-        logits=statistics + block(batch.scored_tokens * INT64_BYTES) + loss_bytes(batch, block),
-        activations=block(batch.scored_tokens * architecture.hidden_size * sizes.stream),
+        logits=Term(statistics + block(batch.scored_tokens * INT64_BYTES) + loss_bytes(batch, block)),
+        activations=Term(block(batch.scored_tokens * architecture.hidden_size * sizes.stream)),
     )
 
 
@@ -112,6 +116,8 @@ class AllLogits:
     """The logits in float32, in which transformers computes a loss of labels."""
     is_float32: Flag
     """Whether the outputs are in float32, of which trl takes the log-sum-exp; of others the log-softmax of each row."""
+    words: Words
+    """The largest of them."""
 
 
 def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> AllLogits:
@@ -129,7 +135,15 @@ def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> All
         cast_row=where(sizes.output < sizes.log_softmax, row, 0),
         in_float32=block(whole * FLOAT32_BYTES),
         is_float32=sizes.output == FLOAT32_BYTES,
+        words=lambda: _logits_text(spec, architecture, batch),
     )
+
+
+def _logits_text(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> str:
+    tokens, element = batch.completion_tokens, element_bytes(spec).output
+    if spec.logprobs.label_loss is not None:
+        tokens, element = batch.width, FLOAT32_BYTES
+    return f"{batch.rows} x {tokens} x {architecture.vocab_size} x {element} B, ..."
 
 
 def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
@@ -186,12 +200,22 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         full = logits.whole + logits.cast_row
         entropy = _entropy_bytes(spec, architecture, batch)
         scratch = full if selection is None else _selective_scratch(selection, logits, entropy)
-        return HeadBytes(logits=scratch, activations=hidden)
+        return HeadBytes(logits=Term(scratch, logits.words), activations=_all_hidden(hidden))
     statistics = _FORWARD_STATISTICS * block(FLOAT32_BYTES * batch.scored_tokens)
-    tile = block(tile_bytes(batch.scored_tokens, sizes.compute))
     return HeadBytes(
-        logits=tile + statistics + cast_chunk_bytes(spec, architecture, batch, chunks=1), activations=hidden
+        logits=_tile_and(statistics + cast_chunk_bytes(spec, architecture, batch, chunks=1), spec, batch),
+        activations=_all_hidden(hidden),
     )
+
+
+def _tile_and(others: Count, spec: TrialKeys, batch: Batch) -> Term:
+    """Return one tile of logits and smaller tensors."""
+    one = tile(batch.scored_tokens, element_bytes(spec).compute, block_of(spec))
+    return Term(one.size + others, lambda: f"{one.words()}, ...")
+
+
+def _all_hidden(size: Count) -> Term:
+    return Term(size, lambda: "T x H")
 
 
 def _entropy_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -247,7 +271,10 @@ def _label_loss_scratch(labels: LabelLoss, logits: AllLogits, entropy: Count, hi
     in_entropy = labels.copies_in_entropy * copy + (entropy if labels.has_entropy else 0)
     logged = logits.whole + larger(in_entropy, labels.copies_in_accuracy * copy)
     is_logged = logged >= in_loss + hidden
-    return HeadBytes(logits=where(is_logged, logged, in_loss), activations=where(is_logged, 0, hidden))
+    return HeadBytes(
+        logits=Term(where(is_logged, logged, in_loss), logits.words),
+        activations=_all_hidden(where(is_logged, 0, hidden)),
+    )
 
 
 def _copy_bytes(logits: AllLogits) -> Count:
@@ -270,7 +297,8 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     sizes, hidden, vocabulary = element_bytes(spec), architecture.hidden_size, architecture.vocab_size
     trained, block = trains_everything(spec), block_of(spec)
     if spec.logprobs.makes_all_logits:
-        return HeadBytes(logits=_gradients_of_logits(spec, all_logits(spec, architecture, batch)))
+        logits = all_logits(spec, architecture, batch)
+        return HeadBytes(logits=Term(_gradients_of_logits(spec, logits), logits.words))
 
     values = batch.scored_tokens * hidden
     weights = vocabulary * hidden if trained else 0
@@ -282,9 +310,11 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     last = cast_chunk_bytes(spec, architecture, batch, chunks=1, columns=(vocabulary - 1) % VOCABULARY_CHUNK + 1)
     at_end = last + returned + weights_returned >= in_loop
     return HeadBytes(
-        logits=block(tile_bytes(batch.scored_tokens, sizes.compute)) + where(at_end, last, in_loop),
-        activations=made + where(at_end, returned, 0),
-        gradients=weights_made + where(at_end, weights_returned, 0),
+        logits=_tile_and(where(at_end, last, in_loop), spec, batch),
+        activations=Term(made + where(at_end, returned, 0), lambda: "N x H gradients"),
+        gradients=Term(
+            weights_made + where(at_end, weights_returned, 0), lambda: f"head in float32 and {sizes.weight} B"
+        ),
     )
 
 
@@ -326,7 +356,10 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     if not spec.logprobs.makes_all_logits:
         scratch = head_forward_scratch(spec, architecture, batch)
         compact = head_saved(spec, architecture, batch).activations
-        return HeadBytes(logits=scratch.logits, activations=scratch.activations + compact)
+        return HeadBytes(
+            logits=scratch.logits,
+            activations=Term(scratch.activations.size + compact.size, lambda: "T x H and the scored N x H"),
+        )
     sizes, block = element_bytes(spec), block_of(spec)
     logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
     values = batch.rows * (batch.completion_tokens + 1) * architecture.vocab_size
@@ -335,7 +368,7 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     product = block(values * sizes.compute) + copied
     made = larger(logits.whole + logits.converted, product)
     scored = logits.whole + logits.row + logits.cast_row if selection is None else _selected_scratch(selection, logits)
-    return HeadBytes(logits=larger(made, scored), activations=hidden)
+    return HeadBytes(logits=Term(larger(made, scored), logits.words), activations=_all_hidden(hidden))
 
 
 def _selected_scratch(selection: Selection, logits: AllLogits) -> Count:

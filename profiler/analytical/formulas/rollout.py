@@ -1,5 +1,7 @@
 """Rollout by transformers' `generate`: the KV cache, its growth, and sampling."""
 
+from collections.abc import Sequence
+
 from profiler.analytical.formulas.models.parameters import key_width
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
@@ -10,8 +12,10 @@ from profiler.analytical.formulas.models.trained import (
 )
 from profiler.analytical.formulas.sizes.quantities import Count
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.term import Term
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 
+_KEPT_COPIES = 2
 _SAMPLING_COPIES = 3
 
 
@@ -27,10 +31,10 @@ def kv_element_bytes(spec: TrialKeys) -> Count:
     return stream_bytes(spec, autocast=False)
 
 
-def kv_cache_bytes(
+def kv_cache(
     architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
-) -> Count:
-    """Return the bytes of a KV cache in which each sequence has `tokens` tokens.
+) -> Term:
+    """Return a KV cache in which each sequence has `tokens` tokens.
 
     Per layer the cache has K and V, each [sequences, kv_heads, tokens, head_dim]:
 
@@ -41,39 +45,47 @@ def kv_cache_bytes(
     Source: the tensor shapes of transformers' `DynamicCache`. Does not hold for a paged cache (vLLM) or sliding
     windows.
     """
-    return 2 * architecture.num_hidden_layers * block(sequences * key_width(architecture) * tokens * element)
+    layers, width = architecture.num_hidden_layers, key_width(architecture)
+    size = 2 * layers * block(sequences * width * tokens * element)
+    return Term(size, lambda: f"2 x {layers} x {sequences} x {tokens} x {width} x {element} B")
 
 
-def growth_copy_bytes(
+def growth_copy(
     architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
-) -> Count:
-    """Return the bytes of the keys of one layer, which exist twice while the cache grows.
+) -> Term:
+    """Return the keys of one layer, which exist twice while the cache grows.
 
     `torch.cat` allocates the longer tensor before the shorter one is freed.
 
-    By hand, as in `kv_cache_bytes`: 204,668,928 / 48 = 4,263,936 B.
+    By hand, as in `kv_cache`: 204,668,928 / 48 = 4,263,936 B.
     """
-    return block(sequences * key_width(architecture) * tokens * element)
+    return Term(block(sequences * key_width(architecture) * tokens * element), lambda: "1 K")
 
 
-def last_logits_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of logits at the LM head: the product, and two float32 tensors of the token before.
+def last_logits(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the logits at the LM head: the product, and two float32 tensors of the token before.
 
     These are the scores and the softmax, which `_sample` in transformers still references.
 
     By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x (2 + 2 x 4) B = 24,309,760 B.
     """
-    block, values = block_of(spec), spec.generation_batch_size * architecture.vocab_size
-    return block(values * computed_bytes(spec, autocast=False)) + 2 * block(values * FLOAT32_BYTES)
+    product = computed_bytes(spec, autocast=False)
+    return _of_last_position(spec, architecture, (product, *[FLOAT32_BYTES] * _KEPT_COPIES))
 
 
-def sampling_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of sampling one token per sequence: four tensors of the last position, [sequences, V].
+def sampling(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return what sampling one token per sequence needs: four tensors of the last position, [sequences, V].
 
     The output of the model; its float32 copy (`_sample`); the softmax; and the noise that `torch.multinomial` divides
     by. By hand, 16 sequences, V = 151,936, under autocast: 16 x 151,936 x 16 B = 38,895,616 B.
     """
     sizes = element_bytes(spec)
     output = sizes.output if trains_everything(spec) else sizes.weight
-    block, values = block_of(spec), spec.generation_batch_size * architecture.vocab_size
-    return block(values * output) + _SAMPLING_COPIES * block(values * FLOAT32_BYTES)
+    return _of_last_position(spec, architecture, (output, *[FLOAT32_BYTES] * _SAMPLING_COPIES))
+
+
+def _of_last_position(spec: TrialKeys, architecture: DecoderShape, elements: Sequence[Count]) -> Term:
+    """Return tensors of the last position, [sequences, V], with these bytes per value."""
+    block, rows, vocabulary = block_of(spec), spec.generation_batch_size, architecture.vocab_size
+    size = sum(block(rows * vocabulary * element) for element in elements)
+    return Term(size, lambda: f"{rows} x {vocabulary} x {len(elements)} copies")

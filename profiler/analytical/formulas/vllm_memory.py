@@ -22,6 +22,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     where,
     whole_units,
 )
+from profiler.analytical.formulas.sizes.term import NOTHING, Term, chosen
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.trials.trial import VllmMode
@@ -171,21 +172,34 @@ def lacks_cache(spec: TrialKeys, architecture: DecoderShape) -> Flag:
     return both(is_colocated(spec), missing)
 
 
-def engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of vLLM on the GPU that trains, while it generates; 0 if it runs elsewhere."""
-    return vllm_memory(spec, architecture).total if spec.use_vllm else 0
+def engine(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return vLLM on the GPU that trains, while it generates; 0 if it runs elsewhere."""
+    if not spec.use_vllm:
+        return NOTHING
+    return Term(vllm_memory(spec, architecture).total, lambda: _part_text(spec))
 
 
-def resident_engine_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of vLLM while the model trains: of its buffers only in sleep mode, else of everything resident.
+def awake_engine(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return vLLM while it generates nothing and does not sleep; 0 if it runs elsewhere."""
+    if not spec.use_vllm:
+        return NOTHING
+    return Term(vllm_memory(spec, architecture).resident, lambda: f"{_part_text(spec)} less activations")
+
+
+def resident_engine(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return vLLM while the model trains: its buffers only in sleep mode, else everything resident.
 
     trl puts the engine to sleep at level 2 after each rollout (`VLLMGeneration.generate` in trl 1.16). That frees the
     KV cache and all that vLLM made while it loaded the model, the state of its sampler included.
     """
     if not spec.use_vllm:
-        return 0
-    parts = vllm_memory(spec, architecture)
-    return where(engine_sleeps(spec), parts.buffers, parts.resident)
+        return NOTHING
+    asleep = Term(vllm_memory(spec, architecture).buffers, lambda: "asleep: buffers of its graphs and sampler")
+    return chosen(engine_sleeps(spec), asleep, awake_engine(spec, architecture))
+
+
+def _part_text(spec: TrialKeys) -> str:
+    return f"{spec.vllm_gpu_memory_utilization} of {spec.gpu}"
 
 
 def is_colocated(spec: TrialKeys) -> Flag:

@@ -5,10 +5,20 @@ The kinds of state and scratch, and the optimizers that have them, are declared 
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES
-from profiler.analytical.formulas.sizes.quantities import Coded, Count, larger, looked_up, where, whole_units
+from profiler.analytical.formulas.sizes.quantities import (
+    Coded,
+    Count,
+    larger,
+    looked_up,
+    one_value,
+    where,
+    whole_units,
+)
 from profiler.analytical.formulas.sizes.rounding import Block, exact
+from profiler.analytical.formulas.sizes.term import Term
+from profiler.domain.text.count_text import count_text
 from profiler.domain.trials.optimizers import Optimizer, OptimizerTraits, Scratch, State
 
 _MIN_8BIT_ELEMENTS = 4096
@@ -16,10 +26,10 @@ _8BIT_BLOCK = 256
 _MIN_PAGED_ELEMENTS = 100_000
 
 
-def optimizer_state_bytes(
+def optimizer_state(
     optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count, block: Block = exact
-) -> Count:
-    """Return the bytes of the optimizer's state in torch's allocator.
+) -> Term:
+    """Return the optimizer's state in torch's allocator.
 
     Args:
         optim: The optimizer.
@@ -27,9 +37,15 @@ def optimizer_state_bytes(
         element: Bytes of one updated value.
         block: Rounding of the size of each tensor.
     """
-    return looked_up(
+    size = looked_up(
         optim, lambda each: sum(_state_bytes(each.traits, group, element, block) * group.copies for group in tensors)
     )
+    return Term(size, lambda: state_text(optim, count_of(tensors), element))
+
+
+def state_text(optim: Optimizer | Coded[Optimizer], count: Count, element: Count) -> str:
+    """Return the words of the state of `count` parameters."""
+    return one_value(optim).traits.state_text.format(n=count_text(count), e=element)
 
 
 def _state_bytes(traits: OptimizerTraits, group: TensorGroup, element: Count, block: Block) -> Count:
@@ -95,11 +111,12 @@ def rows_and_columns_bytes(shape: Sequence[Count], block: Block = exact) -> Coun
     return block(shape[-2] * FLOAT32_BYTES) + block(shape[-1] * FLOAT32_BYTES)
 
 
-def optimizer_scratch_bytes(
+def optimizer_scratch(
     optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count, block: Block = exact
-) -> Count:
-    """Return the peak of the bytes that exist only during `step()`."""
-    return looked_up(optim, lambda each: _scratch_bytes(each.traits.scratch, tensors, element, block))
+) -> Term:
+    """Return the peak of what exists only during `step()`."""
+    size = looked_up(optim, lambda each: _scratch_bytes(each.traits.scratch, tensors, element, block))
+    return Term(size, lambda: one_value(optim).traits.scratch_text)
 
 
 def _scratch_bytes(scratch: Scratch, tensors: Sequence[TensorGroup], element: Count, block: Block) -> Count:

@@ -2,27 +2,28 @@
 
 from collections.abc import Mapping
 
-from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.models.trained import element_bytes
-from profiler.analytical.formulas.models.value_models import critic_gradient_bytes, critic_tensors
+from profiler.analytical.formulas.models.value_models import critic_gradients, critic_tensors
 from profiler.analytical.formulas.models.weights import autocast_cache_bytes, autocast_forward_bytes
 from profiler.analytical.formulas.sizes.batch import Batch
-from profiler.analytical.formulas.sizes.quantities import Count, both, larger, where
+from profiler.analytical.formulas.sizes.quantities import both, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import Term, Terms, added
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes
-from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added
-from profiler.analytical.timeline.persistent import critic_state_bytes
+from profiler.analytical.optimizers.optimizer_state import optimizer_scratch
+from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.persistent import both_states, critic_state, workspace_in_step
+from profiler.analytical.timeline.step_instants import layer_without_gradient
 from profiler.analytical.timeline.training_pass import (
     attention_mask_bytes,
-    layer_backward_bytes,
-    layer_forward_bytes,
-    stack_saved_bytes,
+    layer_backward_term,
+    layer_forward,
+    stack,
 )
 from profiler.domain.memory import Category, Phase
 
 
-def value_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes, batch: Batch) -> tuple[Instant, ...]:
+def value_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms, batch: Batch) -> tuple[Instant, ...]:
     """Return the instant at which the critic computes the values of a micro-batch, in a layer; none without a critic.
 
     Args:
@@ -34,13 +35,16 @@ def value_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Byte
     if not spec.critic:
         return ()
     casts = where(element_bytes(spec).autocast_caches, autocast_cache_bytes(spec, architecture), 0)
-    layer = layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16)
-    more: Bytes = {Category.ACTIVATIONS: casts + layer, Category.INPUTS: attention_mask_bytes(spec, batch)}
-    return (Instant(phase=Phase.SCORE, name=InstantName.VALUES, sizes=added(persistent, more)),)
+    layer = layer_without_gradient(spec, architecture, batch, adapted=True)
+    more: Terms = {
+        Category.ACTIVATIONS: layer.including(Term(casts)),
+        Category.INPUTS: Term(attention_mask_bytes(spec, batch)),
+    }
+    return (Instant(phase=Phase.SCORE, name=InstantName.VALUES, terms=added(persistent, more)),)
 
 
 def critic_instants(
-    spec: TrialKeys, architecture: DecoderShape, persistent: Bytes, batch: Batch
+    spec: TrialKeys, architecture: DecoderShape, persistent: Terms, batch: Batch
 ) -> tuple[Instant, ...]:
     """Return the instants of the critic's update: as the policy's, without an LM head; none without a critic.
 
@@ -54,49 +58,53 @@ def critic_instants(
     """
     if not spec.critic:
         return ()
-    gradients = critic_gradient_bytes(spec, architecture)
-    accumulated = where(spec.gradient_accumulation_steps > 1, gradients, 0)
-    casts, stack = autocast_forward_bytes(spec, architecture), stack_saved_bytes(spec, architecture, batch)
-    before_a_step = {Category.OPTIMIZER_STATE: -_state_of_the_first_step(spec, architecture)}
-    earlier = added(persistent, before_a_step)
-    layers = added(earlier, {Category.INPUTS: attention_mask_bytes(spec, batch)})
-    backward = layer_backward_bytes(spec, architecture, batch)
+    gradients = critic_gradients(spec, architecture)
+    accumulated = gradients.only_if(spec.gradient_accumulation_steps > 1)
+    casts, inputs = Term(autocast_forward_bytes(spec, architecture)), stack(spec, architecture, batch)
+    earlier = _before_a_step(spec, architecture, persistent)
+    layers = added(earlier, {Category.INPUTS: Term(attention_mask_bytes(spec, batch))})
+    backward = layer_backward_term(spec, architecture, batch)
     embedding = block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
-    one_layer = (gradients - embedding) // architecture.num_hidden_layers
+    one_layer = (gradients.size - embedding) // architecture.num_hidden_layers
+    fresh = Term(where(accumulated.size > 0, embedding, 0), lambda: "the embedding's")
+    first = Term(inputs.size // architecture.num_hidden_layers, lambda: "one layer")
 
-    def activations(more: Count, kept: Count = 0) -> Bytes:
-        return added(layers, {Category.ACTIVATIONS: casts + kept + more})
+    def terms(activations: Term, more: Term) -> Terms:
+        return added(layers, {Category.ACTIVATIONS: activations.plus(casts), Category.GRADIENTS: more})
 
-    sizes: Mapping[InstantName, Bytes] = {
-        InstantName.FORWARD_LAYER: added(
-            activations(layer_forward_bytes(spec, architecture, batch), stack), {Category.GRADIENTS: accumulated}
+    found: Mapping[InstantName, Terms] = {
+        InstantName.FORWARD_LAYER: terms(inputs.plus(layer_forward(spec, architecture, batch)), accumulated),
+        InstantName.BACKWARD_LAYER: terms(inputs.plus(backward), accumulated),
+        InstantName.BACKWARD_FIRST_LAYER: terms(
+            first.plus(backward),
+            Term(larger(accumulated.size, gradients.size - embedding - one_layer), gradients.words),
         ),
-        InstantName.BACKWARD_LAYER: added(activations(backward, stack), {Category.GRADIENTS: accumulated}),
-        InstantName.BACKWARD_FIRST_LAYER: added(
-            activations(backward, stack // architecture.num_hidden_layers),
-            {Category.GRADIENTS: larger(accumulated, gradients - embedding - one_layer)},
-        ),
-        InstantName.BACKWARD_END: added(
-            earlier, {Category.GRADIENTS: gradients + where(accumulated > 0, embedding, 0)}
-        ),
-        InstantName.STEP: added(
-            persistent, {Category.GRADIENTS: gradients, Category.WORKSPACE: _scratch_bytes(spec, architecture)}
-        ),
+        InstantName.BACKWARD_END: added(earlier, {Category.GRADIENTS: gradients.plus(fresh)}),
+        InstantName.STEP: {
+            **persistent,
+            Category.GRADIENTS: gradients,
+            Category.WORKSPACE: workspace_in_step(persistent[Category.WORKSPACE], _scratch(spec, architecture)),
+        },
     }
-    return tuple(Instant(phase=Phase.CRITIC, name=name, sizes=found) for name, found in sizes.items())
+    return tuple(Instant(phase=Phase.CRITIC, name=name, terms=each) for name, each in found.items())
 
 
-def with_critic_state(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> Bytes:
+def with_critic_state(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> Terms:
     """Return `persistent` with the state of the critic's optimizer, which steps before the policy's backward."""
-    return added(persistent, {Category.OPTIMIZER_STATE: critic_state_bytes(spec, architecture)})
+    policy = persistent[Category.OPTIMIZER_STATE]
+    return {**persistent, Category.OPTIMIZER_STATE: both_states(spec, architecture, policy)}
 
 
-def _state_of_the_first_step(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the critic's state where the trial ends after the step that makes it, so that no backward has it."""
+def _before_a_step(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> Terms:
+    """Return `persistent` before the critic's step.
+
+    Where the trial ends after the step that makes the critic's state, no backward of the critic has it.
+    """
     only = both(spec.steps <= 1, spec.steps_per_generation <= spec.gradient_accumulation_steps)
-    return where(only, critic_state_bytes(spec, architecture), 0)
+    states, critics = persistent[Category.OPTIMIZER_STATE], critic_state(spec, architecture)
+    return {**persistent, Category.OPTIMIZER_STATE: Term(states.size - where(only, critics.size, 0), states.words)}
 
 
-def _scratch_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+def _scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
     element = element_bytes(spec).weight
-    return optimizer_scratch_bytes(spec.optim, critic_tensors(architecture), element, block_of(spec))
+    return optimizer_scratch(spec.optim, critic_tensors(architecture), element, block_of(spec))

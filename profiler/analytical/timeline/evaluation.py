@@ -7,10 +7,11 @@ passed through the model whole. The completions of the last training batch are s
 from dataclasses import replace
 
 from profiler.analytical.formulas.sizes.quantities import Count
+from profiler.analytical.formulas.sizes.term import Term, Terms, added
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, with_keys
-from profiler.analytical.formulas.vllm_memory import resident_engine_bytes
-from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added
-from profiler.analytical.timeline.persistent import input_bytes, state_bytes
+from profiler.analytical.formulas.vllm_memory import resident_engine
+from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.persistent import generated_inputs, inputs_text, state
 from profiler.analytical.timeline.reward_instants import reward_instants
 from profiler.analytical.timeline.step_instants import (
     engine_rollout_instants,
@@ -27,7 +28,7 @@ _NAMES = {
 }
 
 
-def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
     """Return the instants of an evaluation between two optimizer steps; none if the trial has no evaluation.
 
     Log-probabilities of a reference or of an earlier policy need as much as the loss.
@@ -40,10 +41,12 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     if spec.per_device_eval_batch_size is None:
         return ()
     evaluated = _evaluated(spec, spec.per_device_eval_batch_size)
-    own: Bytes = {Category.INPUTS: input_bytes(evaluated) + image_input_bytes(evaluated, architecture)}
-    state: Bytes = {Category.OPTIMIZER_STATE: state_bytes(spec, architecture)}
-    present = added({**persistent, **state}, own)
-    scoring = added(present, {Category.ENGINE: resident_engine_bytes(spec, architecture)})
+    present = {
+        **persistent,
+        Category.OPTIMIZER_STATE: state(spec, architecture),
+        Category.INPUTS: _both_inputs(spec, evaluated, architecture, persistent[Category.INPUTS].size),
+    }
+    scoring = added(present, {Category.ENGINE: resident_engine(spec, architecture)})
     rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
     instants = (
         *rollout(evaluated, architecture, present),
@@ -51,6 +54,13 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
         *scored_without_gradient(evaluated, architecture, scoring),
     )
     return tuple(replace(each, phase=Phase.EVALUATION, name=_NAMES[each.phase]) for each in instants)
+
+
+def _both_inputs(spec: TrialKeys, evaluated: TrialKeys, architecture: DecoderShape, of_training: Count) -> Term:
+    """Return the inputs of the last generation batch of training and of a batch of the evaluation."""
+    size = of_training + generated_inputs(evaluated).size + image_input_bytes(evaluated, architecture)
+    rows = spec.generation_batch_size + evaluated.generation_batch_size
+    return Term(size, lambda: inputs_text(rows))
 
 
 def _evaluated(spec: TrialKeys, rows: Count) -> TrialKeys:

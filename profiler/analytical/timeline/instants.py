@@ -4,36 +4,13 @@ The memory of an instant is the persistent memory plus what this instant adds. T
 that does not exist at the same time is never added up.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
 
 from profiler.analytical.formulas.head import HeadBytes
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, where
+from profiler.analytical.formulas.sizes.term import Terms
 from profiler.domain.memory import Category, Phase
-
-Bytes = Mapping[Category, Count]
-"""Bytes by category. A category that is absent has 0 bytes."""
-
-Words = Callable[[], str]
-"""The factors of a number, in at most 50 characters; made when they are read, because arrays have none."""
-
-
-@dataclass(frozen=True)
-class Term:
-    """A number of bytes with its words. One formula returns both, so that they cannot disagree."""
-
-    size: Count
-    words: Words
-
-
-Terms = Mapping[Category, Term]
-
-
-def chosen(flag: Flag, if_true: Term, if_false: Term) -> Term:
-    """Return the number and the words of one of two terms."""
-    return Term(where(flag, if_true.size, if_false.size), lambda: if_true.words() if bool(flag) else if_false.words())
 
 
 class InstantName(StrEnum):
@@ -81,47 +58,34 @@ class Instant:
 
     phase: Phase
     name: InstantName
-    sizes: Bytes
+    terms: Terms
+    """Bytes by category, with their words."""
     happens: Flag = True
     """False where a trial has no such instant."""
-    words: Mapping[Category, Words] = field(default_factory=dict)
-    """The words of those categories whose formula returns them."""
+
+    @property
+    def sizes(self) -> dict[Category, Count]:
+        """The bytes by category."""
+        return {category: term.size for category, term in self.terms.items()}
 
     @property
     def total_bytes(self) -> Count:
         """Sum of all categories; 0 where the instant does not happen."""
-        return where(self.happens, total(self.sizes), 0)
+        return where(self.happens, sum([term.size for term in self.terms.values()]), 0)
 
-    def with_terms(self, terms: Terms) -> Self:
+    def words(self) -> dict[Category, str]:
+        """Return the short form of each category that has bytes: its factors, in at most 50 characters.
+
+        T is the number of tokens of a micro-batch, N of those that are scored, H the hidden size.
+        """
+        return {category: term.text for category, term in self.terms.items() if term.size}
+
+    def with_terms(self, terms: Terms) -> "Instant":
         """Return the instant with `terms` in place of the same categories."""
-        sizes = {category: term.size for category, term in terms.items()}
-        words = {category: term.words for category, term in terms.items()}
-        return replace(self, sizes={**self.sizes, **sizes}, words={**self.words, **words})
+        return Instant(phase=self.phase, name=self.name, terms={**self.terms, **terms}, happens=self.happens)
 
 
-def total(sizes: Bytes) -> Count:
-    """Return the sum of all categories."""
-    found: Count = 0
-    for size in sizes.values():
-        found = found + size
-    return found
-
-
-def added(*parts: Bytes) -> Bytes:
-    """Return the sum of `parts`, by category."""
-    sums: dict[Category, Count] = {}
-    for part in parts:
-        for category, size in part.items():
-            sums[category] = sums[category] + size if category in sums else size
-    return sums
-
-
-def times(factor: Count, sizes: Bytes) -> Bytes:
-    """Return `sizes` with every category multiplied by `factor`."""
-    return {category: factor * size for category, size in sizes.items()}
-
-
-def head_categories(head: HeadBytes) -> Bytes:
+def head_categories(head: HeadBytes) -> Terms:
     """Return the bytes of the LM head by category."""
     return {
         Category.LOGITS: head.logits,

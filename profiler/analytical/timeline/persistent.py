@@ -3,18 +3,19 @@
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
+    all_gradients,
     element_bytes,
-    gradient_bytes,
+    trainable_parameter_count,
     trained_element_bytes,
     trained_tensors,
 )
-from profiler.analytical.formulas.models.value_models import critic_bytes, critic_tensors, reward_model_bytes
-from profiler.analytical.formulas.models.weights import adapter_bytes, reference_bytes, weights_bytes
+from profiler.analytical.formulas.models.value_models import critic, critic_count, critic_tensors, reward_models
+from profiler.analytical.formulas.models.weights import adapters, reference, weights
 from profiler.analytical.formulas.sizes.quantities import Coded, Count, both, looked_up, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms, chosen
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.optimizers.optimizer_state import optimizer_state_bytes
-from profiler.analytical.timeline.instants import Bytes
+from profiler.analytical.optimizers.optimizer_state import optimizer_state, state_text
 from profiler.domain.cards.cublas import cublas_workspace_bytes
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import Category
@@ -23,14 +24,15 @@ _HOPPER = (9, 0)
 _WORKSPACE_THREADS = 2
 
 
-def workspace_bytes(gpu: str | Coded[str | None] | None, block: Block = exact) -> Count:
-    """Return the bytes of the cuBLAS workspaces of two threads, that of forward and that of backward.
+def workspace(gpu: str | Coded[str | None] | None, block: Block = exact) -> Term:
+    """Return the cuBLAS workspaces of two threads, that of forward and that of backward.
 
     Without the name of a card, Hopper is assumed. By hand, an H100: 2 x 33,554,432 = 67,108,864 B.
 
     Source: `profiler.domain.cards.cublas`.
     """
-    return _WORKSPACE_THREADS * block(looked_up(gpu, _one_workspace_bytes))
+    size = _WORKSPACE_THREADS * block(looked_up(gpu, _one_workspace_bytes))
+    return Term(size, lambda: f"cuBLAS, {_WORKSPACE_THREADS} threads")
 
 
 def _one_workspace_bytes(gpu: str | None) -> int:
@@ -38,8 +40,13 @@ def _one_workspace_bytes(gpu: str | None) -> int:
     return cublas_workspace_bytes(card.compute_capability if card else _HOPPER)
 
 
-def input_bytes(spec: TrialKeys) -> Count:
-    """Return the bytes of the inputs of a generation batch.
+def workspace_in_step(there: Term, scratch: Term) -> Term:
+    """Return the workspaces and the scratch of an optimizer's step."""
+    return Term(there.size + scratch.size, lambda: f"cuBLAS, and {scratch.text}" if scratch.size else there.words())
+
+
+def generated_inputs(spec: TrialKeys) -> Term:
+    """Return the inputs of a generation batch.
 
     Ids and masks as int64, twice (whole, and shuffled or joined), and float32 log-probabilities of a reference.
 
@@ -49,43 +56,64 @@ def input_bytes(spec: TrialKeys) -> Count:
     prompts = block(rows * spec.max_prompt_length * INT64_BYTES)
     completions = block(rows * spec.max_completion_length * INT64_BYTES)
     scores = block(rows * spec.max_completion_length * FLOAT32_BYTES)
-    return 4 * (prompts + completions) + where(spec.beta != 0.0, scores, 0)
+    size = 4 * (prompts + completions) + where(spec.beta != 0.0, scores, 0)
+    return Term(size, lambda: inputs_text(rows))
 
 
-def models(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
-    """Return the bytes of policy, reference, critic and adapters."""
+def inputs_text(rows: Count) -> str:
+    """Return the words of the inputs of rows that are generated."""
+    return f"ids and masks of {rows} rows, as int64"
+
+
+def models(spec: TrialKeys, architecture: DecoderShape) -> Terms:
+    """Return policy, reference, critic and adapters."""
     return {
-        Category.WEIGHTS: weights_bytes(spec, architecture),
-        Category.REFERENCE: reference_bytes(spec, architecture),
-        Category.CRITIC: critic_bytes(spec, architecture),
-        Category.ADAPTERS: adapter_bytes(spec, architecture),
+        Category.WEIGHTS: weights(spec, architecture),
+        Category.REFERENCE: reference(spec, architecture),
+        Category.CRITIC: critic(spec, architecture),
+        Category.ADAPTERS: adapters(spec, architecture),
     }
 
 
-def untied_head_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the LM head's own matrix while the model is built, before it is tied to the embedding.
+def untied_head(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the LM head's own matrix while the model is built, before it is tied to the embedding.
 
     0 where it stays untied. By hand, qwen2.5-0.5b in bfloat16: 151,936 x 896 x 2 B = 272,269,312 B. Does not hold for a
     model that is loaded from a checkpoint with `low_cpu_mem_usage`, which never allocates a head that is tied.
     """
     head = block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
-    return where(architecture.tie_word_embeddings, head, 0)
+    return Term(head, lambda: "the LM head, before it is tied").only_if(architecture.tie_word_embeddings)
 
 
-def state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the optimizer's state after the first step."""
+def state(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the optimizer's state after the first step."""
     tensors = trained_tensors(spec, architecture)
-    return optimizer_state_bytes(spec.optim, tensors, trained_element_bytes(spec), block_of(spec))
+    return optimizer_state(spec.optim, tensors, trained_element_bytes(spec), block_of(spec))
 
 
-def critic_state_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the state of the critic's optimizer after its first step; 0 without a critic."""
+def critic_state(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the state of the critic's optimizer after its first step; 0 without a critic."""
     if not spec.critic:
-        return 0
-    return optimizer_state_bytes(spec.optim, critic_tensors(architecture), element_bytes(spec).weight, block_of(spec))
+        return NOTHING
+    return optimizer_state(spec.optim, critic_tensors(architecture), element_bytes(spec).weight, block_of(spec))
 
 
-def persistent_memory(spec: TrialKeys, architecture: DecoderShape, *, inputs: Count) -> Bytes:
+def both_states(spec: TrialKeys, architecture: DecoderShape, policy: Term) -> Term:
+    """Return the states of both optimizers in the words of one; `policy` is its own where there is no critic."""
+    critics = critic_state(spec, architecture)
+    if not spec.critic:
+        return policy
+
+    def words() -> str:
+        if not policy.size:
+            return critics.words()
+        count = trainable_parameter_count(spec, architecture) + critic_count(architecture)
+        return state_text(spec.optim, count, element_bytes(spec).weight)
+
+    return Term(policy.size + critics.size, words)
+
+
+def persistent_memory(spec: TrialKeys, architecture: DecoderShape, *, inputs: Term) -> Terms:
     """Return the memory that is present at every instant after the first optimizer step.
 
     A trial of one step ends before its optimizer state is used again, so it has none here.
@@ -93,18 +121,18 @@ def persistent_memory(spec: TrialKeys, architecture: DecoderShape, *, inputs: Co
     Args:
         spec: The trial.
         architecture: Its model.
-        inputs: The bytes of the inputs of a step, which the recipe decides.
+        inputs: The inputs of a step, which the recipe decides.
     """
     return {
         **models(spec, architecture),
-        Category.REWARD_MODEL: reward_model_bytes(spec, architecture),
-        Category.OPTIMIZER_STATE: where(spec.steps > 1, state_bytes(spec, architecture), 0),
+        Category.REWARD_MODEL: reward_models(spec, architecture),
+        Category.OPTIMIZER_STATE: state(spec, architecture).only_if(spec.steps > 1),
         Category.INPUTS: inputs,
-        Category.WORKSPACE: workspace_bytes(spec.gpu, block_of(spec)),
+        Category.WORKSPACE: workspace(spec.gpu, block_of(spec)),
     }
 
 
-def persistent_at_rollout(spec: TrialKeys, persistent: Bytes) -> Bytes:
+def persistent_at_rollout(spec: TrialKeys, persistent: Terms) -> Terms:
     """Return the persistent memory while completions are generated and scored.
 
     trl generates once per `steps_per_generation` micro-batches. A trial that ends before its second generation has no
@@ -118,19 +146,20 @@ def persistent_at_rollout(spec: TrialKeys, persistent: Bytes) -> Bytes:
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     micro_batches = spec.steps * accumulation
     after_a_step = generation * whole_units(accumulation, generation)
-    workspace = persistent[Category.WORKSPACE]
+    both_threads = persistent[Category.WORKSPACE]
+    one_thread = Term(both_threads.size // _WORKSPACE_THREADS, lambda: "cuBLAS, 1 thread")
     return {
         **persistent,
-        Category.OPTIMIZER_STATE: where(after_a_step < micro_batches, persistent[Category.OPTIMIZER_STATE], 0),
-        Category.WORKSPACE: where(generation < micro_batches, workspace, workspace // _WORKSPACE_THREADS),
+        Category.OPTIMIZER_STATE: persistent[Category.OPTIMIZER_STATE].only_if(after_a_step < micro_batches),
+        Category.WORKSPACE: chosen(generation < micro_batches, both_threads, one_thread),
     }
 
 
-def unfinished_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of gradients during a rollout.
+def unfinished_gradients(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the gradients during a rollout.
 
     There are some where trl generates in the middle of an accumulation: those of its earlier micro-batches.
     """
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     unfinished = both(generation % accumulation != 0, generation < spec.steps * accumulation)
-    return where(unfinished, gradient_bytes(spec, architecture), 0)
+    return all_gradients(spec, architecture).only_if(unfinished)

@@ -7,39 +7,35 @@ from profiler.analytical.formulas.layers.layer_without_gradient import layer_wit
 from profiler.analytical.formulas.models.parameters import is_mixture
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
+    all_gradients,
     element_bytes,
-    gradient_bytes,
     trained_element_bytes,
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.models.value_models import reward_model_bytes
+from profiler.analytical.formulas.models.value_models import reward_models
 from profiler.analytical.formulas.models.weights import (
     autocast_cache_bytes,
     autocast_scoring_bytes,
     head_cast_bytes,
     keeps_reference_model,
 )
-from profiler.analytical.formulas.rollout import (
-    growth_copy_bytes,
-    kv_cache_bytes,
-    kv_element_bytes,
-    last_logits_bytes,
-    sampling_bytes,
-)
+from profiler.analytical.formulas.rollout import growth_copy, kv_cache, kv_element_bytes, last_logits, sampling
 from profiler.analytical.formulas.sizes.batch import Batch, generated_micro_batch, one_row, unpadded
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, holds, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms, added, chosen
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.vllm_memory import engine_bytes, vllm_memory
-from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes
-from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added, head_categories
+from profiler.analytical.formulas.vllm_memory import awake_engine, engine
+from profiler.analytical.optimizers.optimizer_state import optimizer_scratch
+from profiler.analytical.timeline.instants import Instant, InstantName, head_categories
 from profiler.analytical.timeline.persistent import (
-    critic_state_bytes,
+    both_states,
     models,
-    state_bytes,
-    unfinished_gradient_bytes,
-    untied_head_bytes,
+    state,
+    unfinished_gradients,
+    untied_head,
+    workspace_in_step,
 )
 from profiler.analytical.timeline.tower_instants import held_in_forward, without_gradient
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
@@ -55,26 +51,26 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
     adapters in float32, whatever type they get later.
     """
     made = dict(models(spec, architecture))
-    adapters = made.pop(Category.ADAPTERS)
-    as_made = adapters // element_bytes(spec).adapter * FLOAT32_BYTES
-    last = larger(as_made, untied_head_bytes(spec, architecture))
+    adapters, head = made[Category.ADAPTERS], untied_head(spec, architecture)
+    as_made = adapters.size // element_bytes(spec).adapter * FLOAT32_BYTES
+    last = larger(as_made, head.size)
     # A critic is made after the policy and before the reference, and has no LM head.
-    last = where(keeps_reference_model(spec), last, larger(last - made[Category.CRITIC], 0))
-    made[Category.WORKSPACE] = last - adapters
-    made[Category.ADAPTERS] = adapters
-    loaded: tuple[Instant, ...] = (Instant(phase=Phase.LOAD, name=InstantName.LOADED, sizes=made),)
+    last = where(keeps_reference_model(spec), last, larger(last - made[Category.CRITIC].size, 0))
+    wider = Term(last - adapters.size, lambda: "adapters in float32, as they are made")
+    made[Category.WORKSPACE] = chosen(head.size >= as_made, Term(wider.size, head.words), wider)
+    loaded: tuple[Instant, ...] = (Instant(phase=Phase.LOAD, name=InstantName.LOADED, terms=made),)
     if architecture.reward_models:
-        both_models = {**models(spec, architecture), Category.REWARD_MODEL: reward_model_bytes(spec, architecture)}
-        loaded += (Instant(phase=Phase.LOAD, name=InstantName.REWARD_LOADED, sizes=both_models),)
+        all_models = {**models(spec, architecture), Category.REWARD_MODEL: reward_models(spec, architecture)}
+        loaded += (Instant(phase=Phase.LOAD, name=InstantName.REWARD_LOADED, terms=all_models),)
     if not spec.use_vllm:
         return loaded
     # vLLM starts after the model is on the GPU, and awake (`VLLMGeneration._init_vllm` in trl 1.16). Its profile run
     # is over when it takes the KV cache.
-    started = {**models(spec, architecture), Category.ENGINE: vllm_memory(spec, architecture).resident}
-    return (*loaded, Instant(phase=Phase.LOAD, name=InstantName.ENGINE_START, sizes=started))
+    started = {**models(spec, architecture), Category.ENGINE: awake_engine(spec, architecture)}
+    return (*loaded, Instant(phase=Phase.LOAD, name=InstantName.ENGINE_START, terms=started))
 
 
-def engine_rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+def engine_rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
     """Return the instant of a rollout by vLLM: the trainer's persistent memory, and the engine.
 
     Args:
@@ -82,14 +78,14 @@ def engine_rollout_instants(spec: TrialKeys, architecture: DecoderShape, persist
         architecture: Its model.
         persistent: The memory that is present throughout the rollout.
     """
-    more: Bytes = {
-        Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture),
-        Category.ENGINE: engine_bytes(spec, architecture),
+    more: Terms = {
+        Category.GRADIENTS: unfinished_gradients(spec, architecture),
+        Category.ENGINE: engine(spec, architecture),
     }
-    return (Instant(phase=Phase.ROLLOUT, name=InstantName.ENGINE, sizes=added(persistent, more)),)
+    return (Instant(phase=Phase.ROLLOUT, name=InstantName.ENGINE, terms=added(persistent, more)),)
 
 
-def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
     """Return the instants of a rollout: prefill, the last growth of the cache, the last attention, sampling.
 
     Args:
@@ -99,80 +95,88 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: By
     """
     rows, element, block = spec.generation_batch_size, kv_element_bytes(spec), block_of(spec)
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
-    persistent = added(persistent, {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)})
+    persistent = added(persistent, {Category.GRADIENTS: unfinished_gradients(spec, architecture)})
     casts, head_cast, transient_cast = _generation_casts(spec, architecture)
-    full = kv_cache_bytes(architecture, sequences=rows, tokens=tokens, element=element, block=block)
-    growth = growth_copy_bytes(architecture, sequences=rows, tokens=tokens, element=element, block=block)
+    full = kv_cache(architecture, sequences=rows, tokens=tokens, element=element, block=block)
+    growth = growth_copy(architecture, sequences=rows, tokens=tokens, element=element, block=block)
     prompts = Batch(
         rows=rows, prompt_tokens=spec.max_prompt_length, completion_tokens=0, scored_tokens=0, has_mask=False
     )
-    prefilled = kv_cache_bytes(
-        architecture, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block
+    prefilled = kv_cache(architecture, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block)
+    layer = Term(
+        layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False),
+        lambda: f"one layer of {rows} prompts",
     )
-    layer = layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False)
-    prefill: Bytes = {
+    prefill: Terms = {
         Category.KV_CACHE: prefilled,
-        Category.ACTIVATIONS: casts + layer,
-        Category.INPUTS: attention_mask_bytes(spec, prompts),
+        Category.ACTIVATIONS: layer.including(casts),
+        Category.INPUTS: Term(attention_mask_bytes(spec, prompts)),
     }
-    instants: dict[InstantName, Bytes] = {
+    instants: dict[InstantName, Terms] = {
         **without_gradient(spec, architecture, prompts, InstantName.PREFILL_TOWER, adapted=True, autocast=False),
         InstantName.PREFILL: added(prefill, held_in_forward(spec, architecture, prompts)),
-        InstantName.GROWTH: {Category.KV_CACHE: full + growth, Category.ACTIVATIONS: casts},
+        InstantName.GROWTH: {Category.KV_CACHE: full.plus(growth), Category.ACTIVATIONS: casts},
         InstantName.DECODING: {
             Category.KV_CACHE: full,
-            Category.ACTIVATIONS: casts + _decoding_bytes(spec, architecture, tokens),
+            Category.ACTIVATIONS: _decoding(spec, architecture, tokens).including(casts),
         },
         InstantName.SAMPLING: {
             Category.KV_CACHE: full,
-            Category.ACTIVATIONS: casts + head_cast,
-            Category.LOGITS: sampling_bytes(spec, architecture),
+            Category.ACTIVATIONS: casts.including(head_cast),
+            Category.LOGITS: sampling(spec, architecture),
         },
         InstantName.LAST_LOGITS: {
             Category.KV_CACHE: full,
             Category.ACTIVATIONS: transient_cast,
-            Category.LOGITS: last_logits_bytes(spec, architecture),
+            Category.LOGITS: last_logits(spec, architecture),
         },
     }
     return tuple(
         Instant(
             phase=Phase.ROLLOUT,
             name=name,
-            sizes=added(persistent, more),
-            happens=transient_cast > 0 if name is InstantName.LAST_LOGITS else True,
+            terms=added(persistent, more),
+            happens=transient_cast.size > 0 if name is InstantName.LAST_LOGITS else True,
         )
         for name, more in instants.items()
     )
 
 
-def _decoding_bytes(spec: TrialKeys, architecture: DecoderShape, tokens: Count) -> Count:
+def _decoding(spec: TrialKeys, architecture: DecoderShape, tokens: Count) -> Term:
     """Return what one layer needs to decode a token: repeated keys and values, or copies of its experts' weights."""
-    repeated = repeated_cache_bytes(spec, architecture, tokens=tokens)
+    repeated = Term(
+        repeated_cache_bytes(spec, architecture, tokens=tokens), lambda: "a layer's keys and values for every head"
+    )
     if not is_mixture(architecture):
         return repeated
+    rows = spec.generation_batch_size
     decodes = holds(spec.rollout, lambda rollout: rollout is Rollout.GENERATE)
-    copies = decoding_bytes(spec, architecture, spec.generation_batch_size)
-    return larger(repeated, where(decodes, copies, 0))
+    copies = Term(
+        decoding_bytes(spec, architecture, rows),
+        lambda: f"weights of the experts of {rows * architecture.experts_per_token} pairs",
+    ).only_if(decodes)
+    return chosen(copies.size > repeated.size, copies, repeated)
 
 
-def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Count, Count, Count]:
-    """Return the bytes of the copies of weights that autocast makes in a forward of generation.
+def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Term, Term, Term]:
+    """Return the copies of weights that autocast makes in a forward of generation.
 
     The first two are kept: the copies of float32 weights of the layers, and that of the head, made at the end. The
     third, of a head in float16, is freed after its product. With adapters there are no copies: `generate` does not call
     the forward that autocast wraps.
     """
     if not trains_everything(spec):
-        return 0, 0, 0
+        return NOTHING, NOTHING, NOTHING
     caches, head = element_bytes(spec).autocast_caches, head_cast_bytes(spec, architecture)
+    kept = Term(autocast_cache_bytes(spec, architecture), lambda: "copies that autocast keeps")
     return (
-        where(caches, autocast_cache_bytes(spec, architecture), 0),
-        where(caches, head, 0),
-        where(caches, 0, head),
+        kept.only_if(caches),
+        Term(where(caches, head, 0)),
+        Term(where(caches, 0, head), lambda: "the LM head's copy under autocast"),
     )
 
 
-def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> tuple[Instant, ...]:
+def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
     """Return the instants at which log-probabilities are computed without gradient.
 
     They are those of the reference, or the old ones of the policy. trl computes these if generations and optimizer
@@ -186,7 +190,7 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Byte
         return ()
     # A reference model's weights require gradients, though it is never trained: autocast keeps their copies too.
     keeps_casts = either(old_policy, trains_everything(spec))
-    gradients: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
+    gradients: Terms = {Category.GRADIENTS: unfinished_gradients(spec, architecture)}
     return scored_without_gradient(
         spec, architecture, added(persistent, gradients), adapted=old_policy, keeps_casts=keeps_casts, happens=happens
     )
@@ -195,7 +199,7 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Byte
 def scored_without_gradient(
     spec: TrialKeys,
     architecture: DecoderShape,
-    persistent: Bytes,
+    persistent: Terms,
     *,
     adapted: Flag = True,
     keeps_casts: Flag = True,
@@ -216,40 +220,48 @@ def scored_without_gradient(
     if spec.logprobs is Logprobs.SLICED:
         batch, alone = one_row(batch), True
     casts = where(keeps_casts, autocast_scoring_bytes(spec, architecture), 0)
-    persistent = added(persistent, {Category.ACTIVATIONS: casts})
+    persistent = added(persistent, {Category.ACTIVATIONS: Term(casts)})
 
-    def layer(rows: Batch) -> Bytes:
-        transient = layer_without_gradient_bytes(spec, architecture, rows, adapted=adapted, autocast=spec.bf16)
-        more: Bytes = {Category.ACTIVATIONS: transient, Category.INPUTS: attention_mask_bytes(spec, rows)}
+    def layer(rows: Batch) -> Terms:
+        more: Terms = {
+            Category.ACTIVATIONS: layer_without_gradient(spec, architecture, rows, adapted=adapted),
+            Category.INPUTS: Term(attention_mask_bytes(spec, rows)),
+        }
         return added(more, held_in_forward(spec, architecture, rows))
 
     head = head_categories(score_scratch(spec, architecture, batch))
     tower = without_gradient(spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.bf16)
     # A micro-batch of one row has a padded row at one time and the longest row at another.
-    instants: tuple[tuple[InstantName, Bytes, Flag], ...] = (
+    instants: tuple[tuple[InstantName, Terms, Flag], ...] = (
         *((name, more, happens) for name, more in tower.items()),
         (InstantName.SCORE_LAYER, layer(batch), happens),
         (InstantName.SCORE_LAYER, layer(unpadded(batch)), both(happens, alone)),
         (InstantName.SCORE_HEAD, head, happens),
     )
     return tuple(
-        Instant(phase=Phase.SCORE, name=name, sizes=added(persistent, more), happens=is_there)
+        Instant(phase=Phase.SCORE, name=name, terms=added(persistent, more), happens=is_there)
         for name, more, is_there in instants
     )
 
 
-def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: Bytes) -> Instant:
+def layer_without_gradient(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag) -> Term:
+    """Return the peak of one layer that saves nothing, under autocast where the trial has it."""
+    size = layer_without_gradient_bytes(spec, architecture, batch, adapted=adapted, autocast=spec.bf16)
+    return Term(size, lambda: "one layer: 4 x T x H and the MLP")
+
+
+def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> Instant:
     """Return the peak of `step()`: gradients, state and scratch together."""
-    step: Bytes = {
-        Category.GRADIENTS: gradient_bytes(spec, architecture),
-        Category.WORKSPACE: step_scratch_bytes(spec, architecture),
+    terms: Terms = {
+        **persistent,
+        Category.OPTIMIZER_STATE: both_states(spec, architecture, state(spec, architecture)),
+        Category.GRADIENTS: all_gradients(spec, architecture),
+        Category.WORKSPACE: workspace_in_step(persistent[Category.WORKSPACE], step_scratch(spec, architecture)),
     }
-    states = state_bytes(spec, architecture) + critic_state_bytes(spec, architecture)
-    state: Bytes = {**persistent, Category.OPTIMIZER_STATE: states}
-    return Instant(phase=Phase.OPTIMIZER, name=InstantName.STEP, sizes=added(state, step))
+    return Instant(phase=Phase.OPTIMIZER, name=InstantName.STEP, terms=terms)
 
 
-def step_scratch_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+def step_scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
     """Return the peak of what exists only during `step()`."""
     tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
-    return optimizer_scratch_bytes(spec.optim, tensors, element, block_of(spec))
+    return optimizer_scratch(spec.optim, tensors, element, block_of(spec))

@@ -5,10 +5,11 @@ trl keeps the pixels of a generation batch until the next one is there, and join
 the new ones.
 """
 
-from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, gradient_bytes, trains_everything
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, trains_everything
 from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import Term, Terms
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.tower import (
     cast_pixel_bytes,
@@ -32,11 +33,11 @@ from profiler.analytical.formulas.tower_block import (
     merger_saved_bytes,
     norm_backward_bytes,
 )
-from profiler.analytical.timeline.instants import Bytes, InstantName
+from profiler.analytical.timeline.instants import InstantName
 from profiler.domain.architectures.vision import VisionTower
 from profiler.domain.memory import Category
 
-_NOTHING: Bytes = {}
+_NOTHING: Terms = {}
 
 
 def image_input_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
@@ -48,45 +49,53 @@ def image_input_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return pixel_bytes(spec, tower, rows) + token_type_bytes(spec, rows)
 
 
-def next_images(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
+def next_images(spec: TrialKeys, architecture: DecoderShape) -> Terms:
     """Return the pixels of the next generation batch, while those of the last one are still there."""
     again = spec.steps_per_generation < spec.steps * spec.gradient_accumulation_steps
-    return {Category.INPUTS: where(again, image_input_bytes(spec, architecture), 0)}
+    return {Category.INPUTS: Term(where(again, image_input_bytes(spec, architecture), 0))}
 
 
-def joined_images(spec: TrialKeys, architecture: DecoderShape) -> Bytes:
+def joined_images(spec: TrialKeys, architecture: DecoderShape) -> Terms:
     """Return the copy of the pixels that trl makes as it joins them by micro-batch."""
-    return {Category.INPUTS: image_input_bytes(spec, architecture)}
+    return {Category.INPUTS: Term(image_input_bytes(spec, architecture))}
 
 
-def held_in_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Bytes:
+def held_in_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Terms:
     """Return what is there of the tower's results, and of rotary positions per row, in the language model's forward."""
     tower = architecture.vision
     if tower is None or not has_images(spec, architecture):
         return _NOTHING
     held = held_in_forward_bytes(spec, architecture, tower, batch.rows)
-    return {Category.ACTIVATIONS: held + _rotary_of_rows(spec, architecture, batch)}
+    return {Category.ACTIVATIONS: Term(held + _rotary_of_rows(spec, architecture, batch))}
 
 
-def kept_by_tower(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Bytes:
+def kept_by_tower(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Terms:
     """Return what the tower and the rotary positions keep while the language model runs forward and backward."""
     tower = architecture.vision
     if tower is None or not has_images(spec, architecture):
         return _NOTHING
     kept = tower_kept_bytes(spec, tower, batch.rows)
-    return {Category.ACTIVATIONS: kept + _rotary_of_rows(spec, architecture, batch)}
+    return {Category.ACTIVATIONS: Term(kept + _rotary_of_rows(spec, architecture, batch))}
 
 
 def without_gradient(
     spec: TrialKeys, architecture: DecoderShape, batch: Batch, name: InstantName, *, adapted: Flag, autocast: Flag
-) -> dict[InstantName, Bytes]:
+) -> dict[InstantName, Terms]:
     """Return the instant `name`, in a block of a tower that saves nothing; none without images."""
     tower = architecture.vision
     if tower is None or not has_images(spec, architecture):
         return {}
     patches = image_patches(spec, tower, batch.rows)
     block = block_without_gradient_bytes(spec, tower, patches, adapted=adapted, autocast=autocast)
-    return {name: {Category.ACTIVATIONS: block + _around_block(spec, architecture, tower, batch)}}
+    return {name: {Category.ACTIVATIONS: _block(block + _around_block(spec, architecture, tower, batch))}}
+
+
+def _block(size: Count) -> Term:
+    return Term(size, lambda: "a block, and what it reads")
+
+
+def _kept_text() -> str:
+    return "what the tower keeps"
 
 
 def _around_block(spec: TrialKeys, architecture: DecoderShape, tower: VisionTower, batch: Batch) -> Count:
@@ -106,7 +115,7 @@ def _rotary_of_rows(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     return 2 * block_of(spec)(batch.positions * architecture.head_dim * element_bytes(spec).stream)
 
 
-def tower_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> dict[InstantName, Bytes]:
+def tower_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> dict[InstantName, Terms]:
     """Return the instant in the last block's forward in training; none without images."""
     tower = architecture.vision
     if tower is None or not has_images(spec, architecture):
@@ -115,7 +124,7 @@ def tower_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     transient = block_without_gradient_bytes(spec, tower, patches, adapted=True, autocast=spec.bf16)
     around = _around_block(spec, architecture, tower, batch)
     if not needs_gradient(spec, tower):
-        return {name: {Category.ACTIVATIONS: transient + around}}
+        return {name: {Category.ACTIVATIONS: _block(transient + around)}}
     # Pixels and positions are counted among what is around a block, and the last merger has not run.
     counted = position_bytes(spec, tower, patches) + merger_saved_bytes(spec, tower, patches)
     if trains_everything(spec):
@@ -129,12 +138,19 @@ def tower_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
         # The last layer of the MLP, with its results and those of its adapter.
         saved = block_saved_bytes(spec, tower, patches)
         transient = larger(transient - saved, block_recomputation_bytes(spec, tower, patches) + 2 * one)
-    return {name: {Category.ACTIVATIONS: kept + transient + around}}
+    return {name: {Category.ACTIVATIONS: Term(kept, _kept_text).plus(_block(transient + around))}}
 
 
 def tower_backward(
-    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, gradients: Count, waiting: Count, embedding: Count
-) -> dict[InstantName, Bytes]:
+    spec: TrialKeys,
+    architecture: DecoderShape,
+    batch: Batch,
+    *,
+    gradients: Term,
+    every: Term,
+    waiting: Term,
+    embedding: Count,
+) -> dict[InstantName, Terms]:
     """Return the instants in the backward of the tower's last block and of its first; none without images.
 
     The gradients of the language model are all there, and that of the embeddings waits until the tower is done: it was
@@ -145,6 +161,7 @@ def tower_backward(
         architecture: Its model.
         batch: The micro-batch.
         gradients: Those of earlier micro-batches.
+        every: All gradients.
         waiting: The gradient of a tied head.
         embedding: The gradient of the embedding, which is made last.
     """
@@ -153,7 +170,7 @@ def tower_backward(
         return {}
     patches = image_patches(spec, tower, batch.rows)
     embeddings = block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).stream)
-    made, own = gradient_bytes(spec, architecture) - embedding, tower_gradient_bytes(spec, tower)
+    made, own = every.size - embedding, tower_gradient_bytes(spec, tower)
     kept = tower_kept_bytes(spec, tower, batch.rows) - merger_saved_bytes(spec, tower, patches)
     backward = block_backward_bytes(spec, tower, patches)
     one = block_saved_bytes(spec, tower, patches)
@@ -163,13 +180,20 @@ def tower_backward(
     merger = norm_backward_bytes(spec, tower, patches)
     merged = tower.deepstack * merger_saved_bytes(spec, tower, patches, joined=True)
     at_first = kept - merged - (tower.depth - 1) * one
+
+    def there(missing: Count) -> Term:
+        return Term(larger(gradients.size, made - missing), every.words).plus(waiting)
+
+    def activations(at_start: Count, transient: Count) -> Term:
+        return Term(at_start, _kept_text).plus(Term(transient + embeddings, lambda: "a block's backward"))
+
     return {
         InstantName.BACKWARD_TOWER: {
-            Category.ACTIVATIONS: kept + larger(backward, merger) + embeddings,
-            Category.GRADIENTS: larger(gradients, made - own) + waiting,
+            Category.ACTIVATIONS: activations(kept, larger(backward, merger)),
+            Category.GRADIENTS: there(own),
         },
         InstantName.BACKWARD_FIRST_BLOCK: {
-            Category.ACTIVATIONS: at_first + backward + embeddings,
-            Category.GRADIENTS: larger(gradients, made - own // tower.depth) + waiting,
+            Category.ACTIVATIONS: activations(at_first, backward),
+            Category.GRADIENTS: there(own // tower.depth),
         },
     }

@@ -1,5 +1,7 @@
 """Instants of forward and backward of one micro-batch."""
 
+from dataclasses import dataclass, field
+
 from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
 from profiler.analytical.formulas.layers.decoder_layer import (
     first_layer_unsaved_bytes,
@@ -11,20 +13,21 @@ from profiler.analytical.formulas.layers.layer_backward import (
     attention_backward_bytes,
     down_forward_bytes,
     mlp_backward_bytes,
-    norm_backward_bytes,
+    norm_backward,
     recomputation_bytes,
     saves_norm_inputs,
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.models.parameters import has_float32_norms
-from profiler.analytical.formulas.models.trained import element_bytes, gradient_bytes, trains_everything
+from profiler.analytical.formulas.models.trained import all_gradients, element_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import autocast_forward_bytes, autocast_weight_copy_bytes
 from profiler.analytical.formulas.sizes.batch import Batch, longest_rows, one_row, unpadded
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import Term, Terms, added, times
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.tower import tower_gradient_bytes
-from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, added, head_categories, times
+from profiler.analytical.timeline.instants import Instant, InstantName, head_categories
 from profiler.analytical.timeline.tower_instants import (
     held_in_forward,
     kept_by_tower,
@@ -38,8 +41,27 @@ _PHASES = dict.fromkeys((InstantName.FORWARD_TOWER, InstantName.FORWARD_LAYER, I
 """Every other instant of this module is in backward."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """The gradients of a backward."""
+
+    every: Term
+    """All `.grad`."""
+    earlier: Term
+    """Those at its start: of the earlier micro-batches, or rows."""
+
+    @classmethod
+    def of(cls, spec: TrialKeys, architecture: DecoderShape) -> "Gradients":
+        """Return those of the largest backward of a step."""
+        backwards = spec.gradient_accumulation_steps
+        if spec.logprobs is Logprobs.MINIBATCH:
+            backwards = backwards * spec.per_device_train_batch_size
+        every = all_gradients(spec, architecture)
+        return cls(every=every, earlier=every.only_if(backwards > 1))
+
+
 def training_instants(
-    spec: TrialKeys, architecture: DecoderShape, persistent: Bytes, whole: Batch
+    spec: TrialKeys, architecture: DecoderShape, persistent: Terms, whole: Batch
 ) -> tuple[Instant, ...]:
     """Return the instants of training: the end of forward; backward of head, final norm, layers and embedding.
 
@@ -52,19 +74,19 @@ def training_instants(
         persistent: The memory that is present throughout training.
         whole: A micro-batch.
     """
-    accumulated = _accumulated(spec, architecture)
+    gradients = Gradients.of(spec, architecture)
     if spec.logprobs is Logprobs.SLICED:
-        return _row_by_row(spec, architecture, whole, persistent=persistent, accumulated=accumulated)
+        return _row_by_row(spec, architecture, whole, persistent=persistent, gradients=gradients)
     batch, alone = (one_row(whole), True) if spec.logprobs is Logprobs.MINIBATCH else (whole, whole.rows == 1)
-    padded = _pass(spec, architecture, batch, persistent=persistent, earlier={}, gradients=accumulated)
+    padded = _pass(spec, architecture, batch, persistent=persistent, gradients=gradients)
     happens = both(alone, whole.has_mask)
     return padded + _pass(
-        spec, architecture, unpadded(batch), persistent=persistent, earlier={}, gradients=accumulated, happens=happens
+        spec, architecture, unpadded(batch), persistent=persistent, gradients=gradients, happens=happens
     )
 
 
 def _row_by_row(
-    spec: TrialKeys, architecture: DecoderShape, whole: Batch, *, persistent: Bytes, accumulated: Count
+    spec: TrialKeys, architecture: DecoderShape, whole: Batch, *, persistent: Terms, gradients: Gradients
 ) -> tuple[Instant, ...]:
     """Return the instants of `sliced`, which keeps the activations of all rows and runs backward row by row.
 
@@ -78,42 +100,40 @@ def _row_by_row(
     found: tuple[Instant, ...] = ()
     for done in (0, 1):
         left = larger(whole.rows - 1 - done, 0)
-        gradients = accumulated + done * gradient_bytes(spec, architecture)
+        there = Term(gradients.earlier.size + done * gradients.every.size, gradients.every.words)
         for row, others in ((padded, larger(left - 1, 0)), (longest, left)):
             masked = where(whole.has_mask, others - longest_rows(spec, others), 0)
-            earlier = added(times(masked, padded_saved), times(left - masked, longest_saved))
+            saved = added(times(masked, padded_saved), times(left - masked, longest_saved))
             happens = both(whole.rows > done, either(row is padded, whole.has_mask))
             instants = _pass(
-                spec, architecture, row, persistent=persistent, earlier=earlier, gradients=gradients, happens=happens
+                spec,
+                architecture,
+                row,
+                persistent=persistent,
+                earlier=Earlier(rows=left, saved=saved),
+                gradients=Gradients(every=gradients.every, earlier=there),
+                happens=happens,
             )
             # Forward of all rows comes before backward of the first.
             found += tuple(instant for instant in instants if not done or instant.phase is Phase.BACKWARD)
     return found
 
 
-def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Bytes:
+def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Terms:
     """Return what a row keeps from its forward until its backward."""
     # Each row has an autocast context of its own, so rows whose layers are saved keep their own copies of the weights.
     own_casts = 0 if spec.gradient_checkpointing else autocast_weight_copy_bytes(spec, architecture)
     return added(
         head_categories(head_saved(spec, architecture, row)),
-        {Category.ACTIVATIONS: stack_saved_bytes(spec, architecture, row) + own_casts},
-        {Category.ACTIVATIONS: _final_norm_bytes(spec, architecture, row)},
+        {Category.ACTIVATIONS: Term(stack_saved_bytes(spec, architecture, row) + own_casts)},
+        {Category.ACTIVATIONS: _final_norm(spec, architecture, row)},
     )
 
 
-def _final_norm_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+def _final_norm(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     """Return what the norm after the last layer saves."""
     in_float32 = has_float32_norms(architecture)
-    return norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=in_float32)
-
-
-def _accumulated(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of gradients at the start of the largest backward: those of the earlier micro-batches."""
-    backwards = spec.gradient_accumulation_steps
-    if spec.logprobs is Logprobs.MINIBATCH:
-        backwards = backwards * spec.per_device_train_batch_size
-    return where(backwards > 1, gradient_bytes(spec, architecture), 0)
+    return Term(norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=in_float32))
 
 
 def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -128,6 +148,24 @@ def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
         return (architecture.num_hidden_layers - 1) * layer_input_bytes(spec, architecture, batch) + first
     saved = architecture.num_hidden_layers * layer_saved_bytes(spec, architecture, batch)
     return saved - first_layer_unsaved_bytes(spec, architecture, batch)
+
+
+def stack(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, waiting_rows: Count = 0) -> Term:
+    """Return what all decoder layers keep, in words that are also those of earlier rows.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        batch: The rows that are computed.
+        waiting_rows: Rows whose own backward waits, and which others count.
+    """
+
+    def words() -> str:
+        kept = "inputs" if spec.gradient_checkpointing else "layers"
+        tokens = batch.positions + waiting_rows * batch.width
+        return f"{architecture.num_hidden_layers} {kept} of {tokens} tokens"
+
+    return Term(stack_saved_bytes(spec, architecture, batch), words)
 
 
 def attention_mask_bytes(spec: TrialKeys, batch: Batch) -> Count:
@@ -145,64 +183,111 @@ def attention_mask_bytes(spec: TrialKeys, batch: Batch) -> Count:
     return where(batch.has_mask, block(size), 0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """Rows whose forward is over and whose own backward waits."""
+
+    rows: Count = 0
+    saved: Terms = field(default_factory=dict)
+    """What they keep."""
+
+    def named(self, text: str) -> Terms:
+        """Return what they keep, in words."""
+        return {category: Term(term.size, lambda: text) for category, term in self.saved.items()}
+
+
+_NONE = Earlier()
+
+
 def _pass(
     spec: TrialKeys,
     architecture: DecoderShape,
     batch: Batch,
     *,
-    persistent: Bytes,
-    earlier: Bytes,
-    gradients: Count,
+    persistent: Terms,
+    earlier: Earlier = _NONE,
+    gradients: Gradients,
     happens: Flag = True,
 ) -> tuple[Instant, ...]:
-    """Return the instants of one forward and backward of `batch`; `earlier` is what earlier rows keep."""
-    final_norm: Bytes = {Category.ACTIVATIONS: _final_norm_bytes(spec, architecture, batch)}
+    """Return the instants of one forward and backward of `batch`."""
+    final_norm: Terms = {Category.ACTIVATIONS: _final_norm(spec, architecture, batch)}
     kept = head_categories(head_saved(spec, architecture, batch))
-    casts = autocast_weight_copy_bytes(spec, architecture)
-    stack = stack_saved_bytes(spec, architecture, batch)
-    until_the_end = added(persistent, earlier)
-    tower = kept_by_tower(spec, architecture, batch)
-    until_the_first = added(until_the_end, {Category.INPUTS: attention_mask_bytes(spec, batch)}, tower)
-    layers = added(until_the_first, {Category.GRADIENTS: gradients, Category.ACTIVATIONS: casts + stack})
+    casts = Term(autocast_weight_copy_bytes(spec, architecture))
+    inputs = stack(spec, architecture, batch, waiting_rows=earlier.rows)
+    waiting_rows = earlier.named("rows that wait")
+    until_the_end = added(persistent, earlier.saved)
+    mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, batch))}
+    until_the_first = added(mask, kept_by_tower(spec, architecture, batch))
+    layers = added(
+        until_the_end,
+        until_the_first,
+        {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs.plus(casts)},
+    )
     saved = added(layers, kept, final_norm)
-    more_casts: Bytes = {Category.ACTIVATIONS: autocast_forward_bytes(spec, architecture) - casts}
-    layer_forward: Bytes = {Category.ACTIVATIONS: layer_forward_bytes(spec, architecture, batch)}
-    layer_backward = layer_backward_bytes(spec, architecture, batch)
+    more_casts: Terms = {Category.ACTIVATIONS: Term(autocast_forward_bytes(spec, architecture) - casts.size)}
+    layer_backward = layer_backward_term(spec, architecture, batch)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
-    tied: Bytes = {Category.GRADIENTS: _head_gradient_waiting(spec, architecture)}
-    norm: Bytes = {Category.ACTIVATIONS: norm_backward_bytes(spec, architecture, batch)}
-    in_backward = added(layers, tied)
-    earlier_gradients: Bytes = {Category.GRADIENTS: gradients}
+    waiting = _head_gradient_waiting(spec, architecture)
+    tied: Terms = {Category.GRADIENTS: waiting}
+    norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
+    # Between the head and the end, only earlier rows have logits.
+    waiting_logits: Terms = {key: term for key, term in waiting_rows.items() if key is Category.LOGITS}
+    in_backward = {**added(layers, tied), **waiting_logits}
     of_tower = tower_backward(
         spec,
         architecture,
         batch,
-        gradients=gradients,
-        waiting=_head_gradient_waiting(spec, architecture),
+        gradients=gradients.earlier,
+        every=gradients.every,
+        waiting=waiting,
         embedding=_embedding_bytes(spec, architecture),
     )
     found = {
         **{
-            name: added(until_the_end, earlier_gradients, more)
+            name: {**added(until_the_end, {Category.GRADIENTS: gradients.earlier}, more), **waiting_logits}
             for name, more in tower_forward(spec, architecture, batch).items()
         },
-        InstantName.FORWARD_LAYER: added(layers, more_casts, layer_forward, held_in_forward(spec, architecture, batch)),
+        InstantName.FORWARD_LAYER: {
+            **added(
+                layers,
+                more_casts,
+                {Category.ACTIVATIONS: layer_forward(spec, architecture, batch)},
+                held_in_forward(spec, architecture, batch),
+            ),
+            **waiting_logits,
+        },
         InstantName.FORWARD_HEAD: added(saved, more_casts, scratch),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
         InstantName.BACKWARD_NORM: added(in_backward, norm, final_norm),
         InstantName.BACKWARD_LAYER: added(in_backward, {Category.ACTIVATIONS: layer_backward}),
         InstantName.BACKWARD_FIRST_LAYER: added(
-            until_the_first, _first_layer(spec, architecture, stack, layer_backward, gradients)
+            persistent,
+            until_the_first,
+            _first_layer(spec, architecture, inputs.size, layer_backward, gradients),
+            waiting_rows,
         ),
-        **{name: added(until_the_end, more) for name, more in of_tower.items()},
+        **{name: added(persistent, more, waiting_rows) for name, more in of_tower.items()},
         InstantName.BACKWARD_END: added(
-            until_the_end, {Category.GRADIENTS: _gradients_at_the_end(spec, architecture, gradients)}
+            persistent,
+            earlier.named("rows whose own backward waits"),
+            {Category.GRADIENTS: _gradients_at_the_end(spec, architecture, gradients)},
         ),
     }
     return tuple(
-        Instant(phase=_PHASES.get(name, Phase.BACKWARD), name=name, sizes=sizes, happens=happens)
-        for name, sizes in found.items()
+        Instant(phase=_PHASES.get(name, Phase.BACKWARD), name=name, terms=terms, happens=happens)
+        for name, terms in found.items()
     )
+
+
+def layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+    """Return what the last layer's forward needs in addition to the saved activations of all layers."""
+    return Term(layer_forward_bytes(spec, architecture, batch), lambda: "one layer")
+
+
+def layer_backward_term(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+    """Return what the last layer's backward needs in addition to the saved activations of all layers."""
+    words = "one recomputed" if spec.gradient_checkpointing else "the MLP's gradients"
+    return Term(layer_backward_bytes(spec, architecture, batch), lambda: words)
 
 
 def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -240,41 +325,49 @@ def _embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
 
 
-def _head_gradient_waiting(spec: TrialKeys, architecture: DecoderShape) -> Count:
+def _head_gradient_waiting(spec: TrialKeys, architecture: DecoderShape) -> Term:
     """Return the gradient of a tied head, which autograd keeps until the backward of the embedding adds its own."""
-    return where(architecture.tie_word_embeddings, _embedding_bytes(spec, architecture), 0)
+    head = Term(_embedding_bytes(spec, architecture), lambda: "a tied head's")
+    return head.only_if(architecture.tie_word_embeddings)
 
 
 def _first_layer(
-    spec: TrialKeys, architecture: DecoderShape, stack: Count, layer_backward: Count, gradients: Count
-) -> Bytes:
+    spec: TrialKeys, architecture: DecoderShape, kept_bytes: Count, layer_backward: Term, gradients: Gradients
+) -> Terms:
     """Return what the first layer's backward needs; of the other layers only gradients are left.
 
     In the first micro-batch, gradients grow while activations shrink, so the peak is at one end or the other.
     """
-    layers = architecture.num_hidden_layers
+    layers, every = architecture.num_hidden_layers, gradients.every
     embedding, waiting = _embedding_bytes(spec, architecture), _head_gradient_waiting(spec, architecture)
-    made = gradient_bytes(spec, architecture) - embedding
+    made = every.size - embedding
     if architecture.vision is not None:
         made = made - tower_gradient_bytes(spec, architecture.vision)
-    one_layer = (made - (embedding - waiting)) // layers
+    one_layer = (made - (embedding - waiting.size)) // layers
+    there = Term(larger(gradients.earlier.size, made - one_layer), every.words)
     return {
-        Category.ACTIVATIONS: stack // layers + layer_backward,
-        Category.GRADIENTS: larger(gradients, made - one_layer) + waiting,
+        Category.ACTIVATIONS: Term(kept_bytes // layers, lambda: "one layer").plus(layer_backward),
+        Category.GRADIENTS: there.plus(waiting),
     }
 
 
-def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, gradients: Count) -> Count:
-    """Return the bytes of gradients after the backward of the embedding.
+def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Term:
+    """Return the gradients after the backward of the embedding.
 
     All `.grad`, the new dense gradient of the embedding if it is added to an earlier one, and the gradient of a tied
     head, which waits for it. Autograd adds the new gradient to the waiting one in place. With logits of all
     completions and no cast in between it cannot, because the waiting gradient is a transposed view of a product: the
     sum is a third tensor.
     """
-    new = where(gradients > 0, _embedding_bytes(spec, architecture), 0)
-    waiting = _head_gradient_waiting(spec, architecture)
+    fresh = where(gradients.earlier.size > 0, _embedding_bytes(spec, architecture), 0)
+    waiting = _head_gradient_waiting(spec, architecture).size
     summed: Count = 0
     if spec.logprobs.makes_all_logits:
         summed = where(element_bytes(spec).autocast_casts, 0, waiting)
-    return larger(gradients, gradient_bytes(spec, architecture)) + new + waiting + summed
+
+    def words() -> str:
+        tied = ", fresh and tied" if fresh else ", tied"
+        return f"the embedding's{tied if waiting else ''}"
+
+    whole = Term(larger(gradients.earlier.size, gradients.every.size), gradients.every.words)
+    return whole.plus(Term(fresh + waiting + summed, words))

@@ -1,5 +1,6 @@
 """Linear layers and parameters, as the formulas count them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -40,3 +41,8 @@ class TensorGroup:
     def total(self) -> Count:
         """Elements of all tensors."""
         return self.elements * self.copies
+
+
+def count_of(groups: Sequence[TensorGroup]) -> Count:
+    """Return the elements of all `groups`."""
+    return sum(group.total for group in groups)

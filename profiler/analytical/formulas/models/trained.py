@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from profiler.analytical.formulas.models.parameters import base_tensors, lora_tensors
-from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, both, either, holds, looked_up, where
 from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import Term
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.text.count_text import count_text
 from profiler.domain.trials.trial import DistributedType, Dtype, Tuning
 
 _DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4}
@@ -161,13 +163,14 @@ def trained_element_bytes(spec: TrialKeys) -> Count:
 
 def trainable_parameter_count(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the number of parameters that the optimizer updates."""
-    return sum(group.total for group in trained_tensors(spec, architecture))
+    return count_of(trained_tensors(spec, architecture))
 
 
-def gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of all `.grad`: one value per trained parameter, in its type.
+def all_gradients(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return all `.grad`: one value per trained parameter, in its type.
 
     By hand, qwen2.5-0.5b full in bfloat16: 494,032,768 x 2 B = 988,065,536 B.
     """
-    block, element = block_of(spec), trained_element_bytes(spec)
-    return sum(group.copies * block(group.elements * element) for group in trained_tensors(spec, architecture))
+    block, element, tensors = block_of(spec), trained_element_bytes(spec), trained_tensors(spec, architecture)
+    size = sum(group.copies * block(group.elements * element) for group in tensors)
+    return Term(size, lambda: f"{count_text(count_of(tensors))} x {element} B")

@@ -2,13 +2,15 @@
 
 from typing import Any, cast
 
-from profiler.analytical.formulas.models.parameters import base_tensors
-from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.parameters import base_tensors, parameter_count
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import element_bytes
 from profiler.analytical.formulas.models.weights import rope_buffer_bytes
 from profiler.analytical.formulas.sizes.quantities import Count
 from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import NOTHING, Term
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.text.count_text import count_text
 
 
 class _WithoutHead:
@@ -37,36 +39,46 @@ def critic_count(architecture: DecoderShape) -> Count:
     Source: transformers' `GenericForTokenClassification`, whose `score` is an `nn.Linear` with bias; trl's and verl's
     critics are of this class (`load_valuehead_model` in verl).
     """
-    return sum(group.total for group in critic_tensors(architecture))
+    return count_of(critic_tensors(architecture))
 
 
-def critic_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the critic's parameters, in the type of the policy, and of its buffers; 0 without a critic.
+def critic(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the critic's parameters, in the type of the policy, and its buffers; 0 without a critic.
 
     By hand, qwen2.5-0.5b in bfloat16, whose head is tied: 494,032,768 + 897 values x 2 B + 256 B = 988,067,586 B.
     """
-    return critic_gradient_bytes(spec, architecture) + rope_buffer_bytes(architecture) if spec.critic else 0
-
-
-def critic_gradient_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of all gradients of the critic: one value per parameter, in its type; 0 without a critic."""
     if not spec.critic:
-        return 0
+        return NOTHING
+    size = critic_gradients(spec, architecture).size + rope_buffer_bytes(architecture)
+    return Term(size, lambda: f"{_critic_text(architecture)} parameters x {element_bytes(spec).weight} B")
+
+
+def critic_gradients(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return all gradients of the critic: one value per parameter, in its type; 0 without a critic."""
+    if not spec.critic:
+        return NOTHING
     block, element = block_of(spec), element_bytes(spec).weight
-    return sum(group.copies * block(group.elements * element) for group in critic_tensors(architecture))
+    size = sum(group.copies * block(group.elements * element) for group in critic_tensors(architecture))
+    return Term(size, lambda: f"{_critic_text(architecture)} x {element} B")
 
 
-def reward_model_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of all reward models of the trial, in the type of the policy's weights.
+def _critic_text(architecture: DecoderShape) -> str:
+    return count_text(critic_count(architecture))
+
+
+def reward_models(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return all reward models of the trial, in the type of the policy's weights.
 
     By hand, qwen2.5-0.5b in bfloat16, whose head is tied: 494,032,768 + 896 values x 2 B + 256 B = 988,067,584 B.
     """
+    models = architecture.reward_models
+    if not models:
+        return NOTHING
     block, element = block_of(spec), element_bytes(spec).weight
-    found: Count = 0
-    for model in architecture.reward_models:
-        found = found + sum(group.copies * block(group.elements * element) for group in _reward_tensors(model))
-        found = found + rope_buffer_bytes(model)
-    return found
+    groups = [group for model in models for group in _reward_tensors(model)]
+    size = sum(group.copies * block(group.elements * element) for group in groups)
+    buffers = sum(rope_buffer_bytes(model) for model in models)
+    return Term(size + buffers, lambda: f"{count_text(sum(map(parameter_count, models)))} parameters x {element} B")
 
 
 def _reward_tensors(model: DecoderShape) -> tuple[TensorGroup, ...]:

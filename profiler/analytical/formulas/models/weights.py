@@ -2,8 +2,15 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.models.parameters import base_tensors, expert_lora_tensors, lora_tensors, projections
-from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.parameters import (
+    active_parameter_count,
+    base_tensors,
+    expert_lora_tensors,
+    is_mixture,
+    lora_tensors,
+    projections,
+)
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
@@ -13,7 +20,9 @@ from profiler.analytical.formulas.models.trained import (
 )
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.term import NOTHING, Term
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.text.count_text import count_text
 from profiler.domain.trials.trial import Tuning
 
 _NF4_BLOCK = 64
@@ -69,12 +78,16 @@ def widened_bytes(spec: TrialKeys, values: Count, rows: Count, *, autocast: Flag
     return where(rows > read_directly, block(values * sizes.weight) + cast + scales, 0)
 
 
-def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the parameters and buffers of the policy, without adapters.
+def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the parameters and buffers of the policy, without adapters.
 
     With `qlora` the linear layers of the decoder are in nf4; embeddings, LM head, norms and biases keep `dtype`.
+
+    By hand, qwen2.5-0.5b in bfloat16: 494,032,768 x 2 B + 256 B.
     """
-    whole = _model_bytes(spec, architecture)
+    whole = _whole_model(spec, architecture)
+    if spec.tuning is not Tuning.QLORA and is_mixture(architecture):
+        return Term(whole.size, lambda: f"{whole.words()}, {count_text(active_parameter_count(architecture))} active")
     if spec.tuning is not Tuning.QLORA:
         return whole
     block, element = block_of(spec), element_bytes(spec).weight
@@ -82,13 +95,23 @@ def weights_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     unpacked = sum(block(part.weights * element) for part in layer)
     double_quant = spec.bnb_4bit_use_double_quant
     packed = sum(nf4_bytes(part.weights, block, double_quant=double_quant) for part in layer)
-    return whole + (packed - unpacked) * architecture.num_hidden_layers
+
+    def words() -> str:
+        # Two values per byte, and the scales of a block.
+        value = nf4_bytes(_SMALL_MATRIX, double_quant=double_quant) / _SMALL_MATRIX
+        layers = "linear layers" if is_mixture(architecture) else "layers"
+        return f"{layers} in nf4 ({value:.2f} B), the rest {element} B each"
+
+    return Term(whole.size + (packed - unpacked) * architecture.num_hidden_layers, words)
 
 
-def _model_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the parameters in `dtype`, and of the buffers."""
-    parameters = _tensors_bytes(spec, base_tensors(architecture), element_bytes(spec).weight)
-    return parameters + rope_buffer_bytes(architecture)
+def _whole_model(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the parameters in `dtype`, and the buffers."""
+    tensors, element = base_tensors(architecture), element_bytes(spec).weight
+    return Term(
+        _tensors_bytes(spec, tensors, element) + rope_buffer_bytes(architecture),
+        lambda: f"{count_text(count_of(tensors))} parameters x {element} B",
+    )
 
 
 def _tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Count) -> Count:
@@ -102,19 +125,26 @@ def keeps_reference_model(spec: TrialKeys) -> Flag:
     return both(spec.beta != 0.0, trains_everything(spec))
 
 
-def reference_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of a separate reference model, in the type of the policy; 0 if there is none.
+def reference(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return a separate reference model, in the type of the policy; 0 if there is none.
 
     trl creates one for `beta` > 0 unless an adapter can be switched off.
     """
-    return where(keeps_reference_model(spec), _model_bytes(spec, architecture), 0)
+    return _whole_model(spec, architecture).only_if(keeps_reference_model(spec))
 
 
-def adapter_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the LoRA matrices."""
+def adapters(spec: TrialKeys, architecture: DecoderShape) -> Term:
+    """Return the LoRA matrices.
+
+    By hand, qwen2.5-0.5b, rank 16 on all linear layers: 8,798,208 x 4 B, or x 2 B over 4-bit weights.
+    """
     if spec.tuning is Tuning.FULL:
-        return 0
-    return _tensors_bytes(spec, _lora_tensors(spec, architecture), element_bytes(spec).adapter)
+        return NOTHING
+    tensors, element = _lora_tensors(spec, architecture), element_bytes(spec).adapter
+    return Term(
+        _tensors_bytes(spec, tensors, element),
+        lambda: f"{count_text(count_of(tensors))} x {element} B, rank {lora_rank(spec)}",
+    )
 
 
 def _lora_tensors(spec: TrialKeys, architecture: DecoderShape) -> Sequence[TensorGroup]:

@@ -36,15 +36,16 @@ from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.layers.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.models.parameters import widest_inner
 from profiler.analytical.formulas.models.trained import element_bytes
-from profiler.analytical.formulas.rollout import growth_copy_bytes, kv_element_bytes
+from profiler.analytical.formulas.rollout import growth_copy, kv_element_bytes
 from profiler.analytical.formulas.sizes.batch import generated_micro_batch
 from profiler.analytical.formulas.sizes.fragments import with_fragments
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, holds, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import NOTHING
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.vllm_memory import engine_sleeps
 from profiler.analytical.timeline.cached.kv_cache_fragmentation import Growth, growth_segments_bytes, own_segments_bytes
-from profiler.analytical.timeline.instants import Instant, InstantName, total
+from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import Rollout, Tuning
@@ -83,7 +84,7 @@ def _of_woken_engine(instants: Sequence[Instant]) -> Count:
     """Return the engine, whose tensors are as large as its segments, and the segments that hold other tensors."""
     peak: Count = 0
     for instant in instants:
-        engine = instant.sizes.get(Category.ENGINE, 0)
+        engine = instant.terms.get(Category.ENGINE, NOTHING).size
         peak = larger(peak, where(instant.happens, engine + with_fragments(instant.total_bytes - engine), 0))
     return peak
 
@@ -94,20 +95,20 @@ def _sum_of_largest(
     """Return the sum over categories of the largest size of each, with what a growing cache leaves behind."""
     kept: dict[Category, Count] = {}
     for instant in instants:
-        for category, size in instant.sizes.items():
-            kept[category] = larger(kept.get(category, 0), where(instant.happens, size, 0))
+        for category, term in instant.terms.items():
+            kept[category] = larger(kept.get(category, 0), where(instant.happens, term.size, 0))
     if spec.logprobs.makes_all_logits and Category.LOGITS in kept:
         classes = all_logits_classes_bytes(spec, architecture, micro_batch(spec))
         kept[Category.LOGITS] = larger(kept[Category.LOGITS], classes)
     kept[Category.OPTIMIZER_STATE] = where(spec.steps > 1, kept.get(Category.OPTIMIZER_STATE, 0), 0)
     if growth is None:
-        return total(kept)
+        return sum(kept.values())
     fragments = _fragments(spec, architecture)
     own = where(fragments, own_segments_bytes(growth), 0)
     is_too_small = layer_input_bytes(spec, architecture, generated_micro_batch(spec)) > growth.last
     kept[Category.KV_CACHE] = larger(kept[Category.KV_CACHE], where(is_too_small, own, 0))
     grown = where(fragments, _outside_the_cache(instants) + growth_segments_bytes(growth), 0)
-    return larger(total(kept), grown)
+    return larger(sum(kept.values()), grown)
 
 
 def _fragments(spec: TrialKeys, architecture: DecoderShape) -> Flag:
@@ -124,19 +125,19 @@ def _fragments(spec: TrialKeys, architecture: DecoderShape) -> Flag:
 def _outside_the_cache(instants: Sequence[Instant]) -> Count:
     """Return the bytes at the end of a rollout that are not KV cache."""
     end = next(instant.sizes for instant in instants if instant.name is InstantName.GROWTH)
-    return total(end) - end[Category.KV_CACHE]
+    return sum(end.values()) - end[Category.KV_CACHE]
 
 
 def _cache_growth(spec: TrialKeys, architecture: DecoderShape, instants: Sequence[Instant]) -> Growth | None:
     """Return the growth of the cache in a rollout; None if there is no rollout."""
-    by_name = {instant.name: instant.sizes for instant in instants}
+    by_name = {instant.name: instant for instant in instants}
     if InstantName.GROWTH not in by_name or InstantName.PREFILL not in by_name:
         return None
-    prefill, end = by_name[InstantName.PREFILL], by_name[InstantName.GROWTH]
+    prefill, end = by_name[InstantName.PREFILL].sizes, by_name[InstantName.GROWTH].sizes
     element, rows = kv_element_bytes(spec), spec.generation_batch_size
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     first, last = (
-        growth_copy_bytes(architecture, sequences=rows, tokens=length, element=element, block=block_of(spec))
+        growth_copy(architecture, sequences=rows, tokens=length, element=element, block=block_of(spec)).size
         for length in (spec.max_prompt_length, tokens)
     )
     widest = larger(element_bytes(spec).weight, element_bytes(spec).adapter if spec.tuning is Tuning.LORA else 0)

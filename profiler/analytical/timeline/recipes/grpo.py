@@ -1,16 +1,17 @@
 """Instants of GRPO."""
 
 from profiler.analytical.formulas.sizes.batch import generated_micro_batch
+from profiler.analytical.formulas.sizes.term import Term, Terms, added
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.formulas.vllm_memory import resident_engine_bytes
+from profiler.analytical.formulas.vllm_memory import resident_engine
 from profiler.analytical.timeline.critic_instants import critic_instants, value_instants, with_critic_state
 from profiler.analytical.timeline.evaluation import evaluation_instants
-from profiler.analytical.timeline.instants import Bytes, Instant, added
+from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.persistent import (
-    input_bytes,
+    generated_inputs,
     persistent_at_rollout,
     persistent_memory,
-    unfinished_gradient_bytes,
+    unfinished_gradients,
 )
 from profiler.analytical.timeline.reward_instants import reward_instants
 from profiler.analytical.timeline.step_instants import (
@@ -27,14 +28,14 @@ from profiler.domain.memory import Category
 
 def grpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial of GRPO, in the order of a step."""
-    inputs = input_bytes(spec) + image_input_bytes(spec, architecture)
+    inputs = generated_inputs(spec).plus(Term(image_input_bytes(spec, architecture)))
     persistent = with_critic_state(spec, architecture, persistent_memory(spec, architecture, inputs=inputs))
     at_rollout = added(persistent_at_rollout(spec, persistent), next_images(spec, architecture))
     rollout = engine_rollout_instants if spec.use_vllm else rollout_instants
-    engine: Bytes = {Category.ENGINE: resident_engine_bytes(spec, architecture)}
+    engine: Terms = {Category.ENGINE: resident_engine(spec, architecture)}
     scoring, training = added(at_rollout, engine), added(persistent, engine)
     batch = generated_micro_batch(spec)
-    unfinished: Bytes = {Category.GRADIENTS: unfinished_gradient_bytes(spec, architecture)}
+    unfinished: Terms = {Category.GRADIENTS: unfinished_gradients(spec, architecture)}
     rewarded = added(scoring, unfinished, joined_images(spec, architecture))
     return (
         *load_instants(spec, architecture),

@@ -2,8 +2,9 @@
 
 from profiler.analytical.formulas.models.trained import INT64_BYTES
 from profiler.analytical.formulas.sizes.batch import Batch, is_padded, tokens_of
-from profiler.analytical.formulas.sizes.quantities import Count, larger
+from profiler.analytical.formulas.sizes.quantities import larger
 from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import Term
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.persistent import persistent_memory
@@ -17,7 +18,7 @@ _INPUTS = 3
 def sft_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial of supervised fine-tuning, in the order of a step."""
     batch = labelled_rows(spec)
-    persistent = persistent_memory(spec, architecture, inputs=row_bytes(spec))
+    persistent = persistent_memory(spec, architecture, inputs=labelled_inputs(spec))
     return (
         *load_instants(spec, architecture),
         *training_instants(spec, architecture, persistent, batch),
@@ -44,12 +45,13 @@ def labelled_rows(spec: TrialKeys) -> Batch:
     )
 
 
-def row_bytes(spec: TrialKeys) -> Count:
-    """Return the bytes of the rows of one optimizer step, as int64.
+def labelled_inputs(spec: TrialKeys) -> Term:
+    """Return the rows of one optimizer step, as int64.
 
     transformers loads all micro-batches of a step before the first forward (`Trainer.get_batch_samples`).
 
     By hand, 4 micro-batches of 4 rows of 1,024: 4 x 3 x 4 x 1,024 x 8 = 393,216 B.
     """
-    one = block_of(spec)(labelled_rows(spec).positions * INT64_BYTES)
-    return spec.gradient_accumulation_steps * _INPUTS * one
+    batch, micro_batches = labelled_rows(spec), spec.gradient_accumulation_steps
+    size = micro_batches * _INPUTS * block_of(spec)(batch.positions * INT64_BYTES)
+    return Term(size, lambda: f"ids, masks and labels of {batch.rows * micro_batches} rows, as int64")

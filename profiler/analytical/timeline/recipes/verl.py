@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from profiler.analytical.formulas.models.parameters import lora_parameter_count, parameter_count
 from profiler.analytical.formulas.models.value_models import critic_count
+from profiler.analytical.formulas.sizes.term import NOTHING, Term
 from profiler.analytical.formulas.verl_pass import (
     engine_weights_bytes,
     entropy_log_prob_bytes,
@@ -17,7 +18,7 @@ from profiler.analytical.formulas.verl_pass import (
     pool_bytes,
     stack_bytes,
 )
-from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term
+from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.sharding.verl import SHARDINGS, VerlSharding
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import Gpu
@@ -136,7 +137,7 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
     pool = Term(
         pool_bytes(job, gpu.memory_bytes), lambda: f"the engine's pool, {job.gpu_memory_utilization:g} of the card"
     )
-    engine = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, sizes={}).with_terms({Category.ENGINE: pool})
+    engine = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, terms={Category.ENGINE: pool})
     active: dict[VerlPhase, tuple[Role | None, Instant]] = {VerlPhase.ROLLOUT: (None, engine)}
     for phase, (role, instant) in _active(job, architecture, shardings).items():
         # An engine that never sleeps keeps its pool.
@@ -197,7 +198,7 @@ def _phase(shardings: Shardings, active: Role | None, instant: Instant) -> Mappi
         kept = _on_gpu(sharding, instant if role is active else _IDLE)
         found |= {component: kept[category] for category, component in _MODELS[role].items() if category in kept}
     for category, component in _SHARED.items():
-        found[component] = Term(instant.sizes.get(category, 0), instant.words.get(category, str))
+        found[component] = instant.terms.get(category, NOTHING)
     return {component: found[component] for component in Component if component in found and found[component].size}
 
 
@@ -207,7 +208,7 @@ def _of_any_trial(phase: VerlPhase, name: InstantName, parts: Mapping[Component,
     for component, term in parts.items():
         found.setdefault(_CATEGORIES[component], []).append(term)
     sums = {category: _sum(terms) for category, terms in found.items()}
-    return Instant(phase=_PHASES[phase], name=name, sizes={}).with_terms(sums)
+    return Instant(phase=_PHASES[phase], name=name, terms=sums)
 
 
 def _sum(terms: Sequence[Term]) -> Term:
@@ -215,7 +216,7 @@ def _sum(terms: Sequence[Term]) -> Term:
     return Term(sum(int(term.size) for term in terms), lambda: " + ".join(term.words() for term in terms))
 
 
-_IDLE = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, sizes={})
+_IDLE = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, terms={})
 """An instant at which a model does not compute."""
 
 
@@ -251,10 +252,12 @@ def _scoring(sharding: VerlSharding, entropy: int) -> Instant:
     return _computed(sharding, Phase.SCORE, InstantName.SCORE_LAYER, sizes, tokens)
 
 
-def _computed(sharding: VerlSharding, phase: Phase, name: InstantName, sizes: Bytes, tokens: int) -> Instant:
+def _computed(
+    sharding: VerlSharding, phase: Phase, name: InstantName, sizes: Mapping[Category, int], tokens: int
+) -> Instant:
     """Return an instant of the active model, whose activations and logits are those of `tokens`."""
-    words = dict.fromkeys(sizes, lambda: f"{tokens:,} tokens")
-    return sharding.shared(Instant(phase=phase, name=name, sizes=sizes, words=words))
+    terms = {category: Term(size, lambda: f"{tokens:,} tokens") for category, size in sizes.items()}
+    return sharding.shared(Instant(phase=phase, name=name, terms=terms))
 
 
 def _logits_of_update(job: VerlJob, architecture: Architecture) -> int:
@@ -275,7 +278,7 @@ def _largest_of_update(sharding: VerlSharding, logits: int) -> Instant:
         stack_bytes(job, shape, model) for shape in (architecture, replace(architecture, num_hidden_layers=1))
     )
     in_layer = layer_backward_bytes(job, architecture, model)
-    alone: Mapping[InstantName, Bytes] = {
+    alone: Mapping[InstantName, Mapping[Category, int]] = {
         InstantName.BACKWARD_HEAD: {Category.ACTIVATIONS: stack, Category.LOGITS: logits},
         InstantName.BACKWARD_LAYER: {Category.ACTIVATIONS: stack + in_layer},
         InstantName.BACKWARD_FIRST_LAYER: {Category.ACTIVATIONS: one_layer + in_layer},

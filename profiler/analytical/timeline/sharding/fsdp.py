@@ -13,20 +13,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
-from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
     FLOAT32_BYTES,
+    all_gradients,
     element_bytes,
-    gradient_bytes,
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count, one_value, where, whole_units
-from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
-from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term, Terms, chosen
+from profiler.analytical.formulas.sizes.quantities import Count, where, whole_units
+from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms, chosen
+from profiler.analytical.optimizers.optimizer_state import optimizer_scratch, optimizer_state, state_text
+from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.persistent import workspace_in_step
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
-from profiler.analytical.timeline.step_instants import step_scratch_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.text.count_text import count_text
 
@@ -75,7 +76,7 @@ class Fsdp(TrialSharding):
         """Shards of a reference model, as loaded; 0 without one, as with adapters."""
         shards = self._sharded(self._parameters, element_bytes(self.spec).weight, "x")
         has_one = self.spec.beta != 0.0 if self._trains_everything else False
-        return replace(shards, size=where(has_one, shards.size, 0))
+        return shards.only_if(has_one)
 
     @cached_property
     def adapters(self) -> Term:
@@ -91,7 +92,7 @@ class Fsdp(TrialSharding):
     @cached_property
     def gradient_shards(self) -> Term:
         """Shards of the gradients, in float32."""
-        size = FLOAT32_BYTES * sum(group.total for group in self.tensors)
+        size = FLOAT32_BYTES * count_of(self.tensors)
         return Term(size, lambda: f"{self._count_of_trained()} x {FLOAT32_BYTES} B / {self.spec.num_processes} GPUs")
 
     @cached_property
@@ -110,21 +111,20 @@ class Fsdp(TrialSharding):
 
     def kept(self, alone: Instant) -> Terms:
         """Return the shards; of states where a GPU alone has some."""
-        has_states = alone.sizes.get(Category.OPTIMIZER_STATE, 0) != 0
+        has_states = alone.terms.get(Category.OPTIMIZER_STATE, NOTHING).size != 0
         return {
             Category.WEIGHTS: self.weights,
             Category.ADAPTERS: self.adapters,
             Category.REFERENCE: self.reference,
-            Category.OPTIMIZER_STATE: replace(self._states, size=where(has_states, self._states.size, 0)),
+            Category.OPTIMIZER_STATE: self._states.only_if(has_states),
         }
 
-    def as_alone(self, alone: Instant) -> Bytes:
+    def as_alone(self, alone: Instant) -> Terms:
         """Return the scratch of the optimizer's step, which updates shards."""
         if alone.name is not InstantName.STEP:
             return {}
-        scratch = optimizer_scratch_bytes(self.spec.optim, self.tensors, FLOAT32_BYTES)
-        others = alone.sizes[Category.WORKSPACE] - step_scratch_bytes(self.spec, self.architecture)
-        return {Category.WORKSPACE: others + scratch}
+        scratch = optimizer_scratch(self.spec.optim, self.tensors, FLOAT32_BYTES)
+        return {Category.WORKSPACE: workspace_in_step(self.workspace, scratch)}
 
     def at_load(self, alone: Instant) -> tuple[Instant, ...]:
         """Return loading as on one GPU, and then sharding: all shards exist, and the whole model still does."""
@@ -136,14 +136,13 @@ class Fsdp(TrialSharding):
             Category.REFERENCE: self.reference,
             Category.COMMUNICATION: Term(self.whole_model_bytes, lambda: "the whole model, until it is sharded"),
         }
-        sharding = Instant(phase=Phase.LOAD, name=InstantName.SHARDING, sizes={}).with_terms(terms)
-        return (alone, sharding)
+        return (alone, Instant(phase=Phase.LOAD, name=InstantName.SHARDING, terms=terms))
 
     def gathered(self, alone: Instant) -> Term:
         """Return gathered weights. Those of the root stay from the first forward until the next backward."""
         name = alone.name
         if name is InstantName.STEP:
-            return Term(0, str)
+            return NOTHING
         stay = not self.spec.fsdp_reshard_after_forward and name not in _OTHER_LAYERS_ARE_FREED
         whole, unit = "all layers" if stay else "2 layers", self.units
         if name in _AFTER_THE_LAYERS:
@@ -173,7 +172,7 @@ class Fsdp(TrialSharding):
         """Return gradients: shards where they have been reduced, whole ones before."""
         if alone.name is InstantName.STEP:
             return self.gradient_shards
-        size, every = alone.sizes.get(Category.GRADIENTS, 0), gradient_bytes(self.spec, self.architecture)
+        size, every = alone.terms.get(Category.GRADIENTS, NOTHING).size, self._gradients_alone_bytes
         accumulated = where(size >= every, size - every + self.whole_gradient_bytes, size)
         return chosen(
             self.spec.gradient_accumulation_steps > 1,
@@ -201,6 +200,10 @@ class Fsdp(TrialSharding):
                 return shards + 2 * self._root_gradient + layer
         return accumulated
 
+    @cached_property
+    def _gradients_alone_bytes(self) -> Count:
+        return all_gradients(self.spec, self.architecture).size
+
     @property
     def _waiting(self) -> Count:
         """The gradient of the LM head, tied or not, until the backward of the root ends."""
@@ -221,11 +224,10 @@ class Fsdp(TrialSharding):
     @cached_property
     def _states(self) -> Term:
         def words() -> str:
-            form = one_value(self.spec.optim).traits.state_text
-            states = form.format(n=self._count_of_trained(), e=FLOAT32_BYTES)
-            return f"({states}) / {self.spec.num_processes} GPUs"
+            whole = state_text(self.spec.optim, self._values_of_trained, FLOAT32_BYTES)
+            return f"({whole}) / {self.spec.num_processes} GPUs"
 
-        return Term(optimizer_state_bytes(self.spec.optim, self.tensors, FLOAT32_BYTES), words)
+        return Term(optimizer_state(self.spec.optim, self.tensors, FLOAT32_BYTES).size, words)
 
     @property
     def _trains_everything(self) -> bool:
@@ -237,7 +239,7 @@ class Fsdp(TrialSharding):
 
     @cached_property
     def _values_of_trained(self) -> Count:
-        return sum(group.total for group in self._trained)
+        return count_of(self._trained)
 
     def _count_of_trained(self) -> str:
         return count_text(self._values_of_trained)

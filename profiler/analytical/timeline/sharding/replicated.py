@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from profiler.analytical.formulas.models.trained import gradient_bytes, trainable_parameter_count, trained_element_bytes
-from profiler.analytical.formulas.sizes.quantities import where
-from profiler.analytical.timeline.instants import Instant, Term
+from profiler.analytical.formulas.models.trained import all_gradients
+from profiler.analytical.formulas.sizes.term import Term
+from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
-from profiler.domain.text.count_text import count_text
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,6 @@ class Replicated(TrialSharding):
 
         Source: `Reducer::initialize_buckets` in torch's `csrc/distributed/c10d/reducer.cpp`.
         """
-
-        def words() -> str:
-            count = count_text(trainable_parameter_count(self.spec, self.architecture))
-            return f"DDP's buckets: {count} x {trained_element_bytes(self.spec)} B"
-
-        return Term(where(self.spec.num_processes > 1, gradient_bytes(self.spec, self.architecture), 0), words)
+        gradients = all_gradients(self.spec, self.architecture)
+        buckets = Term(gradients.size, lambda: f"DDP's buckets: {gradients.words()}")
+        return buckets.only_if(self.spec.num_processes > 1)

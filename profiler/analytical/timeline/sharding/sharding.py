@@ -4,10 +4,14 @@ What a GPU computes is the same as alone: the same rows through the same layers.
 of one GPU alone, with other weights, states, gradients and communication.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.term import Term, Terms
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.timeline.instants import Bytes, Instant, Term, Terms
+from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.persistent import workspace
 from profiler.domain.memory import Category, Phase
 
 
@@ -33,8 +37,8 @@ class Sharding:
         """Return the weights that are gathered to compute, and the buffers of what is communicated."""
         return None
 
-    def as_alone(self, alone: Instant) -> Bytes:  # noqa: ARG002
-        """Return categories with another size than on one GPU, and the same words."""
+    def as_alone(self, alone: Instant) -> Terms:  # noqa: ARG002
+        """Return other categories that differ from those of one GPU."""
         return {}
 
     def at_load(self, alone: Instant) -> tuple[Instant, ...]:
@@ -54,8 +58,7 @@ class Sharding:
         """Return an instant of one GPU alone with what sharding changes."""
         exchanged = {Category.GRADIENTS: self.reduced(alone), Category.COMMUNICATION: self.gathered(alone)}
         terms = {category: term for category, term in exchanged.items() if term is not None}
-        other = replace(alone, sizes={**alone.sizes, **self.as_alone(alone)})
-        return other.with_terms({**self.kept(alone), **terms})
+        return alone.with_terms({**self.as_alone(alone), **self.kept(alone), **terms})
 
     def instants(self, alone: tuple[Instant, ...]) -> tuple[Instant, ...]:
         """Return the instants of one of the GPUs, in the order of a step.
@@ -78,3 +81,8 @@ class TrialSharding(Sharding):
 
     spec: TrialKeys
     architecture: DecoderShape
+
+    @cached_property
+    def workspace(self) -> Term:
+        """The workspaces of the libraries, without the scratch of an optimizer's step."""
+        return workspace(self.spec.gpu, block_of(self.spec))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
 from profiler.analytical.formulas.sizes.quantities import whole_units
-from profiler.analytical.timeline.instants import Instant, InstantName, Term, Terms
+from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms
+from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.sharding.sharding import Sharding
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import Category, Phase
@@ -83,7 +84,7 @@ class VerlSharding(Sharding):
         layers are reduced.
         """
         if alone.phase is not Phase.BACKWARD:
-            return Term(0, str)
+            return NOTHING
         reduced = 0 if self.model.offload_policy else self.gradients.size
         earlier = reduced if self.model.accumulates else 0
         outside = outside_parameters(self.architecture)
@@ -133,12 +134,12 @@ class Megatron(VerlSharding):
 
     def gathered(self, alone: Instant) -> Term:  # noqa: ARG002  the same at every instant
         """Return 0: Megatron gathers no weights."""
-        return Term(0, str)
+        return NOTHING
 
     def reduced(self, alone: Instant) -> Term:
         """Return the buffer of all gradients, which is there from the start."""
         is_on_host = self.model.offload_policy and alone.phase is Phase.BACKWARD
-        return Term(0, str) if is_on_host else self.gradients
+        return NOTHING if is_on_host else self.gradients
 
     @property
     def _parts(self) -> int:

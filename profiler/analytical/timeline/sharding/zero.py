@@ -11,6 +11,7 @@ Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2
 `runtime/fp16/unfused_optimizer.py`, and the defaults in `runtime/zero/config.py`.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,16 +20,16 @@ from profiler.analytical.formulas.models.tensor_groups import TensorGroup
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
     FLOAT32_BYTES,
-    gradient_bytes,
+    all_gradients,
     trained_tensors,
     trains_everything,
 )
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, smaller, where, whole_units
-from profiler.analytical.optimizers.optimizer_state import optimizer_scratch_bytes, optimizer_state_bytes
-from profiler.analytical.timeline.instants import Bytes, Instant, InstantName, Term, Terms
+from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms
+from profiler.analytical.optimizers.optimizer_state import optimizer_scratch, optimizer_state
+from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES, Buckets
-from profiler.analytical.timeline.step_instants import step_scratch_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.text.count_text import count_text
 from profiler.domain.trials.trial import Logprobs, OffloadDevice, Tuning
@@ -100,7 +101,7 @@ class Zero(TrialSharding):
             is_tied=self.architecture.tie_word_embeddings,
             layers=self.architecture.num_hidden_layers,
             accumulates=self.spec.gradient_accumulation_steps > 1,
-            all_bytes=gradient_bytes(self.spec, self.architecture),
+            all_bytes=all_gradients(self.spec, self.architecture).size,
             kept_bytes=self.kept_gradient_bytes,
         )
 
@@ -171,7 +172,7 @@ class Zero(TrialSharding):
         """Master weights and optimizer states of this GPU; 0 where the host has them."""
         size: Count = 0
         if not self.is_offloaded:
-            size = self.master_bytes + optimizer_state_bytes(self.spec.optim, _flat(self.own), FLOAT32_BYTES)
+            size = self.master_bytes + optimizer_state(self.spec.optim, _flat(self.own), FLOAT32_BYTES).size
         of_gpus = self._of_gpus if self._stage else ""
         return Term(size, lambda: f"master weights and states of {count_text(self.trained)}{of_gpus}")
 
@@ -188,14 +189,14 @@ class Zero(TrialSharding):
         optim, count = self.spec.optim, self.own
         both_copies = (BFLOAT16_BYTES + FLOAT32_BYTES) * count
         if self._stage == 0:
-            return both_copies + optimizer_scratch_bytes(optim, self._trained_tensors, FLOAT32_BYTES)
+            return both_copies + optimizer_scratch(optim, self._trained_tensors, FLOAT32_BYTES).size
         if self._stage == 3:
             group = smaller(count, SUB_GROUP)
-            in_step = FLOAT32_BYTES * group + optimizer_scratch_bytes(optim, _flat(group), FLOAT32_BYTES)
+            in_step = FLOAT32_BYTES * group + optimizer_scratch(optim, _flat(group), FLOAT32_BYTES).size
             return BFLOAT16_BYTES * count + larger((BFLOAT16_BYTES + FLOAT32_BYTES) * group, in_step)
         largest = smaller(self._largest_tensor, count) if self._trains_everything else 0
         in_norm = self.kept_gradient_bytes + _NORM_BYTES * largest
-        in_step = FLOAT32_BYTES * count + optimizer_scratch_bytes(optim, _flat(count), FLOAT32_BYTES)
+        in_step = FLOAT32_BYTES * count + optimizer_scratch(optim, _flat(count), FLOAT32_BYTES).size
         return larger(larger(in_norm, self.kept_gradient_bytes + both_copies), in_step)
 
     def kept(self, alone: Instant) -> Terms:
@@ -211,17 +212,15 @@ class Zero(TrialSharding):
         if self.spec.tuning is not Tuning.QLORA:
             found[Category.WEIGHTS] = self.weights
         if self._stage == 3:
-            size = alone.sizes.get(Category.REFERENCE, 0) // self.spec.num_processes
-            words = self._weight_words(self._parameters, "x").words
-            found[Category.REFERENCE] = Term(size, words)
+            size = alone.terms.get(Category.REFERENCE, NOTHING).size // self.spec.num_processes
+            found[Category.REFERENCE] = Term(size, self._weight_words(self._parameters, "x").words)
         return found
 
-    def as_alone(self, alone: Instant) -> Bytes:
+    def as_alone(self, alone: Instant) -> Terms:
         """Return the workspace without the scratch of the step, which is with gradients."""
         if alone.name is not InstantName.STEP:
             return {}
-        scratch = step_scratch_bytes(self.spec, self.architecture)
-        return {Category.WORKSPACE: alone.sizes[Category.WORKSPACE] - scratch}
+        return {Category.WORKSPACE: self.workspace}
 
     def reduced(self, alone: Instant) -> Term:
         """Return gradients: whole up to stage 1, and from stage 2 on this GPU's part."""
@@ -237,11 +236,11 @@ class Zero(TrialSharding):
         """Return the bucket, the copy that is reduced, the buffer of what is offloaded, and gathered weights."""
         buckets, weights = self._buckets.communicated(alone), self._gathered_weights(alone)
         size = buckets.size + self._offload_buffer_bytes + weights.size
-        return Term(size, lambda: f"{buckets.words() or 'the buffer of what is offloaded'}{weights.words()}")
+        return Term(size, lambda: f"{buckets.text or 'the buffer of what is offloaded'}{weights.text}")
 
     def _gathered_weights(self, alone: Instant) -> Term:
         if self._stage != 3 or alone.name in _NOTHING_IS_GATHERED:
-            return Term(0, str)
+            return NOTHING
         if alone.phase is Phase.ROLLOUT:
             return self._gathered_for_rollout(alone)
         before_head = alone.phase is Phase.SCORE or alone.name is InstantName.FORWARD_LAYER
@@ -308,7 +307,7 @@ class Zero(TrialSharding):
             taken_over = self._taken_over(alone)
             return (taken_over,) if self._stage == 3 else (alone, taken_over)
         if alone.name is InstantName.ENGINE_START:
-            started = replace(alone, sizes={Category.ENGINE: alone.sizes[Category.ENGINE]})
+            started = replace(alone, terms={Category.ENGINE: alone.terms[Category.ENGINE]})
             return (started.with_terms({Category.WEIGHTS: self.weights}) if self._stage == 3 else started,)
         return (self.shared(alone),)
 
@@ -329,11 +328,10 @@ class Zero(TrialSharding):
         else:
             copied = larger(BFLOAT16_BYTES * self.trained, 2 * self.master_bytes)
         there = (Category.WEIGHTS, Category.REFERENCE)
-        sizes = {category: loaded.sizes.get(category, 0) for category in there}
-        return replace(loaded, name=InstantName.SHARDING, sizes=sizes).with_terms(
+        return replace(loaded, name=InstantName.SHARDING, terms=_only(loaded.terms, there)).with_terms(
             {
                 **self._models(loaded),
-                Category.OPTIMIZER_STATE: replace(self.states, size=states),
+                Category.OPTIMIZER_STATE: Term(states, self.states.words),
                 Category.GRADIENTS: self._gradients(gradients),
                 Category.COMMUNICATION: Term(copied, lambda: "while DeepSpeed takes the model over"),
             }
@@ -343,8 +341,8 @@ class Zero(TrialSharding):
         """Return the gathering of offloaded weights before a rollout, and the reduction of a full bucket."""
         if alone.name is InstantName.PREFILL and self.spec.offload_param_device is OffloadDevice.CPU:
             there = (Category.INPUTS, Category.WORKSPACE, Category.REFERENCE)
-            sizes = {category: size for category, size in alone.sizes.items() if category in there}
-            return (self.shared(replace(alone, name=InstantName.GATHERING, sizes=sizes)),)
+            gathering = replace(alone, name=InstantName.GATHERING, terms=_only(alone.terms, there))
+            return (self.shared(gathering),)
         last = next((each for each in reversed(earlier) if each.name is InstantName.BACKWARD_LAYER), None)
         if alone.name is InstantName.BACKWARD_FIRST_LAYER and last is not None:
             return (self.shared(self._buckets.reduction(last, alone)),)
@@ -352,6 +350,10 @@ class Zero(TrialSharding):
 
     def _share(self, count: Count) -> Count:
         return whole_units(count, self.spec.num_processes)
+
+
+def _only(terms: Terms, there: Collection[Category]) -> Terms:
+    return {category: term for category, term in terms.items() if category in there}
 
 
 def _flat(count: Count) -> tuple[TensorGroup, ...]:

@@ -17,7 +17,8 @@ from profiler.analytical.formulas.sizes.quantities import (
     smaller,
     where,
 )
-from profiler.analytical.timeline.instants import Instant, InstantName, Term
+from profiler.analytical.formulas.sizes.term import NOTHING, Term
+from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.domain.memory import Category, Phase
 
 BUCKET = 500_000_000
@@ -63,7 +64,7 @@ class Buckets:
 
     def gradient_bytes(self, alone: Instant) -> Count:
         """Return gradients outside of buckets; those of a step are `Zero.step_gradient_bytes`."""
-        size = alone.sizes.get(Category.GRADIENTS, 0)
+        size = alone.terms.get(Category.GRADIENTS, NOTHING).size
         if self.stage in (0, 1):
             at_the_end = alone.name is InstantName.BACKWARD_END and self.stage == 1
             return larger(size, self.all_bytes + self.kept_bytes) if at_the_end else size
@@ -96,8 +97,7 @@ class Buckets:
         Stage 3 keeps its bucket. Stage 2 has one from the first gradient of a backward until its end, stage 1 from the
         first backward of a step until the end of the last, and stage 0 none: it copies all gradients at the end.
         """
-        size = self._communicated_bytes(alone)
-        return Term(size, lambda: _WORDS.get(alone.name, "a bucket") if size else "")
+        return Term(self._communicated_bytes(alone), lambda: _WORDS.get(alone.name, "a bucket"))
 
     def _communicated_bytes(self, alone: Instant) -> Count:
         name = alone.name
@@ -129,14 +129,14 @@ class Buckets:
 
         Activations are between those of the last layer's backward and of the first's, which comes last.
         """
-        high, low = (each.sizes.get(Category.ACTIVATIONS, 0) for each in (last, first))
-        done = self._layers_of_a_bucket
-        sizes = {
-            **last.sizes,
-            Category.ACTIVATIONS: high - (high - low) * smaller(done, self.layers) // self.layers,
-        }
+        high, low = (each.terms.get(Category.ACTIVATIONS, NOTHING) for each in (last, first))
+        done = smaller(self._layers_of_a_bucket, self.layers)
+        between = Term(
+            high.size - (high.size - low.size) * done // self.layers,
+            lambda: "between those of the last layer and of the first",
+        )
         happens = both(self._fills_a_bucket, last.happens)
-        return replace(last, name=InstantName.REDUCTION, sizes=sizes, happens=happens)
+        return replace(last, name=InstantName.REDUCTION, happens=happens).with_terms({Category.ACTIVATIONS: between})
 
     @cached_property
     def _layers_of_a_bucket(self) -> Count:
