@@ -21,7 +21,6 @@ from maintenance.pages.kept_page import kept_page
 from maintenance.samples.sampling import architecture_of
 from maintenance.words import asks_for_help
 from profiler.analytical.estimate import phase_instants
-from profiler.analytical.explanation.short_forms import short_forms
 from profiler.command_line import as_command, print_line
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points
@@ -226,7 +225,7 @@ def _held(spec: TrialSpec, row: Mapping[str, Any] | None) -> Held:
     architecture = architecture_of(spec.model)
     peak = max(phase_instants(spec, architecture).values(), key=lambda instant: int(instant.total_bytes))
     sizes = {category: int(size) for category, size in peak.sizes.items() if int(size)}
-    words = short_forms(spec, architecture, peak)
+    words = peak.words()
     return Held(
         model=spec.model,
         gpus=spec.num_processes,

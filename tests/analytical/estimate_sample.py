@@ -23,7 +23,6 @@ from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.cards import fit_of
 from profiler.analytical.explanation.engine_start import engine_start_text
-from profiler.analytical.explanation.short_forms import short_forms
 from profiler.analytical.explanation.tensors import named_tensors
 from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.many import estimate_specs, fits_in_arrays
@@ -218,7 +217,7 @@ def trial_lines(spec: TrialSpec) -> list[str]:
     lines = [json.dumps(stable_mapping(spec), sort_keys=True), _text(found)]
     for instant in trial_instants(spec, shape):
         sizes = {name.value: int(instant.sizes.get(name, 0)) for name in Category}
-        forms = {str(name): text for name, text in short_forms(spec, shape, instant).items()}
+        forms = {str(name): text for name, text in instant.words().items()}
         shares = "; ".join(f"{name} {size} = {forms[name]}" for name, size in sizes.items() if size)
         lines.append(f"  {instant.phase}, {instant.name}, {bool(instant.happens)}: {shares}")
     if spec.gpu is not None:

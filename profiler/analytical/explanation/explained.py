@@ -1,11 +1,9 @@
 """An estimate with its reasons: phases, categories, the short form of each number, and the verdict for each card."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.cards import CardVerdict, all_cards
-from profiler.analytical.explanation.short_forms import short_forms
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -54,15 +52,16 @@ def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
     """
     found = estimate(spec, architecture)
     instants = phase_instants(spec, architecture).values()
-    phases = tuple(explained_phase(instant, short_forms(spec, architecture, instant)) for instant in instants)
+    phases = tuple(explained_phase(instant) for instant in instants)
     own = find_gpu(spec.gpu)
     cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
     verdicts = all_cards(spec, architecture, cards.values())
     return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts)
 
 
-def explained_phase(instant: Instant, words: Mapping[Category, str]) -> ExplainedPhase:
+def explained_phase(instant: Instant) -> ExplainedPhase:
     """Return the phase of which `instant` is the largest, with a short form per category."""
+    words = instant.words()
     shares = tuple(
         ExplainedShare(category=category, size_bytes=int(instant.sizes[category]), short_form=words[category])
         for category in Category

@@ -62,7 +62,7 @@ def verl_card(found: VerlEstimate) -> CardVerdict:
 
 def verl_phases(found: VerlEstimate) -> tuple[ExplainedPhase, ...]:
     """Return the largest instant of each phase of any trial, in the order of a step."""
-    return tuple(explained_phase(each, each.words()) for each in largest_of_phases(found.instants.values()).values())
+    return tuple(explained_phase(each) for each in largest_of_phases(found.instants.values()).values())
 
 
 def verl_fit(

@@ -6,9 +6,9 @@ from profiler.analytical.formulas.models.trained import element_bytes
 from profiler.analytical.formulas.models.value_models import critic_gradients, critic_tensors
 from profiler.analytical.formulas.models.weights import autocast_cache_bytes, autocast_forward_bytes
 from profiler.analytical.formulas.sizes.batch import Batch
-from profiler.analytical.formulas.sizes.quantities import both, larger, where
+from profiler.analytical.formulas.sizes.quantities import both, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import Term, Terms, added
+from profiler.analytical.formulas.sizes.term import Term, Terms, added, chosen
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.optimizers.optimizer_state import optimizer_scratch
 from profiler.analytical.timeline.instants import Instant, InstantName
@@ -66,6 +66,7 @@ def critic_instants(
     backward = layer_backward_term(spec, architecture, batch)
     embedding = block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
     one_layer = (gradients.size - embedding) // architecture.num_hidden_layers
+    others = Term(gradients.size - embedding - one_layer, lambda: "all layers but one")
     fresh = Term(where(accumulated.size > 0, embedding, 0), lambda: "the embedding's")
     first = Term(inputs.size // architecture.num_hidden_layers, lambda: "one layer")
 
@@ -77,7 +78,7 @@ def critic_instants(
         InstantName.BACKWARD_LAYER: terms(inputs.plus(backward), accumulated),
         InstantName.BACKWARD_FIRST_LAYER: terms(
             first.plus(backward),
-            Term(larger(accumulated.size, gradients.size - embedding - one_layer), gradients.words),
+            chosen(accumulated.size > 0, accumulated, others),
         ),
         InstantName.BACKWARD_END: added(earlier, {Category.GRADIENTS: gradients.plus(fresh)}),
         InstantName.STEP: {

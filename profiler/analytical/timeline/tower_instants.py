@@ -9,7 +9,7 @@ from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_b
 from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import Term, Terms
+from profiler.analytical.formulas.sizes.term import Term, Terms, chosen
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.tower import (
     cast_pixel_bytes,
@@ -182,7 +182,8 @@ def tower_backward(
     at_first = kept - merged - (tower.depth - 1) * one
 
     def there(missing: Count) -> Term:
-        return Term(larger(gradients.size, made - missing), every.words).plus(waiting)
+        others = Term(made - missing, lambda: "the language model's")
+        return chosen(gradients.size >= others.size, gradients, others).plus(waiting)
 
     def activations(at_start: Count, transient: Count) -> Term:
         return Term(at_start, _kept_text).plus(Term(transient + embeddings, lambda: "a block's backward"))

@@ -24,7 +24,7 @@ from profiler.analytical.formulas.models.weights import autocast_forward_bytes, 
 from profiler.analytical.formulas.sizes.batch import Batch, longest_rows, one_row, unpadded
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import Term, Terms, added, times
+from profiler.analytical.formulas.sizes.term import Term, Terms, added, chosen, times
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.tower import tower_gradient_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName, head_categories
@@ -100,7 +100,7 @@ def _row_by_row(
     found: tuple[Instant, ...] = ()
     for done in (0, 1):
         left = larger(whole.rows - 1 - done, 0)
-        there = Term(gradients.earlier.size + done * gradients.every.size, gradients.every.words)
+        there = _with_earlier_rows(gradients) if done else gradients.earlier
         for row, others in ((padded, larger(left - 1, 0)), (longest, left)):
             masked = where(whole.has_mask, others - longest_rows(spec, others), 0)
             saved = added(times(masked, padded_saved), times(left - masked, longest_saved))
@@ -117,6 +117,12 @@ def _row_by_row(
             # Forward of all rows comes before backward of the first.
             found += tuple(instant for instant in instants if not done or instant.phase is Phase.BACKWARD)
     return found
+
+
+def _with_earlier_rows(gradients: Gradients) -> Term:
+    """Return the gradients of earlier micro-batches, and those of earlier rows, as large as all `.grad`."""
+    every, earlier = gradients.every, gradients.earlier
+    return Term(earlier.size + every.size, lambda: f"2 x {every.words()}" if earlier.size else every.words())
 
 
 def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Terms:
@@ -344,7 +350,8 @@ def _first_layer(
     if architecture.vision is not None:
         made = made - tower_gradient_bytes(spec, architecture.vision)
     one_layer = (made - (embedding - waiting.size)) // layers
-    there = Term(larger(gradients.earlier.size, made - one_layer), every.words)
+    others = Term(made - one_layer, lambda: "all layers but one")
+    there = chosen(gradients.earlier.size >= others.size, gradients.earlier, others)
     return {
         Category.ACTIVATIONS: Term(kept_bytes // layers, lambda: "one layer").plus(layer_backward),
         Category.GRADIENTS: there.plus(waiting),
@@ -369,5 +376,5 @@ def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, gradients
         tied = ", fresh and tied" if fresh else ", tied"
         return f"the embedding's{tied if waiting else ''}"
 
-    whole = Term(larger(gradients.earlier.size, gradients.every.size), gradients.every.words)
+    whole = chosen(gradients.earlier.size > gradients.every.size, gradients.earlier, gradients.every)
     return whole.plus(Term(fresh + waiting + summed, words))

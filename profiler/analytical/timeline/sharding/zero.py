@@ -260,7 +260,7 @@ class Zero(TrialSharding):
         everything = BFLOAT16_BYTES * self.whole
         if alone.name is InstantName.GATHERING:
             own_part = BFLOAT16_BYTES * self._share(self.whole)
-            return Term(everything + own_part, lambda: ", the gathered model, this GPU's part of it")
+            return Term(everything + own_part, lambda: ", the gathered model, this GPU's part")
         if self.spec.use_vllm and self._trains_everything:
             return Term(BFLOAT16_BYTES * self._embedding, lambda: ", the gathered embedding")
         return Term(everything, lambda: ", the gathered model")
