@@ -29,15 +29,6 @@ SCORED = replace(SPEC, reward_models=("qwen2.5-1.5b",))
 BOTH = replace(POLICY, reward_models=(JUDGE,))
 
 
-def test_a_reward_model_by_hand(half_billion):
-    scored = replace(POLICY, reward_models=(half_billion,))
-    assert reward_models(SPEC, scored).size == (494_032_768 + 896) * 2 + 256
-    assert reward_models(replace(SPEC, dtype=Dtype.FLOAT32), scored).size == (494_032_768 + 896) * 4 + 256
-    untied = replace(half_billion, tie_word_embeddings=False)
-    assert reward_models(SPEC, replace(POLICY, reward_models=(untied,))).size == (494_032_768 + 896) * 2 + 256
-    assert reward_models(SPEC, POLICY).size == 0
-
-
 def test_reward_models_are_on_the_gpu_at_every_instant_and_score_one_after_the_other():
     alone, one, two = (
         phase_instants(SPEC, replace(POLICY, reward_models=models)) for models in ((), (JUDGE,), (JUDGE, JUDGE))

@@ -15,7 +15,6 @@ from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.many import estimate_table, table_of
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
-from profiler.analytical.timeline.recipes.sft import labelled_inputs
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import TRIAL_PHASES, Category, Phase
@@ -64,10 +63,6 @@ def test_a_micro_batch_by_hand() -> None:
     whole = micro_batch(sft(max_length=80, lengths=Lengths.FORCED))
     assert (whole.scored_tokens, whole.has_mask) == (4 * 79, False)
     assert micro_batch(sft(max_length=80, per_device_train_batch_size=1)).has_mask is False
-
-
-def test_the_rows_of_a_step_by_hand() -> None:
-    assert labelled_inputs(sft()).size == 4 * 3 * 4 * 1024 * 8 == 393_216
 
 
 def test_backward_of_the_head_by_hand() -> None:

@@ -1,0 +1,133 @@
+"""Numbers of the LM head and of the rollout, worked out by hand."""
+
+from dataclasses import replace
+
+from formula_row import Row, row
+from toy_models import CAST, FULL, HALF, HALF_BILLION, LABELLED, LONG, LORA, ONE, TOY, TWO
+
+from profiler.analytical.formulas.head import (
+    cast_chunk_bytes,
+    head_backward_scratch,
+    head_forward_scratch,
+    head_saved,
+    loss_bytes,
+    score_scratch,
+    tile,
+)
+from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling
+from profiler.analytical.timeline.persistent import generated_inputs
+from profiler.domain.trials.trial import Dtype, Logprobs
+
+
+def _of_all_logits(logprobs: Logprobs, kept: int, forward: int, backward: int, score: int) -> tuple[Row, ...]:
+    spec, why = replace(FULL, logprobs=logprobs), "8,800 B of logits, 8,000 of completions, 4,000 of a row in float32"
+    return (
+        row(head_saved, spec, TOY, TWO, part="logits", is_=kept + loss_bytes(TWO), why=why),
+        row(head_forward_scratch, spec, TOY, TWO, part="logits", is_=forward, why=why),
+        row(head_backward_scratch, spec, TOY, TWO, part="logits", is_=backward, why=why),
+        row(score_scratch, spec, TOY, TWO, part="logits", is_=score, why=why),
+    )
+
+
+def _in_bfloat16(logprobs: Logprobs, forward: int, backward: int) -> tuple[Row, ...]:
+    spec, why = replace(FULL, logprobs=logprobs, bf16=False), "4,400, 4,000 and 2,000 B; a log-softmax per row is kept"
+    return (
+        row(head_saved, spec, TOY, TWO, part="logits", is_=4_000 + loss_bytes(TWO), why=why),
+        row(head_forward_scratch, spec, TOY, TWO, part="logits", is_=forward, why=why),
+        row(head_backward_scratch, spec, TOY, TWO, part="logits", is_=backward, why=why),
+    )
+
+
+def _of_labels(logprobs: Logprobs, bf16: bool, logits: int, activations: int = 0) -> tuple[Row, ...]:
+    spec = replace(FULL, logprobs=logprobs, bf16=bf16)
+    why = "2 rows of 11: 8,800 B in float32, 4,400 B in bfloat16, 8,000 B of a copy; entropy of 3 tensors"
+    return (
+        row(head_forward_scratch, spec, TOY, LABELLED, part="logits", is_=logits, why=why),
+        row(head_forward_scratch, spec, TOY, LABELLED, part="activations", is_=activations, why=why),
+        row(head_saved, spec, TOY, LABELLED, part="logits", is_=8_800, why=why),
+        row(head_backward_scratch, spec, TOY, LABELLED, part="logits", is_=2 * 8_800, why=why),
+    )
+
+
+def _of_long_rows(logprobs: Logprobs, logits: int, rows: int = 2) -> Row:
+    spec, why = replace(FULL, logprobs=logprobs), "800,800 B, and a copy without the last tokens of 800,000 B"
+    return row(head_forward_scratch, spec, TOY, replace(LONG, rows=rows), part="logits", is_=logits, why=why)
+
+
+_COPIED = replace(LORA, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)
+_FEW = replace(ONE, completion_tokens=2)
+_TRAINED = replace(CAST, logprobs=Logprobs.FULL)
+_HALF_LORA = replace(LORA, dtype=Dtype.FLOAT16, bf16=True)
+_TILE = 10 * 32_768 * 2
+
+HEAD_ROWS = (
+    row(tile, 1_000, 2, is_=65_536_000, why="1,000 x 32,768 x 2 B"),
+    row(head_backward_scratch, FULL, TOY, ONE, part="logits", is_=655_360, why="one tile of 10 tokens"),
+    row(head_backward_scratch, FULL, TOY, ONE, part="activations", is_=480, why="10 x 8 x 6"),
+    row(head_backward_scratch, FULL, TOY, ONE, part="gradients", is_=4_800, why="100 x 8 x 6"),
+    row(head_saved, replace(FULL, logprobs=Logprobs.FULL), TOY, ONE, part="logits", is_=4_000 + loss_bytes(ONE)),
+    row(head_backward_scratch, LORA, TOY, ONE, part="gradients", is_=0),
+    *_of_all_logits(Logprobs.FULL, 8_000, 8_800, 8_000, 8_800 + 4_400),
+    *_of_all_logits(Logprobs.SELECTIVE, 8_000, 3 * 8_000, 2 * 8_000, 8_000 + 8_800),
+    *_of_all_logits(Logprobs.SELECTIVE_ROW_ENTROPY, 8_000, 3 * 4_000, 2 * 8_000, 8_000 + 8_800),
+    *_of_all_logits(
+        Logprobs.SELECTIVE_IN_PLACE, 8_800, 8_000 + 3 * 8_000, 2 * 8_800 + 2 * 8_000 - 8_800, 8_800 + 4_400
+    ),
+    *_of_all_logits(Logprobs.SELECTIVE_KEPT, 8_000, 8_800 + 3 * 8_000, 2 * 8_000, 8_800 + 8_000 + 4_000),
+    *_in_bfloat16(Logprobs.SELECTIVE, 4_000 + 3 * 4_000, 4_000),
+    *_in_bfloat16(Logprobs.SELECTIVE_ROW_ENTROPY, 4_000 + 3 * 2_000, 4_000),
+    *_in_bfloat16(Logprobs.SELECTIVE_IN_PLACE, 4_400 + 4_000 + 3 * 4_000, 2 * 4_400 + 2 * 4_000 - 4_000),
+    *_in_bfloat16(Logprobs.SELECTIVE_KEPT, 4_000 + 4_400 + 3 * 4_000, 4_000),
+    *_of_labels(Logprobs.NLL, True, 4_400 + 8_800, 352),
+    *_of_labels(Logprobs.NLL_ACCURACY, True, 8_800 + 3 * 8_800),
+    *_of_labels(Logprobs.NLL_ROW_ENTROPY, True, 8_800 + 3 * 4_400),
+    *_of_labels(Logprobs.NLL_TWO_COPIES, True, 8_800 + 8_000 + 3 * 8_800),
+    *_of_labels(Logprobs.NLL_ENTROPY, True, 8_800 + 8_000 + 3 * 8_800),
+    # Without autocast the outputs are in bfloat16.
+    *_of_labels(Logprobs.NLL, False, 4_400 + 8_800, 352),
+    *_of_labels(Logprobs.NLL_ACCURACY, False, 4_400 + 3 * 4_400),
+    *_of_labels(Logprobs.NLL_TWO_COPIES, False, 4_400 + 4_000 + 3 * 4_400),
+    _of_long_rows(Logprobs.NLL_ACCURACY, 800_800 + 800_000),
+    _of_long_rows(Logprobs.NLL_ROW_ENTROPY, 800_800 + 3 * 400_400),
+    _of_long_rows(Logprobs.NLL_TWO_COPIES, 800_800 + 2 * 800_000),
+    _of_long_rows(Logprobs.NLL_ENTROPY, 800_800 + 800_000 + 3 * 128 * 100 * 4),
+    # A slice of one row is not copied; the loss needs more than the entropy.
+    _of_long_rows(Logprobs.NLL_TWO_COPIES, 400_400 + 200_200, rows=1),
+    _of_long_rows(Logprobs.NLL, 400_400 + 200_200, rows=1),
+    row(cast_chunk_bytes, CAST, TOY, ONE, chunks=1, is_=1_760, why="(100 + 10) x 8 x 2"),
+    row(cast_chunk_bytes, FULL, TOY, ONE, chunks=1, is_=0),
+    row(head_backward_scratch, CAST, TOY, ONE, part="gradients", is_=100 * 8 * 4, why="nothing is converted"),
+    row(head_saved, _COPIED, TOY, ONE, part="activations", is_=1_600, why="the whole head is copied"),
+    row(head_saved, replace(_COPIED, dtype=Dtype.BFLOAT16), TOY, ONE, part="activations", is_=0),
+    row(score_scratch, _COPIED, TOY, ONE, part="logits", is_=(11 + 10) * 100 * 4, why="more than the copy and product"),
+    row(score_scratch, _COPIED, TOY, _FEW, part="logits", is_=3 * 100 * 2 + 1_600, why="the copy and its product"),
+    row(score_scratch, _TRAINED, TOY, _FEW, part="logits", is_=(3 + 2) * 100 * 4, why="its copy is cached"),
+    row(head_backward_scratch, HALF, TOY, ONE, part="activations", is_=10 * 8 * 4, why="the gradient is float32"),
+    row(head_backward_scratch, HALF, TOY, ONE, part="gradients", is_=100 * 8 * 6),
+    row(
+        head_backward_scratch,
+        HALF,
+        TOY,
+        ONE,
+        part="logits",
+        is_=_TILE + (100 + 10) * 8 * 2,
+        why="when gradients are returned one of the two chunks is left",
+    ),
+    row(
+        head_backward_scratch,
+        _HALF_LORA,
+        TOY,
+        ONE,
+        part="logits",
+        is_=_TILE + (2 * 100 + 10) * 8 * 2,
+        why="with adapters nothing is returned",
+    ),
+)
+
+ROLLOUT_ROWS = (
+    row(kv_cache, HALF_BILLION, sequences=16, tokens=1041, element=2, is_=204_668_928),
+    row(growth_copy, HALF_BILLION, sequences=16, tokens=1041, element=2, is_=204_668_928 // 48),
+    row(sampling, FULL, HALF_BILLION, is_=38_895_616),
+    row(last_logits, HALF, HALF_BILLION, is_=24_309_760, why="16 x 151,936 x (2 + 2 x 4)"),
+    row(generated_inputs, FULL, is_=533_504, why="16 x 1,042 x 8 x 4"),
+)
