@@ -27,6 +27,9 @@ class Row:
     can_fall: bool = False
     """Whether more rows or tokens may need less: what is freed in the same moment is subtracted."""
 
+    of_arrays: bool = True
+    """Whether the formula also computes arrays of configurations; those of verl compute one job."""
+
     def bytes_of(self, arguments: tuple[Any, ...], keys: Mapping[str, Any]) -> Any:
         """Return the number for arguments of the same form."""
         found = self.formula(*arguments, **keys)
@@ -84,7 +87,7 @@ def _scaled(value: Any, what: str, factor: Any) -> Any:
     return value
 
 
-def row(formula, *arguments, is_=0, why="", part="", can_fall=False, **keys):
+def row(formula, *arguments, is_=0, why="", part="", can_fall=False, of_arrays=True, **keys):
     """Return a row whose arguments are written as in a call."""
     return Row(
         formula=formula,
@@ -94,6 +97,7 @@ def row(formula, *arguments, is_=0, why="", part="", can_fall=False, **keys):
         working=why,
         part=part,
         can_fall=can_fall,
+        of_arrays=of_arrays,
     )
 
 

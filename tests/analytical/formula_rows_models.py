@@ -45,9 +45,8 @@ LINEAR = 494_032_768 - 151_936 * 896 - 24 * (1_152 + 2 * 896) - 896
 def _optimizer(optim: Optimizer, state: int, scratch: int) -> tuple[Row, ...]:
     tensors, why = [group(100, 1_024), group(50)], "[100, 1,024] in bfloat16, and a vector of 50"
     return (
-        row(optimizer_state, optim, tensors, 2, is_=state, why=why),
-        # The copies of Adafactor are fewer where a value has four bytes already.
-        row(optimizer_scratch, optim, tensors, 2, is_=scratch, why=why, can_fall=optim is Optimizer.ADAFACTOR),
+        row(optimizer_state, optim, tensors, element=2, is_=state, why=why),
+        row(optimizer_scratch, optim, tensors, element=2, is_=scratch, why=why),
     )
 
 
@@ -120,21 +119,21 @@ OPTIMIZER_ROWS = (
         optimizer_state,
         Optimizer.ADAMW_8BIT,
         [group(100, 1_024), group(50)],
-        2,
+        element=2,
         is_=2 * 102_400 + 3_200 + 2 * 50 * 4,
     ),
-    row(optimizer_scratch, Optimizer.ADAMW_8BIT, [group(100, 1_024), group(50)], 2, is_=0),
+    row(optimizer_scratch, Optimizer.ADAMW_8BIT, [group(100, 1_024), group(50)], element=2, is_=0),
     row(
         optimizer_state,
         Optimizer.PAGED_ADAMW_8BIT,
         [group(100, 1_024), group(50)],
-        2,
+        element=2,
         is_=3_200 + 2 * 50 * 4,
         can_fall=True,
         why="a tensor of 100,000 values is paged",
     ),
-    row(optimizer_scratch, Optimizer.PAGED_ADAMW_8BIT, [group(100, 1_024), group(50)], 2, is_=0),
-    row(optimizer_scratch, Optimizer.ADAMW_TORCH, [group(100, 50), group(50, copies=3)], 2, is_=10_000),
-    row(optimizer_scratch, Optimizer.ADAFACTOR, [group(100, 50), group(50, copies=3)], 2, is_=80_000),
-    row(optimizer_scratch, Optimizer.ADAMW_TORCH_FUSED, [group(100, 50), group(50, copies=3)], 2, is_=0),
+    row(optimizer_scratch, Optimizer.PAGED_ADAMW_8BIT, [group(100, 1_024), group(50)], element=2, is_=0),
+    row(optimizer_scratch, Optimizer.ADAMW_TORCH, [group(100, 50), group(50, copies=3)], element=2, is_=10_000),
+    row(optimizer_scratch, Optimizer.ADAFACTOR, [group(100, 50), group(50, copies=3)], element=2, is_=80_000),
+    row(optimizer_scratch, Optimizer.ADAMW_TORCH_FUSED, [group(100, 50), group(50, copies=3)], element=2, is_=0),
 )

@@ -3,20 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from toy_models import CONFIG, EVERYTHING, MIXTRAL, OF_EXPERTS, OLMOE, QWEN2, SOME_EXPERTS, TRAINED_MIXTURE
 
 from profiler.analytical.closed_form import has_form, refuse_model, refuse_without_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.formulas.layers.experts import (
-    decoding_bytes,
-    experts_backward_bytes,
     experts_saved_bytes,
-    experts_without_gradient_bytes,
     merged_bytes,
 )
 from profiler.analytical.formulas.models.parameters import (
-    active_parameter_count,
-    lora_parameter_count,
-    parameter_count,
     projections,
 )
 from profiler.analytical.formulas.models.weights import weights
@@ -26,68 +21,25 @@ from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
-    ALL_LINEAR,
-    Backend,
     DistributedType,
     Dtype,
-    Lengths,
     OffloadDevice,
     Rollout,
-    TrialSpec,
     Tuning,
 )
 from profiler.domain.units import MIB
 
-CONFIG = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 1024,
-    "intermediate_size": 2048,
-    "moe_intermediate_size": 512,
-    "num_experts": 16,
-    "num_experts_per_tok": 4,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-    "vocab_size": 8192,
-    "max_position_embeddings": 4096,
-}
 NARROW = {**CONFIG, "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 256}
-SPEC = TrialSpec(
-    backend=Backend.SIMULATED,
-    gpu="h100-80gb",
-    model="m",
-    rollout=Rollout.SYNTHETIC,
-    lengths=Lengths.FORCED,
-    max_prompt_length=256,
-    max_completion_length=256,
-    gradient_accumulation_steps=2,
-    steps_per_generation=2,
-    steps=2,
-)
+SPEC = TRAINED_MIXTURE
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-LORA = replace(SPEC, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_target_modules=ATTENTION)
+LORA = OF_EXPERTS
 ONE_SHORT_BATCH = replace(
     SPEC, max_prompt_length=64, max_completion_length=64, gradient_accumulation_steps=1, steps_per_generation=1
 )
 
 
-EVERYTHING = replace(LORA, lora_target_modules=(ALL_LINEAR,))
 GENERATED = replace(EVERYTHING, rollout=Rollout.GENERATE)
 SHORT = replace(ONE_SHORT_BATCH, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32)
-MIXTRAL = {
-    **{key: CONFIG[key] for key in CONFIG if key not in ("moe_intermediate_size", "num_experts")},
-    "model_type": "mixtral",
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "intermediate_size": 1024,
-}
-QWEN2 = {**CONFIG, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 2048}
-OLMOE = {
-    **{key: CONFIG[key] for key in CONFIG if key not in ("moe_intermediate_size", "head_dim")},
-    "model_type": "olmoe",
-    "intermediate_size": 512,
-}
 KEPT = {"gradient_checkpointing": False}
 WIDER = {**CONFIG, "num_hidden_layers": 8, "vocab_size": 32_768}
 ZERO = {
@@ -197,43 +149,8 @@ def test_one_of_two_gpus_agrees_with_the_emulation(spec, emulated):
         assert found[Phase(phase)].total_bytes / MIB == pytest.approx(mib, rel=0.01), phase
 
 
-def test_parameters_by_hand():
-    # attention 1,024 x (1,024 + 256 + 256 + 1,024) and two norms of 64, a router, 16 experts of 3 x 1,024 x 512, norms
-    layer = 1024 * 2560 + 128 + 16 * 1024 + 16 * 3 * 1024 * 512 + 2 * 1024
-    assert parameter_count(_read(CONFIG)) == 4 * layer + 2 * 8192 * 1024 + 1024 == 128_001_536
+def test_only_attention_has_linear_layers():
     assert [part.name for part in projections(_read(CONFIG))] == list(ATTENTION)
-
-
-def test_the_published_30b_has_its_number_of_parameters():
-    sizes = {"hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32, "vocab_size": 151_936}
-    config = {**CONFIG, **sizes, "moe_intermediate_size": 768, "num_experts": 128, "head_dim": 128}
-    # Qwen3-30B-A3B: 30.5 billion
-    assert parameter_count(_read(config)) == 30_532_122_624
-
-
-def test_parameters_that_compute_one_token_by_hand():
-    # 12 of 16 experts of each layer are not used
-    assert active_parameter_count(_read(CONFIG)) == 128_001_536 - 4 * 12 * 3 * 1024 * 512
-
-
-def test_a_shared_expert_by_hand():
-    # attention with biases, a router, 16 experts, a shared one of 2,048 and the row that weighs it, two norms
-    attention = 1024 * 2560 + 1024 + 2 * 256
-    layer = attention + 16 * 1024 + 16 * 3 * 1024 * 512 + 3 * 1024 * 2048 + 1024 + 2 * 1024
-    assert parameter_count(_read(QWEN2)) == 4 * layer + 2 * 8192 * 1024 + 1024
-
-
-def test_norms_over_all_heads_by_hand():
-    # queries have 16 heads of 64 and keys 4, in place of two norms of 64
-    assert parameter_count(_read(OLMOE)) == 128_001_536 + 4 * (1024 + 256 - 2 * 64)
-
-
-def test_adapters_of_experts_by_hand():
-    # gate and up of 16 experts have twice the rank, the router has an adapter too
-    experts = 32 * 16 * (1024 + 2 * 512) + 16 * 16 * (512 + 1024) + 16 * (1024 + 16)
-    attention = 16 * (4 * 1024 + 2 * (1024 + 256))
-    assert lora_parameter_count(_read(CONFIG), 16, (ALL_LINEAR,)) == 4 * (experts + attention)
-    assert lora_parameter_count(_read(MIXTRAL), 16, (ALL_LINEAR,)) == 4 * attention
 
 
 def test_experts_stay_in_bfloat16_under_qlora():
@@ -244,28 +161,12 @@ def test_experts_stay_in_bfloat16_under_qlora():
     assert 0 < 2 * attention - attention // 2 - attention // 64 - saved < 4 * 4 * (1092 + 1024)
 
 
-def test_activations_by_hand():
-    shape = replace(_read(CONFIG), hidden_size=4, expert_width=2, experts_per_token=4)
-    # 2 tokens: 8 pairs
-    assert experts_saved_bytes(SPEC, shape, 2) == 256 + 4 * 64
-    assert experts_saved_bytes(LORA, shape, 2) == 8 * (4 + 3 * 2) * 2 + 4 * 64
-    assert experts_without_gradient_bytes(SPEC, shape, 2) == 256 + 4 * 64
+def test_adapted_experts_save_what_merging_makes():
+    shape = SOME_EXPERTS
     assert experts_saved_bytes(EVERYTHING, shape, 2) - merged_bytes(EVERYTHING, shape) == 256 + 4 * 64 + 2 * 4 * 2
-    assert experts_without_gradient_bytes(SPEC, replace(shape, model_type="mixtral"), 2) == 384 + 4 * 64
-    assert experts_backward_bytes(LORA, replace(shape, model_type="mixtral"), 2) == 3 * 8 * 4 * 4
-
-
-def test_merged_experts_by_hand():
-    shape, thrice = replace(_read(CONFIG), hidden_size=4, expert_width=2), replace(EVERYTHING, lora_rank=3)
-    assert merged_bytes(thrice, shape) == 768 + 2112
-    # Over 4-bit weights adapters are in bfloat16 already.
-    assert merged_bytes(replace(thrice, tuning=Tuning.QLORA), shape) == 768
-    assert merged_bytes(LORA, shape) == merged_bytes(SPEC, shape) == 0
 
 
 def test_decoding_copies_the_experts_of_each_sequence():
-    shape = replace(_read(CONFIG), hidden_size=4, expert_width=2)
-    assert decoding_bytes(SPEC, shape, 2) == 384
     narrow = replace(SPEC, max_prompt_length=8, rollout=Rollout.GENERATE)
     found = phase_instants(narrow, _read(CONFIG))[Phase.ROLLOUT]
     synthetic = phase_instants(replace(narrow, rollout=Rollout.SYNTHETIC), _read(CONFIG))[Phase.ROLLOUT]

@@ -5,52 +5,26 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_models import GATED, GELU
 
 from profiler.analytical import estimate, lora_parameter_count, parameter_count
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import phase_instants
 from profiler.analytical.formulas.models.tower_parameters import tower_tensors
 from profiler.analytical.formulas.tower import (
-    image_patches,
-    image_tokens,
-    pixel_bytes,
-    position_bytes,
     tower_gradient_bytes,
     tower_kept_bytes,
 )
 from profiler.analytical.formulas.tower_block import (
     block_saved_bytes,
-    block_without_gradient_bytes,
-    merger_saved_bytes,
-    norm_saved_bytes,
 )
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.architectures.vision import VisionTower
 from profiler.domain.memory import Category, Phase
 from profiler.domain.models.builtin_models import VISION_MODELS
 from profiler.domain.trials.trial import TrialSpec, Tuning
-
-GATED = VisionTower(
-    depth=1,
-    hidden_size=8,
-    intermediate_size=16,
-    num_heads=2,
-    out_hidden_size=10,
-    patch_size=2,
-    temporal_patch_size=1,
-    in_channels=3,
-    spatial_merge_size=2,
-    min_pixels=16,
-    max_pixels=1024,
-    inner_tensors=3,
-    has_layer_norm=False,
-    mlp_names=("gate_proj", "up_proj", "down_proj"),
-)
-GELU = replace(GATED, inner_tensors=1, has_layer_norm=True, mlp_names=("linear_fc1", "linear_fc2"))
-"""As in Qwen3-VL, without its deepstack."""
 
 
 def _spec(**values: object) -> TrialSpec:
@@ -92,35 +66,8 @@ def test_all_linear_adapts_the_tower_and_names_of_the_language_model_do_not():
     assert lora_parameter_count(architecture, 1, ("gate_proj",)) == 36 * (2048 + 11_008) + 32 * (1280 + 3420)
 
 
-def test_images_by_hand():
-    """401,408 pixels / 784 = 512 tokens of four patches of 1,176 values."""
-    spec, tower = _spec(images_per_prompt=2), _architecture("qwen2.5-vl-3b").vision
-    assert image_tokens(spec, tower, 4) == 4_096
-    assert image_patches(spec, tower, 4) == 16_384
-    assert pixel_bytes(spec, tower, 4) == 16_384 * 1_176 * 4
-
-
-def test_positions_by_hand():
-    """Cosines and sines of 10 patches, and where learned positions are interpolated four weights and indices each."""
-    assert position_bytes(FULL, GATED, 10) == 2 * 10 * 4 * 4 == 320
-    assert position_bytes(FULL, replace(GATED, position_embeddings=16), 10) == 320 + 10 * 4 * (4 + 8)
-
-
-def test_bytes_of_a_block_by_hand():
-    assert norm_saved_bytes(LORA, GATED, 80, 10) == 360
-    assert norm_saved_bytes(FULL, GATED, 80, 10) == 520
-    assert norm_saved_bytes(FULL, GELU, 80, 10) == 400
-    assert block_saved_bytes(FULL, GATED, 10) == 10 * (2 * 52 + 6 * 8 * 2 + 2 * 4 + 3 * 16 * 2 + 3 * 8 * 2 + 16 * 2)
-    assert block_saved_bytes(FULL, GATED, 10) == 3_840
-    assert block_saved_bytes(FULL, GELU, 10) == 10 * (2 * 40 + 6 * 8 * 2 + 2 * 4 + 16 * 2 + 3 * 8 * 2 + 16 * 2)
-    assert merger_saved_bytes(FULL, replace(GATED, hidden_size=4), 8) == 416
-    assert block_without_gradient_bytes(FULL, GATED, 10, adapted=True, autocast=False) == 2_720
-
-
-def test_what_a_tower_keeps_by_hand():
-    """Checkpointed: the input, the merger, positions, and the cast pixels; 8 patches of 12 values are 2 tokens."""
+def test_a_tower_without_checkpointing_keeps_its_blocks():
     spec = replace(FULL, max_pixels=32)
-    assert tower_kept_bytes(spec, GATED, 1) == 128 + (8 * 52 + 3 * 2 * 32 * 2) + 2 * 8 * 4 * 4 + 8 * 12 * 2 == 1_376
     saved = replace(spec, gradient_checkpointing=False)
     assert tower_kept_bytes(saved, GATED, 1) == 1_376 - 128 + block_saved_bytes(spec, GATED, 8)
 

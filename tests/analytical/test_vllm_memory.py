@@ -8,13 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.formulas.vllm_memory import (
     VllmMemory,
     engine,
-    kv_block_bytes,
     lacks_cache,
-    needed_cache_bytes,
     requested_bytes,
     resident_engine,
     sharded_parameters,
@@ -74,36 +71,10 @@ def test_the_parts_are_those_of_vllms_accounting():
     assert parts.kv_cache == left // 196_608 * 196_608
 
 
-def test_buffers_are_those_that_an_emulated_engine_keeps_in_its_sleep():
-    """By hand, as in the formula; an emulated engine of vLLM 0.31 has 45,578,240 B with its tensors of 512 B each."""
-    long = replace(_architecture("qwen2.5-1.5b"), max_position_embeddings=131_072)
-    assert buffer_bytes(_spec(use_vllm=True, model="qwen2.5-1.5b"), long) == 45_428_736
-    short = _spec(use_vllm=True, vllm_max_model_length=2048)
-    assert buffer_bytes(short, _architecture(MODEL)) == 45_428_736 - 2 * 16 * (8192 - 128) * 4
-    # 132 multiprocessors run 132 programs at most, for which 132 rows are kept; 33 sequences have 64.
-    for sequences, rows in ((512, 132), (33, 64)):
-        many = _spec(
-            use_vllm=True, per_device_train_batch_size=sequences, steps_per_generation=1, num_generations=sequences
-        )
-        tables = 2 * sequences * 2048 * 4
-        assert buffer_bytes(many, _architecture(MODEL)) == 33_554_432 + 1_015_808 + 86_016 + tables + rows * 607_744
-
-
 @pytest.mark.parametrize(("gpus", "gib"), [(1, 14.957), (2, 7.479)])
 def test_weights_are_divided_as_vllm_printed_on_real_cards(gpus, gib):
     """Logs of Llama 3 8B: 14.96 GiB on one card and 7.48 on each of two."""
     assert 2 * sharded_parameters(_architecture("llama-3.1-8b"), gpus=gpus) / 2**30 == pytest.approx(gib, abs=0.001)
-
-
-def test_heads_of_keys_are_not_divided():
-    """Of 2 heads, each of 2 GPUs has one, and so has each of 7; qwen2.5-0.5b has 196,608 B per block on one GPU."""
-    architecture = _architecture(MODEL)
-    assert [kv_block_bytes(architecture, gpus=gpus) for gpus in (1, 2, 7)] == [196_608, 98_304, 98_304]
-    two, seven = (sharded_parameters(architecture, gpus=gpus) for gpus in (2, 7))
-    assert two == 247_038_336
-    of_head = 2 * 24 * 64 * 897
-    norms = 49 * 896
-    assert seven == norms + -(-(494_032_768 - norms - 2 * of_head) // 7) + of_head
 
 
 def test_an_engine_of_two_gpus_runs_the_sequences_of_both():
@@ -119,8 +90,6 @@ def test_a_cache_has_to_hold_one_sequence_of_the_accepted_length():
     # 131,072 tokens of Llama 3.1 8B are 16 GiB, and 0.3 of an H100 leaves 8.3.
     architecture = _architecture("llama-3.1-8b")
     long, short = (_spec(use_vllm=True, model="llama-3.1-8b", vllm_max_model_length=length) for length in (None, 8_192))
-    assert needed_cache_bytes(long, architecture) == 16 * 2**30
-    assert needed_cache_bytes(short, architecture) == 2**30
     assert lacks_cache(long, architecture)
     assert not lacks_cache(short, architecture)
 
@@ -145,12 +114,6 @@ def test_what_trl_or_vllm_would_refuse_is_refused(keys, says):
     # Where vLLM has GPUs of its own the keys have no meaning.
     server = _spec(use_vllm=True, vllm_mode="server", **keys)
     assert (server.vllm_tensor_parallel_size, server.vllm_max_model_length) == (1, None)
-
-
-def test_logits_of_many_sequences_exceed_an_mlp():
-    """As seen with 512 sequences on an emulated card, where vLLM 0.31 has 166,482,432 B."""
-    many = _parts(_spec(use_vllm=True, per_device_train_batch_size=128, num_generations=128))
-    assert many.activations == (512 * 151_936 + 4_096 * 896) * 2 == 162_922_496
 
 
 def test_an_engine_in_too_small_a_part_has_no_cache():

@@ -3,13 +3,26 @@
 The toy model has 2 layers, H = 8, I = 16, V = 100, 2 query heads and 1 key head of 4, and a tied head.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.trials.trial import ALL_LINEAR, Attention, Backend, Dtype, TrialSpec, Tuning
+from profiler.domain.architectures.vision import VisionTower
+from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
+from profiler.domain.trials.trial import (
+    ALL_LINEAR,
+    Attention,
+    Backend,
+    Dtype,
+    Lengths,
+    Rollout,
+    TrialSpec,
+    Tuning,
+    VllmMode,
+)
+from profiler.domain.verl import Strategy, TrainedModel, VerlJob
 
 
 def architecture_of(name: str) -> Architecture:
@@ -71,3 +84,121 @@ NORMED, OWN_KEYS = replace(TOY, qk_norm=True), replace(TOY, num_key_value_heads=
 GEMMA = replace(TOY, model_type="gemma2", norms_per_layer=4)
 PHI, WIDE_QUERIES = replace(TOY, model_type="phi3"), replace(TOY, num_attention_heads=8)
 WIDER_MLP = replace(TOY, intermediate_size=32)
+
+CONFIG = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "moe_intermediate_size": 512,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 8192,
+    "max_position_embeddings": 4096,
+}
+MIXTRAL = {
+    **{key: CONFIG[key] for key in CONFIG if key not in ("moe_intermediate_size", "num_experts")},
+    "model_type": "mixtral",
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 1024,
+}
+QWEN2 = {**CONFIG, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 2048}
+OLMOE = {
+    **{key: CONFIG[key] for key in CONFIG if key not in ("moe_intermediate_size", "head_dim")},
+    "model_type": "olmoe",
+    "intermediate_size": 512,
+}
+TRAINED_MIXTURE = TrialSpec(
+    backend=Backend.SIMULATED,
+    gpu="h100-80gb",
+    model="m",
+    rollout=Rollout.SYNTHETIC,
+    lengths=Lengths.FORCED,
+    max_prompt_length=256,
+    max_completion_length=256,
+    gradient_accumulation_steps=2,
+    steps_per_generation=2,
+    steps=2,
+)
+OF_EXPERTS = replace(
+    TRAINED_MIXTURE,
+    tuning=Tuning.LORA,
+    lora_rank=16,
+    lora_alpha=32,
+    lora_target_modules=("q_proj", "k_proj", "v_proj", "o_proj"),
+)
+EVERYTHING = replace(OF_EXPERTS, lora_target_modules=(ALL_LINEAR,))
+
+
+def mixture(config: Mapping[str, object]) -> Architecture:
+    """Return a mixture of experts by its `config.json`."""
+    return read_architecture(config, model="m")
+
+
+SOME_EXPERTS = replace(mixture(CONFIG), hidden_size=4, expert_width=2, experts_per_token=4)
+"""A layer of experts that is small enough to compute by hand."""
+
+GATED = VisionTower(
+    depth=1,
+    hidden_size=8,
+    intermediate_size=16,
+    num_heads=2,
+    out_hidden_size=10,
+    patch_size=2,
+    temporal_patch_size=1,
+    in_channels=3,
+    spatial_merge_size=2,
+    min_pixels=16,
+    max_pixels=1024,
+    inner_tensors=3,
+    has_layer_norm=False,
+    mlp_names=("gate_proj", "up_proj", "down_proj"),
+)
+GELU = replace(GATED, inner_tensors=1, has_layer_norm=True, mlp_names=("linear_fc1", "linear_fc2"))
+"""As in Qwen3-VL, without its deepstack."""
+
+VISION_FULL = TrialSpec(
+    backend=Backend.SIMULATED, gpu=None, model="qwen2.5-vl-3b", images_per_prompt=1, max_pixels=401_408
+)
+VISION_LORA = replace(VISION_FULL, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_target_modules=(ALL_LINEAR,))
+VISION = read_architecture(VISION_MODELS["qwen2.5-vl-3b"].config, model="qwen2.5-vl-3b").vision
+
+ENGINE = TrialSpec(
+    backend=Backend.SIMULATED,
+    gpu="h100-80gb",
+    model="qwen2.5-0.5b",
+    use_vllm=True,
+    vllm_mode=VllmMode.COLOCATE,
+    vllm_gpu_memory_utilization=0.3,
+    vllm_enable_sleep_mode=False,
+)
+
+SEVEN_BILLION = architecture_of("qwen2.5-7b")
+JOB = VerlJob(
+    model="qwen2.5-7b",
+    n_gpus=8,
+    strategy=Strategy.FSDP,
+    actor=TrainedModel(max_tokens=1_000),
+    critic=None,
+    has_reference=True,
+    ref_param_offload=False,
+    log_prob_max_tokens=1_000,
+    fsdp_size=8,
+    reshard_after_forward=True,
+    tensor_model_parallel_size=1,
+    pipeline_model_parallel_size=1,
+    use_fused_kernels=False,
+    lora_rank=0,
+    lora_target_modules=(ALL_LINEAR,),
+    max_prompt_length=512,
+    max_response_length=1_024,
+    train_batch_size=1_024,
+    rollout_n=8,
+    rollout_tensor_parallel_size=2,
+    gpu_memory_utilization=0.5,
+    free_cache_engine=True,
+)
