@@ -26,7 +26,7 @@ def _backward(spec):
 
 
 @given(specs())
-def test_the_breakdown_sums_to_the_peak_which_is_the_largest_instant(spec):
+def test_the_breakdown_sums_to_the_largest_instant(spec):
     result = estimate(spec, architecture(spec.model))
     found = trial_instants(spec, architecture(spec.model))
 
@@ -96,7 +96,7 @@ def test_a_tied_gradient_exists_twice_at_the_end_of_backward(half_billion):
     assert last.sizes[Category.GRADIENTS] == 988_065_536 + 2 * embedding
 
 
-def test_with_full_log_probabilities_the_sum_of_a_tied_gradient_is_a_third_tensor(half_billion):
+def test_full_log_probabilities_add_a_third_tied_gradient(half_billion):
     full = replace(_BASE, logprobs=Logprobs.FULL)
     embedding = 151_936 * 896
 
@@ -110,7 +110,7 @@ def test_with_full_log_probabilities_the_sum_of_a_tied_gradient_is_a_third_tenso
     assert gradients(replace(full, dtype=Dtype.FLOAT32, bf16=True)) == 2 * 988_065_536 + 2 * embedding * 4
 
 
-def test_autocast_copies_the_weights_of_a_reference_but_not_of_a_frozen_base(half_billion):
+def test_autocast_copies_a_reference_but_no_frozen_base(half_billion):
     wide = replace(_BASE, dtype=Dtype.FLOAT32, bf16=True, beta=0.04)
     lora = replace(wide, tuning=Tuning.LORA, lora_rank=16, lora_alpha=32, lora_target_modules=("q_proj",))
 
@@ -144,7 +144,7 @@ def test_adapters_over_four_bit_weights_are_created_in_float32(half_billion):
     assert loaded[Category.WORKSPACE] == max(adapters, 272_269_312 - adapters)
 
 
-def test_a_single_longest_row_makes_scores_but_a_padded_row_does_not(half_billion):
+def test_a_longest_row_makes_scores_and_a_padded_one_none(half_billion):
     # Float32 with shared keys has a kernel only with a mask.
     wide = replace(_BASE, dtype=Dtype.FLOAT32, bf16=False, gradient_checkpointing=False)
     scores = 24 * 14 * 1_042 * 1_042 * 4

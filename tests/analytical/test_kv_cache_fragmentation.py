@@ -73,7 +73,7 @@ def test_the_formula_predicts_the_segments_of_the_allocator(tensors, labelled_in
     arena=st.integers(0, 4_000 * MIB),
     largest=st.integers(1, 400 * MIB),
 )
-def test_more_growth_and_a_larger_arena_never_need_fewer_segments(tensors, first, growth, arena, largest):
+def test_more_growth_or_arena_never_needs_fewer_segments(tensors, first, growth, arena, largest):
     def found(last, arena):
         return growth_segments_bytes(Growth(tensors=tensors, first=first, last=last, arena=arena, largest=largest))
 

@@ -69,7 +69,7 @@ def test_trials_of_one_group_are_independent(spec):
     _assert_as_alone(table_of(many, _ARCHITECTURES), many)
 
 
-def test_a_product_has_all_combinations_and_the_first_axis_varies_slowest():
+def test_a_product_varies_its_first_axis_slowest():
     axes = {
         "tuning": (Tuning.FULL, Tuning.LORA),
         "max_completion_length": (100, 1000),
@@ -86,7 +86,7 @@ def test_a_product_has_all_combinations_and_the_first_axis_varies_slowest():
     _assert_as_alone(product_table(base, axes, _ARCHITECTURES), many)
 
 
-def test_the_table_of_the_benchmark_has_a_hundred_thousand_trials():
+def test_the_benchmark_has_a_hundred_thousand_trials():
     models = ("qwen2.5-0.5b", "qwen2.5-7b", "llama-3.1-8b", "qwen3-8b", "llama-3.2-1b")
     table = hundred_thousand_trials({name: _ARCHITECTURES[name] for name in models})
 

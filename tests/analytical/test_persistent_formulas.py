@@ -89,7 +89,7 @@ def test_weights_in_float32_need_twice_the_memory(half_billion):
     assert weights(wide, half_billion).size - buffers == 2 * (weights(_FULL, half_billion).size - buffers)
 
 
-def test_under_checkpointing_the_copy_of_a_frozen_weight_is_transient(half_billion):
+def test_checkpointing_makes_copies_of_frozen_weights_transient(half_billion):
     wide = replace(_LORA, dtype=Dtype.FLOAT32)
     without = replace(wide, gradient_checkpointing=False)
 

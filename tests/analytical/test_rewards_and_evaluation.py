@@ -29,7 +29,7 @@ SCORED = replace(SPEC, reward_models=("qwen2.5-1.5b",))
 BOTH = replace(POLICY, reward_models=(JUDGE,))
 
 
-def test_reward_models_are_on_the_gpu_at_every_instant_and_score_one_after_the_other():
+def test_reward_models_stay_on_the_gpu_and_score_in_turn():
     alone, one, two = (
         phase_instants(SPEC, replace(POLICY, reward_models=models)) for models in ((), (JUDGE,), (JUDGE, JUDGE))
     )
@@ -89,7 +89,7 @@ def test_an_evaluation_is_a_phase_of_its_own():
     assert Category.GRADIENTS not in {key for key, size in found[Phase.EVALUATION].sizes.items() if size}
 
 
-def test_an_evaluation_after_a_single_step_has_the_state_of_the_optimizer():
+def test_an_evaluation_after_one_step_has_optimizer_state():
     one = phase_instants(replace(SPEC, steps=1, per_device_eval_batch_size=4), POLICY)[Phase.EVALUATION]
     assert one.sizes[Category.OPTIMIZER_STATE] == 2 * 2 * 494_032_768 + 290 * 4
 

@@ -96,7 +96,7 @@ def test_more_gpus_and_more_offloading_never_need_more(gpus, lora_rank, strategy
     assert (VerlPhase.UPDATE_CRITIC in found.phases) == has_critic
 
 
-def test_offloading_saves_memory_in_other_phases_but_not_in_the_update():
+def test_offloading_saves_memory_outside_of_the_update():
     offloaded = replace(JOB, actor=replace(JOB.actor, param_offload=True, optimizer_offload=True))
     before, after = (verl_estimate(job, SEVEN_BILLION, _CARD).phases for job in (JOB, offloaded))
 
@@ -107,7 +107,7 @@ def test_offloading_saves_memory_in_other_phases_but_not_in_the_update():
     assert Component.ACTOR not in verl_estimate(policy, SEVEN_BILLION, _CARD).phases[VerlPhase.UPDATE_ACTOR]
 
 
-def test_an_engine_that_never_sleeps_keeps_its_pool_in_every_phase():
+def test_an_engine_that_never_sleeps_always_keeps_its_pool():
     found = verl_estimate(replace(JOB, free_cache_engine=False), SEVEN_BILLION, _CARD)
 
     assert {parts[Component.POOL] for parts in found.phases.values()} == {pool_bytes(JOB, _CARD.memory_bytes)}

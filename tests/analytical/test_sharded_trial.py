@@ -110,7 +110,7 @@ def test_sharding_the_model_has_the_whole_model_and_its_shards():
     assert load.total_bytes == 5 * PARAMETERS
 
 
-def test_checkpointing_by_fsdp_keeps_what_checkpointing_by_the_model_keeps():
+def test_checkpointing_by_fsdp_keeps_as_much_as_by_the_model():
     own = _sharded(gradient_checkpointing=False, fsdp_activation_checkpointing=True)
     assert estimate(own, _architecture(MODEL)) == estimate(_sharded(), _architecture(MODEL))
 
@@ -182,7 +182,7 @@ def test_a_combination_that_does_not_exist_is_refused(keys, problem):
     assert problem in caught.value.faults[0].sentence()
 
 
-def test_several_gpus_train_by_ddp_unless_the_user_says_otherwise():
+def test_several_gpus_train_by_ddp_by_default():
     assert _spec().distributed_type is DistributedType.NO
     assert _spec(distributed_type=False).distributed_type is DistributedType.NO
     assert _spec(num_processes=2).distributed_type is DistributedType.MULTI_GPU

@@ -42,7 +42,7 @@ FULL, LORA = _spec(), _spec(tuning="lora")
 
 
 @pytest.mark.parametrize("model", VISION_MODELS.values(), ids=lambda model: model.name)
-def test_a_built_in_model_has_as_many_parameters_as_its_checkpoint(model):
+def test_a_built_in_model_has_the_parameters_of_its_checkpoint(model):
     assert parameter_count(_architecture(model.name)) == model.parameters
 
 
@@ -55,7 +55,7 @@ def test_parameters_by_hand():
     assert sum(group.total for group in tower_tensors(GELU)) == 2_218 + 3 * 8 - (128 + 16)
 
 
-def test_all_linear_adapts_the_tower_and_names_of_the_language_model_do_not():
+def test_all_linear_adapts_the_tower_and_other_names_do_not():
     """By hand, the 414 linear layers of Qwen2.5-VL-3B have inputs and outputs of 2,585,216 values together."""
     architecture = _architecture("qwen2.5-vl-3b")
     assert lora_parameter_count(architecture, 1, ("all-linear",)) == 2_585_216
@@ -72,7 +72,7 @@ def test_a_tower_without_checkpointing_keeps_its_blocks():
     assert tower_kept_bytes(saved, GATED, 1) == 1_376 - 128 + block_saved_bytes(spec, GATED, 8)
 
 
-def test_adapters_of_the_language_model_alone_save_the_tower_only_under_checkpointing():
+def test_adapters_outside_save_the_tower_under_checkpointing():
     """`enable_input_require_grads` of transformers reaches the first layer of the tower too."""
     targets = ("q_proj", "v_proj")
     tower = _architecture("qwen2.5-vl-3b").vision
@@ -82,7 +82,7 @@ def test_adapters_of_the_language_model_alone_save_the_tower_only_under_checkpoi
     assert tower_gradient_bytes(checkpointed, tower) == 0
 
 
-def test_pixels_are_kept_once_and_once_more_when_the_next_are_made():
+def test_pixels_are_kept_twice_when_the_next_are_made():
     """By hand, 16 rows of 2,048 patches: 154,140,672 B; and an int64 per token of 768 + 786."""
     one = 16 * 2_048 * 1_176 * 4 + 16 * (768 + 786) * 8
     text = _spec(max_pixels=784)
@@ -117,7 +117,7 @@ def test_what_has_no_formula_is_not_answered():
     beta=st.sampled_from([0.0, 0.04]),
     steps_per_generation=st.sampled_from([1, 2]),
 )
-def test_more_pixels_never_need_less_and_a_table_equals_single_trials(
+def test_more_pixels_never_need_less_and_a_table_agrees(
     model, tuning, checkpointing, tokens, images, rows, beta, steps_per_generation
 ):
     tower = _architecture(model).vision

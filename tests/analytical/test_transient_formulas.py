@@ -188,7 +188,7 @@ def test_float32_with_shared_keys_and_no_mask_has_no_kernel(toy):
     assert not makes_scores(flash, toy, _batch(), autocast=False)
 
 
-def test_a_card_without_flash_attention_has_no_kernel_for_bfloat16(toy):
+def test_a_card_without_flash_has_no_kernel_for_bfloat16(toy):
     own_keys = replace(toy, num_key_value_heads=2)
     old = replace(_LORA, gpu="t4-16gb")
     half = replace(old, dtype=Dtype.FLOAT16, bf16=True)

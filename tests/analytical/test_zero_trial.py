@@ -83,7 +83,7 @@ def test_an_embedding_larger_than_a_bucket_is_reduced_alone():
     assert end[Category.COMMUNICATION] == BUCKET_BYTES + 2 * 152_064 * 3584
 
 
-def test_a_rollout_has_the_whole_model_and_a_pass_at_most_a_billion_weights():
+def test_a_rollout_gathers_all_and_a_pass_at_most_a_billion():
     spec = _zero(3, model="qwen2.5-7b")
     parameters = 7_615_616_512
     assert _instant(spec, InstantName.SAMPLING)[Category.COMMUNICATION] == BUCKET_BYTES + 2 * parameters
@@ -93,7 +93,7 @@ def test_a_rollout_has_the_whole_model_and_a_pass_at_most_a_billion_weights():
     assert _instant(short, InstantName.FORWARD_LAYER)[Category.COMMUNICATION] == BUCKET_BYTES + 2 * 3584 * 18_944
 
 
-def test_an_lm_head_that_runs_as_a_module_is_gathered_beyond_the_limit():
+def test_an_lm_head_as_a_module_is_gathered_beyond_the_limit():
     """As the history of an emulated trial of qwen3-1.7b shows, whose head is tied to the embedding."""
     model, head = "qwen2.5-7b", 152_064 * 3_584
     full, fused = (_zero(3, model=model, logprobs=logprobs) for logprobs in ("full", "fused"))
@@ -117,7 +117,7 @@ def test_what_is_offloaded_is_not_on_the_card():
     assert through[Category.COMMUNICATION] == 2 * EMBEDDING
 
 
-def test_offloaded_weights_are_copied_to_the_gpu_before_they_are_gathered_to_generate():
+def test_offloaded_weights_are_copied_before_they_are_gathered():
     spec = _zero(3, offload_param_device="cpu")
     gathered = _instant(spec, InstantName.GATHERING)
     assert gathered[Category.COMMUNICATION] == BUCKET_BYTES + 2 * PARAMETERS + 2 * PARAMETERS // 4

@@ -55,7 +55,7 @@ def test_an_engine_that_would_not_start_is_the_verdict():
         assert _verdict("gpu=h100-80gb", enough) == ("fits", "")
 
 
-def test_an_engine_that_would_not_start_names_the_part_with_which_it_would():
+def test_an_engine_that_does_not_start_names_the_part_it_needs():
     words = ("gpu=a100-40gb", "max_completion_length=4096")
     _, reason = _verdict(*words)
     settings = "vllm_gpu_memory_utilization=0.41 and vllm_max_model_length=4352"

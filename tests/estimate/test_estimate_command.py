@@ -27,7 +27,7 @@ def test_the_table_fits_a_terminal_and_has_the_main_facts():
     assert "<- the peak" in text
 
 
-def test_the_verdict_is_first_then_the_peak_then_what_was_assumed_and_the_cards_last(tmp_path):
+def test_verdict_peak_assumptions_and_cards_come_in_this_order(tmp_path):
     recipe = tmp_path / "grpo.yaml"
     recipe.write_text("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\nbf16: true\n")
     text = answer([f"config={recipe}"])
@@ -178,7 +178,7 @@ def test_a_card_without_the_kernel_has_a_verdict_of_its_own():
     }
 
 
-def test_it_imports_no_torch_and_prints_no_error_if_the_pipe_is_closed():
+def test_it_imports_no_torch_and_a_closed_pipe_is_no_error():
     script = (
         "import sys; from profiler.estimate.main import main; code = main(sys.argv[1:]); "
         "sys.exit(code or ('torch' in sys.modules) * 9 or ('hydra' in sys.modules) * 8)"

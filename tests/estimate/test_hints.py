@@ -266,7 +266,7 @@ def test_each_slip_of_the_pen_in_a_built_in_name_has_its_size():
         ("./Qwen2.5-VL-7B", None),
     ],
 )
-def test_only_a_model_of_the_same_name_is_called_of_the_same_architecture(model, named, capsys, tmp_path, monkeypatch):
+def test_only_a_model_of_the_same_name_shares_its_architecture(model, named, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([f"model={model}"]) == EXIT_USAGE
     said = capsys.readouterr().err

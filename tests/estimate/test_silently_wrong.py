@@ -54,7 +54,7 @@ COUNT = ModelCount(
 )
 
 
-def test_a_vision_language_model_is_refused_with_what_is_known_of_it():
+def test_a_vision_language_model_is_refused_with_its_facts():
     """By hand, 2^30 parameters: 2 GiB of weights, 8 with gradients and two states; 2^24 adapters of 16 B: 2.25 GiB."""
     with pytest.raises(UsageError) as caught:
         read_and_counted(VISION, model="m", count=lambda _: COUNT)
@@ -67,7 +67,7 @@ def test_a_vision_language_model_is_refused_with_what_is_known_of_it():
     assert "python -m profiler.run" in said
 
 
-def test_without_torch_a_vision_language_model_is_refused_in_one_sentence(tmp_path, capsys, monkeypatch):
+def test_a_vision_language_model_is_refused_without_torch(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     assert main([_config(tmp_path, **VISION)]) == EXIT_USAGE
     (line,) = capsys.readouterr().err.splitlines()
@@ -116,13 +116,13 @@ def test_a_vision_language_model_in_a_sweep_is_one_sentence(tmp_path, capsys):
         ("cohere2", {}),
     ],
 )
-def test_a_family_that_the_closed_form_does_not_know_is_counted_and_refused(family, own):
+def test_a_family_without_a_closed_form_is_counted_and_refused(family, own):
     values = {**SIZES, **own, "model_type": family, "architectures": ["XForCausalLM"]}
     with pytest.raises(UsageError, match=f"unknown model_type {family}, and it has .* billion parameters, of which"):
         _read(values)
 
 
-def test_a_family_of_which_every_parameter_is_counted_is_answered():
+def test_a_family_whose_parameters_are_all_counted_is_answered():
     values = {**SIZES, "model_type": "seed_oss", "head_dim": 16, "architectures": ["SeedOssForCausalLM"]}
     assert not read_architecture(values, model="m").has_known_layers
     counted = _read({**values, "attention_bias": False, "attention_out_bias": False})
@@ -197,7 +197,7 @@ def test_a_reward_model_that_cannot_be_read_is_named(tmp_path, capsys):
     assert capsys.readouterr().err == "reward_models=org/reward-7b: the hub cannot be reached.\n"
 
 
-def test_the_length_of_prompts_is_an_assumption_in_the_first_line(tmp_path):
+def test_the_length_of_prompts_is_assumed_in_the_first_line(tmp_path):
     assert _notes(tmp_path, max_prompt_length=None)[0].startswith("Assumed: max_prompt_length=256 (give that of your")
     assert not any("max_prompt_length=" in line for line in _notes(tmp_path))
 
@@ -246,7 +246,7 @@ FOUR_BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True}
         ({"quant_method": "fp8"}, "full", "Name the model that is not quantised."),
     ],
 )
-def test_a_quantised_checkpoint_is_refused_where_it_is_not_counted(tmp_path, capsys, quantization, tuning, hint):
+def test_a_quantised_checkpoint_that_is_not_counted_is_refused(tmp_path, capsys, quantization, tuning, hint):
     word = _config(tmp_path, **LLAMA, quantization_config=quantization)
     assert main([word, f"tuning={tuning}", "max_completion_length=64"]) == EXIT_USAGE
     (line,) = capsys.readouterr().err.splitlines()

@@ -123,7 +123,7 @@ def test_the_class_names_the_recipe(script):
     assert (found["trial"]["recipe"], found["trial"]["max_length"]) == ("sft", 1024)
 
 
-def test_a_model_that_is_loaded_without_a_type_has_that_of_its_checkpoint(script):
+def test_a_model_without_a_type_has_that_of_its_checkpoint(script):
     text = "GRPOConfig()\nm = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B')\nGRPOTrainer(model=m)\n"
     found = _found(script(text))
     assert found["trial"]["dtype"] == "bfloat16"
@@ -270,7 +270,7 @@ def test_arguments_of_the_config_do_not_reach_a_loaded_model(script):
     assert _found(script(text))["trial"]["dtype"] == "bfloat16"
 
 
-def test_two_loads_that_reach_the_trainer_with_two_types_are_refused(script, capsys):
+def test_two_loads_of_a_trainer_with_two_types_are_refused(script, capsys):
     text = f"GRPOConfig()\nif small:\n    m = {LOADED}, {F16})\nelse:\n    m = {LOADED}, {BF16})\nGRPOTrainer(m)\n"
     assert main([script(text)]) == EXIT_USAGE
     assert "dtype=bfloat16: is float16 and bfloat16 in train.py" in capsys.readouterr().err

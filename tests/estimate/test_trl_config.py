@@ -50,7 +50,7 @@ def test_a_config_of_trl_becomes_the_trial_that_it_describes(tmp_path):
     assert trial["max_completion_length"] == 1024
 
 
-def test_absent_keys_have_the_defaults_of_trl_and_the_command_line_wins(tmp_path):
+def test_absent_keys_have_trls_defaults_and_given_ones_win(tmp_path):
     trial = _trial(_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B"), "beta=0.1")
 
     assert trial["per_device_train_batch_size"] == 8
@@ -58,7 +58,7 @@ def test_absent_keys_have_the_defaults_of_trl_and_the_command_line_wins(tmp_path
     assert trial["beta"] == 0.1
 
 
-def test_unknown_keys_and_unsupported_values_are_reported_together(tmp_path, capsys):
+def test_unknown_keys_and_values_are_reported_together(tmp_path, capsys):
     word = _write(
         tmp_path,
         model_name_or_path="Qwen/Qwen2.5-0.5B",
@@ -90,7 +90,7 @@ def test_a_file_without_a_configuration(tmp_path, capsys, content, said):
     assert main([f"config={tmp_path / 'nowhere.yaml'}"]) == EXIT_USAGE
 
 
-def test_all_keys_of_the_installed_trl_are_known_with_their_defaults():
+def test_all_keys_of_the_installed_trl_have_known_defaults():
     from trl import GRPOConfig, ModelConfig, ScriptArguments, SFTConfig
 
     keys = {
@@ -182,7 +182,7 @@ def test_what_trl_would_take_is_an_assumption():
     assert "vllm_mode=colocate" in line
 
 
-def test_as_many_processes_are_assumed_as_share_an_engine_of_vllm():
+def test_the_processes_that_share_an_engine_are_assumed():
     found = read_trl_config({"use_vllm": True, "vllm_tensor_parallel_size": 2})
     assert (found.point["vllm_tensor_parallel_size"], found.point["num_processes"]) == (2, 2)
     assert any("num_generations and vllm_tensor_parallel_size allow" in line for line in note_lines(found.notes))

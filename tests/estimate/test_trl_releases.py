@@ -76,9 +76,7 @@ def test_a_recipe_that_states_everything_has_one_answer(tmp_path):
         ),
     ],
 )
-def test_where_a_default_differs_both_peaks_are_printed_and_the_dearer_is_answered(
-    tmp_path, left_out, words, default, dearest
-):
+def test_where_a_default_differs_the_dearer_peak_is_the_answer(tmp_path, left_out, words, default, dearest):
     config = _recipe(tmp_path, without=(left_out,), epsilon=0.2)
     found = _found(config)
     assert default in found["notes"][0]
@@ -184,7 +182,7 @@ def test_every_command_that_takes_a_recipe_takes_a_release(tmp_path, capsys):
     assert read_monitor([config, "trl=0.18", "true"]).estimate == (config, "trl=0.18")
 
 
-def test_a_model_without_a_formula_of_its_logits_is_answered_without_them(tmp_path):
+def test_a_model_without_a_formula_of_logits_is_answered(tmp_path):
     config = _recipe(tmp_path, model_name_or_path="Qwen/Qwen2.5-VL-3B-Instruct", max_prompt_length=2048)
     found = _found(config, "trl=0.26")
     assert found["trial"]["logprobs"] == "fused"

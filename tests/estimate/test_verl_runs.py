@@ -199,7 +199,7 @@ def test_an_entropy_without_a_formula_is_named():
     assert len(_not_counted(strategy="megatron", entropy_coeff=0.001)) == 1
 
 
-def test_ulysses_shares_the_rows_of_a_static_batch_and_not_a_budget():
+def test_ulysses_shares_a_static_batch_and_not_a_budget():
     rows = {**MODEL, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 2, f"{ACTOR}.ulysses_sequence_parallel_size": 4}
     # 2 rows of 512 + 512 tokens on 4 GPUs
     assert read_verl_config(rows).actor.max_tokens == 512

@@ -86,7 +86,7 @@ def test_a_configuration_of_its_own_needs_its_file(tmp_path):
     "module",
     ["verl.experimental.one_step_off_policy.main_ppo", "verl.experimental.fully_async_policy.fully_async_main"],
 )
-def test_trainers_with_gpus_of_their_own_for_the_rollout_are_refused(tmp_path, module):
+def test_trainers_with_own_gpus_for_the_rollout_are_refused(tmp_path, module):
     path = tmp_path / "run.sh"
     path.write_text(CALL.replace("verl.trainer.main_ppo", module) + "\n")
     assert "trains and generates on different GPUs" in faults(f"config={path}")[0]
@@ -107,7 +107,7 @@ def test_a_variable_of_a_case_that_the_script_decides_is_stated(tmp_path):
     assert not any("does not state it" in note for note in job["notes"])
 
 
-def test_a_variable_that_the_machine_decides_is_named_with_its_values(tmp_path):
+def test_a_variable_of_the_machine_is_named_with_its_values(tmp_path):
     path = tmp_path / "run.sh"
     path.write_text(
         "length=2048\nif [ $(hostname) = big ]; then\n  length=8192\nfi\n"
@@ -140,7 +140,7 @@ def test_references_of_a_file_are_followed(tmp_path):
     assert found(f"config={path}", *GRPO)["fit"] == "fits"
 
 
-def test_a_pass_without_a_size_takes_that_of_the_actor_and_says_so():
+def test_a_pass_without_a_size_takes_that_of_the_actor():
     key = f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"
     notes = " ".join(found("config=verl", *GRPO, f"{ACTOR}.ppo_micro_batch_size_per_gpu=4")["notes"])
     assert f"{key}=4 (that of the actor; verl has no default)" in notes
