@@ -16,7 +16,7 @@ from profiler.analytical.timeline.persistent import both_states, critic_state, w
 from profiler.analytical.timeline.step_instants import layer_without_gradient
 from profiler.analytical.timeline.training_pass import (
     attention_mask_bytes,
-    layer_backward_term,
+    layer_backward,
     layer_forward,
     stack,
 )
@@ -63,7 +63,7 @@ def critic_instants(
     casts, inputs = Term(autocast_forward_bytes(spec, architecture)), stack(spec, architecture, batch)
     earlier = _before_a_step(spec, architecture, persistent)
     layers = added(earlier, {Category.INPUTS: Term(attention_mask_bytes(spec, batch))})
-    backward = layer_backward_term(spec, architecture, batch)
+    backward = layer_backward(spec, architecture, batch)
     embedding = block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
     one_layer = (gradients.size - embedding) // architecture.num_hidden_layers
     others = Term(gradients.size - embedding - one_layer, lambda: "all layers but one")

@@ -1,7 +1,5 @@
 """Instants of forward and backward of one micro-batch."""
 
-from dataclasses import dataclass, field
-
 from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
 from profiler.analytical.formulas.layers.decoder_layer import (
     first_layer_unsaved_bytes,
@@ -19,7 +17,7 @@ from profiler.analytical.formulas.layers.layer_backward import (
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.models.parameters import has_float32_norms
-from profiler.analytical.formulas.models.trained import all_gradients, element_bytes, trains_everything
+from profiler.analytical.formulas.models.trained import element_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import autocast_forward_bytes, autocast_weight_copy_bytes
 from profiler.analytical.formulas.sizes.batch import Batch, longest_rows, one_row, unpadded
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, larger, where
@@ -27,6 +25,7 @@ from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.term import Term, Terms, added, chosen, times
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.formulas.tower import tower_gradient_bytes
+from profiler.analytical.timeline.earlier_rows import NO_ROWS, EarlierRows, Gradients
 from profiler.analytical.timeline.instants import Instant, InstantName, head_categories
 from profiler.analytical.timeline.tower_instants import (
     held_in_forward,
@@ -39,25 +38,6 @@ from profiler.domain.trials.trial import Attention, Logprobs
 
 _PHASES = dict.fromkeys((InstantName.FORWARD_TOWER, InstantName.FORWARD_LAYER, InstantName.FORWARD_HEAD), Phase.FORWARD)
 """Every other instant of this module is in backward."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gradients:
-    """The gradients of a backward."""
-
-    every: Term
-    """All `.grad`."""
-    earlier: Term
-    """Those at its start: of the earlier micro-batches, or rows."""
-
-    @classmethod
-    def of(cls, spec: TrialKeys, architecture: DecoderShape) -> "Gradients":
-        """Return those of the largest backward of a step."""
-        backwards = spec.gradient_accumulation_steps
-        if spec.logprobs is Logprobs.MINIBATCH:
-            backwards = backwards * spec.per_device_train_batch_size
-        every = all_gradients(spec, architecture)
-        return cls(every=every, earlier=every.only_if(backwards > 1))
 
 
 def training_instants(
@@ -100,7 +80,7 @@ def _row_by_row(
     found: tuple[Instant, ...] = ()
     for done in (0, 1):
         left = larger(whole.rows - 1 - done, 0)
-        there = _with_earlier_rows(gradients) if done else gradients.earlier
+        there = gradients.after_a_row() if done else gradients
         for row, others in ((padded, larger(left - 1, 0)), (longest, left)):
             masked = where(whole.has_mask, others - longest_rows(spec, others), 0)
             saved = added(times(masked, padded_saved), times(left - masked, longest_saved))
@@ -110,19 +90,13 @@ def _row_by_row(
                 architecture,
                 row,
                 persistent=persistent,
-                earlier=Earlier(rows=left, saved=saved),
-                gradients=Gradients(every=gradients.every, earlier=there),
+                earlier=EarlierRows(rows=left, saved=saved),
+                gradients=there,
                 happens=happens,
             )
             # Forward of all rows comes before backward of the first.
             found += tuple(instant for instant in instants if not done or instant.phase is Phase.BACKWARD)
     return found
-
-
-def _with_earlier_rows(gradients: Gradients) -> Term:
-    """Return the gradients of earlier micro-batches, and those of earlier rows, as large as all `.grad`."""
-    every, earlier = gradients.every, gradients.earlier
-    return Term(earlier.size + every.size, lambda: f"2 x {every.words()}" if earlier.size else every.words())
 
 
 def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Terms:
@@ -189,29 +163,13 @@ def attention_mask_bytes(spec: TrialKeys, batch: Batch) -> Count:
     return where(batch.has_mask, block(size), 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Earlier:
-    """Rows whose forward is over and whose own backward waits."""
-
-    rows: Count = 0
-    saved: Terms = field(default_factory=dict)
-    """What they keep."""
-
-    def named(self, text: str) -> Terms:
-        """Return what they keep, in words."""
-        return {category: Term(term.size, lambda: text) for category, term in self.saved.items()}
-
-
-_NONE = Earlier()
-
-
 def _pass(
     spec: TrialKeys,
     architecture: DecoderShape,
     batch: Batch,
     *,
     persistent: Terms,
-    earlier: Earlier = _NONE,
+    earlier: EarlierRows = NO_ROWS,
     gradients: Gradients,
     happens: Flag = True,
 ) -> tuple[Instant, ...]:
@@ -220,8 +178,8 @@ def _pass(
     kept = head_categories(head_saved(spec, architecture, batch))
     casts = Term(autocast_weight_copy_bytes(spec, architecture))
     inputs = stack(spec, architecture, batch, waiting_rows=earlier.rows)
-    waiting_rows = earlier.named("rows that wait")
-    until_the_end = added(persistent, earlier.saved)
+    # The stack counts the tokens of earlier rows.
+    until_the_end = added(persistent, earlier.named("rows that wait", Category.LOGITS))
     mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, batch))}
     until_the_first = added(mask, kept_by_tower(spec, architecture, batch))
     layers = added(
@@ -229,16 +187,16 @@ def _pass(
         until_the_first,
         {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs.plus(casts)},
     )
-    saved = added(layers, kept, final_norm)
+    saved = dict(added(layers, kept, final_norm))
+    # The head names what is there with it.
+    saved[Category.LOGITS] = Term(saved[Category.LOGITS].size)
     more_casts: Terms = {Category.ACTIVATIONS: Term(autocast_forward_bytes(spec, architecture) - casts.size)}
-    layer_backward = layer_backward_term(spec, architecture, batch)
+    last_layer = layer_backward(spec, architecture, batch)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
     waiting = _head_gradient_waiting(spec, architecture)
     tied: Terms = {Category.GRADIENTS: waiting}
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
-    # Between the head and the end, only earlier rows have logits.
-    waiting_logits: Terms = {key: term for key, term in waiting_rows.items() if key is Category.LOGITS}
-    in_backward = {**added(layers, tied), **waiting_logits}
+    in_backward = added(layers, tied)
     of_tower = tower_backward(
         spec,
         architecture,
@@ -250,29 +208,26 @@ def _pass(
     )
     found = {
         **{
-            name: {**added(until_the_end, {Category.GRADIENTS: gradients.earlier}, more), **waiting_logits}
+            name: added(until_the_end, {Category.GRADIENTS: gradients.earlier}, more)
             for name, more in tower_forward(spec, architecture, batch).items()
         },
-        InstantName.FORWARD_LAYER: {
-            **added(
-                layers,
-                more_casts,
-                {Category.ACTIVATIONS: layer_forward(spec, architecture, batch)},
-                held_in_forward(spec, architecture, batch),
-            ),
-            **waiting_logits,
-        },
+        InstantName.FORWARD_LAYER: added(
+            layers,
+            more_casts,
+            {Category.ACTIVATIONS: layer_forward(spec, architecture, batch)},
+            held_in_forward(spec, architecture, batch),
+        ),
         InstantName.FORWARD_HEAD: added(saved, more_casts, scratch),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
         InstantName.BACKWARD_NORM: added(in_backward, norm, final_norm),
-        InstantName.BACKWARD_LAYER: added(in_backward, {Category.ACTIVATIONS: layer_backward}),
+        InstantName.BACKWARD_LAYER: added(in_backward, {Category.ACTIVATIONS: last_layer}),
         InstantName.BACKWARD_FIRST_LAYER: added(
             persistent,
             until_the_first,
-            _first_layer(spec, architecture, inputs.size, layer_backward, gradients),
-            waiting_rows,
+            _first_layer(spec, architecture, inputs.size, last_layer, gradients),
+            earlier.named("rows that wait"),
         ),
-        **{name: added(persistent, more, waiting_rows) for name, more in of_tower.items()},
+        **{name: added(persistent, more, earlier.named("rows that wait")) for name, more in of_tower.items()},
         InstantName.BACKWARD_END: added(
             persistent,
             earlier.named("rows whose own backward waits"),
@@ -290,7 +245,7 @@ def layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     return Term(layer_forward_bytes(spec, architecture, batch), lambda: "one layer")
 
 
-def layer_backward_term(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+def layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     """Return what the last layer's backward needs in addition to the saved activations of all layers."""
     words = "one recomputed" if spec.gradient_checkpointing else "the MLP's gradients"
     return Term(layer_backward_bytes(spec, architecture, batch), lambda: words)
@@ -338,7 +293,7 @@ def _head_gradient_waiting(spec: TrialKeys, architecture: DecoderShape) -> Term:
 
 
 def _first_layer(
-    spec: TrialKeys, architecture: DecoderShape, kept_bytes: Count, layer_backward: Term, gradients: Gradients
+    spec: TrialKeys, architecture: DecoderShape, kept_bytes: Count, last_layer: Term, gradients: Gradients
 ) -> Terms:
     """Return what the first layer's backward needs; of the other layers only gradients are left.
 
@@ -353,7 +308,7 @@ def _first_layer(
     others = Term(made - one_layer, lambda: "all layers but one")
     there = chosen(gradients.earlier.size >= others.size, gradients.earlier, others)
     return {
-        Category.ACTIVATIONS: Term(kept_bytes // layers, lambda: "one layer").plus(layer_backward),
+        Category.ACTIVATIONS: Term(kept_bytes // layers, lambda: "one layer").plus(last_layer),
         Category.GRADIENTS: there.plus(waiting),
     }
 

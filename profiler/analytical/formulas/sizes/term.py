@@ -68,11 +68,6 @@ def added(*parts: Terms) -> Terms:
     return sums
 
 
-def unnamed(terms: Terms) -> Terms:
-    """Return the same numbers without words, as parts that others name."""
-    return {category: Term(term.size) for category, term in terms.items()}
-
-
 def times(factor: Count, terms: Terms) -> Terms:
     """Return `terms` with every number multiplied by `factor`, and without words."""
     return {category: Term(factor * term.size) for category, term in terms.items()}
