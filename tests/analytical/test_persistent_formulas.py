@@ -1,8 +1,9 @@
-"""Weights, gradients and optimizers: numbers by hand, and properties."""
+"""Weights, gradients and optimizers: properties. Numbers are in `formula_rows_models.py`."""
 
 from dataclasses import replace
 
 import pytest
+from formula_rows_models import FULL, LORA, QLORA
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,34 +25,14 @@ from profiler.analytical.timeline.persistent import (
 )
 from profiler.domain.memory import Category
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import ALL_LINEAR, Backend, Dtype, TrialSpec, Tuning
-
-_FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy")
-_LORA = TrialSpec(
-    backend=Backend.SIMULATED,
-    gpu="h100-80gb",
-    model="toy",
-    tuning=Tuning.LORA,
-    lora_rank=16,
-    lora_alpha=32,
-    lora_target_modules=(ALL_LINEAR,),
-)
-_QLORA = TrialSpec(
-    backend=Backend.SIMULATED,
-    gpu="h100-80gb",
-    model="toy",
-    tuning=Tuning.QLORA,
-    lora_rank=16,
-    lora_alpha=32,
-    lora_target_modules=(ALL_LINEAR,),
-)
+from profiler.domain.trials.trial import Backend, Dtype, TrialSpec
 
 
 def test_four_bit_weights_need_little_more_than_half_a_byte(half_billion):
     embedding = 151_936 * 896 * 2
     linear = 494_032_768 - 151_936 * 896
 
-    packed = weights(_QLORA, half_billion).size - embedding
+    packed = weights(QLORA, half_billion).size - embedding
 
     assert 0.5 * linear < packed < 0.53 * linear
 
@@ -86,15 +67,15 @@ def test_weights_in_float32_need_twice_the_memory(half_billion):
     wide = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", dtype=Dtype.FLOAT32)
     buffers = 2 * 32 * 4
 
-    assert weights(wide, half_billion).size - buffers == 2 * (weights(_FULL, half_billion).size - buffers)
+    assert weights(wide, half_billion).size - buffers == 2 * (weights(FULL, half_billion).size - buffers)
 
 
 def test_checkpointing_makes_copies_of_frozen_weights_transient(half_billion):
-    wide = replace(_LORA, dtype=Dtype.FLOAT32)
+    wide = replace(LORA, dtype=Dtype.FLOAT32)
     without = replace(wide, gradient_checkpointing=False)
 
     assert autocast_forward_bytes(without, half_billion) == autocast_cache_bytes(without, half_billion)
-    assert autocast_forward_bytes(_LORA, half_billion) == autocast_cache_bytes(_LORA, half_billion)
+    assert autocast_forward_bytes(LORA, half_billion) == autocast_cache_bytes(LORA, half_billion)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +94,7 @@ def test_checkpointing_makes_copies_of_frozen_weights_transient(half_billion):
 def test_optimizer_state_and_gradients_during_a_rollout(
     half_billion, steps, accumulation, generation, has_state, has_gradients
 ):
-    spec = replace(_FULL, steps=steps, gradient_accumulation_steps=accumulation, steps_per_generation=generation)
+    spec = replace(FULL, steps=steps, gradient_accumulation_steps=accumulation, steps_per_generation=generation)
     found = persistent_at_rollout(spec, persistent_memory(spec, half_billion, inputs=generated_inputs(spec)))
 
     assert bool(found[Category.OPTIMIZER_STATE].size) == has_state

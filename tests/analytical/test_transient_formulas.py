@@ -1,9 +1,11 @@
-"""Activations, the head and the rollout: numbers by hand, and properties."""
+"""Activations, the head and the rollout: properties. Numbers are in `formula_rows_*.py`."""
 
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_models import FULL, HALF, LORA
+from toy_models import batch as _batch
 
 from profiler.analytical.formulas.head import (
     head_backward_scratch,
@@ -37,31 +39,20 @@ from profiler.analytical.formulas.sizes.batch import (
 )
 from profiler.analytical.timeline.training_pass import stack_saved_bytes
 from profiler.domain.trials.trial import (
-    ALL_LINEAR,
     Attention,
-    Backend,
     Dtype,
     Lengths,
     Logprobs,
-    TrialSpec,
-    Tuning,
     completion_lengths,
 )
-
-_FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", gradient_checkpointing=False)
-_LORA = replace(_FULL, tuning=Tuning.LORA, lora_rank=2, lora_alpha=4, lora_target_modules=(ALL_LINEAR,))
-
-
-def _batch(rows=1, tokens=8, has_mask=False):
-    return Batch(rows=rows, prompt_tokens=tokens - 5, completion_tokens=5, scored_tokens=5 * rows, has_mask=has_mask)
 
 
 @given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())
 def test_a_layer_saves_the_same_per_row(toy, rows, tokens, has_mask):
-    one = layer_saved_bytes(_FULL, toy, _batch(1, tokens, has_mask))
+    one = layer_saved_bytes(FULL, toy, _batch(1, tokens, has_mask))
 
-    assert layer_saved_bytes(_FULL, toy, _batch(rows, tokens, has_mask)) == rows * one
-    assert layer_saved_bytes(_FULL, toy, _batch(1, tokens, True)) >= one
+    assert layer_saved_bytes(FULL, toy, _batch(rows, tokens, has_mask)) == rows * one
+    assert layer_saved_bytes(FULL, toy, _batch(1, tokens, True)) >= one
 
 
 @given(rows=st.integers(1, 16), tokens=st.integers(200, 3000), bf16=st.booleans())
@@ -69,7 +60,7 @@ def test_later_releases_with_all_logits_never_need_less(toy, rows, tokens, bf16)
     """More of the tensors of `selective` make each of the others; and one more row never needs less."""
 
     def peaks(logprobs, rows):
-        spec = replace(_FULL, logprobs=logprobs, bf16=bf16)
+        spec = replace(FULL, logprobs=logprobs, bf16=bf16)
         batch = Batch(rows=rows, prompt_tokens=4, completion_tokens=tokens, scored_tokens=rows * tokens, has_mask=True)
         kept = head_saved(spec, toy, batch).logits.size
         return [
@@ -98,7 +89,7 @@ def test_the_cache_doubles_with_its_sequences(half_billion, sequences, tokens):
 
 
 def test_ragged_rows_have_a_mask_and_fewer_scored_tokens():
-    ragged, forced = generated_micro_batch(_FULL), generated_micro_batch(replace(_FULL, lengths=Lengths.FORCED))
+    ragged, forced = generated_micro_batch(FULL), generated_micro_batch(replace(FULL, lengths=Lengths.FORCED))
 
     assert ragged.has_mask
     assert not forced.has_mask
@@ -109,7 +100,7 @@ def test_ragged_rows_have_a_mask_and_fewer_scored_tokens():
 def test_four_norms_of_gemma_by_hand(toy):
     batch = _batch(rows=1, tokens=8)
     gemma = replace(toy, model_type="gemma2", norms_per_layer=4)
-    two, four = (layer_saved_bytes(_FULL, each, batch) for each in (toy, gemma))
+    two, four = (layer_saved_bytes(FULL, each, batch) for each in (toy, gemma))
     norm = 8 * (toy.hidden_size * 4 + 4)
     assert four - two == 4 * (norm + 8 * toy.hidden_size * 4) - 2 * (norm + 8 * toy.hidden_size * 2)
     assert parameter_count(gemma) - parameter_count(toy) == 2 * toy.num_hidden_layers * toy.hidden_size
@@ -118,20 +109,20 @@ def test_four_norms_of_gemma_by_hand(toy):
 def test_without_checkpointing_all_layers_keep_the_same(toy):
     batch = Batch(rows=4, prompt_tokens=256, completion_tokens=786, scored_tokens=2_555, has_mask=True)
 
-    assert stack_saved_bytes(_FULL, toy, batch) == 2 * layer_saved_bytes(_FULL, toy, batch)
+    assert stack_saved_bytes(FULL, toy, batch) == 2 * layer_saved_bytes(FULL, toy, batch)
 
 
 def test_a_first_layer_saves_only_what_its_last_adapter_needs(toy):
     batch = _batch(rows=1, tokens=10)
-    down = replace(_LORA, lora_target_modules=("down_proj",))
+    down = replace(LORA, lora_target_modules=("down_proj",))
     everything = layer_saved_bytes(down, toy, batch) - linear_inputs_saved_bytes(down, toy, 10)
 
     assert first_layer_unsaved_bytes(down, toy, batch) == everything
 
 
 def test_the_cache_has_the_weights_type_even_under_autocast():
-    assert kv_element_bytes(_FULL) == 2
-    assert kv_element_bytes(replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)) == 4
+    assert kv_element_bytes(FULL) == 2
+    assert kv_element_bytes(replace(FULL, dtype=Dtype.FLOAT32, bf16=True)) == 4
 
 
 @given(rows=st.integers(1, 100), longest=st.integers(1, 5000))
@@ -140,37 +131,37 @@ def test_ragged_tokens_are_the_sum_of_the_rows(rows, longest):
 
     assert ragged_tokens(rows, longest) == sum(lengths)
     assert ragged_tokens(6, 80) == 410
-    batch = generated_micro_batch(replace(_FULL, per_device_train_batch_size=rows, max_completion_length=longest))
+    batch = generated_micro_batch(replace(FULL, per_device_train_batch_size=rows, max_completion_length=longest))
     assert batch.has_mask == (len(set(completion_lengths_of(rows, longest))) > 1)
 
 
 def completion_lengths_of(rows, longest):
-    whole = rows * _FULL.steps_per_generation
+    whole = rows * FULL.steps_per_generation
     return completion_lengths(lengths=Lengths.RAGGED, rows=whole, max_completion_length=longest)
 
 
 def test_autocast_wraps_generation_only_in_full_fine_tuning():
-    wide = replace(_LORA, dtype=Dtype.FLOAT32, bf16=True)
+    wide = replace(LORA, dtype=Dtype.FLOAT32, bf16=True)
 
     assert computed_bytes(wide, autocast=True) == 2
     assert computed_bytes(wide, autocast=False) == 4
-    assert computed_bytes(replace(_FULL, dtype=Dtype.FLOAT32, bf16=True), autocast=False) == 2
+    assert computed_bytes(replace(FULL, dtype=Dtype.FLOAT32, bf16=True), autocast=False) == 2
 
 
 @given(rows=st.integers(1, 64), micro_batches=st.integers(1, 8))
 def test_a_batch_has_at_most_its_own_longest_rows(rows, micro_batches):
-    spec = replace(_FULL, per_device_train_batch_size=rows, steps_per_generation=micro_batches)
+    spec = replace(FULL, per_device_train_batch_size=rows, steps_per_generation=micro_batches)
     generated = spec.generation_batch_size
     lengths = completion_lengths(lengths=Lengths.RAGGED, rows=generated, max_completion_length=800)
 
-    assert longest_rows(replace(_FULL, per_device_train_batch_size=2, steps_per_generation=4), 3) == 0
+    assert longest_rows(replace(FULL, per_device_train_batch_size=2, steps_per_generation=4), 3) == 0
     assert longest_rows(spec, generated) == lengths.count(800)
     assert longest_rows(spec, rows) <= min(rows, lengths.count(800))
     assert longest_rows(replace(spec, lengths=Lengths.FORCED), rows) == rows
 
 
 def test_a_single_row_is_padded_or_the_longest():
-    padded = one_row(generated_micro_batch(_FULL))
+    padded = one_row(generated_micro_batch(FULL))
 
     assert (padded.rows, padded.has_mask) == (1, True)
     assert unpadded(padded) == replace(padded, has_mask=False)
@@ -178,11 +169,11 @@ def test_a_single_row_is_padded_or_the_longest():
 
 def test_float32_with_shared_keys_and_no_mask_has_no_kernel(toy):
     own_keys = replace(toy, num_key_value_heads=2)
-    wide = replace(_FULL, dtype=Dtype.FLOAT32, bf16=False)
+    wide = replace(FULL, dtype=Dtype.FLOAT32, bf16=False)
     flash = replace(wide, attn_implementation=Attention.FLASH_ATTENTION_2)
 
     assert makes_scores(wide, toy, _batch(), autocast=False)
-    assert not makes_scores(_FULL, toy, _batch(), autocast=True)
+    assert not makes_scores(FULL, toy, _batch(), autocast=True)
     assert not makes_scores(wide, toy, _batch(has_mask=True), autocast=False)
     assert not makes_scores(wide, own_keys, _batch(), autocast=False)
     assert not makes_scores(flash, toy, _batch(), autocast=False)
@@ -190,11 +181,11 @@ def test_float32_with_shared_keys_and_no_mask_has_no_kernel(toy):
 
 def test_a_card_without_flash_has_no_kernel_for_bfloat16(toy):
     own_keys = replace(toy, num_key_value_heads=2)
-    old = replace(_LORA, gpu="t4-16gb")
+    old = replace(LORA, gpu="t4-16gb")
     half = replace(old, dtype=Dtype.FLOAT16, bf16=True)
 
     assert makes_scores(old, own_keys, _batch(has_mask=True), autocast=True)
-    assert not makes_scores(_LORA, own_keys, _batch(has_mask=True), autocast=True)
+    assert not makes_scores(LORA, own_keys, _batch(has_mask=True), autocast=True)
     # float16 has the memory-efficient kernel unless keys are shared; autocast is not around the rollout of adapters
     assert makes_scores(half, own_keys, _batch(), autocast=True)
     assert not makes_scores(half, own_keys, _batch(), autocast=False)
@@ -204,34 +195,31 @@ def test_a_card_without_flash_has_no_kernel_for_bfloat16(toy):
 
 @given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans(), autocast=st.booleans())
 def test_products_never_need_less_than_a_kernel(toy, rows, tokens, has_mask, autocast):
-    old, batch = replace(_FULL, gpu="t4-16gb"), _batch(rows, tokens, has_mask)
+    old, batch = replace(FULL, gpu="t4-16gb"), _batch(rows, tokens, has_mask)
 
     def without_mask(spec):
         mask = rows * tokens * -(-tokens // 8) * 8 * 2 if has_mask else 0
-        return attention_saved_bytes(spec, toy, batch) - (mask if spec is _FULL else 0)
+        return attention_saved_bytes(spec, toy, batch) - (mask if spec is FULL else 0)
 
-    assert without_mask(old) >= without_mask(_FULL)
+    assert without_mask(old) >= without_mask(FULL)
     assert layer_without_gradient_bytes(
         old, toy, batch, adapted=True, autocast=autocast
-    ) >= layer_without_gradient_bytes(_FULL, toy, batch, adapted=True, autocast=autocast)
-
-
-_HALF = replace(_FULL, dtype=Dtype.FLOAT16, bf16=True)
+    ) >= layer_without_gradient_bytes(FULL, toy, batch, adapted=True, autocast=autocast)
 
 
 def test_float16_under_autocast_by_hand():
-    sizes, lora = element_bytes(_HALF), replace(_LORA, dtype=Dtype.FLOAT16, bf16=True)
+    sizes, lora = element_bytes(HALF), replace(LORA, dtype=Dtype.FLOAT16, bf16=True)
 
     assert (sizes.weight, sizes.stream, sizes.compute, sizes.output) == (2, 4, 2, 4)
     assert sizes.autocast_casts
     assert not sizes.autocast_caches
     assert (stream_bytes(lora, autocast=True), stream_bytes(lora, autocast=False)) == (4, 2)
-    assert (kv_element_bytes(_HALF), kv_element_bytes(lora)) == (4, 2)
+    assert (kv_element_bytes(HALF), kv_element_bytes(lora)) == (4, 2)
 
 
 @given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())
 def test_float16_under_autocast_computes_as_float32_does(toy, rows, tokens, has_mask):
-    batch, wide = _batch(rows, tokens, has_mask), replace(_FULL, dtype=Dtype.FLOAT32, bf16=True)
+    batch, wide = _batch(rows, tokens, has_mask), replace(FULL, dtype=Dtype.FLOAT32, bf16=True)
 
-    assert layer_saved_bytes(_HALF, toy, batch) == layer_saved_bytes(wide, toy, batch)
-    assert layer_saved_bytes(replace(_HALF, bf16=False), toy, batch) == layer_saved_bytes(_FULL, toy, batch)
+    assert layer_saved_bytes(HALF, toy, batch) == layer_saved_bytes(wide, toy, batch)
+    assert layer_saved_bytes(replace(HALF, bf16=False), toy, batch) == layer_saved_bytes(FULL, toy, batch)
