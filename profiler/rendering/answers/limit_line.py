@@ -11,7 +11,7 @@ from profiler.config.options.reading import show
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.domain.trials.trial import TrialSpec
-from profiler.rendering.answers.solve import as_blocks, with_margin
+from profiler.rendering.answers.solve import with_margin
 from profiler.rendering.document import Column, Document, Section, Table, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
 from profiler.rendering.layouts.plain_text import plain_text
@@ -56,7 +56,7 @@ class LimitLine:
 
 def line_text(lines: Sequence[LimitLine], notes: Sequence[str], *, figure: Path | None) -> str:
     """Return one table per line; `figure` is the file that shows them."""
-    sections = [Section("", as_blocks(notes))] if notes else []
+    sections = [paragraphs(*notes)] if notes else []
     for line in lines:
         how = f"{line.spec.model}, {method_text(line.spec, varied=line.keys)}"
         title = f"The largest {line.keys[1]} for each {line.keys[0]}: {how}, on "
