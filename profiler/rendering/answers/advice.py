@@ -1,6 +1,5 @@
 """What to change so that training fits a card, as text of 80 columns and as JSON."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
@@ -13,6 +12,7 @@ from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.document import Block, Code, Document, Section, Step, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import WIDTH, plain_text
 
 
@@ -99,7 +99,7 @@ def file_lines(spec: TrialSpec, file: TrlFile) -> list[str]:
 
 def advice_json(advice: Advice, notes: Sequence[str]) -> str:
     """Return the same as one object. Sizes are integers of bytes."""
-    return json.dumps(advice_object(advice, notes), indent=2) + "\n"
+    return json_text(advice_object(advice, notes))
 
 
 def advice_object(advice: Advice, notes: Sequence[str]) -> dict[str, object]:

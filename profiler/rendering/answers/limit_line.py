@@ -1,6 +1,5 @@
 """Limit lines of two keys, as a table and as JSON."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.answers.solve import with_margin
 from profiler.rendering.document import Column, Document, Section, Table, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import gib_number
 
@@ -84,7 +84,7 @@ def line_json(lines: Sequence[LimitLine], notes: Sequence[str]) -> str:
         }
         for line in lines
     ]
-    return json.dumps({"origin": Origin.ESTIMATED.value, "notes": list(notes), "lines": found}, indent=2) + "\n"
+    return json_text({"origin": Origin.ESTIMATED.value, "notes": list(notes), "lines": found})
 
 
 def _point_object(line: LimitLine, point: LinePoint) -> dict[str, object]:

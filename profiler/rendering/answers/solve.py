@@ -1,6 +1,5 @@
 """The boundary between what fits a card and what does not, as lines of text and as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +13,7 @@ from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Table, Text
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 
 _CARD_COLUMNS = (Column(title="GPU", align=Align.LEFT, width=22), Column(title="verdict", align=Align.LEFT))
@@ -121,7 +121,7 @@ def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
 def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) -> str:
     """Return one object with the notes and one object per answer. Sizes are integers of bytes."""
     found = [_key_object(answer) if isinstance(answer, KeyAnswer) else _card_object(answer) for answer in answers]
-    return json.dumps({"origin": Origin.ESTIMATED.value, "notes": list(notes), "answers": found}, indent=2) + "\n"
+    return json_text({"origin": Origin.ESTIMATED.value, "notes": list(notes), "answers": found})
 
 
 def _headline(answer: KeyAnswer) -> str:

@@ -1,6 +1,5 @@
 """The verdict for every card, as a table of 80 columns and as JSON; with prices the cheapest that fits comes first."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
@@ -11,6 +10,7 @@ from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Table, Text, Wrap
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 
 _COLUMNS = (
@@ -55,7 +55,7 @@ def card_list_json(
         for card in in_order(cards, prices)
     ]
     content = {"origin": Origin.ESTIMATED.value, "notes": list(notes), "trial": spec_to_mapping(spec), "gpus": found}
-    return json.dumps(content, indent=2) + "\n"
+    return json_text(content)
 
 
 def in_order(cards: Sequence[CardVerdict], prices: Mapping[str, Price] | None) -> list[CardVerdict]:

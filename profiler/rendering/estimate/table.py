@@ -1,6 +1,5 @@
 """An explained estimate as a table of 80 columns in plain text, and as JSON."""
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
@@ -13,6 +12,7 @@ from profiler.domain.trials.labels import constructed_words
 from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
 
@@ -263,4 +263,4 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) ->
             for card in explained.cards
         ],
     }
-    return json.dumps(content, indent=2) + "\n"
+    return json_text(content)

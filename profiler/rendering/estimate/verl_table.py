@@ -1,6 +1,5 @@
 """Memory per GPU of a job of verl as text of 80 columns and as JSON, compared with a public report."""
 
-import json
 from collections.abc import Sequence
 
 from profiler.analytical.baselines.verl_baseline import BaselineView
@@ -19,6 +18,7 @@ from profiler.rendering.estimate.table import (
     phase_table,
     verdict_text,
 )
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 
 TAG = "estimated, not yet measured"
@@ -86,7 +86,7 @@ def verl_json(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: 
         "report_bytes": baseline.report_bytes,
         "differences": [{"reason": each.reason, "bytes": each.size_bytes} for each in baseline.differences],
     }
-    return json.dumps(content, indent=2) + "\n"
+    return json_text(content)
 
 
 def _title(job: VerlJob) -> str:

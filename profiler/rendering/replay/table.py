@@ -1,6 +1,5 @@
 """A replayed history as a table of 80 columns and as JSON: recorded, begun anew, with other settings or on a card."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from profiler.allocator.histories.history import RecordedHistory
 from profiler.allocator.settings.alloc_conf import alloc_conf_text
 from profiler.domain.units import GIB, gib_text, mib_text
 from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import Lines, plain_text
 from profiler.rendering.replay.held import held_mapping, held_section
 from profiler.rendering.replay.words import (
@@ -143,7 +143,7 @@ def _scenarios(found: Answer) -> list[str]:
 
 def replay_json(answers: Sequence[Mapping[str, object]], unreadable: Mapping[str, str]) -> str:
     """Return one JSON object: every history as `answer_mapping` returns it, and unreadable files with the reason."""
-    return json.dumps({"snapshots": list(answers), "unreadable": dict(unreadable)}, indent=2) + "\n"
+    return json_text({"snapshots": list(answers), "unreadable": dict(unreadable)})
 
 
 def answer_mapping(name: str, found: Answer) -> dict[str, object]:
