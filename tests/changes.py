@@ -133,7 +133,7 @@ class Halved(TrialSharding):
             row="from profiler.analytical.timeline.sharding.halved import Halved\n",
         ),
         Row(
-            file="profiler/rendering/estimate/table.py",
+            file="profiler/domain/trials/labels.py",
             before='    DistributedType.DEEPSPEED: "ZeRO-{stage}",',
             row='    DistributedType.HALVED: "halves",\n',
         ),

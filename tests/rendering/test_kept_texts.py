@@ -180,6 +180,16 @@ ANSWERS = {
     "cards_json": (estimate, (*SEVEN_B[:2], "gpu=any", PRICES, "format=json")),
     "solved_key": (solve, ("max_completion_length", *SEVEN_B)),
     "solved_keys": (solve, ("per_device_train_batch_size", *SEVEN_B, "beta=0,0.04", "margin=5%")),
+    "solved_sharded": (
+        solve,
+        (
+            "max_completion_length",
+            "model=qwen2.5-32b",
+            "num_processes=8",
+            "distributed_type=fsdp,deepspeed",
+            SEVEN_B[2],
+        ),
+    ),
     "solved_none": (solve, ("max_completion_length", "model=qwen2.5-32b", "gpu=t4-16gb")),
     "solved_key_json": (solve, ("max_completion_length", *SEVEN_B, "format=json")),
     "solved_card": (solve, ("gpu", *SEVEN_B[:2], "margin=10%")),

@@ -9,6 +9,7 @@ from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.labels import key_words
 from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Table, Text
@@ -126,8 +127,8 @@ def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) 
 
 def _headline(answer: KeyAnswer) -> str:
     boundary, card = answer.boundary, str(answer.spec.gpu)
-    of = "".join(f", {axis}={getattr(answer.spec, axis)}" for axis in answer.axes)
-    how = method_text(answer.spec, varied=(answer.key,))
+    of = "".join(f", {word}" for word in key_words(vars(answer.spec), answer.axes))
+    how = method_text(answer.spec, varied=(answer.key, *answer.axes))
     where = f"{answer.spec.model}, {how}{of}, on {card}{with_margin(answer.margin)}"
     if boundary.largest is None:
         reason = boundary.at_beyond.refusal_text if boundary.at_beyond else ""

@@ -8,8 +8,8 @@ from profiler.analytical.explanation.explained import ExplainedEstimate, Explain
 from profiler.analytical.formulas.sizes.fragments import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin, Phase
-from profiler.domain.trials.labels import constructed_words
-from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
+from profiler.domain.trials.labels import constructed_words, sharding_word
+from profiler.domain.trials.trial import TrialSpec, Tuning
 from profiler.domain.units import gib_text
 from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
 from profiler.rendering.layouts.json_text import json_text
@@ -103,22 +103,13 @@ def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
         how.append("checkpointing")
     how += [words for key, words in constructed_words(vars(spec)).items() if key not in varied]
     if spec.num_processes > 1 and "num_processes" not in varied:
-        kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
-        how.append(f"{kind} on {spec.num_processes} GPUs".lstrip())
+        how.append(f"{sharding_word(vars(spec), without=varied)} on {spec.num_processes} GPUs".lstrip())
     return ", ".join(how)
 
 
 def _title(spec: TrialSpec) -> str:
     how = f"{spec.model}, {method_text(spec)}, {_rows(spec)}"
     return f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:"
-
-
-_KINDS = {
-    DistributedType.NO: "",
-    DistributedType.MULTI_GPU: "DDP",
-    DistributedType.FSDP: "FSDP",
-    DistributedType.DEEPSPEED: "ZeRO-{stage}",
-}
 
 
 def _rows(spec: TrialSpec) -> str:
