@@ -215,7 +215,7 @@ def test_a_label_states_how_gpus_train_together_in_words(specs, said):
     assert labels(specs) == [f"full + checkpointing, {words}" for words in said]
 
 
-def test_words_of_keys_leave_out_what_is_named_elsewhere():
+def test_words_of_keys_leave_out_what_others_name():
     trial = vars(_on(4, ZERO, 3))
     keys = ("num_processes", "distributed_type", "zero_stage", "seed")
     assert key_words(trial, keys) == ["4 GPUs", "ZeRO-3", "seed=0"]

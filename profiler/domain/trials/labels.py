@@ -102,7 +102,7 @@ def key_words(trial: Trial, keys: Sequence[str], *, without: Collection[str] = (
     Args:
         trial: The value of every key.
         keys: The keys to name.
-        without: Keys that are named elsewhere.
+        without: Keys that are not named.
     """
     named = [key for key in keys if key not in without]
     words = []
