@@ -104,14 +104,14 @@ def _rows() -> list[Row]:
     return rows
 
 
-def _add_allocator(rows: Table, run: SimulatedRun, small_s: float) -> None:
+def _add_allocator(rows: list[Row], run: SimulatedRun, small_s: float) -> None:
     events = len(run.trace.events)
     replay_s = _seconds(lambda: replay_on_card(run.trace, capacity_bytes=_CARD.memory_bytes, config=AllocatorConfig()))
     each = f"{replay_s:.1f} s, {1e6 * replay_s / events:.1f} µs an event"
     rows.append((f"one more card: {events:,} events replayed", each, "0.5B", f"{replay_s / small_s:.2f}"))
 
 
-def _add_estimates(rows: Table) -> None:
+def _add_estimates(rows: list[Row]) -> None:
     """The closed form: one trial, and many as arrays."""
     architectures = {name: read_architecture(BUILTIN_MODELS[name].config, model=name) for name in _FIVE_MODELS}
     estimate(_TRIAL, architectures[_TRIAL.model])
@@ -124,7 +124,7 @@ def _add_estimates(rows: Table) -> None:
     rows.append(("100,000 estimates as arrays", f"{many_s:.2f} s", "100,000 single ones", share))
 
 
-def _add_scale(rows: Table) -> None:
+def _add_scale(rows: list[Row]) -> None:
     """From many records to the page; the trials themselves are made up."""
     found = measure()
     parts = f"tables {found.tables_s:.1f} s, report {found.report_s:.1f} s"
@@ -133,7 +133,7 @@ def _add_scale(rows: Table) -> None:
     rows.append(("the same, report.html", f"{found.page_mb:.1f} MB", "goal", "15 MB"))
 
 
-def _add_engines(rows: Table) -> None:
+def _add_engines(rows: list[Row]) -> None:
     """What each engine at hand adds to a trial, and how that changes with the numbers of slots and of nodes."""
     every: list[EngineCost] = []
     for setting in settings(engines(), jobs=_SLOTS, nodes=_NODES):
@@ -146,7 +146,7 @@ def _add_engines(rows: Table) -> None:
         )
 
 
-def _add_sampler(rows: Table) -> None:
+def _add_sampler(rows: list[Row]) -> None:
     """What looking costs: the time of one sample, as a share of the time from one to the next."""
     visible = visible_gpus()
     if not visible.gpus:
@@ -158,7 +158,7 @@ def _add_sampler(rows: Table) -> None:
     rows.append(("one sample of the driver", f"{1e6 * sample_s:.0f} µs", "its period", f"{sample_s / PERIOD_S:.3f}"))
 
 
-def _add_callback(rows: Table) -> None:
+def _add_callback(rows: list[Row]) -> None:
     """What `VramCallback` costs: its time in one step, as a share of the 0.5 % of a step of one second."""
     found = callback_cost()
     counters = "" if found.has_gpu else ", no GPU: without counters"
@@ -167,7 +167,7 @@ def _add_callback(rows: Table) -> None:
     rows.append((what, f"{1e3 * found.step_s:.2f} ms", f"{ALLOWED_SHARE:.1%} of a step of 1 s", ratio))
 
 
-def _add_emulated_operators(rows: Table) -> None:
+def _add_emulated_operators(rows: list[Row]) -> None:
     """What values cost on the emulated card: one operator with them, compared with the same without."""
     found = operator_seconds(_CARD)
     if isinstance(found, str):
