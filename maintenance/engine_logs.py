@@ -5,7 +5,7 @@ It prints the table of docs/evidence.md. The figures are rounded to 0.01 GiB by 
 
 import csv
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -14,8 +14,11 @@ from profiler.analytical.formulas.vllm_memory import ENGINE_ELEMENT_BYTES, kv_bl
 from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.units import GIB
+from profiler.rendering.layouts.markdown import markdown_table
 
-HEADER = "| log | weights | parameters x 2 B | part of the card | sum of the parts | KV cache | blocks x their bytes |"
+COLUMNS = (
+    "log", "weights", "parameters x 2 B", "part of the card", "sum of the parts", "KV cache", "blocks x their bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +37,10 @@ class Compared:
     blocks: float | None
     """By the number of blocks or tokens that vLLM printed, and the bytes of one block."""
 
-    def line(self) -> str:
+    def cells(self) -> Sequence[str]:
         """Return the row of the table."""
         values = (self.weights, self.parameters, self.requested, self.parts, self.kv_cache, self.blocks)
-        cells = ("·" if value is None else f"{value:.2f}" for value in values)
-        return f"| [{self.name}]({self.where}) | {' | '.join(cells)} |"
+        return [f"[{self.name}]({self.where})", *("·" if value is None else f"{value:.2f}" for value in values)]
 
 
 def compared() -> Iterator[Compared]:
@@ -86,8 +88,7 @@ def _number(row: Mapping[str, str], name: str) -> float | None:
 
 def table() -> str:
     """Return the table of docs/evidence.md."""
-    columns = HEADER.count("|") - 1
-    return "\n".join([HEADER, "|---|" + "---:|" * (columns - 1), *(each.line() for each in compared())])
+    return markdown_table(COLUMNS, [each.cells() for each in compared()])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""`key=value` words of the tools of maintainers."""
+"""Words of the tools of maintainers: `key=value`, which may be spelled as in every command."""
 
 from collections.abc import Mapping, Sequence
 
 from profiler.command_line import print_text
+from profiler.config.options.command_words import as_pairs
 from profiler.config.options.reading import unknown_key
 from profiler.config.options.value_grammar import read_into
 from profiler.domain.errors import Fault, UsageError
@@ -12,7 +13,7 @@ def read_words(words: Sequence[str], defaults: Mapping[str, object]) -> tuple[di
     """Return the value of each key of `defaults`, and the faults of `words`."""
     values: dict[str, object] = dict(defaults)
     faults: list[Fault] = []
-    for word in words:
+    for word in as_pairs(words):
         key, equals, text = word.partition("=")
         if not equals:
             faults.append(Fault(key="argument", found=word, problem="is not of the form key=value"))

@@ -46,7 +46,7 @@ COMMANDS: Mapping[str, Command] = {
     "claims": Command(summary="judge what public texts claim about the memory of GRPO", imports=TABLES),
     "seams": Command(
         summary="check what the profiler relies on in other libraries",
-        imports=("rich", "torch"),
+        imports=("torch",),
         extra=Extra.SIMULATE,
         on_linux_only=True,
     ),

@@ -226,8 +226,7 @@ SPELLINGS = {
 }
 
 
-SPELLED = [(*found, spelling) for found in COMMANDS for spelling in (SPELLINGS if found[1] in ALL else ("key=value",))]
-"""Tools of maintainers read `key=value` only."""
+SPELLED = [(*found, spelling) for found in COMMANDS for spelling in SPELLINGS]
 
 
 @pytest.mark.parametrize(("kind", "command", "key", "spelling"), SPELLED)

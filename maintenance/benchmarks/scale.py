@@ -19,6 +19,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from maintenance.words import read_words
+from profiler.command_line import as_command
+from profiler.config.options.reading import FieldReader
+from profiler.domain.errors import UsageError
 from profiler.domain.machines.address import address_of
 
 TRIALS = 10_000
@@ -134,6 +138,7 @@ def draw(folder: Path) -> dict[str, float]:
     }
 
 
+@as_command("scale")
 def main(words: Sequence[str]) -> int:
     """Print the figures; with the name of a stage, run it and print its own as JSON."""
     match words:
@@ -146,13 +151,22 @@ def main(words: Sequence[str]) -> int:
         case ["draw", folder]:
             _print(draw(Path(folder)))
         case _:
-            values = dict(word.partition("=")[::2] for word in words)
-            count = int(values.get("trials", TRIALS))
-            records = Path(values["folder"]) if "folder" in values else None
+            count, records = _settings(words)
             for is_shared in (False, True) if count > TRIALS else (False,):
                 print("from a shared store:" if is_shared else "from a folder:")  # noqa: T201
                 print(measure(count, records=records, is_shared=is_shared), flush=True)  # noqa: T201
     return 0
+
+
+def _settings(words: Sequence[str]) -> tuple[int, Path | None]:
+    """Return how many trials, and the folder that keeps their records."""
+    values, faults = read_words(words, {"trials": TRIALS, "folder": None})
+    reader = FieldReader(values)
+    count = reader.count("trials", minimum=1)
+    folder = None if values["folder"] is None else Path(reader.text("folder", "a folder"))
+    if faults or reader.faults:
+        raise UsageError([*faults, *reader.faults])
+    return count, folder
 
 
 def _print(found: dict[str, float]) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from maintenance.campaign.stages import STAGES, Stage, stage
+from profiler.config.options.command_words import as_pairs
 from profiler.config.options.option import MAX_S
 from profiler.config.options.reading import TextReader
 from profiler.domain.errors import Fault, UsageError, nearest
@@ -13,8 +14,6 @@ from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
 
 LIMIT_S = 500.0
 """Time limit of one stage."""
-
-HELP_FLAGS = ("-h", "--help")
 
 USAGE = f"""\
 python -m maintenance.campaign WHAT [word ...] [key=value ...]
@@ -95,8 +94,9 @@ def read_command(words: Sequence[str]) -> Command:
         hint = nearest(what, tuple(_FOLDERS)) or _HINT
         raise UsageError([Fault(key="command", found=what or "(none)", problem=problem, hint=hint)])
     command, faults = Command(what=what), list[Fault]()
-    plain = [word for word in words[1:] if not _is_key(word)]
-    for word in filter(_is_key, words[1:]):
+    others = as_pairs(words[1:])
+    plain = [word for word in others if not _is_key(word)]
+    for word in filter(_is_key, others):
         _read_key(command, word, faults)
     if what in _FIRST_WORD:
         _read_first(command, plain.pop(0) if plain else "", faults)

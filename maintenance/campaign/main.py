@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maintenance.campaign.archive import pack, unpack
-from maintenance.campaign.command import HELP_FLAGS, LIMIT_S, USAGE, Command, read_command
+from maintenance.campaign.command import LIMIT_S, USAGE, Command, read_command
 from maintenance.campaign.compared.judged import threshold_lines
 from maintenance.campaign.compared.side_by_side import looking_lines, rollout_lines, sampled_times
 from maintenance.campaign.compared.simulated import Simulate, simulate_measured
@@ -23,6 +23,7 @@ from maintenance.campaign.running import StageEnd, run_stage
 from maintenance.campaign.stages import STAGES
 from profiler.analysis.times.sweep_tally import SweepTally
 from profiler.command_line import as_command, print_line, print_text
+from profiler.config.options.command_words import HELP_FLAGS
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS

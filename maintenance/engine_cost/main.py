@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from maintenance.engine_cost.cost import ALLOWED_S, EngineCost, added_s, cost, engines, settings, where
 from maintenance.words import read_words
-from profiler.command_line import as_command, print_error, print_line, print_text, readable
+from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.machines.engine import Engine
-from profiler.rendering.layouts.plain_text import text_table
+from profiler.rendering.document import Column, Document, Table, text_columns
+from profiler.rendering.layouts.plain_text import plain_text
 
 _DEFAULTS: Mapping[str, object] = {"engine": None, "trials": 1_000, "jobs": "1,2,4", "nodes": "1,2"}
 _MOST_JOBS = 1_000
@@ -60,9 +61,7 @@ def main(argv: Sequence[str] | None = None, *, at_hand: Callable[[], Sequence[En
     for setting in settings(found.chosen, jobs=found.jobs, nodes=found.nodes):
         every.append(cost(setting, trials=found.trials))
         print_error(f"{where(setting)}: {1e3 * every[-1].each_s:.1f} ms per trial")
-    with readable():
-        for line in _table(every):
-            print_line(line)
+    print_text(plain_text(Document(title="What an engine adds to each trial", blocks=[_table(every)])))
     return EXIT_OK
 
 
@@ -95,8 +94,7 @@ def _counts(reader: FieldReader, key: str) -> tuple[int, ...]:
     return (1,)
 
 
-def _table(every: Sequence[EngineCost]) -> list[str]:
-    """Return the lines of the table."""
+def _table(every: Sequence[EngineCost]) -> Table:
     rows = []
     for found in every:
         setting, more_s = found.setting, added_s(found, every)
@@ -105,4 +103,4 @@ def _table(every: Sequence[EngineCost]) -> list[str]:
         row = [str(setting.engine), store, str(setting.nodes or 1), str(setting.jobs)]
         rows.append([*row, f"{found.first_s:.1f}", f"{1e3 * found.each_s:.1f}", added])
     numbers = ("nodes", "slots", "s to the first", "ms per trial", "ms added to local")
-    return text_table(("engine", "store", *numbers), rows, numbers=numbers)
+    return Table((*text_columns(("engine", "store")), *(Column(title=title) for title in numbers)), rows)

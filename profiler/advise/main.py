@@ -3,7 +3,6 @@
 Exit codes: docs/exit_codes.md. That nothing fits is an answer too, and ends with 0, unless `fail_if` says otherwise.
 """
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,6 +40,7 @@ from profiler.rendering.answers.advice import (
     advice_text,
 )
 from profiler.rendering.answers.refusal import refusal_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 from profiler.storage.foreign.model_config import load_model_config
 
@@ -96,7 +96,7 @@ def main(
         return code
     answer = diagnosis(report, advice, architecture_of(spec.model), trial)
     if command.options.output_format is OutputFormat.JSON:
-        print_text(json.dumps({"oom": answer.as_object(), "advice": advice_object(advice, notes)}, indent=2) + "\n")
+        print_text(json_text({"oom": answer.as_object(), "advice": advice_object(advice, notes)}))
     else:
         print_text(refusal_text(answer, advice_blocks(advice, notes)))
     return code
@@ -106,7 +106,7 @@ def _print_alone(command: Command, report: OomReport) -> int:
     """Print what the message of a log says without its job, and return the exit code."""
     answer = diagnosis_alone(report, _NAME_THE_JOB)
     if command.options.output_format is OutputFormat.JSON:
-        print_text(json.dumps({"oom": answer.as_object(), "advice": None}, indent=2) + "\n")
+        print_text(json_text({"oom": answer.as_object(), "advice": None}))
     else:
         print_text(refusal_text(answer))
     return EXIT_OK

@@ -1,6 +1,5 @@
 """The GPUs on the terminal: once, or again and again until the user ends it."""
 
-import json
 import shutil
 import signal
 import time
@@ -19,6 +18,7 @@ from profiler.measurement.driver.nvml import Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.monitor.command import MonitorOptions
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.live.gpu_panel import PanelLine, gpu_panel, gpus_content, plain_lines
 from profiler.storage.files.live_counters import live_folder, published
 
@@ -63,7 +63,7 @@ class _Json:
     """The GPUs as JSON."""
 
     def __init__(self, *, one_line: bool) -> None:
-        self._indent = None if one_line else 2
+        self._is_one_line = one_line
 
     def session(self, *, again: bool) -> AbstractContextManager[object]:  # noqa: ARG002
         """Return a context in which the GPUs are shown."""
@@ -71,8 +71,8 @@ class _Json:
 
     def show(self, gpus: Sequence[GpuState]) -> bool:
         """Print the GPUs, and return whether somebody reads them."""
-        text = json.dumps({"gpus": gpus_content(gpus)}, indent=self._indent)
-        return _is_read(lambda: print(text, flush=True))  # noqa: T201  print_text does not say whether it is read
+        text = json_text({"gpus": gpus_content(gpus)}, in_one_line=self._is_one_line)
+        return _is_read(lambda: print(text, end="", flush=True))  # noqa: T201  print_text does not say whether it is read
 
 
 class _Shown(Protocol):

@@ -10,6 +10,8 @@ from typing import TypeAlias
 FIGURES = "figures"
 """The folder of figures, in the folder of the pages."""
 
+PART_INDENT = "  "
+
 MOST_ROWS = 200
 """Rows of a table that are shown; the list of every trial can be searched, a longer table cannot be read."""
 
@@ -45,14 +47,14 @@ class Align(StrEnum):
 
 
 class Wrap(StrEnum):
-    """What happens to a cell that is wider than its column in a terminal."""
+    """What happens to a cell that is wider than its column, in a terminal or where plain text has a fixed width."""
 
     FOLD = "fold"
     """It continues on the next line, even within a word."""
     CUT = "cut"
     """It continues on the next line; a word that is longer ends with an ellipsis."""
     NEVER = "never"
-    """The column has the width of its longest cell."""
+    """The column has the width of its longest cell; in a row of a fixed width the cells after it move."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,8 @@ class Column:
     title: str
     align: Align = Align.RIGHT
     wrap: Wrap = Wrap.FOLD
+    width: int = 0
+    """Fixed number of characters in plain text. 0: the longest cell, or the rest of the line if others are fixed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,13 @@ class Cell:
     strong: bool = False
     lines: Sequence[str] = ()
     """Less important lines below the text."""
+    is_part: bool = False
+    """Whether it is a part of a row above it, or of the sentence before the table."""
+
+    @property
+    def indented(self) -> str:
+        """The text; that of a part is indented, for media of a fixed width."""
+        return f"{PART_INDENT}{self.text}" if self.is_part else self.text
 
 
 Row: TypeAlias = Sequence[str | Cell]
@@ -121,6 +132,8 @@ class Table(_Block):
     rows: Sequence[Row]
     is_matrix: bool = False
     """Whether its cells have several lines, and it may be split between columns where it is too wide."""
+    has_titles: bool = True
+    """Whether plain text and a terminal show the titles of its columns; not if the sentence before it says them."""
 
     @property
     def has_numbers(self) -> bool:
@@ -168,6 +181,19 @@ class Code(_Block):
 
 
 @dataclass(frozen=True)
+class Step(_Block):
+    """One of several things to do, in order."""
+
+    number: int
+    """From 1 on."""
+    text: str
+    note: str
+    """Less important sentences below the text."""
+    code: Sequence[str]
+    """Lines that a reader copies."""
+
+
+@dataclass(frozen=True)
 class Details(_Block):
     """Blocks that a reader opens."""
 
@@ -205,7 +231,7 @@ class TrialList(_Block):
     page has the phases and categories of each trial."""
 
 
-Block: TypeAlias = Section | Heading | Text | Bullets | Table | TrialList | Figure | Code | Details
+Block: TypeAlias = Section | Heading | Text | Bullets | Step | Table | TrialList | Figure | Code | Details
 """One part of a document. A back end lays each kind out."""
 
 
@@ -249,11 +275,6 @@ def shown(blocks: Iterable[Block], medium: Medium) -> list[Block]:
 def paragraphs(*texts: str) -> Section:
     """Return texts as a section without a title; empty ones are left out."""
     return Section("", [Text(text) for text in texts if text])
-
-
-def preformatted(lines: Iterable[str], *, language: str = "text") -> Section:
-    """Return lines that stay as they are, as a section without a title."""
-    return Section("", [Code("\n".join(lines), language=language)])
 
 
 def number_columns(first: str, others: Iterable[str], *, wrap: Wrap = Wrap.FOLD) -> tuple[Column, ...]:

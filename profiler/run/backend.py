@@ -13,7 +13,7 @@ from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import Extra, install_hint
-from profiler.domain.runs.outcome import Versions
+from profiler.domain.runs.outcome import NAMING_PACKAGES, Versions
 from profiler.domain.runs.script import NamedCard
 from profiler.domain.trials.trial import Backend
 from profiler.domain.units import gib_text
@@ -28,7 +28,9 @@ from profiler.storage.records.versions import installed_versions
 
 _ANSWER_S = 60.0
 
-_QUESTION = """
+_QUESTION = (
+    f"names = {NAMING_PACKAGES}"
+    + """
 import importlib.util, json, runpy, sys
 from importlib.metadata import PackageNotFoundError, version
 def of(package):
@@ -40,15 +42,15 @@ spec = importlib.util.find_spec("torch")
 cuda = None
 if spec is not None and spec.submodule_search_locations:
     cuda = runpy.run_path(list(spec.submodule_search_locations)[0] + "/version.py").get("cuda")
-names = ("torch", "trl", "transformers", "peft", "bitsandbytes")
 missing = [name for name in ("torch", "numpy", "yaml") if importlib.util.find_spec(name) is None]
 versions = {name: of(name) for name in names}
 print(json.dumps({"python": sys.version_info[:2], "versions": versions, "cuda": cuda, "missing": missing}))
 """
+)
 
 _FORM = {
     "python": is_version,
-    "versions": versions_of("torch", "trl", "transformers", "peft", "bitsandbytes"),
+    "versions": versions_of(*NAMING_PACKAGES),
     "cuda": is_text_or_none,
     "missing": is_texts,
 }

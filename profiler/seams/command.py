@@ -53,5 +53,5 @@ Exit code: 0 if everything holds, 3 if something has moved.
 Examples:
   python -m profiler.seams
   python -m profiler.seams all=true
-  python -m profiler.seams all=true | grep peft
+  python -m profiler.seams all=true | grep -A 3 peft
 """

@@ -4,15 +4,15 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
-from profiler.command_line import as_command, print_error, print_text, readable
+from profiler.command_line import as_command, print_error, print_text
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
+from profiler.rendering.document import Block, Column, Details, Document, Section, Table, Text, text_columns
+from profiler.rendering.layouts.plain_text import plain_text
 from profiler.seams.checked.checking import MovedSeam, find_moved
 from profiler.seams.checked.tested import TESTED, installed, untested
 from profiler.seams.command import read_command, usage
 from profiler.seams.registry import SEAMS
+from profiler.seams.seam import Seam
 
 
 @as_command("seams")
@@ -28,44 +28,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     # At its import bitsandbytes warns about a kernel for the CPU that the profiler does not use.
     logging.disable(logging.WARNING)
     moved = find_moved(SEAMS)
-    with readable():
-        console = Console()
-        console.print(_versions(moved))
-        if command.options.lists_all:
-            console.print(_details(moved))
+    print_text(plain_text(_document(moved, lists_all=command.options.lists_all)))
     for each in moved:
         print_error(str(each))
     return EXIT_SOME_TRIALS_FAILED if moved else EXIT_OK
 
 
+def _document(moved: Sequence[MovedSeam], *, lists_all: bool) -> Document:
+    blocks: list[Block] = [_versions(moved)]
+    if lists_all:
+        problems = {each.seam.key: each.problem for each in moved}
+        blocks += [Section("", [_details(seam, problems.get(seam.key, ""))]) for seam in SEAMS]
+    return Document(title="Seams", blocks=blocks)
+
+
 def _versions(moved: Sequence[MovedSeam]) -> Table:
-    """One row per library."""
-    table = Table("library", "installed", "tested", "seams", "moved")
+    """Return one row per library."""
     never_tested = untested()
+    rows = []
     for library, tested in TESTED.items():
         count = sum(seam.library == library for seam in SEAMS)
         mark = " (never tested)" if library in never_tested else ""
-        table.add_row(
-            library,
-            f"{installed(library) or 'not installed'}{mark}",
-            ", ".join(tested),
-            str(count),
-            str(sum(each.seam.library == library for each in moved)),
-        )
-    return table
+        number = f"{installed(library) or 'not installed'}{mark}"
+        rows.append((library, number, ", ".join(tested), str(count), str(_count(moved, library))))
+    numbers = (Column(title=title) for title in ("seams", "moved"))
+    return Table((*text_columns(("library", "installed", "tested")), *numbers), rows)
 
 
-def _details(moved: Sequence[MovedSeam]) -> Table:
-    """One row per seam."""
-    table = Table("seam", "expected", "since", "holds", "used by", "why", show_lines=True)
-    problems = {each.seam.key: each.problem for each in moved}
-    for seam in SEAMS:
-        table.add_row(
-            seam.key,
-            str(seam.expected),
-            seam.since,
-            problems.get(seam.key, "yes"),
-            "\n".join(seam.used_by),
-            seam.why,
-        )
-    return table
+def _count(moved: Sequence[MovedSeam], library: str) -> int:
+    return sum(each.seam.library == library for each in moved)
+
+
+def _details(seam: Seam, problem: str) -> Details:
+    """Return what is expected of a name, whether it holds, and what relies on it."""
+    expected = f"expected: {seam.expected}; since {seam.since}; {problem or 'holds'}"
+    return Details(seam.key, [Text(expected), Text(seam.why), Text(f"used by {', '.join(seam.used_by)}")])

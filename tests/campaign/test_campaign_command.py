@@ -15,6 +15,7 @@ from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, ScriptedCuda, ScriptedNvm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maintenance.campaign import archive
+from maintenance.campaign.command import read_command
 from maintenance.campaign.facts import FactTools, take_facts
 from maintenance.campaign.main import CampaignParts, main
 from maintenance.campaign.running import StageEnd
@@ -452,3 +453,11 @@ def test_what_is_no_archive_is_said_in_one_sentence(campaign, tmp_path, content)
     assert code == 2
     assert err.count("\n") == 1
     assert err.startswith(f"archive={parts}: ")
+
+
+def test_options_of_a_stage_are_spelled_as_in_every_command(tmp_path):
+    typed = ["stage", "A", str(tmp_path), "--limit-s", "300", "--num-generations=8", "--jobs", "2"]
+    assert read_command(typed) == read_command(
+        ["stage", "A", str(tmp_path), "limit_s=300", "num_generations=8", "jobs=2"]
+    )
+    assert read_command(typed).keys == ["num_generations=8", "jobs=2"]

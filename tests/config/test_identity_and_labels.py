@@ -11,12 +11,14 @@ from profiler.config.trials.grid import Grid, expand
 from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping, trial_id
 from profiler.config.trials.labels import labels
 from profiler.domain.runs.outcome import Versions
+from profiler.domain.trials.labels import key_words
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     SPEC_KEYS,
     Attention,
     Backend,
+    DistributedType,
     Dtype,
     Lengths,
     Logprobs,
@@ -187,3 +189,36 @@ def test_a_grid_without_repeated_values_is_the_whole_product(axes):
         size *= len(found)
     grid = Grid(name="g", question="", base={}, axes=unique, cases=({"lengths": "a"}, {"lengths": "b"}))
     assert len(expand(grid, {})) == 2 * size
+
+
+def _on(gpus, kind, stage=None):
+    return replace(SEVERAL, num_processes=gpus, distributed_type=kind, zero_stage=stage)
+
+
+SEVERAL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")
+ZERO, FSDP, DDP, ONE = DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MULTI_GPU, DistributedType.NO
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [
+        (
+            [_on(1, ONE), _on(2, DDP), _on(8, FSDP), _on(8, ZERO, 2), _on(8, ZERO, 3)],
+            ["1 GPU", "2 GPUs, DDP", "8 GPUs, FSDP", "8 GPUs, ZeRO-2", "8 GPUs, ZeRO-3"],
+        ),
+        ([_on(4, FSDP), _on(4, ZERO, 3)], ["FSDP", "ZeRO-3"]),
+        ([_on(4, ZERO, 1), _on(4, ZERO, 3)], ["ZeRO-1", "ZeRO-3"]),
+        ([_on(4, ZERO, 3), _on(8, ZERO, 3)], ["4 GPUs", "8 GPUs"]),
+    ],
+)
+def test_a_label_states_how_gpus_train_together_in_words(specs, said):
+    assert labels(specs) == [f"full + checkpointing, {words}" for words in said]
+
+
+def test_words_of_keys_leave_out_what_others_name():
+    trial = vars(_on(4, ZERO, 3))
+    keys = ("num_processes", "distributed_type", "zero_stage", "seed")
+    assert key_words(trial, keys) == ["4 GPUs", "ZeRO-3", "seed=0"]
+    assert key_words(trial, keys, without=("zero_stage",)) == ["4 GPUs", "ZeRO", "seed=0"]
+    assert key_words(trial, keys, without=("distributed_type", "seed")) == ["4 GPUs", "ZeRO-3"]
+    assert key_words(vars(_on(1, ONE)), keys, without=("num_processes", "seed", "zero_stage")) == ["1 GPU"]

@@ -10,10 +10,12 @@ import pytest
 from rich.console import Console
 
 from profiler.rendering.document import (
+    Align,
     Block,
     Bullets,
     Cell,
     Code,
+    Column,
     Details,
     Document,
     Figure,
@@ -22,10 +24,12 @@ from profiler.rendering.document import (
     Medium,
     RenderedFigure,
     Section,
+    Step,
     Table,
     Text,
     Tone,
     TrialList,
+    Wrap,
     number_columns,
     text_columns,
 )
@@ -57,6 +61,8 @@ def blocks(text: str) -> list[Block]:
     cell = Cell(text=f"{text}cell", tone=Tone.BAD, strong=True, lines=[f"{text}below"])
     row = ListedTrial(tone=Tone.BAD, fields=[[f"{text}trial"], [f"{text}size", 1.5]])
     columns = [f"{text}first", f"{text}second"]
+    fixed = (Column(title=f"{text}fixed", align=Align.LEFT, width=9, wrap=Wrap.NEVER), Column(title="n", width=4))
+    whole, part = Cell(text=f"{text}whole", lines=[f"{text}detail"]), Cell(text=f"{text}piece", is_part=True)
     return [
         Heading(f"{text}heading"),
         Heading(f"{text}part", level=4),
@@ -66,6 +72,9 @@ def blocks(text: str) -> list[Block]:
         Table(number_columns(columns[0], columns[1:]), [[f"{text}row", cell]]),
         Table(number_columns(columns[0], columns[1:]), [[f"{text}matrix", cell]], is_matrix=True),
         Table(text_columns(columns), [[f"{text}texts", f"{text}more"]]),
+        Table(fixed, [[whole, "1"], [part, "2"]]),
+        Table(text_columns(columns), [[f"{text}only row", ""]], has_titles=False),
+        Step(1, f"{text}step", f"{text}its note", [f"{text}its code"]),
         TrialList(columns=columns, count=1, rows=lambda: [row], details=lambda _is_in_full: [[f"{text}details"]]),
         Figure(figure, alt=f"{text}alt"),
         Figure(figure, alt=f"{text}captioned", caption=f"{text}captioned", linked=("png",)),
@@ -85,7 +94,7 @@ WORDS = (
     *("heading", "part", "plain", "note", "answer", "good", "warning", "bad", "bullet", "first", "second", "row"),
     *("cell", "below", "matrix", "texts", "more", "trial", "size", "captioned", "code", "command", "summary"),
     *("inside", "section", "within", "untitled"),
-    *("first line", "next line"),
+    *("first line", "next line", "fixed", "whole", "detail", "piece", "only row", "step", "its note", "its code"),
 )
 """What every back end shows of `blocks`."""
 
@@ -142,9 +151,9 @@ def test_no_text_becomes_an_element_of_a_page():
 def test_no_text_is_markup_of_markdown():
     hostile, tame = markdown(page(HOSTILE)), markdown(page(""))
     # Blocks of code are shown as they are.
-    outside = re.sub(r"(?ms)^```.*?^```$", "", hostile)
+    outside = re.sub(r"(?ms)^ *```.*?^ *```$", "", hostile)
     assert re.findall(r"(?<!\\)[*_`\[~]", outside) == re.findall(
-        r"(?<!\\)[*_`\[~]", re.sub("(?ms)^```.*?^```$", "", tame)
+        r"(?<!\\)[*_`\[~]", re.sub("(?ms)^ *```.*?^ *```$", "", tame)
     )
     assert set(re.findall(r"</?\w+>", outside)) == {"<br>", "<details>", "</details>", "<summary>", "</summary>"}
     assert not any(mark in hostile for mark in "\x1b\x07\u202e")
@@ -181,3 +190,66 @@ def test_a_section_of_plain_text_is_set_off_by_an_empty_line():
 )
 def test_words_of_plain_text_are_broken_where_it_is_allowed(lines, expected):
     assert plain_text(Document(title="t", blocks=[Text("a long-word b")]), lines).splitlines() == expected
+
+
+def text_lines(table: Table) -> list[str]:
+    return plain_text(Document(title="t", blocks=[table])).splitlines()
+
+
+def test_columns_are_aligned_and_lines_have_no_spaces_at_the_end():
+    # By hand: a column is as wide as its longest text, and two spaces are between columns.
+    columns = (*number_columns("model", ["GiB"]), *text_columns(["fits"]))
+    assert text_lines(Table(columns, [("qwen", "1.5", "yes"), ("a", "100.25", "")])) == [
+        "model       GiB  fits",
+        "qwen        1.5  yes",
+        "a        100.25",
+    ]
+
+
+def test_a_first_column_of_numbers_starts_at_the_margin():
+    columns = (Column(title="n"), *text_columns(["name"]))
+    rows = [("10", "0x10"), ("2", "1e3")]
+    assert text_lines(Table(columns, rows)) == [" n  name", "10  0x10", " 2  1e3"]
+    assert text_lines(Table(columns, rows, has_titles=False)) == ["10  0x10", " 2  1e3"]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "shown"),
+    [
+        (Wrap.NEVER, ["what        GiB  why", "long name a   1.5  it is", "  part      2.0  so"]),
+        (Wrap.FOLD, ["what        GiB  why", "long name   1.5  it is", "a", "  part      2.0  so"]),
+    ],
+)
+def test_columns_of_a_fixed_width_are_as_wide_as_they_say(wrap, shown):
+    # By hand: 9 characters, then 6 that end with the number, then two spaces before a text.
+    columns = (
+        Column(title="what", align=Align.LEFT, width=9, wrap=wrap),
+        Column(title="GiB", width=6),
+        Column(title="why", align=Align.LEFT),
+    )
+    rows = [("long name a", "1.5", "it is"), (Cell(text="part", is_part=True), "2.0", "so")]
+    assert text_lines(Table(columns, rows)) == shown
+    assert text_lines(Table(columns, rows, has_titles=False)) == shown[1:]
+
+
+def test_a_step_of_plain_text_has_its_lines_below_its_text():
+    step = Step(7, "word " * 16, "a note", ["key: value"])
+    assert plain_text(Document(title="t", blocks=[step])).splitlines() == [
+        f"  7. {' '.join(['word'] * 15)}",
+        "     word",
+        "     a note",
+        "       key: value",
+    ]
+
+
+def test_a_table_without_titles_has_none_in_a_terminal():
+    table = Table(text_columns(["first", "second"]), [("a", "b")], has_titles=False)
+    assert in_terminal(Document(title="t", blocks=[table])).split() == ["a", "b"]
+
+
+def test_a_part_is_indented_in_every_medium():
+    table = Table(number_columns("what", ["GiB"]), [("whole", "3"), (Cell(text="part", is_part=True), "1")])
+    indents = {Medium.TERMINAL: "\n  ", Medium.TEXT: "\n  ", Medium.MARKDOWN: "| &emsp;"}
+    indents[Medium.HTML] = '<th scope="row">\N{EM SPACE}'
+    for medium, indent in indents.items():
+        assert f"{indent}part" in BACK_ENDS[medium](Document(title="t", blocks=[table]))

@@ -4,12 +4,14 @@
 """
 
 import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import builders
 import pandas as pd
 import pytest
+from own_histories import ALLOC, FREE, recorded
 
 from maintenance.accuracy.page import accuracy_page
 from profiler.advise.main import main as advise
@@ -17,9 +19,12 @@ from profiler.analysis.errors.predictors import phase_errors, predictor_errors, 
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.estimate.main import answer
+from profiler.estimate.main import main as estimate
 from profiler.rendering.live.plan_table import plan_table
 from profiler.rendering.sweep.differences import versions_table
+from profiler.replay.main import main as replay
 from profiler.report.main import main as report
+from profiler.solve.main import main as solve
 
 KEPT = Path(__file__).with_name("kept_texts")
 ROOT = Path(__file__).parents[2]
@@ -156,6 +161,90 @@ def test_a_job_of_verl(name):
 @pytest.mark.parametrize("name", VERL)
 def test_a_job_of_verl_for_programs(name):
     check(f"verl_{name}_json", answer([*VERL[name], "format=json"]))
+
+
+# Answers about one job
+
+SEVEN_B = ("model=qwen2.5-7b", "tuning=lora", "gpu=rtx-4090-24gb")
+PRICES = f"prices={ROOT / 'examples/prices/example.csv'}"
+ZERO_3 = ("num_processes=4", "distributed_type=deepspeed", "zero_stage=3")
+ANSWERS = {
+    "estimate": (estimate, SEVEN_B),
+    "estimate_in_full": (estimate, (*SEVEN_B, "details=true")),
+    "estimate_sharded": (estimate, ("model=qwen2.5-32b", *ZERO_3, "gpu=h100-80gb", "details=true")),
+    "estimate_sft": (estimate, ("recipe=sft", "model=llama-3.2-1b", "details=true")),
+    "estimate_vllm": (estimate, (*SEVEN_B, "use_vllm=true", "details=true")),
+    "verl_in_full": (answer, (*VERL["critic"], "details=true")),
+    "cards": (estimate, (*SEVEN_B[:2], "gpu=any")),
+    "cards_with_prices": (estimate, (*SEVEN_B[:2], "gpu=any", PRICES, "use_vllm=true")),
+    "cards_json": (estimate, (*SEVEN_B[:2], "gpu=any", PRICES, "format=json")),
+    "solved_key": (solve, ("max_completion_length", *SEVEN_B)),
+    "solved_keys": (solve, ("per_device_train_batch_size", *SEVEN_B, "beta=0,0.04", "margin=5%")),
+    "solved_sharded": (
+        solve,
+        (
+            "max_completion_length",
+            "model=qwen2.5-32b",
+            "num_processes=8",
+            "distributed_type=fsdp,deepspeed",
+            SEVEN_B[2],
+        ),
+    ),
+    "solved_none": (solve, ("max_completion_length", "model=qwen2.5-32b", "gpu=t4-16gb")),
+    "solved_key_json": (solve, ("max_completion_length", *SEVEN_B, "format=json")),
+    "solved_card": (solve, ("gpu", *SEVEN_B[:2], "margin=10%")),
+    "solved_card_none": (solve, ("gpu", "model=qwen2.5-72b")),
+    "solved_card_json": (solve, ("gpu", *SEVEN_B[:2], "format=json")),
+    "solved_line": (solve, ("lora_rank,max_completion_length", *SEVEN_B)),
+    "solved_line_json": (solve, ("lora_rank,max_completion_length", *SEVEN_B, "format=json")),
+    "advice": (advise, ("model=qwen2.5-7b", "gpu=rtx-4090-24gb")),
+    "advice_none": (advise, ("model=qwen2.5-32b", "gpu=t4-16gb", "margin=5%")),
+    "advice_sharded": (advise, ("model=qwen2.5-32b", *ZERO_3, "gpu=a100-40gb")),
+    "advice_vllm": (advise, (*SEVEN_B, "use_vllm=true", "gradient_checkpointing=false", "logprobs=full", "beta=0.04")),
+    "advice_json": (advise, ("model=qwen2.5-7b", "gpu=rtx-4090-24gb", "format=json")),
+}
+DECIDES = {solve: ("confirm=false",), advise: ("confirm=false",)}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_about_one_job(capsys, name):
+    command, words = ANSWERS[name]
+    found = command([*words, *DECIDES.get(command, ())])
+    check(f"answer_{name}", found if isinstance(found, str) else capsys.readouterr().out)
+
+
+# A replayed history
+
+MIB = 1024 * 1024
+
+
+def _history(*, refused: int) -> dict:
+    """A history in which as many requests are refused; the last line of code holds most of the memory."""
+    history = recorded([], capacity_bytes=5000 * MIB)
+    for line, size in ((3, 1500), (8, 1000), (21, 1400)):
+        history.allocator.frames = [{"filename": "/job/train-the-model.py", "line": line, "name": "step"}]
+        history.do((ALLOC, 1500 * MIB, 0))
+        history.do((FREE, len(history.live) - 1, 0))
+        history.do((ALLOC, size * MIB, 0))
+    for _ in range(refused):
+        history.do((ALLOC, 2000 * MIB, 0))
+    return history.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "words"),
+    [
+        ("refused", 1, ()),
+        ("often_refused", 140, ("gpu=rtx-4090-24gb",)),
+        ("other_card", 0, ("gpu=t4-16gb", "alloc_conf=max_split_size_mb:128")),
+        ("json", 1, ("format=json",)),
+    ],
+)
+def test_a_replayed_history(tmp_path, monkeypatch, capsys, name, refused, words):
+    monkeypatch.chdir(tmp_path)
+    Path("run.pickle").write_bytes(pickle.dumps(_history(refused=refused)))
+    replay(["run.pickle", *words])
+    check(f"replay_{name}", capsys.readouterr().out)
 
 
 # The accuracy of the closed form

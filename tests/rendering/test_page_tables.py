@@ -1,4 +1,4 @@
-"""Tables as Markdown, as plain text and as CSV."""
+"""Tables as Markdown and as CSV."""
 
 import csv
 import io
@@ -9,7 +9,6 @@ import pytest
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import code_block, escaped, markdown_table
-from profiler.rendering.layouts.plain_text import text_table
 
 
 def test_numbers_are_on_the_right_of_the_first_column():
@@ -38,23 +37,6 @@ def test_escaped_text_has_no_control_characters():
 @pytest.mark.parametrize(("text", "fence"), [("run it", "```"), ("a='`x`'", "```"), ("a='\n```\n# b'", "````")])
 def test_backticks_do_not_end_a_block_of_code(text, fence):
     assert code_block(text, language="sh") == f"{fence}sh\n{text}\n{fence}"
-
-
-def test_columns_are_aligned_and_lines_have_no_spaces_at_the_end():
-    # By hand: a column is as wide as its longest text, and two spaces are between columns.
-    assert text_table(("model", "GiB", "fits"), [("qwen", "1.5", "yes"), ("a", "100.25", "")], numbers=["GiB"]) == [
-        "model       GiB  fits",
-        "qwen        1.5  yes",
-        "a        100.25",
-    ]
-
-
-def test_a_first_column_of_numbers_starts_at_the_margin():
-    assert text_table(("n", "name"), [("10", "0x10"), ("2", "1e3")], numbers=["n"]) == [
-        " n  name",
-        "10  0x10",
-        " 2  1e3",
-    ]
 
 
 def written(**columns):

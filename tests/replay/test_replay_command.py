@@ -13,11 +13,12 @@ import pytest
 import real_histories
 from own_histories import ALLOC, EMPTY, FREE, recorded
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.rendering.replay.table import row_lines
+from profiler.rendering.document import Align, Column, Document, Table
+from profiler.rendering.layouts.plain_text import plain_text
 from profiler.replay.command import OPTIONS, read_command
 from profiler.replay.main import main
 
@@ -469,14 +470,16 @@ TEXTS = ("", "yes", "no, 1,234,567 refused", "no limit", "11.43 GiB", "the begin
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_rows_are_laid_out_as_rich_lays_them_out(count):
     for label, *values in product(("retries: full, cache given back", "  segments", "fits"), *[TEXTS] * count):
-        table = Table.grid()
+        table = RichTable.grid()
         table.add_column(width=32)
         for _ in values:
             table.add_column(width=16, justify="right")
         table.add_row(label, *values)
         shown = io.StringIO()
         Console(file=shown, width=80, color_system=None, force_terminal=False).print(table)
-        assert list(row_lines(label, values)) == [line.rstrip() for line in shown.getvalue().splitlines()]
+        columns = (Column(title="", align=Align.LEFT, width=32), *[Column(title="", width=16)] * count)
+        ours = plain_text(Document(title="t", blocks=[Table(columns, [(label, *values)], has_titles=False)]))
+        assert ours.splitlines() == [line.rstrip() for line in shown.getvalue().splitlines()]
 
 
 # ---- lines of code ---------------------------------------------------------------------------------------------------

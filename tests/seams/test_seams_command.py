@@ -29,12 +29,23 @@ def test_something_has_moved(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "trl.kernels.chunked_logprob.TOKEN_CHUNK_SIZE of trl 1.16.0 is 2048" in capsys.readouterr().err
 
 
-def test_all_details(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "400")
+def test_all_details(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["all=true"]) == 0
     output = capsys.readouterr().out
-    assert "trl.kernels.chunked_logprob._addmm_fp32" in output
-    assert "one cuBLAS call on CUDA, several operations elsewhere" in output
+    (found,) = [each.splitlines() for each in output.split("\n\n") if "chunked_logprob._addmm_fp32\n" in each]
+    assert found[0] == "trl.kernels.chunked_logprob._addmm_fp32"
+    assert found[1].endswith("holds")
+    assert found[2] == "  one cuBLAS call on CUDA, several operations elsewhere"
+    assert found[3].startswith("  used by simulation/")
+
+
+def test_all_details_say_what_has_moved(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_logprob, "TOKEN_CHUNK_SIZE", 2048)
+    assert main(["all=true"]) == 3
+    output = capsys.readouterr().out
+    (found,) = [each for each in output.split("\n\n") if "chunked_logprob.TOKEN_CHUNK_SIZE\n" in each]
+    assert "holds" not in found
+    assert "2048" in found
 
 
 def test_help_and_unknown_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from profiler.config.models.uncounted import Direction
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import states_whole_context
 from profiler.domain.trials.trial import TrialSpec
 
 _ROTARY_FIELDS = ("rope_parameters", "rope_scaling", "rope_theta")
@@ -27,11 +28,10 @@ def scaled_context(config: Mapping[str, object], *, positions: int) -> int | Non
         config: The fields of a decoder.
         positions: Its `max_position_embeddings`.
 
-    Source: `get_and_verify_max_len` in vLLM 0.19's `config/model.py`. It does not scale Gemma 3, whose files state the
-    result.
+    Source: `get_and_verify_max_len` in vLLM 0.19's `config/model.py`.
     """
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
-    if not isinstance(scaling, Mapping) or str(config.get("model_type", "")).startswith("gemma3"):
+    if not isinstance(scaling, Mapping) or states_whole_context(str(config.get("model_type", ""))):
         return None
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
     if kind in _UNSCALED or not isinstance(factor, int | float) or isinstance(factor, bool) or not factor > 0:

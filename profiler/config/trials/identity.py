@@ -8,7 +8,7 @@ from typing import Any
 
 from profiler.config.options.reading import FieldReader
 from profiler.config.trials.key_values import read_stored
-from profiler.domain.runs.outcome import Versions
+from profiler.domain.runs.outcome import NAMING_PACKAGES, Versions
 from profiler.domain.trials.keys import Key
 from profiler.domain.trials.trial import SPEC_KEYS, TRIAL_KEYS, Backend, DistributedType, TrialSpec
 
@@ -36,9 +36,6 @@ value.
 SIMULATION_RESULTS_VERSION = 1
 """Part of the id of simulated trials. Raise it with every change that changes a result of the simulation;
 `tests/simulation/test_results_version.py` and `tests/test_readme.py` detect one. Simulated trials then run again."""
-
-_NAMED_VERSIONS = ("torch", "trl", "transformers", "peft", "bitsandbytes")
-"""Packages whose versions are part of a trial id. Adding one changes every id."""
 
 _PROFILER_VERSION = "0.1.0"
 """The version of this program in the ids of trials: a later version does not run again what is finished. What changes a
@@ -114,7 +111,7 @@ def trial_id(
         hardware: The card and the driver of a measured trial; empty for other trials.
         content: Hashes of the files that `spec` names: ``model`` of a `config.json`, ``dataset`` of local data.
     """
-    named = {name: getattr(versions, name) for name in _NAMED_VERSIONS} | {"profiler": _PROFILER_VERSION}
+    named = {name: getattr(versions, name) for name in NAMING_PACKAGES} | {"profiler": _PROFILER_VERSION}
     hashed: dict[str, object] = {"spec": stable_mapping(spec), "versions": named}
     if hardware:
         hashed["hardware"] = hardware

@@ -223,6 +223,15 @@ WITH_OPTIONAL_KERNELS = frozenset(
 """Other model types whose recurrent layers have a version in PyTorch, for where flash-linear-attention, causal-conv1d
 or mamba-ssm is not installed (transformers 5.23, `use_kernel_func_from_hub_with_fallback`)."""
 
+_WITH_WHOLE_CONTEXT = ("gemma3",)
+"""How model types begin whose `max_position_embeddings` includes the scaling of rotary positions, whatever its type:
+`get_and_verify_max_len` in vLLM 0.19's `config/model.py`. Some are no family here, such as ``gemma3n_text``."""
+
+
+def states_whole_context(model_type: str) -> bool:
+    """Return whether the files of a model type state the context with the scaling of rotary positions."""
+    return model_type.startswith(_WITH_WHOLE_CONTEXT)
+
 
 def family_of(model_type: str) -> Family:
     """Return the family of the model type; of one without a row, transformers' usual defaults and Llama's layers."""

@@ -5,7 +5,7 @@ column of the row of a run, and with `stored_as(...)` in its record only, or in 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Self
 
@@ -94,6 +94,8 @@ class Versions:
 VERSIONED = tuple(each.place[0] for each in columns_of(Versions))
 """What has a version that affects memory, in the order in which it is shown."""
 PACKAGES = tuple(each.place[0] for each in columns_of(Versions) if each.null == _NOT_INSTALLED)
+NAMING_PACKAGES = tuple(each.name for each in fields(Versions) if each.name in PACKAGES and each.default is MISSING)
+"""Packages whose versions are part of every trial id. Later ones have a default, so that no id changes."""
 
 
 class BreakdownStatus(StrEnum):

@@ -1,4 +1,4 @@
-"""Labels of trials, computed from their keys: ``"LoRA + checkpointing, num_generations=8"``."""
+"""Labels of trials, computed from their keys: ``"LoRA + checkpointing, num_generations=8, 4 GPUs, ZeRO-3"``."""
 
 import re
 from collections import defaultdict
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import SPEC_KEYS, Tuning
+from profiler.domain.trials.trial import SPEC_KEYS, DistributedType, Tuning
 
 Trial = Mapping[str, object]
 """The value of every key of one trial."""
@@ -22,6 +22,14 @@ _CONSTRUCTED = {"critic": "critic", "use_dynamic_bsz": "dynamic batches"}
 
 _OF_A_METHOD = ("lora_", "fsdp_", "zero_", "offload_", "ppo_")
 """How keys begin that have a meaning with one value of `tuning`, `distributed_type` or `use_dynamic_bsz` only."""
+
+_SHARDINGS = {
+    DistributedType.NO: "",
+    DistributedType.MULTI_GPU: "DDP",
+    DistributedType.FSDP: "FSDP",
+    DistributedType.DEEPSPEED: "ZeRO-{stage}",
+}
+"""The word for each value of `distributed_type`."""
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9_./:\-]+")
 
@@ -52,7 +60,7 @@ class Naming:
 
     def label(self, trial: Trial, *, without: Collection[str] = ()) -> str:
         """Return the label of a trial, with the keys in `without` left out."""
-        named = [f"{key}={value_text(trial[key])}" for key in self.keys_of(trial) if key not in without]
+        named = key_words(trial, self.keys_of(trial), without=without)
         return ", ".join([self.method(trial), *named])
 
 
@@ -86,6 +94,38 @@ def is_constructed(trial: Trial) -> bool:
 def constructed_words(trial: Trial) -> dict[str, str]:
     """Return what of a trial is constructed, by key: ``"critic (constructed)"``. A key that is not stated is off."""
     return {key: f"{word} ({CONSTRUCTED})" for key, word in _CONSTRUCTED.items() if trial.get(key)}
+
+
+def key_words(trial: Trial, keys: Sequence[str], *, without: Collection[str] = ()) -> list[str]:
+    """Return the values of keys in words: ``["num_generations=8", "4 GPUs", "ZeRO-3"]``.
+
+    Args:
+        trial: The value of every key.
+        keys: The keys to name.
+        without: Keys that are not named.
+    """
+    named = [key for key in keys if key not in without]
+    words = []
+    for key in named:
+        if key == "num_processes":
+            words.append("1 GPU" if trial[key] == 1 else f"{trial[key]} GPUs")
+        elif key == "distributed_type":
+            is_said = "num_processes" in named
+            words.append(sharding_word(trial, without=without) or ("" if is_said else "1 GPU"))
+        elif key == "zero_stage":
+            # With the kind of sharding, its word already has the stage.
+            words.append("" if "distributed_type" in named else f"ZeRO-{trial[key]}")
+        else:
+            words.append(f"{key}={value_text(trial[key])}")
+    return [word for word in words if word]
+
+
+def sharding_word(trial: Trial, *, without: Collection[str] = ()) -> str:
+    """Return how several GPUs train together, ``"ZeRO-3"``; empty for one GPU, and if `without` has the key of it."""
+    if "distributed_type" in without:
+        return ""
+    word = _SHARDINGS[DistributedType(str(trial["distributed_type"]))].format(stage=trial["zero_stage"])
+    return word.partition("-")[0] if "zero_stage" in without else word
 
 
 def value_text(value: object) -> str:

@@ -1,6 +1,5 @@
 """What to change so that training fits a card, as text of 80 columns and as JSON."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
@@ -11,11 +10,10 @@ from profiler.config.trl.yaml import TrlFile, yaml_lines
 from profiler.domain.memory import Origin
 from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import as_gib, gib_text
-from profiler.rendering.document import Block, Document, paragraphs, preformatted
+from profiler.rendering.document import Block, Code, Document, Section, Step, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import WIDTH, plain_text
-
-_INDENT = "     "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +71,13 @@ def advice_blocks(advice: Advice, notes: Sequence[str]) -> Sequence[Block]:
     sections: list[Block] = [paragraphs(*notes, _headline(advice))]
     if advice.steps:
         sections.append(paragraphs("What to change, what hurts least first, each after those above it:"))
-    sections += [preformatted(_step_lines(number, step)) for number, step in enumerate(advice.steps, start=1)]
+    sections += [Section("", [_step(number, step)]) for number, step in enumerate(advice.steps, start=1)]
     last = _conclusion(advice)
     if advice.alone:
         others = ", ".join(f"{step.name} ({gib_text(step.saved_bytes)})" for step in advice.alone)
         last.append(f"Not needed, with what each saves alone: {others}.")
     sections.append(paragraphs(*last, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"))
-    sections.append(preformatted(file_lines(advice.after, advice.file), language="yaml"))
+    sections.append(Section("", [Code("\n".join(file_lines(advice.after, advice.file)), language="yaml")]))
     return sections
 
 
@@ -101,7 +99,7 @@ def file_lines(spec: TrialSpec, file: TrlFile) -> list[str]:
 
 def advice_json(advice: Advice, notes: Sequence[str]) -> str:
     """Return the same as one object. Sizes are integers of bytes."""
-    return json.dumps(advice_object(advice, notes), indent=2) + "\n"
+    return json_text(advice_object(advice, notes))
 
 
 def advice_object(advice: Advice, notes: Sequence[str]) -> dict[str, object]:
@@ -145,17 +143,15 @@ def _fit_word(advice: Advice, card: CardVerdict) -> str:
     return "Tight." if card.fit is Fit.TIGHT else "It does not fit."
 
 
-def _step_lines(number: int, step: AdvisedStep) -> list[str]:
+def _step(number: int, step: AdvisedStep) -> Step:
     change = f"saves {gib_text(step.saved_bytes)}" if step.saved_bytes >= 0 else f"takes {gib_text(-step.saved_bytes)}"
     start = "the job starts, " if step.starts else ""
-    saves = f"{start}{change}, then {_needs(step.card)}"
-    lines = [fill(f"{number:>3}. {step.name}: {saves}", WIDTH, subsequent_indent=_INDENT)]
-    lines.append(
-        fill(
-            f"{step.hurts.capitalize()}. Costs: {step.costs}.", WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
-        )
+    return Step(
+        number,
+        f"{step.name}: {start}{change}, then {_needs(step.card)}",
+        f"{step.hurts.capitalize()}. Costs: {step.costs}.",
+        step.lines,
     )
-    return [*lines, *(f"{_INDENT}  {line}" for line in step.lines)]
 
 
 def _conclusion(advice: Advice) -> list[str]:

@@ -1,19 +1,19 @@
 """Limit lines of two keys, as a table and as JSON."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.cards import CardVerdict
-from profiler.config.options.reading import show
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
+from profiler.domain.trials.labels import key_words
 from profiler.domain.trials.trial import TrialSpec
-from profiler.rendering.answers.solve import as_blocks, with_margin
+from profiler.rendering.answers.solve import with_margin
 from profiler.rendering.document import Column, Document, Section, Table, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import gib_number
 
@@ -50,15 +50,14 @@ class LimitLine:
     @property
     def name(self) -> str:
         """The card, and what differs between lines."""
-        others = [axis for axis in self.axes if axis != "gpu"]
-        return ", ".join((str(self.spec.gpu), *(f"{axis}={show(getattr(self.spec, axis))}" for axis in others)))
+        return ", ".join((str(self.spec.gpu), *key_words(vars(self.spec), self.axes, without=("gpu",))))
 
 
 def line_text(lines: Sequence[LimitLine], notes: Sequence[str], *, figure: Path | None) -> str:
     """Return one table per line; `figure` is the file that shows them."""
-    sections = [Section("", as_blocks(notes))] if notes else []
+    sections = [paragraphs(*notes)] if notes else []
     for line in lines:
-        how = f"{line.spec.model}, {method_text(line.spec, varied=line.keys)}"
+        how = f"{line.spec.model}, {method_text(line.spec, varied=(*line.keys, *line.axes))}"
         title = f"The largest {line.keys[1]} for each {line.keys[0]}: {how}, on "
         columns = [Column(title=name) for name in (*line.keys, *_NEEDS)]
         sections.append(paragraphs(f"{title}{line.name}{with_margin(line.margin)}."))
@@ -84,7 +83,7 @@ def line_json(lines: Sequence[LimitLine], notes: Sequence[str]) -> str:
         }
         for line in lines
     ]
-    return json.dumps({"origin": Origin.ESTIMATED.value, "notes": list(notes), "lines": found}, indent=2) + "\n"
+    return json_text({"origin": Origin.ESTIMATED.value, "notes": list(notes), "lines": found})
 
 
 def _point_object(line: LimitLine, point: LinePoint) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """The boundary between what fits a card and what does not, as lines of text and as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,11 +9,15 @@ from profiler.analytical.explanation.cards import CardVerdict, Fit
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.labels import key_words
 from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
-from profiler.rendering.document import Block, Code, Document, Text
+from profiler.rendering.document import Align, Block, Cell, Column, Document, Table, Text
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
+
+_CARD_COLUMNS = (Column(title="GPU", align=Align.LEFT, width=22), Column(title="verdict", align=Align.LEFT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,39 +93,42 @@ def leaves_free(card: CardVerdict, margin: float) -> bool:
 
 
 def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
-    """Return the answers as text, one paragraph each."""
-    lines = [*notes]
+    """Return the answers as text: of each a sentence, both sides of its boundary, and which method decided."""
+    blocks: list[Block] = [*map(Text, notes)]
     for answer in answers:
-        lines += [_headline(answer), *_sides(answer), *_decided(answer)]
-    blocks = as_blocks([*lines, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+        blocks += [Text(_headline(answer)), *_sides(answer), *map(Text, _decided(answer))]
+    blocks.append(Text(f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"))
     return plain_text(Document(title="Solved", blocks=blocks))
 
 
 def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
     """Return the smallest card as text, with the cards below it."""
-    lines = [*notes, f"{answer.spec.model}, {method_text(answer.spec)}:"]
-    smallest = answer.smallest
+    smallest, rows = answer.smallest, []
     for card in answer.cards:
         mark = "  <- the smallest that fits" if card is smallest else ""
-        lines.append(f"  {card.gpu.name:<22}{_needs(card)}{mark}")
+        rows.append((Cell(text=card.gpu.name, is_part=True), f"{_needs(card)}{mark}"))
         if card is smallest:
             break
-    if smallest is None:
-        lines.append("No card is large enough.")
-    blocks = as_blocks([*lines, f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"])
+    blocks: list[Block] = [
+        *map(Text, notes),
+        Text(f"{answer.spec.model}, {method_text(answer.spec)}:"),
+        Table(_CARD_COLUMNS, rows, has_titles=False),
+        *([Text("No card is large enough.")] if smallest is None else ()),
+        Text(f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"),
+    ]
     return plain_text(Document(title=answer.spec.model, blocks=blocks))
 
 
 def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) -> str:
     """Return one object with the notes and one object per answer. Sizes are integers of bytes."""
     found = [_key_object(answer) if isinstance(answer, KeyAnswer) else _card_object(answer) for answer in answers]
-    return json.dumps({"origin": Origin.ESTIMATED.value, "notes": list(notes), "answers": found}, indent=2) + "\n"
+    return json_text({"origin": Origin.ESTIMATED.value, "notes": list(notes), "answers": found})
 
 
 def _headline(answer: KeyAnswer) -> str:
     boundary, card = answer.boundary, str(answer.spec.gpu)
-    of = "".join(f", {axis}={getattr(answer.spec, axis)}" for axis in answer.axes)
-    how = method_text(answer.spec, varied=(answer.key,))
+    of = "".join(f", {word}" for word in key_words(vars(answer.spec), answer.axes))
+    how = method_text(answer.spec, varied=(answer.key, *answer.axes))
     where = f"{answer.spec.model}, {how}{of}, on {card}{with_margin(answer.margin)}"
     if boundary.largest is None:
         reason = boundary.at_beyond.refusal_text if boundary.at_beyond else ""
@@ -132,15 +138,16 @@ def _headline(answer: KeyAnswer) -> str:
     return f"{answer.key}: at most {boundary.largest:,}. {where}"
 
 
-def _sides(answer: KeyAnswer) -> list[str]:
-    boundary = answer.boundary
-    lines = []
+def _sides(answer: KeyAnswer) -> list[Table]:
+    """Return what the values on both sides of the boundary need, as a table; none if no value was tried."""
+    boundary, rows = answer.boundary, []
     for value, verdict in ((boundary.largest, boundary.at_largest), (boundary.beyond, boundary.at_beyond)):
         if value is None or verdict is None:
             continue
         said = "".join(f"; {_simulated(side)}" for side in answer.sides if side.value == value)
-        lines.append(f"  {value:>8,}  {_needs(verdict)}{said}")
-    return lines
+        rows.append((f"{value:,}", f"{_needs(verdict)}{said}"))
+    columns = (Column(title=answer.key, width=10), Column(title="verdict", align=Align.LEFT))
+    return [Table(columns, rows, has_titles=False)] if rows else []
 
 
 def _decided(answer: KeyAnswer) -> list[str]:
@@ -183,11 +190,6 @@ def _simulated(side: SimulatedSide) -> str:
 def with_margin(margin: float) -> str:
     """Return the words about the part of the card that stays free; empty if there is none."""
     return f", with {100 * margin:g} % left" if margin else ""
-
-
-def as_blocks(lines: Sequence[str]) -> list[Block]:
-    """Return lines of text as paragraphs. Lines of a table, which begin with spaces, stay as they are."""
-    return [Code(line) if line.startswith("  ") else Text(line) for line in lines]
 
 
 def _key_object(answer: KeyAnswer) -> dict[str, object]:

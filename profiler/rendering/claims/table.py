@@ -1,6 +1,5 @@
 """Verdicts on claims as a table of the terminal, and as JSON."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from profiler.rendering.claims.words import (
     verdict_text,
 )
 from profiler.rendering.document import Block, Code, Details, Document, Section, Table, Text, text_columns
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import Lines, plain_text
 
 _LINES = Lines(width=100, at_hyphens=True)
@@ -59,7 +59,7 @@ def _row(judged: Judged, finding: Finding) -> tuple[str, str, str, str]:
 
 def claims_json(judged: Sequence[Judged]) -> str:
     """Return the same as JSON, with the figures of every setting in the unit of the claim."""
-    return json.dumps([_mapping(each) for each in judged], indent=2, ensure_ascii=False) + "\n"
+    return json_text([_mapping(each) for each in judged], in_ascii=False)
 
 
 def _mapping(judged: Judged) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """The verdict for every card, as a table of 80 columns and as JSON; with prices the cheapest that fits comes first."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
@@ -9,27 +8,32 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.domain.trials.trial import TrialSpec
 from profiler.domain.units import gib_text
-from profiler.rendering.document import Block, Code, Document, Text
+from profiler.rendering.document import Align, Block, Cell, Column, Document, Table, Text, Wrap
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 
-_NAME_WIDTH = 22
-_VERDICT_WIDTH = 34
+_COLUMNS = (
+    Column(title="GPU", align=Align.LEFT, width=24),
+    Column(title="memory", width=10),
+    Column(title="verdict", align=Align.LEFT, width=34, wrap=Wrap.NEVER),
+    Column(title="price", align=Align.LEFT),
+)
 
 
 def card_list(
     spec: TrialSpec, cards: Sequence[CardVerdict], prices: Mapping[str, Price] | None, notes: Sequence[str]
 ) -> str:
     """Return one line per card: its memory, the verdict with what is left or missing, and its price."""
-    lines = []
+    rows = []
     for card in in_order(cards, prices):
-        price = f"  {_price_text(prices.get(card.gpu.name))}" if prices is not None else ""
-        memory = gib_text(card.gpu.memory_bytes).rjust(10)
-        lines.append(f"  {card.gpu.name:<{_NAME_WIDTH}}{memory}  {_verdict(card):<{_VERDICT_WIDTH}}{price}".rstrip())
+        price = _price_text(prices.get(card.gpu.name)) if prices is not None else ""
+        name = Cell(text=card.gpu.name, is_part=True)
+        rows.append((name, gib_text(card.gpu.memory_bytes), _verdict(card), price))
     blocks: list[Block] = [
         *map(Text, notes),
         Text(f"{spec.model}, {method_text(spec)}. Estimated, for each card:"),
-        Code("\n".join(lines)),
+        Table(_COLUMNS, rows, has_titles=False),
         Text(" ".join([*_sources(prices), FRAGMENTS_NOTE, CONTEXT_NOTE])),
     ]
     return plain_text(Document(title=spec.model, blocks=blocks))
@@ -51,7 +55,7 @@ def card_list_json(
         for card in in_order(cards, prices)
     ]
     content = {"origin": Origin.ESTIMATED.value, "notes": list(notes), "trial": spec_to_mapping(spec), "gpus": found}
-    return json.dumps(content, indent=2) + "\n"
+    return json_text(content)
 
 
 def in_order(cards: Sequence[CardVerdict], prices: Mapping[str, Price] | None) -> list[CardVerdict]:

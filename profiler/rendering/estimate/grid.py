@@ -1,6 +1,5 @@
 """The estimates of a grid as one table and as JSON."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin
 from profiler.rendering.document import Align, Block, Column, Document, Section, Table, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, RESERVED_NOTE
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import gib_number
 
@@ -50,7 +50,7 @@ def grid_json(grid: EstimatedGrid) -> str:
         }
         for trial, point in zip(trials, grid.points, strict=True)
     ]
-    return json.dumps({"origin": Origin.ESTIMATED.value, "trial": common, "points": points}, indent=2) + "\n"
+    return json_text({"origin": Origin.ESTIMATED.value, "trial": common, "points": points})
 
 
 def _cells(point: EstimatedPoint, keys: Sequence[str]) -> list[str]:

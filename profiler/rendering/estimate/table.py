@@ -1,7 +1,6 @@
 """An explained estimate as a table of 80 columns in plain text, and as JSON."""
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
 from profiler.analytical.explanation.cards import CardVerdict, Fit
@@ -9,15 +8,19 @@ from profiler.analytical.explanation.explained import ExplainedEstimate, Explain
 from profiler.analytical.formulas.sizes.fragments import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin, Phase
-from profiler.domain.trials.labels import constructed_words
-from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
+from profiler.domain.trials.labels import constructed_words, sharding_word
+from profiler.domain.trials.trial import TrialSpec, Tuning
 from profiler.domain.units import gib_text
-from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
 
-_NAME_WIDTH = 18
-_NUMBER_WIDTH = 9
+_COLUMNS = (
+    Column(title="phase", align=Align.LEFT, width=18),
+    Column(title="GiB", width=9),
+    Column(title="instant, or what the category is made of", align=Align.LEFT),
+)
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
 FRAGMENTS_NOTE = (
@@ -49,7 +52,6 @@ def estimate_document(
     """Return the same as a document."""
     spec, peak_phase = explained.spec, explained.estimate.peak_phase
     phases = [each for each in explained.phases if details or each.phase is peak_phase]
-    lines = [line for each in phases for line in phase_lines(each, is_peak=each.phase is peak_phase)]
     verdicts = [verdict_text(card) for card in explained.cards if card.gpu.name == spec.gpu]
     others = "" if details else other_phases_text(explained.phases, peak_phase)
     cards = _all_cards(explained.cards) if details else [cards_in_one_line(explained.cards)]
@@ -58,7 +60,7 @@ def estimate_document(
         blocks=[
             paragraphs(" ".join([*verdicts, decided_by]).strip()),
             paragraphs(_title(spec)),
-            preformatted(lines),
+            Section("", [phase_table(phases, peak_phase)]),
             paragraphs(_peaks(explained), others),
             *([paragraphs(*notes)] if notes else ()),
             paragraphs(*cards, methods_text(spec), "" if details else _MORE),
@@ -101,22 +103,13 @@ def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
         how.append("checkpointing")
     how += [words for key, words in constructed_words(vars(spec)).items() if key not in varied]
     if spec.num_processes > 1 and "num_processes" not in varied:
-        kind = _KINDS[spec.distributed_type].format(stage=spec.zero_stage)
-        how.append(f"{kind} on {spec.num_processes} GPUs".lstrip())
+        how.append(f"{sharding_word(vars(spec), without=varied)} on {spec.num_processes} GPUs".lstrip())
     return ", ".join(how)
 
 
 def _title(spec: TrialSpec) -> str:
     how = f"{spec.model}, {method_text(spec)}, {_rows(spec)}"
     return f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:"
-
-
-_KINDS = {
-    DistributedType.NO: "",
-    DistributedType.MULTI_GPU: "DDP",
-    DistributedType.FSDP: "FSDP",
-    DistributedType.DEEPSPEED: "ZeRO-{stage}",
-}
 
 
 def _rows(spec: TrialSpec) -> str:
@@ -128,17 +121,17 @@ def _rows(spec: TrialSpec) -> str:
     return f"{count} rows of {spec.longest} tokens"
 
 
-def phase_lines(phase: ExplainedPhase, *, is_peak: bool) -> list[str]:
-    """Return the largest instant of a phase with its categories, one per line."""
-    # By hand, because tabulate removes the indent of the categories.
-    name = phase.phase.value.ljust(_NAME_WIDTH)
-    number = gib_number(phase.peak_allocated_bytes).rjust(_NUMBER_WIDTH)
-    mark = "  <- the peak" if is_peak else ""
-    lines = [f"{name}{number}  {phase.instant.value}{mark}"]
+def phase_table(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> Table:
+    """Return the largest instant of each phase, and below it the categories with what they are made of."""
+    return Table(_COLUMNS, [row for each in phases for row in _phase_rows(each, peak_phase)], has_titles=False)
+
+
+def _phase_rows(phase: ExplainedPhase, peak_phase: Phase) -> Iterator[Row]:
+    mark = "  <- the peak" if phase.phase is peak_phase else ""
+    yield phase.phase.value, gib_number(phase.peak_allocated_bytes), f"{phase.instant.value}{mark}"
     for share in phase.shares:
-        title = f"  {CATEGORY_TITLES[share.category]}".ljust(_NAME_WIDTH)
-        lines.append(f"{title}{gib_number(share.size_bytes).rjust(_NUMBER_WIDTH)}  {share.short_form}".rstrip())
-    return lines
+        title = Cell(text=CATEGORY_TITLES[share.category], is_part=True)
+        yield title, gib_number(share.size_bytes), share.short_form
 
 
 def _peaks(explained: ExplainedEstimate) -> str:
@@ -261,4 +254,4 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) ->
             for card in explained.cards
         ],
     }
-    return json.dumps(content, indent=2) + "\n"
+    return json_text(content)

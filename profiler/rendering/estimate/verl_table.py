@@ -1,6 +1,5 @@
 """Memory per GPU of a job of verl as text of 80 columns and as JSON, compared with a public report."""
 
-import json
 from collections.abc import Sequence
 
 from profiler.analytical.baselines.verl_baseline import BaselineView
@@ -11,14 +10,15 @@ from profiler.analytical.timeline.recipes.verl import VerlEstimate
 from profiler.domain.memory import Origin, Phase
 from profiler.domain.units import gib_text
 from profiler.domain.verl import Strategy, VerlJob
-from profiler.rendering.document import Block, Document, paragraphs, preformatted
+from profiler.rendering.document import Align, Block, Column, Details, Document, Section, Table, Text, paragraphs
 from profiler.rendering.estimate.table import (
     CONTEXT_NOTE,
     FRAGMENTS_NOTE,
     other_phases_text,
-    phase_lines,
+    phase_table,
     verdict_text,
 )
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import plain_text
 
 TAG = "estimated, not yet measured"
@@ -28,6 +28,7 @@ _MORE = "details=true shows every phase."
 
 _MOST_REASONS = 4
 _GB = 1_000_000_000
+_BASELINE_COLUMNS = (Column(title="GB", width=7), Column(title="what", align=Align.LEFT))
 
 
 def verl_table(
@@ -48,11 +49,11 @@ def verl_table(
     blocks: list[Block] = [
         paragraphs(*_verdict(fit), _lengths(fit)),
         paragraphs(f"{_title(found.job)}. GiB (2^30 bytes) per GPU, {TAG}:"),
-        preformatted(line for each in shown for line in phase_lines(each, is_peak=each.phase is peak_phase)),
+        Section("", [phase_table(shown, peak_phase)]),
         paragraphs(_peaks(found, peak_phase), others, _pool(found)),
         *([paragraphs(*notes)] if notes else ()),
-        preformatted(_baseline(baseline)),
-        preformatted(_report()),
+        Section("", _baseline(baseline)),
+        Section("", _report()),
         paragraphs(f"{FRAGMENTS_NOTE} {CONTEXT_NOTE} {_NCCL_NOTE}", "" if details else _MORE),
     ]
     return plain_text(Document(title=found.job.model, blocks=blocks))
@@ -85,7 +86,7 @@ def verl_json(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: 
         "report_bytes": baseline.report_bytes,
         "differences": [{"reason": each.reason, "bytes": each.size_bytes} for each in baseline.differences],
     }
-    return json.dumps(content, indent=2) + "\n"
+    return json_text(content)
 
 
 def _title(job: VerlJob) -> str:
@@ -133,25 +134,25 @@ def _lengths(fit: VerlFit) -> str:
     return f"{rows}{fits}, and up to {fit.tight_up_to:,} are tight."
 
 
-def _baseline(baseline: BaselineView) -> list[str]:
-    lines = ["The public report's rule, and ours, in the actor's update (GB of 10^9 bytes):"]
-    lines.append(f"{_gb(baseline.report_bytes)}  the report: 4 x weights, the reference, activations, 2 GB")
-    lines += [f"{_gb(each.size_bytes, signed=True)}  {each.reason}" for each in baseline.differences]
-    return [*lines, f"{_gb(baseline.ours_bytes)}  ours"]
+def _baseline(baseline: BaselineView) -> list[Block]:
+    rows = [
+        (f"{baseline.report_bytes / _GB:.1f}", "the report: 4 x weights, the reference, activations, 2 GB"),
+        *((f"{each.size_bytes / _GB:+.1f}", each.reason) for each in baseline.differences),
+        (f"{baseline.ours_bytes / _GB:.1f}", "ours"),
+    ]
+    title = "The public report's rule, and ours, in the actor's update (GB of 10^9 bytes):"
+    return [Text(title), Table(_BASELINE_COLUMNS, rows, has_titles=False)]
 
 
-def _report() -> list[str]:
+def _report() -> list[Block]:
     ppo, grpo = (report_models_bytes(7 * _GB, has_reference=True, has_critic=critic) for critic in (True, False))
     saving = 1 - grpo / ppo
-    lines = [f"The report's own table: 7B PPO {ppo / _GB:.0f} GB, GRPO {grpo / _GB:.0f} GB, {saving:.0%} saved."]
-    for row in REPORT_ROWS:
-        lines.append(
-            f"  {row.model} in all {row.printed_total_gb:g} GB; sharded, per GPU: {row.printed_sharded_gb:g} printed, "
-            f"{report_sharded_gb(row):g} by its own parts"
-        )
+    rows = [
+        f"{row.model} in all {row.printed_total_gb:g} GB; sharded, per GPU: {row.printed_sharded_gb:g} printed, "
+        f"{report_sharded_gb(row):g} by its own parts"
+        for row in REPORT_ROWS
+    ]
     claims = ", ".join(f"{name} {size}" for name, size in CLAIMED_GB.items())
-    return [*lines, f"  its claims for 7B on 8 GPUs, per GPU: {claims} GB"]
-
-
-def _gb(size_bytes: int, *, signed: bool = False) -> str:
-    return f"{size_bytes / _GB:+.1f}".rjust(7) if signed else f"{size_bytes / _GB:.1f}".rjust(7)
+    rows.append(f"its claims for 7B on 8 GPUs, per GPU: {claims} GB")
+    title = f"The report's own table: 7B PPO {ppo / _GB:.0f} GB, GRPO {grpo / _GB:.0f} GB, {saving:.0%} saved."
+    return [Details(title, list(map(Text, rows)))]

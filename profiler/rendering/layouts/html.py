@@ -22,7 +22,9 @@ from profiler.rendering.document import (
     Medium,
     PageOrigin,
     RenderedFigure,
+    Row,
     Section,
+    Step,
     Table,
     Text,
     Tone,
@@ -40,6 +42,8 @@ more, the script of long lists shows some at a time: no browser shows a table of
 
 _LARGEST_SVG_BYTES = 1_000_000
 _PROGRAM = "grpo-vram-profiler"
+_PART = "\N{EM SPACE}"
+"""Before a cell that is a part of one above it."""
 _CLASSES = {Tone.NOTE: "note", Tone.ANSWER: "answer"}
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -164,6 +168,8 @@ class _Layout:
             case Bullets():
                 items = Markup().join(Markup("<li>{}</li>").format(line) for line in block.lines)
                 yield _line("<ul{}>{}</ul>", _class(_CLASSES.get(block.tone)), items)
+            case Step():
+                yield _line(_STEP, number=block.number, text=block.text, note=block.note, code="\n".join(block.code))
             case Table():
                 yield _table(block)
             case TrialList():
@@ -208,6 +214,7 @@ _ROWS = """\
 <thead><tr>{}</tr></thead>
 <tbody>{}</tbody></table></div>"""
 _COMMAND = '<div class="command"><pre>{}</pre><button type="button" class="copy">Copy</button></div>'
+_STEP = '<ol start="{number}"><li>{text}<p>{note}</p><pre>{code}</pre></li></ol>'
 _SEARCH = """\
 <p class="tools"><label>Show only <input type="search" data-filter="{id}" placeholder="LoRA, 7b, OOM …"></label>
 <span class="note" aria-live="polite" data-count="{id}">{count} trials</span></p>"""
@@ -230,20 +237,25 @@ def _table(table: Table) -> Markup:
     return Markup('<div class="wide"><table{}>\n').format(_class(" ".join(kinds))) + _line(_ROWS, header, rows)
 
 
-def _row(row: Sequence[str | Cell], *, is_named: bool) -> Markup:
+def _row(row: Row, *, is_named: bool) -> Markup:
     """Return one row; its first cell says what it is about if `is_named`."""
-    cells = [_cell(cell) for cell in row]
+    cells = list(map(_cell, row))
     if is_named:
-        cells[0] = Markup('<th scope="row">{}</th>').format(row[0])
+        cells[0] = Markup('<th scope="row">{}</th>').format(_cell_text(row[0]))
     return Markup("<tr>{}</tr>").format(Markup().join(cells))
 
 
 def _cell(cell: str | Cell) -> Markup:
+    tone = Markup(' class="{}"').format(kind(cell.tone)) if isinstance(cell, Cell) else ""
+    return Markup("<td{}>{}</td>").format(tone, _cell_text(cell))
+
+
+def _cell_text(cell: str | Cell) -> str:
     if isinstance(cell, str):
-        return Markup("<td>{}</td>").format(cell)
+        return cell
     text = Markup("<strong>{}</strong>").format(cell.text) if cell.strong else cell.text
     lines = Markup().join(Markup("<span>{}</span>").format(line) for line in cell.lines)
-    return Markup('<td class="{}">{}{}</td>').format(kind(cell.tone), text, lines)
+    return Markup("{}{}{}").format(_PART if cell.is_part else "", text, lines)
 
 
 def _trial(number: int, trial: ListedTrial) -> Markup:

@@ -1,6 +1,7 @@
 """Documents as Markdown, as GitHub shows it."""
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
@@ -18,6 +19,7 @@ from profiler.rendering.document import (
     Heading,
     Medium,
     Section,
+    Step,
     Table,
     Text,
     TrialList,
@@ -27,6 +29,8 @@ from profiler.rendering.document import (
 
 _RULES = {Align.LEFT: "---", Align.RIGHT: "---:"}
 """The cell of a column in the line below the header."""
+_PART = "&emsp;"
+"""Before a cell that is a part of one above it: spaces at the beginning of a cell are not shown."""
 
 
 def markdown(document: Document) -> str:
@@ -93,6 +97,10 @@ def _block(block: Block) -> Iterable[str]:
             yield "\n".join(map(escaped, [block.text, *block.lines]))
         case Bullets():
             yield "\n".join(f"- {escaped(line)}" for line in block.lines)
+        case Step():
+            parts = [escaped(block.note), code_block("\n".join(block.code), language="text")]
+            first, indent = f"{block.number}. {escaped(block.text)}", " " * (len(str(block.number)) + 2)
+            yield "\n\n".join([first, *(textwrap.indent(part, indent) for part in parts)])
         case Table():
             yield _table(block)
         case TrialList():
@@ -119,6 +127,7 @@ def _cell(cell: str | Cell) -> str:
     if isinstance(cell, str):
         return escaped(cell)
     text = f"**{escaped(cell.text)}**" if cell.strong else escaped(cell.text)
+    text = f"{_PART}{text}" if cell.is_part else text
     return "<br>".join([text, *map(escaped, cell.lines)])
 
 

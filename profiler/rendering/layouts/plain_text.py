@@ -1,7 +1,8 @@
 """Documents as plain text, without rich: an estimate takes less time than its import."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from textwrap import dedent, wrap
 from typing import assert_never
 
@@ -14,21 +15,27 @@ from profiler.rendering.document import (
     Bullets,
     Cell,
     Code,
+    Column,
     Details,
     Document,
     Figure,
     Heading,
     Medium,
+    Row,
     Section,
+    Step,
     Table,
     Text,
     TrialList,
+    Wrap,
     as_table,
     shown,
 )
 
 WIDTH = 80
 _INDENT = "  "
+_GAP = "  "
+_STEP_INDENT = "     "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +81,8 @@ def _block(block: Block, lines: Lines, indent: str) -> Iterator[str]:
         case Bullets():
             for line in block.lines:
                 yield from _indented(lines.of(f"- {line}", indent), indent)
+        case Step():
+            yield from _step(block, lines, indent)
         case Table():
             yield from _indented(_table(block), indent)
         case TrialList():
@@ -93,26 +102,62 @@ def _indented(lines: Iterable[str], indent: str) -> Iterator[str]:
     return ((indent + line).rstrip() if indent else line for line in lines)
 
 
+def _step(step: Step, lines: Lines, indent: str) -> Iterator[str]:
+    inner = indent + _STEP_INDENT
+    number = f"{indent}{step.number:>3}. "
+    for line in lines.of(step.text, inner):
+        yield f"{number}{line}"
+        number = inner
+    yield from _indented(lines.of(step.note, inner), inner)
+    yield from _indented(step.code, inner + _INDENT)
+
+
 def _table(table: Table) -> list[str]:
-    numbers = [column.title for column in table.columns if column.align is Align.RIGHT]
-    rows = [[_cell(cell) for cell in row] for row in table.rows]
-    return text_table([column.title for column in table.columns], rows, numbers=numbers)
-
-
-def _cell(cell: str | Cell) -> str:
-    return cell if isinstance(cell, str) else "\n".join([cell.text, *cell.lines])
-
-
-def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Collection[str]) -> list[str]:
-    """Return the lines of a table, without the spaces at their ends.
-
-    Args:
-        header: Titles of the columns; an empty one is allowed.
-        rows: Texts of each row, as many as `header` has.
-        numbers: Titles of the columns that are aligned on the right.
-    """
-    sides = ["right" if title in numbers else "left" for title in header]
+    """Return the lines of a table, without the spaces at their ends."""
+    titles = [column.title for column in table.columns] if table.has_titles else []
+    has_parts = any(isinstance(cell, Cell) and cell.is_part for row in table.rows for cell in row)
+    if has_parts or any(column.width for column in table.columns):
+        return _by_widths(table.columns, [titles, *table.rows] if titles else table.rows)
+    sides = [column.align.value for column in table.columns]
+    texts = [["\n".join(_cell_lines(cell)) for cell in row] for row in table.rows]
     # rich is slower by far for 100,000 rows, and the estimate does not import it.
-    table = tabulate(list(rows), headers=header, tablefmt="plain", disable_numparse=True, colalign=sides)
+    found = tabulate(texts, headers=titles, tablefmt="plain", disable_numparse=True, colalign=sides)
     # Two spaces are before each column on the right, even the first.
-    return [line.rstrip() for line in dedent(table).splitlines()]
+    return [line.rstrip() for line in dedent(found).splitlines()]
+
+
+def _by_widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+    """Return lines with the widths that columns state. By hand, because tabulate has none and removes indents."""
+    stated = [column if column.width else _as_wide_as(rows, column, place) for place, column in enumerate(columns)]
+    return [line for row in rows for line in _fixed_row(stated, row)]
+
+
+def _as_wide_as(rows: Sequence[Row], column: Column, place: int) -> Column:
+    longest = max((len(line) for row in rows for line in _cell_lines(row[place])), default=0)
+    gap = len(_GAP) if place and column.align is Align.RIGHT else 0
+    return replace(column, width=gap + longest, wrap=Wrap.NEVER)
+
+
+def _fixed_row(columns: Sequence[Column], row: Row) -> Iterator[str]:
+    """Yield the lines of a row whose columns have fixed widths: several if a text is wider than its column."""
+    cells = [_fixed_cell(column, cell) for column, cell in zip(columns, row, strict=True)]
+    for texts in zip_longest(*cells, fillvalue=""):
+        yield "".join(map(_padded, columns, texts, range(len(columns)))).rstrip()
+
+
+def _fixed_cell(column: Column, cell: str | Cell) -> list[str]:
+    found = _cell_lines(cell)
+    if column.wrap is Wrap.NEVER:
+        return found
+    return [line for text in found for line in wrap(text, column.width, break_on_hyphens=False)]
+
+
+def _padded(column: Column, text: str, place: int) -> str:
+    """Return a text as wide as its column. The width of a number includes what sets it off from the text before."""
+    if column.align is Align.RIGHT:
+        return text.rjust(column.width)
+    return (_GAP if place else "") + text.ljust(column.width)
+
+
+def _cell_lines(cell: str | Cell) -> list[str]:
+    return [cell] if isinstance(cell, str) else [cell.indented, *cell.lines]

@@ -24,6 +24,7 @@ from profiler.rendering.document import (
     Heading,
     Medium,
     Section,
+    Step,
     Table,
     Text,
     Tone,
@@ -84,6 +85,10 @@ def _print(block: Block, console: Console) -> None:
         case Bullets():
             for line in block.lines:
                 console.print(rich_text.Text(f"- {line}", style=_TEXT_STYLES.get(block.tone, "")))
+        case Step():
+            console.print(rich_text.Text(f"{block.number}. {block.text}"))
+            console.print(rich_text.Text(block.note))
+            console.print(rich_text.Text("\n".join(block.code)), soft_wrap=True)
         case Table():
             _print_table(block, console)
         case TrialList():
@@ -132,7 +137,7 @@ def _fitting(table: Table, width: int) -> Iterable[Sequence[int]]:
 
 
 def _width(cell: str | Cell) -> int:
-    return len(cell) if isinstance(cell, str) else max(map(len, [cell.text, *cell.lines]))
+    return len(cell) if isinstance(cell, str) else max(map(len, [cell.indented, *cell.lines]))
 
 
 def _rich_table(table: Table, places: Iterable[int]) -> RichTable:
@@ -140,7 +145,13 @@ def _rich_table(table: Table, places: Iterable[int]) -> RichTable:
     chosen = [0, *places]
     padding, leading = ((0, 0, 0, 0), 1) if table.is_matrix else ((0, 1, 0, 0), 0)
     made = RichTable(
-        box=SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False, leading=leading, header_style=""
+        box=SIMPLE_HEAD if table.has_titles else None,
+        show_header=table.has_titles,
+        padding=padding,
+        pad_edge=False,
+        show_edge=False,
+        leading=leading,
+        header_style="",
     )
     for place in chosen:
         _add_column(made, table.columns[place])
@@ -151,7 +162,7 @@ def _rich_table(table: Table, places: Iterable[int]) -> RichTable:
 
 def _add_column(table: RichTable, column: Column) -> None:
     table.add_column(
-        rich_text.Text(column.title),
+        rich_text.Text(plain(column.title)),
         justify="right" if column.align is Align.RIGHT else "left",
         no_wrap=column.wrap is Wrap.NEVER,
         overflow=_OVERFLOW[column.wrap],
@@ -159,9 +170,10 @@ def _add_column(table: RichTable, column: Column) -> None:
 
 
 def _cell(cell: str | Cell) -> rich_text.Text:
+    """Return a cell with control characters as escapes: the column is measured before the console escapes them."""
     if isinstance(cell, str):
-        return rich_text.Text(cell)
-    text = rich_text.Text(cell.text, style=_CELL_STYLES.get(cell.tone, ""))
+        return rich_text.Text(plain(cell))
+    text = rich_text.Text(plain(cell.indented), style=_CELL_STYLES.get(cell.tone, ""))
     for line in cell.lines:
-        text.append(f"\n{line}", style="not bold dim default")
+        text.append(f"\n{plain(line)}", style="not bold dim default")
     return text

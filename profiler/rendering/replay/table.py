@@ -1,17 +1,15 @@
 """A replayed history as a table of 80 columns and as JSON: recorded, begun anew, with other settings or on a card."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from textwrap import wrap
 
 from profiler.allocator.histories.answer import Answer, Scenario
 from profiler.allocator.histories.course import BEFORE, Course, OutOfMemory, reduced
 from profiler.allocator.histories.history import RecordedHistory
 from profiler.allocator.settings.alloc_conf import alloc_conf_text
 from profiler.domain.units import GIB, gib_text, mib_text
-from profiler.rendering.document import Document, paragraphs, preformatted
+from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
+from profiler.rendering.layouts.json_text import json_text
 from profiler.rendering.layouts.plain_text import Lines, plain_text
 from profiler.rendering.replay.held import held_mapping, held_section
 from profiler.rendering.replay.words import (
@@ -38,8 +36,7 @@ SizeText = Callable[[float], str]
 
 @dataclass(frozen=True, kw_only=True)
 class _Column:
-    heading: tuple[str, str]
-    """The two lines of the heading."""
+    title: str
     course: Course
     fits: str
 
@@ -52,7 +49,7 @@ def replay_table(name: str, found: Answer) -> str:
     sections = [paragraphs(*about, departure_text(found.comparison))]
     if found.comparison.is_consistent:
         sections += [
-            preformatted(_table(_columns(found), _size_text(found))),
+            Section("", [_table(_columns(found), _size_text(found))]),
             paragraphs(*_recorded_refusals(found)),
             *([held_section(found.held, _size_text(found))] if found.held else []),
             paragraphs(*_scenarios(found)),
@@ -84,47 +81,43 @@ def _in_gib(size_bytes: float) -> str:
 def _columns(found: Answer) -> list[_Column]:
     course = found.comparison.course
     fits = "yes" if not course.refusals else f"no, {len(course.refusals):,} refused"
-    columns = [_Column(heading=("recorded", ""), course=course, fits=fits)]
+    columns = [_Column(title="recorded", course=course, fits=fits)]
     if found.anew is not None:
-        columns.append(_column(("same settings,", "begun anew"), found.anew))
+        columns.append(_column("same settings, begun anew", found.anew))
     if found.after is not None:
-        columns.append(_column(("what if", ""), found.after))
+        columns.append(_column("what if", found.after))
     return columns
 
 
-def _column(heading: tuple[str, str], scenario: Scenario) -> _Column:
+def _column(title: str, scenario: Scenario) -> _Column:
     fits = "yes" if scenario.result.fits else "open" if scenario.might_fit else "no"
     fits = "no limit" if scenario.capacity.size_bytes is None else fits
-    return _Column(heading=heading, course=scenario.result.course, fits=fits)
+    return _Column(title=title, course=scenario.result.course, fits=fits)
 
 
-def _table(columns: Sequence[_Column], size_text: SizeText) -> list[str]:
+def _table(columns: Sequence[_Column], size_text: SizeText) -> Table:
     courses = [column.course for column in columns]
     peaks = [course.peak for course in courses]
     shares = [100 * peak.free_bytes / peak.reserved_bytes if peak.reserved_bytes else 0.0 for peak in peaks]
-    headings = [("", [column.heading[line] for column in columns]) for line in (0, 1)]
-    rows: list[tuple[str, Iterable[str]]] = [
-        *(heading for heading in headings if any(heading[1])),
-        ("peak of reserved memory", (size_text(peak.reserved_bytes) for peak in peaks)),
-        ("  after entry", ("the beginning" if peak.entry == BEFORE else f"{peak.entry:,}" for peak in peaks)),
-        ("  allocated then", (size_text(peak.allocated_bytes) for peak in peaks)),
-        ("  fragmentation: not allocated", (size_text(peak.free_bytes) for peak in peaks)),
-        ("  share of reserved", (f"{share:.1f} %" for share in shares)),
-        ("  largest free block", (size_text(peak.largest_free_bytes) for peak in peaks)),
-        ("  segments", (f"{peak.segments:,}" for peak in peaks)),
-        ("peak of allocated memory", (size_text(course.peak_allocated_bytes) for course in courses)),
-        ("peak of unreleasable memory", (size_text(course.peak_unreleasable_bytes) for course in courses)),
-        ("retries: full, cache given back", (f"{course.num_alloc_retries:,}" for course in courses)),
-        ("fits", (column.fits for column in columns)),
+    rows: list[Row] = [
+        ("peak of reserved memory", *(size_text(peak.reserved_bytes) for peak in peaks)),
+        (_part("after entry"), *("the beginning" if peak.entry == BEFORE else f"{peak.entry:,}" for peak in peaks)),
+        (_part("allocated then"), *(size_text(peak.allocated_bytes) for peak in peaks)),
+        (_part("fragmentation: not allocated"), *(size_text(peak.free_bytes) for peak in peaks)),
+        (_part("share of reserved"), *(f"{share:.1f} %" for share in shares)),
+        (_part("largest free block"), *(size_text(peak.largest_free_bytes) for peak in peaks)),
+        (_part("segments"), *(f"{peak.segments:,}" for peak in peaks)),
+        ("peak of allocated memory", *(size_text(course.peak_allocated_bytes) for course in courses)),
+        ("peak of unreleasable memory", *(size_text(course.peak_unreleasable_bytes) for course in courses)),
+        ("retries: full, cache given back", *(f"{course.num_alloc_retries:,}" for course in courses)),
+        ("fits", *(column.fits for column in columns)),
     ]
-    return [line for label, values in rows for line in row_lines(label, values)]
+    label = Column(title="", align=Align.LEFT, width=_LABEL_WIDTH)
+    return Table([label, *(Column(title=column.title, width=_COLUMN_WIDTH) for column in columns)], rows)
 
 
-def row_lines(label: str, values: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a row: several if a text is wider than its column."""
-    cells = [wrap(label, _LABEL_WIDTH), *(wrap(value, _COLUMN_WIDTH, break_on_hyphens=False) for value in values)]
-    for first, *others in zip_longest(*cells, fillvalue=""):
-        yield f"{first:<{_LABEL_WIDTH}}{''.join(f'{each:>{_COLUMN_WIDTH}}' for each in others)}".rstrip()
+def _part(label: str) -> Cell:
+    return Cell(text=label, is_part=True)
 
 
 def _recorded_refusals(found: Answer) -> list[str]:
@@ -150,7 +143,7 @@ def _scenarios(found: Answer) -> list[str]:
 
 def replay_json(answers: Sequence[Mapping[str, object]], unreadable: Mapping[str, str]) -> str:
     """Return one JSON object: every history as `answer_mapping` returns it, and unreadable files with the reason."""
-    return json.dumps({"snapshots": list(answers), "unreadable": dict(unreadable)}, indent=2) + "\n"
+    return json_text({"snapshots": list(answers), "unreadable": dict(unreadable)})
 
 
 def answer_mapping(name: str, found: Answer) -> dict[str, object]:
