@@ -159,6 +159,31 @@ def test_a_command_of_the_core_needs_no_other_package(folder, words, says):
     assert says in found.stdout, found.stdout
 
 
+SLOW_TO_IMPORT = {
+    "http.client",
+    "importlib.metadata",
+    "profiler.analytical.explanation.verl_fit",
+    "profiler.config.shell.running",
+    "profiler.config.trl.config",
+    "tabulate",
+}
+"""What only other answers need, with 5 to 30 ms each."""
+
+
+def test_the_first_answer_imports_what_it_needs(folder):
+    program = PROGRAM.replace("sys.exit(main())", f"main(); sys.exit(repr({SLOW_TO_IMPORT} & {{*sys.modules}}))")
+    found = subprocess.run(
+        [sys.executable, "-c", program, "qwen2.5-7b", "tuning=lora", "gpu=4090"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert found.stdout.startswith("Fits: 18.7 GiB")
+    assert found.stderr.strip() == "set()"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

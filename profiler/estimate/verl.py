@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from profiler.analytical.baselines.verl_baseline import baseline_view
 from profiler.analytical.closed_form import refuse_model
-from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import Unanswered, verl_fit, with_reasons
+from profiler.analytical.explanation.cards import Fit, Unanswered
+from profiler.analytical.explanation.verl_fit import verl_fit, with_reasons
 from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.config.models.lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines

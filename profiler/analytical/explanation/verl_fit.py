@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from profiler.analytical.estimate import largest_of_phases
-from profiler.analytical.explanation.cards import CardVerdict, Fit, fit_of_memory
+from profiler.analytical.explanation.cards import CardVerdict, Fit, Unanswered, fit_of_memory
 from profiler.analytical.explanation.explained import ExplainedPhase, explained_phase
 from profiler.analytical.formulas.sizes.fragments import with_fragments
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, VerlPhase, verl_estimate
@@ -13,15 +12,6 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.context import cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.verl import VerlJob
-
-
-class Unanswered(StrEnum):
-    """Verdicts that memory does not decide."""
-
-    NOT_POSSIBLE = "not possible"
-    """verl does not run the job as it is described."""
-    UNDECIDED = "not decided"
-    """Something that changes memory has no formula."""
 
 
 @dataclass(frozen=True, kw_only=True)

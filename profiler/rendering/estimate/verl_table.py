@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from profiler.analytical.baselines.verl_baseline import BaselineView
 from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
-from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import Unanswered, VerlFit, verl_phases
+from profiler.analytical.explanation.cards import Fit, Unanswered
+from profiler.analytical.explanation.verl_fit import VerlFit, verl_phases
 from profiler.analytical.timeline.recipes.verl import VerlEstimate
 from profiler.domain.memory import Origin, Phase
 from profiler.domain.units import gib_text

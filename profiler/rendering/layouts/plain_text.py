@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from textwrap import dedent, wrap
 from typing import assert_never
 
-from tabulate import tabulate
-
 from profiler.rendering.document import (
     FIGURES,
     Align,
@@ -113,6 +111,8 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers:
     """
     sides = ["right" if title in numbers else "left" for title in header]
     # rich is slower by far for 100,000 rows, and the estimate does not import it.
+    from tabulate import tabulate  # 12 ms, and most estimates have no table
+
     table = tabulate(list(rows), headers=header, tablefmt="plain", disable_numparse=True, colalign=sides)
     # Two spaces are before each column on the right, even the first.
     return [line.rstrip() for line in dedent(table).splitlines()]
