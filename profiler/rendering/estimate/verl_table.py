@@ -23,7 +23,9 @@ from profiler.rendering.layouts.plain_text import plain_text
 
 TAG = "estimated, not yet measured"
 
-_NCCL_NOTE = "NCCL's buffers are left out."
+METHODS_TEXT = f"{FRAGMENTS_NOTE} {CONTEXT_NOTE} NCCL's buffers are left out."
+"""How wrong the numbers can be."""
+
 _MORE = "details=true shows every phase."
 
 _MOST_REASONS = 4
@@ -53,7 +55,7 @@ def verl_table(
         *([paragraphs(*notes)] if notes else ()),
         preformatted(_baseline(baseline)),
         preformatted(_report()),
-        paragraphs(f"{FRAGMENTS_NOTE} {CONTEXT_NOTE} {_NCCL_NOTE}", "" if details else _MORE),
+        paragraphs(METHODS_TEXT, "" if details else _MORE),
     ]
     return plain_text(Document(title=found.job.model, blocks=blocks))
 
