@@ -167,6 +167,24 @@ def test_what_needs_more_is_one_sentence(folder, words, says):
     assert says in found.stderr
 
 
+@pytest.mark.parametrize("words", [("qwen2.5-7b",), ("solve", "gpu", "model=qwen2.5-7b")])
+def test_no_command_runs_next_to_the_distribution_of_the_former_name(tmp_path, words):
+    for name, version in (("grpo_vram", "0.2.0"), ("grpo_vram_profiler", "0.1.0")):
+        notes = tmp_path / "site" / f"{name}-{version}.dist-info" / "METADATA"
+        notes.parent.mkdir(parents=True)
+        notes.write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    found = subprocess.run(
+        [sys.executable, "-m", "grpo_vram", *words],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}"},
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (EXIT_USAGE, "")
+    assert "installation=grpo-vram-profiler 0.1.0: has the same files as grpo-vram" in found.stderr
+    assert "Uninstall grpo-vram-profiler and grpo-vram, then install grpo-vram again." in found.stderr
+
+
 # ---- a folder `profiler` of the user ---------------------------------------------------------------------------------
 
 

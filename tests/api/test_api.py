@@ -75,6 +75,7 @@ def test_a_recipe_is_read_and_keys_win(recipe):
     found = grpo_vram.estimate(job, num_generations=4)
     assert (found.keys["num_generations"], found.keys["max_completion_length"]) == (4, 512)
     assert found.keys["gpu"] == "h100-80gb"
+    assert grpo_vram.estimate(job, gpu="4090").keys["gpu"] == "rtx-4090-24gb"
     assert found.assumed[0] == "Ignored, because trl has no such keys: wandb_projet."
     assert str(grpo_vram.estimate(job)).endswith(answer([f"config={recipe}", "gpu=h100-80gb"])[-400:])
     changed = job.with_keys(max_completion_length=2048)

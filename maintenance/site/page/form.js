@@ -16,7 +16,7 @@ export function makeForm(catalogue, changed) {
     changed();
   });
   at("reset").addEventListener("click", () => {
-    Object.assign(state, { keys: {}, more: "", files: {} });
+    Object.assign(state, { keys: {}, more: "", files: {}, log: "", withJob: false });
     changed();
   });
   takeFiles(at("drop"), at("files"), async (files) => {
