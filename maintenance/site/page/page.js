@@ -74,4 +74,5 @@ addEventListener("popstate", showLink);
 addEventListener("hashchange", showLink);
 document.addEventListener("job-changed", () => changed());
 showLink();
+document.body.dataset.made = "true";
 if ("serviceWorker" in navigator && location.protocol !== "file:") navigator.serviceWorker.register("offline.js");
