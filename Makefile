@@ -76,13 +76,15 @@ machines: $(MACHINES)/.installed
 	$(MACHINES)/bin/python -m pytest -rs tests/test_machine_examples.py
 
 # The sdist, and the wheel that is built from it: contents, metadata, and three commands in empty environments of each Python.
+# CONSTRAINTS=constraints.txt installs torch and the other packages of the extras as well, and runs the sweep of README there.
 dist: $(RELEASE)/.installed
 	rm -rf dist
 	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(RELEASE)/bin/python -m build --outdir dist .
 	$(RELEASE)/bin/twine check --strict dist/*
-	GRPO_VRAM_DIST=dist GRPO_VRAM_PYTHONS="$(PYTHONS)" $(RELEASE)/bin/python -m pytest --noconftest -rs tests/release
+	GRPO_VRAM_DIST=dist GRPO_VRAM_PYTHONS="$(PYTHONS)" $(if $(CONSTRAINTS),GRPO_VRAM_CONSTRAINTS="$(CONSTRAINTS)") \
+		$(RELEASE)/bin/python -m pytest --noconftest -rs tests/release
 
 # After a change of pyproject.toml or constraints.txt. A new version of torch: TORCH_OF_CPU in maintenance/lock.py as well.
 lock: $(INSTALLED) $(RELEASE)/.installed
@@ -121,7 +123,7 @@ $(MACHINES)/.installed:
 $(RELEASE)/.installed:
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check 'build==1.6.1' 'check-jsonschema==0.39.0' \
-		'pytest==9.2.0' 'twine==7.0.0' 'uv==0.13.9'
+		'pipx==1.18.4' 'pytest==9.2.0' 'twine==7.0.0' 'uv==0.13.9'
 	touch $@
 
 format: $(INSTALLED)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from maintenance.benchmarks.callback_cost import ACCUMULATION, ALLOWED_SHARE, NEW_TOKENS, callback_cost
 from maintenance.benchmarks.emulated_operators import operator_seconds
+from maintenance.benchmarks.first_answer import ALLOWED_ANSWER_S, ALLOWED_INSTALL_S, first_answers
 from maintenance.benchmarks.many_trials import hundred_thousand_trials
 from maintenance.benchmarks.scale import measure
 from maintenance.engine_cost.cost import ALLOWED_S, EngineCost, added_s, cost, engines, settings, where
@@ -95,6 +96,7 @@ def _rows() -> list[Row]:
     large_s, _ = _timed(lambda: simulate(large, BUILTIN_MODELS[large.model].config))
     rows.append(("14B, full, 8-bit, checkpointing", f"{large_s:.1f} s", "0.5B", f"{large_s / small_s:.1f}"))
     _add_allocator(rows, small, small_s)
+    _add_first_answers(rows)
     _add_estimates(rows)
     _add_sampler(rows)
     _add_callback(rows)
@@ -109,6 +111,22 @@ def _add_allocator(rows: list[Row], run: SimulatedRun, small_s: float) -> None:
     replay_s = _seconds(lambda: replay_on_card(run.trace, capacity_bytes=_CARD.memory_bytes, config=AllocatorConfig()))
     each = f"{replay_s:.1f} s, {1e6 * replay_s / events:.1f} µs an event"
     rows.append((f"one more card: {events:,} events replayed", each, "0.5B", f"{replay_s / small_s:.2f}"))
+
+
+def _add_first_answers(rows: list[Row]) -> None:
+    """From an empty environment to the first answer of the bare wheel, by pip and by uv."""
+    found = first_answers()
+    if isinstance(found, str):
+        rows.append(("the bare wheel in an empty environment", f"not installed: {found}", "", ""))
+        return
+    for each in found:
+        ratio = f"{each.install_s / ALLOWED_INSTALL_S:.2f}"
+        goal = f"goal {ALLOWED_INSTALL_S:g} s"
+        rows.append((f"the bare wheel, installed by {each.installer}", f"{each.install_s:.1f} s", goal, ratio))
+        spread = f"{min(each.answers_s):.2f} to {max(each.answers_s):.2f} s, {each.processor_s:.2f} s of processor time"
+        ratio = f"{each.answer_s / ALLOWED_ANSWER_S:.2f}"
+        goal = f"goal {ALLOWED_ANSWER_S:g} s"
+        rows.append((f"its first answer, a process each: {spread}", f"{each.answer_s:.2f} s", goal, ratio))
 
 
 def _add_estimates(rows: list[Row]) -> None:

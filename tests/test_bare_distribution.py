@@ -16,6 +16,7 @@ from action_steps import ESTIMATE, INSTALL, RECIPE, run_step
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from maintenance.planted_faults.faults import FAULTS
 from profiler import commands
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.machines.extras import ON_INDEX, TRAINING, Extra
@@ -23,6 +24,9 @@ from profiler.domain.machines.extras import ON_INDEX, TRAINING, Extra
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 KEPT = ROOT / "results" / "reference" / "logprobs"
+NAMING = (".github", "docs", "examples", "grpo_vram", "maintenance", "notebooks", "profiler", "scripts", "skills")
+"""Folders whose texts may say how to install."""
+
 OF_MODULE = {"hydra": "hydra-core", "pynvml": "nvidia-ml-py"}
 """Distributions that are not named as their module is."""
 
@@ -251,12 +255,12 @@ def test_the_core_is_small(bare):
 def test_no_document_or_hint_names_what_is_on_no_index():
     """Change ON_INDEX after the first upload, and then the documents."""
     assert not ON_INDEX
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
-    ends = (".md", ".py", ".yml", ".yaml", ".ipynb", ".sh", "Dockerfile")
-    for name in listed:
-        if name.endswith(ends) and not name.startswith(("tests/", "results/")):
-            text = (ROOT / name).read_text()
-            assert not re.search(r"(uvx|pipx run|pip install) +['\"]?grpo-vram", text), name
+    ends = (".md", ".py", ".yml", ".yaml", ".ipynb", ".sh", ".txt", "Dockerfile", "Makefile")
+    paths = [*ROOT.iterdir(), *(path for folder in NAMING for path in (ROOT / folder).rglob("*"))]
+    texts = {path: path.read_text() for path in paths if path.name.endswith(ends) and path.is_file() and path != FAULTS}
+    assert {ROOT / "README.md", ROOT / "docs" / "install.md"} <= set(texts)
+    wrong = re.compile(r"(uvx|pipx run|pip install) +['\"]?grpo-vram")
+    assert [str(path) for path, text in texts.items() if wrong.search(text)] == []
 
 
 def test_packages_that_the_distribution_requires_are_named_as_pip_names_them():

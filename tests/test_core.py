@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from other_systems import AS_ON, WITHOUT_ON
 from own_histories import ALLOC, FREE, recorded
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
@@ -53,48 +54,6 @@ importlib.util.find_spec = lambda name, *rest: None if name in {WITHOUT} else re
 sys.argv[0] = "grpo-vram"
 from grpo_vram import main
 sys.exit(main())
-"""
-
-WITHOUT_ON = {
-    "linux": {},
-    "darwin": {
-        "os": ("sched_getaffinity", "sched_setaffinity", "posix_fallocate", "pidfd_open"),
-        "signal": ("sigtimedwait", "sigwaitinfo"),
-        "modules": (),
-    },
-    "win32": {
-        "os": (
-            "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_NOFOLLOW", "O_ASYNC", "O_SYNC", "O_DIRECTORY", "getuid",
-            "geteuid", "getgid", "getegid", "fork", "pread", "pwrite", "sched_getaffinity", "sched_setaffinity",
-            "posix_fallocate", "sysconf", "uname", "statvfs", "killpg", "setsid", "getpgid", "getpgrp", "fchmod",
-            "chown", "getloadavg", "register_at_fork", "waitid", "nice", "mkfifo", "openpty", "pidfd_open",
-        ),
-        "signal": (
-            "SIGHUP", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCHLD", "SIGSTOP", "SIGCONT", "SIGTSTP", "SIGALRM",
-            "SIGPIPE", "SIGXCPU", "SIGXFSZ", "pthread_sigmask", "pthread_kill", "sigpending", "sigwait", "sigtimedwait",
-            "sigwaitinfo", "setitimer", "alarm", "siginterrupt", "pause",
-        ),
-        "modules": ("fcntl", "resource", "pwd", "grp", "termios", "pty", "tty", "syslog"),
-    },
-}  # fmt: skip
-"""What Python does not have on other systems (https://docs.python.org/3/library/os.html, signal.html, unix.html)."""
-
-AS_ON = """
-import concurrent.futures, gzip, json, pathlib, platform, shutil, socket, ssl, subprocess, tempfile, urllib.request
-import os, signal, sys
-system, missing = {system!r}, {missing!r}
-for module in (os, signal):
-    for name in missing.get(module.__name__, ()):
-        vars(module).pop(name, None)
-gone = missing.get("modules", ())
-for name in gone:
-    sys.modules.pop(name, None)
-class Gone:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in gone:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Gone())
-sys.platform = system
 """
 
 LOG = (
@@ -159,6 +118,31 @@ def test_a_command_of_the_core_needs_no_other_package(folder, words, says):
     assert says in found.stdout, found.stdout
 
 
+SLOW_TO_IMPORT = {
+    "http.client",
+    "importlib.metadata",
+    "profiler.analytical.explanation.verl_fit",
+    "profiler.config.shell.running",
+    "profiler.config.trl.config",
+    "tabulate",
+}
+"""What only other answers need, with 5 to 30 ms each."""
+
+
+def test_the_first_answer_imports_what_it_needs(folder):
+    program = PROGRAM.replace("sys.exit(main())", f"main(); sys.exit(repr({SLOW_TO_IMPORT} & {{*sys.modules}}))")
+    found = subprocess.run(
+        [sys.executable, "-c", program, "qwen2.5-7b", "tuning=lora", "gpu=4090"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert found.stdout.startswith("Fits: 18.7 GiB")
+    assert found.stderr.strip() == "set()"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -181,6 +165,24 @@ def test_what_needs_more_is_one_sentence(folder, words, says):
     assert found.stdout == ""
     assert len(found.stderr.splitlines()) == 1
     assert says in found.stderr
+
+
+@pytest.mark.parametrize("words", [("qwen2.5-7b",), ("solve", "gpu", "model=qwen2.5-7b")])
+def test_no_command_runs_next_to_the_distribution_of_the_former_name(tmp_path, words):
+    for name, version in (("grpo_vram", "0.2.0"), ("grpo_vram_profiler", "0.1.0")):
+        notes = tmp_path / "site" / f"{name}-{version}.dist-info" / "METADATA"
+        notes.parent.mkdir(parents=True)
+        notes.write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+    found = subprocess.run(
+        [sys.executable, "-m", "grpo_vram", *words],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}"},
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (EXIT_USAGE, "")
+    assert "installation=grpo-vram-profiler 0.1.0: has the same files as grpo-vram" in found.stderr
+    assert "Uninstall grpo-vram-profiler and grpo-vram, then install grpo-vram again." in found.stderr
 
 
 # ---- a folder `profiler` of the user ---------------------------------------------------------------------------------

@@ -35,6 +35,22 @@ def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
     assert not [path for path in in_the_wheel() if re.search(r"(^|/)(tests?|maintenance)(/|$)|/test_", path)]
 
 
+FORMER = re.compile("grpo[-_]vram[-_]profiler")
+STILL_HAVE_IT = {
+    "profiler/domain/machines/extras.py": "the check for a conflict",
+    "profiler/emulation/building/cache.py": "a folder of the user that keeps its name",
+    "profiler/emulation/command.py": "its help text",
+    "profiler/execution/gpus.py": "a file that earlier versions lock as well",
+    "profiler/rendering/figures/theme.py": "a salt",
+}
+
+
+def test_the_former_name_is_where_users_still_have_it_and_nowhere_else():
+    files = [path for top in ("grpo_vram", "profiler", "examples", "scripts") for path in (ROOT / top).rglob("*")]
+    texts = {path: path.read_text(errors="ignore") for path in files if path.is_file() and path.suffix != ".pyc"}
+    assert {str(path.relative_to(ROOT)) for path, text in texts.items() if FORMER.search(text)} == {*STILL_HAVE_IT}
+
+
 def test_what_the_project_says_of_itself_is_true():
     minimum = PROJECT["requires-python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {minimum}" in PROJECT["classifiers"]

@@ -79,4 +79,4 @@ def advise(job: Job | None = None, /, *, margin: float = 0.0, **keys: object) ->
     refuse_without_card(parsed.spec)
     given = files.part.values if files.part is not None else {}
     found = Advisor(command.options.margin, architecture_of).advice(parsed.spec, given)
-    return Recommendation(advice=found, assumed=assumed(inputs, parsed.notes))
+    return Recommendation(advice=found, assumed=assumed(inputs.ignored, parsed.notes))

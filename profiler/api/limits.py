@@ -67,7 +67,7 @@ def solve(key: str, job: Job | None = None, /, *, margin: float = 0.0, **keys: o
         beyond=boundary.beyond,
         at_largest=boundary.at_largest,
         at_beyond=boundary.at_beyond,
-        assumed=assumed(inputs, notes_of_all(inputs, list(answer.specs.values()), architecture_of)),
+        assumed=assumed(inputs.ignored, notes_of_all(inputs, list(answer.specs.values()), architecture_of)),
     )
 
 
@@ -86,7 +86,7 @@ def smallest_card(job: Job | None = None, /, *, margin: float = 0.0, **keys: obj
     command = _command(CARD, without_card, margin, {})
     inputs, architecture_of = known(job_of(command))
     answer, notes = card_answer(command, inputs, architecture_of)
-    return SmallestCard(card=answer.smallest, cards=answer.cards, assumed=assumed(inputs, notes))
+    return SmallestCard(card=answer.smallest, cards=answer.cards, assumed=assumed(inputs.ignored, notes))
 
 
 def _command(key: str, job: Job | None, margin: float, keys: Mapping[str, object]) -> Command:

@@ -1,7 +1,6 @@
 """What is recorded of a training in its own process: torch's counters by phase and step, and the driver's samples."""
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,13 +13,13 @@ from profiler.domain.runs.monitored import HostPeaks, MonitoredRun, Watcher
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.domain.runs.readings import Sample
 from profiler.domain.runs.script import NamedCard
-from profiler.domain.units import KIB
 from profiler.measurement.counter_recorder import CounterRecorder, Device, PhaseReading
 from profiler.measurement.counters.cuda import CudaDevice
 from profiler.measurement.driver.nvml import GpuProbe, Nvml
 from profiler.measurement.recorder import CHEAP, Recorder
+from profiler.measurement.samples.host_usage import peak_resident_bytes
 from profiler.measurement.samples.process_tree import RecentProcessTree
-from profiler.monitor.watch.watched import Start, start_now
+from profiler.monitor.watch.start import Start, start_now
 from profiler.scripts.session import CountedSession
 from profiler.scripts.totals import ParameterTotals
 from profiler.storage.files.live_counters import LivePublisher
@@ -178,7 +177,7 @@ class Recording:
                 steps_run=self._steps_run,
                 micro_batches_run=self._counters.times_finished(Phase.BACKWARD),
                 wall_s=self._tools.clock() - self._started_s,
-                host_peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+                host_peak_rss_bytes=peak_resident_bytes(),
             ),
             card=CardFacts(
                 name=card.name if card else None,
@@ -190,7 +189,9 @@ class Recording:
         )
 
     def _verdict(self, completed: bool, problem: str) -> Verdict:
-        missing = self._recorder.missing if self._tools.card is not None else {"GPU": "none is visible"}
+        missing = dict(self._recorder.missing if self._tools.card is not None else {"GPU": "none is visible"})
+        if peak_resident_bytes() is None:
+            missing["host_peak_rss_bytes"] = f"{sys.platform} has no counter of it"
         unavailable = "; ".join([_NO_TIMES, *(f"{name}: {why}" for name, why in missing.items()), *self.notes])
         if completed:
             return Verdict(status=Status.OK, unavailable=unavailable)

@@ -28,6 +28,7 @@ from profiler.cluster.slots import EndedTask, Node, SlotKind
 from profiler.cluster.trial_python import TrialPython
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.domain.machines.child_python import safe_path_flags
+from profiler.domain.machines.extras import DISTRIBUTION
 from profiler.domain.machines.sweep_state import Machines
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.units import MIB
@@ -66,7 +67,7 @@ print(flush=True)
 ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
 """
 
-_SAME = "Install the same version of grpo-vram-profiler, with the extra ray, on every node."
+_SAME = f"Install the same version of {DISTRIBUTION}, with the extra ray, on every node."
 _ADD_NODE = "Add one with `ray start --address=HEAD:6379`."
 
 _ACCELERATOR = "accelerator_type:"

@@ -22,7 +22,7 @@ from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RUN_KEYS
 from profiler.config.options.value_grammar import ValueTextError, read_path, read_values, unreadable
 from profiler.config.trials.grid import MAX_POINTS
-from profiler.config.trl.interval import KEY as TRL
+from profiler.config.trl_releases.versions import KEY as TRL
 from profiler.config.trl_releases.versions import NEWEST, OLDEST, release_of
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import FailIf, Fault

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from profiler.analytical.explanation.cards import Fit, all_cards
+from profiler.analytical.explanation.cards import Fit, Unanswered, all_cards
 from profiler.analytical.explanation.explained import ExplainedEstimate, explain
-from profiler.analytical.explanation.verl_fit import Unanswered
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.models.context import model_lines
 from profiler.config.models.images import images_line
@@ -24,7 +23,6 @@ from profiler.estimate.grid import answered_grid
 from profiler.estimate.job.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.job.reward_models import with_reward_models
 from profiler.estimate.job.trial import notes_of_all, parsed_trial
-from profiler.estimate.verl import verl_answer
 from profiler.rendering.estimate.card_list import card_list, card_list_json
 from profiler.rendering.estimate.grid import grid_json, grid_table
 from profiler.rendering.estimate.table import estimate_json, estimate_table
@@ -81,6 +79,8 @@ def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Calla
     architecture_of = architecture_lookup(load_model)
     files = job_files(command)
     if files.verl is not None:
+        from profiler.estimate.verl import verl_answer  # 15 ms, for jobs of verl alone
+
         text, fit = verl_answer(command, files.verl, architecture_of, say)
         return _Answer(text=text, is_no=fails(command.options.fail_if, [fit]))
     common, architecture_of = with_reward_models(read_inputs(command, files.part), architecture_of)

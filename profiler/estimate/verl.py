@@ -1,12 +1,13 @@
 """The estimate for a configuration of verl: memory of one GPU of several."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from profiler.analytical.baselines.verl_baseline import baseline_view
+from profiler.analytical.baselines.verl_baseline import BaselineView, baseline_view
 from profiler.analytical.closed_form import refuse_model
-from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import Unanswered, verl_fit, with_reasons
-from profiler.analytical.timeline.recipes.verl import verl_estimate
+from profiler.analytical.explanation.cards import CardVerdict, Fit, Unanswered
+from profiler.analytical.explanation.verl_fit import VerlFit, verl_cards, verl_fit, with_reasons
+from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.config.models.lookup import builtin_of_folder
 from profiler.config.notes import Note, note_lines
 from profiler.config.options.option import OutputFormat
@@ -32,12 +33,51 @@ _LONGEST_LIST = 2000
 """Most characters of a list of keys."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnsweredVerl:
+    """The estimate of a job of verl."""
+
+    found: VerlEstimate
+    fit: VerlFit
+    baseline: BaselineView
+    architecture: Architecture
+    values: Mapping[str, object]
+    """Keys of verl, as the files and the overrides state them."""
+    notes: tuple[str, ...]
+    """What was assumed, and what is not counted; a sentence each."""
+    ignored: str
+    """A line that lists the keys that verl does not have; empty if there are none."""
+
+    def table(self, *, details: bool = False) -> str:
+        """Return the answer as text of 80 columns."""
+        return verl_table(self.found, self.fit, self.baseline, self.notes, details=details)
+
+    @property
+    def cards(self) -> tuple[CardVerdict, ...]:
+        """The verdict by what is counted for each known card, the smallest first."""
+        return verl_cards(self.found.job, self.architecture, self.found.gpu)
+
+
 def verl_answer(
     command: Command,
     source: VerlSource,
     architecture_of: Callable[[str], Architecture],
     say: Callable[[str], None],
 ) -> tuple[str, Fit | Unanswered]:
+    """Return the output for the job in `source`, on the card of the command, and whether it fits.
+
+    Raises:
+        UsageError: With all faults that were found.
+    """
+    answer = answered_verl(command, source, architecture_of)
+    if answer.ignored:
+        say(answer.ignored)
+    if command.options.output_format is OutputFormat.JSON:
+        return verl_json(answer.found, answer.fit, answer.baseline, answer.notes), answer.fit.fit
+    return answer.table(details=command.options.details), answer.fit.fit
+
+
+def answered_verl(command: Command, source: VerlSource, architecture_of: Callable[[str], Architecture]) -> AnsweredVerl:
     """Return the memory per GPU of the job in `source`, on the card of the command, and whether it fits.
 
     Raises:
@@ -55,9 +95,7 @@ def verl_answer(
         named = {fault.key for fault in source.faults}
         once = [fault for fault in faults if fault in source.faults or fault.key not in named]
         raise UsageError(tuple(dict.fromkeys(once)))
-    if reading.unknown:
-        names = shortened(", ".join(reading.unknown), _LONGEST_LIST)
-        say(printable(f"Ignored, because verl {VERL_VERSION} has no such keys: {names}."))
+    names = shortened(", ".join(reading.unknown), _LONGEST_LIST)
     card = _card(command)
     found = verl_estimate(reading.job, architecture, card)
     notes = [*taken, *source.notes, *reading.notes, *reading.undecided]
@@ -66,11 +104,15 @@ def verl_answer(
         refused=refusals(reading, architecture),
         not_counted=[note.text for note in notes if not note.is_counted],
     )
-    baseline = baseline_view(found, architecture)
-    lines = note_lines(notes)
-    if command.options.output_format is OutputFormat.JSON:
-        return verl_json(found, fit, baseline, lines), fit.fit
-    return verl_table(found, fit, baseline, lines, details=command.options.details), fit.fit
+    return AnsweredVerl(
+        found=found,
+        fit=fit,
+        baseline=baseline_view(found, architecture),
+        architecture=architecture,
+        values=values,
+        notes=note_lines(notes),
+        ignored=printable(f"Ignored, because verl {VERL_VERSION} has no such keys: {names}.") if names else "",
+    )
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

@@ -135,6 +135,7 @@ class GpuPool:
         return f"it had {errors - slot.errors_before} memory errors that could not be corrected"
 
     def _try(self, uuid: str) -> GpuSlot | None:
+        # The former name of the distribution: sweeps of earlier versions wait for the same file.
         path = self._lock_folder / f"grpo-vram-profiler.{uuid}.lock"
         try:
             lock = take_lock(path, wait=False)

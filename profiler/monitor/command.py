@@ -24,7 +24,7 @@ from profiler.config.options.option import (
 )
 from profiler.config.options.reading import FieldReader, show, unknown_key
 from profiler.config.options.value_grammar import read_into
-from profiler.config.trl.interval import KEY as TRL
+from profiler.config.trl_releases.versions import KEY as TRL
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.trial import SPEC_KEYS
 from profiler.storage.files.foreign_files import Kind as FileKind

@@ -1,6 +1,5 @@
 """The job of a worker process: run a trial on its backend, and store the record."""
 
-import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,10 +12,10 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Verdict
 from profiler.domain.trials.trial import Attention, Backend, PlannedTrial, Rollout, TrialSpec
-from profiler.domain.units import KIB
 from profiler.emulation.card.marks import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.counters.untouched_cuda import fork_problem
+from profiler.measurement.samples.host_usage import peak_resident_bytes
 from profiler.seams.checked.checking import check_seams, note_on_versions
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.foreign.model_config import load_model_config
@@ -222,12 +221,7 @@ def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float
     """Write a trial's record. `started` is its start on the monotonic clock."""
     unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, note_on_versions())))
     verdict = replace(outcome.verdict, unavailable=unavailable)
-    work = replace(outcome.work, wall_s=time.monotonic() - started, host_peak_rss_bytes=_host_peak_rss_bytes())
+    work = replace(outcome.work, wall_s=time.monotonic() - started, host_peak_rss_bytes=peak_resident_bytes())
     RecordStore(Path(job.store_folder)).write(
         TrialRecord.of(trial, versions=job.versions, outcome=replace(outcome, verdict=verdict, work=work))
     )
-
-
-def _host_peak_rss_bytes() -> int:
-    """Return the peak of the worker's resident memory. Linux counts it in KiB; psutil has only the present value."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB

@@ -1,5 +1,6 @@
 """The Python API: the same answers as the commands, from values of Python, with every fault of the input."""
 
+import ast
 import json
 import re
 from inspect import getdoc
@@ -74,6 +75,7 @@ def test_a_recipe_is_read_and_keys_win(recipe):
     found = grpo_vram.estimate(job, num_generations=4)
     assert (found.keys["num_generations"], found.keys["max_completion_length"]) == (4, 512)
     assert found.keys["gpu"] == "h100-80gb"
+    assert grpo_vram.estimate(job, gpu="4090").keys["gpu"] == "rtx-4090-24gb"
     assert found.assumed[0] == "Ignored, because trl has no such keys: wandb_projet."
     assert str(grpo_vram.estimate(job)).endswith(answer([f"config={recipe}", "gpu=h100-80gb"])[-400:])
     changed = job.with_keys(max_completion_length=2048)
@@ -156,11 +158,103 @@ def test_a_wrong_question_is_a_fault(call, says):
         call()
 
 
-def test_a_job_of_verl_names_the_command_that_answers_it(tmp_path):
-    path = tmp_path / "verl.yaml"
-    path.write_text("actor_rollout_ref: {model: {path: Qwen/Qwen2.5-7B}}\ntrainer: {n_gpus_per_node: 8}\n")
-    with pytest.raises(grpo_vram.UsageError, match="grpo-vram estimate config="):
-        grpo_vram.read_recipe(path)
+SCRIPT_OF_VERL = """\
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=Qwen/Qwen2.5-7B \\
+    data.max_prompt_length=512 data.max_response_length=1024 trainer.n_gpus_per_node=8 trainer.nnodes=1
+"""
+YAML_OF_VERL = """\
+actor_rollout_ref: {model: {path: Qwen/Qwen2.5-7B}}
+trainer: {n_gpus_per_node: 8}
+no_such: 1
+"""
+SCRIPT_OF_TRL = """\
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(output_dir="x", num_generations=8, max_completion_length=512, bf16=True)
+trainer = GRPOTrainer(model="Qwen/Qwen2.5-3B", args=args, peft_config=LoraConfig(r=32), reward_funcs=len)
+"""
+FILES = {
+    "grpo.yaml": RECIPE,
+    "train.py": SCRIPT_OF_TRL,
+    "accelerate.yaml": "distributed_type: FSDP\nnum_processes: 4\nfsdp_config: {fsdp_version: 2}\n",
+    "zero.json": json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}),
+    "adapter_config.json": json.dumps({"peft_type": "LORA", "r": 64, "target_modules": ["q_proj", "v_proj"]}),
+    "verl.yaml": YAML_OF_VERL,
+    "run.sh": SCRIPT_OF_VERL,
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "keys"),
+    [
+        (["train.py"], {}),
+        (["grpo.yaml", "accelerate.yaml"], {}),
+        (["grpo.yaml", "zero.json"], {"num_processes": 2}),
+        (["grpo.yaml", "adapter_config.json"], {}),
+        (["verl.yaml"], {"trainer.n_gpus_per_node": 4}),
+        (["run.sh"], {"data.max_response_length": 2048}),
+        (["verl"], {"actor_rollout_ref.model.path": "qwen2.5-7b"}),
+        (["verl-megatron"], {"actor_rollout_ref.model.path": "qwen2.5-7b"}),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
+)
+def test_each_kind_of_file_is_answered_as_by_the_command(files, names, keys):
+    job = grpo_vram.read_recipe(*names, **keys)
+    words = [*(f"config={name}" for name in names), *(f"{key}={value}" for key, value in keys.items()), "gpu=a100-80gb"]
+    found = grpo_vram.estimate(job, gpu="a100-80gb")
+    said = []
+    printed = answer(words, say=said.append)
+    assert str(found).splitlines()[:4] == printed.splitlines()[:4]
+    assert str(found).splitlines()[-4:] == printed.splitlines()[-4:]
+    shown = json.loads(answer([*words, "format=json"]))
+    assert found.peak_allocated_bytes == shown.get("peak_allocated_bytes", shown.get("peak_bytes"))
+    assert found.fit in (shown.get("fit"), found.card.fit)
+    assert found.card.gpu.name == "a100-80gb"
+    assert found.card in found.cards
+    assert len(found.cards) == len(KNOWN_GPUS)
+    assert found.peak_allocated_bytes == max(phase.peak_allocated_bytes for phase in found.phases)
+    assert found.peak_phase in [phase.phase for phase in found.phases]
+    assert (found.verl is None) == (found.explained is not None)
+    assert {*said} <= {*found.assumed}
+
+
+def test_a_job_of_verl_that_memory_does_not_decide_says_why(files):
+    refused = grpo_vram.estimate(
+        grpo_vram.read_recipe("verl.yaml"), **{"actor_rollout_ref.rollout.tensor_model_parallel_size": 8}
+    )
+    assert refused.fit == "not possible"
+    assert refused.reasons
+    assert refused.reasons[0] in " ".join(str(refused).split())
+    assert grpo_vram.estimate(grpo_vram.read_recipe("verl.yaml")).reasons == ()
+
+
+@pytest.mark.parametrize(
+    "call", [grpo_vram.advise, grpo_vram.smallest_card, lambda job: grpo_vram.solve("num_generations", job)]
+)
+def test_a_job_of_verl_has_only_an_estimate(files, call):
+    with pytest.raises(
+        grpo_vram.UsageError, match=r"config=verl\.yaml: is a configuration of verl, .* only an estimate"
+    ):
+        call(grpo_vram.read_recipe("verl.yaml"))
+
+
+def test_faults_of_a_job_of_verl_come_at_once(files):
+    with pytest.raises(grpo_vram.UsageError) as caught:
+        grpo_vram.read_recipe("verl.yaml", tuning="lora", gpu="h999", strict=True)
+    assert {fault.key for fault in caught.value.faults} == {"tuning", "gpu", "no_such"}
+
+
+def test_types_that_mypy_sees_are_those_that_are_imported():
+    tree = ast.parse(Path(str(grpo_vram.__file__)).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    assert {name.name for part in block.body for name in part.names} == set(grpo_vram.__all__) - {"main"}
 
 
 def test_values_of_python_stand_for_those_of_yaml(tmp_path):

@@ -100,7 +100,7 @@ def test_a_node_with_another_version_is_refused_before_the_first_trial(nodes, dr
     finally:
         nodes.kill(node)
     assert code == EXIT_USAGE, err
-    assert f"engine=ray: node {socket.gethostname()} has grpo-vram-profiler 9.9.9, and " in err
+    assert f"engine=ray: node {socket.gethostname()} has grpo-vram 9.9.9, and " in err
     assert not records(tmp_path)
 
 

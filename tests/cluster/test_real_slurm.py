@@ -54,7 +54,7 @@ def test_the_example_is_one_that_sbatch_takes(slurm):
 
 
 def test_slots_are_found_by_name_and_cancelled(slurm, tmp_path):
-    pytest.importorskip("submitit", reason="submitit is an extra: pip install 'grpo-vram-profiler[slurm]'")
+    pytest.importorskip("submitit", reason="submitit is an extra: pip install 'grpo-vram[slurm]'")
     options = replace(OPTIONS, slurm_gpus_per_node=SlurmGpus(kind=GPU, count=4))  # so that one runs and one waits
     jobs = SlurmJobs(folder=tmp_path, function=lambda: time.sleep(60), options=options)
     names = jobs.submit(2)

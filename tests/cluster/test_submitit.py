@@ -21,7 +21,7 @@ from profiler.sweep import slot
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 
-submitit = pytest.importorskip("submitit", reason="submitit is an extra: pip install 'grpo-vram-profiler[slurm]'")
+submitit = pytest.importorskip("submitit", reason="submitit is an extra: pip install 'grpo-vram[slurm]'")
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "stress"), str(HERE.parent / "sweep")]

@@ -33,10 +33,19 @@ def test_the_workspace_of_biases_is_shared_since_torch_2_12() -> None:
 
 
 def test_without_torch_the_newest_known_version_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublas, "find_spec", lambda _: None)
+    assert_newest()
+
+
+def test_a_folder_of_that_name_is_not_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_version(_: str) -> str:
         raise PackageNotFoundError
 
-    monkeypatch.setattr(cublas, "version", no_version)
+    monkeypatch.setattr("importlib.metadata.version", no_version)
+    assert_newest()
+
+
+def assert_newest() -> None:
     cublas.installed_torch_version.cache_clear()
     try:
         assert cublas_workspace_bytes((12, 0)) == 32 * MIB

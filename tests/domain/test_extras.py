@@ -1,6 +1,7 @@
 """What a command says about an extra that is missing, by how the program was installed."""
 
 import json
+import sys
 
 import pytest
 
@@ -82,10 +83,20 @@ def test_environments_of_uv_may_have_no_pip(monkeypatch, installed, tmp_path):
     assert install_hint(Extra.SWEEP).endswith(f": uvx --from '{wheel}[sweep]' grpo-vram.")
 
 
-def test_the_distribution_of_the_former_name_is_a_conflict(installed):
-    installed(Installed(), Installed("grpo-vram-profiler"))
+@pytest.mark.parametrize("notes", ["grpo_vram_profiler-0.1.0.dist-info", "grpo_vram_profiler.egg-info"])
+def test_the_distribution_of_the_former_name_is_a_conflict(monkeypatch, tmp_path, notes):
+    def note(folder, name, version):
+        path = tmp_path / folder
+        (path / ("METADATA" if folder.endswith("dist-info") else "PKG-INFO")).parent.mkdir(parents=True)
+        (path / ("METADATA" if folder.endswith("dist-info") else "PKG-INFO")).write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "new"), str(tmp_path / "absent"), str(tmp_path / "old")])
+    note("new/grpo_vram-0.2.0.dist-info", "grpo-vram", "0.2.0")
+    refuse_former()
+    note(f"old/{notes}", "grpo-vram-profiler", "0.1.0")
     with pytest.raises(UsageError, match=r"installation=grpo-vram-profiler 0\.1\.0: has the same files as grpo-vram"):
         refuse_former()
-    for one in ("grpo-vram", "grpo-vram-profiler"):
-        installed(Installed(one))
-        refuse_former()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "old")])
+    refuse_former()

@@ -1,6 +1,6 @@
 """The built distribution: its contents, and what it answers where nothing but it and its two packages are installed.
 
-`make dist` builds it, and runs these tests in an environment that has pytest and uv only; `make test` skips them.
+`make dist` builds it, and runs these tests in an environment that has pytest, pipx and uv only; `make test` skips them.
 """
 
 import os
@@ -19,6 +19,8 @@ DIST = "GRPO_VRAM_DIST"
 """Environment variable: the folder with one wheel and one sdist."""
 PYTHONS = "GRPO_VRAM_PYTHONS"
 """Environment variable: the Pythons to install into, as commands or paths, separated by spaces."""
+CONSTRAINTS = "GRPO_VRAM_CONSTRAINTS"
+"""Environment variable: versions of the packages of the extras, with which a sweep is run; none is run without."""
 
 pytestmark = pytest.mark.skipif(DIST not in os.environ, reason="make dist builds the distribution")
 
@@ -73,16 +75,36 @@ def test_the_metadata_name_the_version_and_the_two_packages():
 
 
 @pytest.fixture(scope="module", params=os.environ.get(PYTHONS, sys.executable).split())
-def installed(request, tmp_path_factory) -> Path:
-    """The folder of programs of an empty environment of one Python, into which pip installed the wheel."""
+def interpreter(request) -> str:
+    """The program of one Python."""
     program = shutil.which(request.param)
-    if program is None or run(program, "--version").returncode:
-        pytest.skip(f"{request.param} is not on this machine")
-    home = tmp_path_factory.mktemp("environment") / "new"
-    assert not (made := run(program, "-m", "venv", home)).returncode, made.stderr
-    scripts = home / Path(sysconfig.get_path("scripts", "venv", vars={"base": "x"})).name
+    if program is not None and not run(program, "--version").returncode:
+        return program
+    # pyenv has a program for each version, which runs only where that version was chosen.
+    versions = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    for found in versions.glob(f"{request.param.removeprefix('python')}.*/bin/python"):
+        return str(found)
+    pytest.skip(f"{request.param} is not on this machine")
+
+
+def environment(interpreter: str, home: Path) -> Path:
+    """Make an empty environment and return its folder of programs."""
+    assert not (made := run(interpreter, "-m", "venv", home)).returncode, made.stderr
+    return home / Path(sysconfig.get_path("scripts", "venv", vars={"base": "x"})).name
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+@pytest.fixture(scope="module")
+def installed(interpreter, tmp_path_factory) -> Path:
+    """The folder of programs of an empty environment of one Python, into which pip installed the wheel."""
+    scripts = environment(interpreter, tmp_path_factory.mktemp("environment") / "new")
+    before = size(scripts.parent)
     pip = run(scripts / "python", "-m", "pip", "install", "--quiet", only("*.whl"))
     assert pip.returncode == 0, pip.stderr
+    assert 5_000_000 < size(scripts.parent) - before <= 15_000_000
     return scripts
 
 
@@ -106,11 +128,34 @@ def uv() -> str:
     return beside or shutil.which("uv") or pytest.skip("uv is not installed")
 
 
-def test_uvx_answers_from_the_wheel(uv, tmp_path):
-    words = ("tool", "run", "--no-python-downloads", "--python", sys.executable, "--from", only("*.whl"), "grpo-vram")
+def test_uvx_answers_from_the_wheel(uv, interpreter, tmp_path):
+    words = ("tool", "run", "--no-python-downloads", "--python", interpreter, "--from", only("*.whl"), "grpo-vram")
     found = run(uv, *words, *JOB, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert found.stdout.startswith(ANSWER)
     refused = run(uv, *words, "sweep", "+grid=lora_vs_full", cwd=tmp_path)
     assert refused.returncode == 2
     assert re.search(r"Install the extra 'sweep': uvx --from '.+\.whl\[sweep\]' grpo-vram\.", refused.stderr)
+
+
+def test_pipx_answers_from_the_wheel(interpreter, monkeypatch, tmp_path):
+    if run(sys.executable, "-m", "pipx", "--version").returncode:
+        pytest.skip("pipx is not installed")
+    monkeypatch.setenv("PIPX_HOME", str(tmp_path / "pipx"))
+    words = (sys.executable, "-m", "pipx", "run", "--python", interpreter, "--spec", only("*.whl"), "grpo-vram")
+    found = run(*words, *JOB, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.startswith(ANSWER)
+
+
+@pytest.mark.skipif(CONSTRAINTS not in os.environ, reason="make dist CONSTRAINTS=constraints.txt installs the extras")
+def test_the_extras_run_a_sweep(interpreter, tmp_path):
+    constraints = Path(os.environ[CONSTRAINTS]).resolve()
+    python = environment(interpreter, tmp_path / "new") / "python"
+    wheel = f"{only('*.whl')}[sweep,simulate]"
+    pip = run(python, "-m", "pip", "install", "--quiet", "--constraint", constraints, wheel)
+    assert pip.returncode == 0, pip.stderr
+    found = run(python, "-m", "profiler.sweep", "+grid=lora_vs_full", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "OOM 187.0" in found.stdout
+    assert (tmp_path / "results" / "lora_vs_full" / "report.html").is_file()

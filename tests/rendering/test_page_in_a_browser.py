@@ -141,7 +141,7 @@ def test_without_a_clipboard_the_command_is_selected(browser: Browser, folder: P
 
 def test_the_page_says_when_and_by_what_it_was_made(seen: Seen, folder: Path) -> None:
     (text,) = seen.texts("footer p")
-    assert re.fullmatch(rf"Made on \d{{4}}-\d\d-\d\d by grpo-vram-profiler {re.escape(__version__)}\. .*", text)
+    assert re.fullmatch(rf"Made on \d{{4}}-\d\d-\d\d by grpo-vram {re.escape(__version__)}\. .*", text)
     links = [link.get_attribute("href") for link in seen.page.locator("footer a").all()]
     assert {"report.md", "comparison.csv", "table.tex"} <= set(links)
     assert all((folder / link).is_file() for link in links if "://" not in link)

@@ -4,13 +4,16 @@ import functools
 import os
 import pickle
 import random
+import re
 import threading
+import time
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
 from in_chromium import CHROMIUM, MISSING, chromium
 from own_histories import ALLOC, MIB, recorded
 from playwright.sync_api import Browser, BrowserContext, Page, expect
@@ -151,8 +154,12 @@ def test_the_first_answer_has_bars_cards_and_a_command(page):
     assert page.locator("#verdict").inner_text().startswith("Fits: ")
     assert page.locator(".bar").count() >= 5
     assert page.locator(".bar.peak").count() == 1
-    page.locator(".bar.peak .part").first.focus()
-    assert "bytes)" in page.locator("#detail").inner_text()
+    parts = page.locator(".bar.peak .part")
+    parts.first.focus()
+    expect(page.locator("#detail")).to_have_text(parts.first.get_attribute("aria-label"))
+    parts.last.hover()
+    expect(page.locator("#detail")).to_have_text(parts.last.get_attribute("aria-label"))
+    assert re.search(r"GiB \([\d,]+ bytes\)\. .", page.locator("#detail").inner_text())
     assert page.locator("#cards tbody tr").count() >= len(KNOWN_GPUS)
     assert page.locator("#command").inner_text() == "grpo-vram estimate model=qwen2.5-7b tuning=lora"
     assert page.locator("#text").text_content() == native("model=qwen2.5-7b", "tuning=lora")
@@ -174,12 +181,14 @@ def test_every_field_changes_the_command_and_the_answer(page):
     expect(page.locator("#text")).to_have_text(native(*words), timeout=LIMIT_MS, use_inner_text=False)
     expect(page.locator("#advice")).to_be_visible(timeout=LIMIT_MS)
     assert page.locator("#steps li").count() >= 1
-    assert "# GRPOConfig" in page.locator("#yaml").text_content()
+    config = yaml.safe_load(page.locator("#yaml").text_content())
+    assert config["model_name_or_path"] == "Qwen/Qwen2.5-3B"
+    assert "# GRPOConfig" in page.locator("#advice-text").text_content()
     page.locator("#reset").click()
     expect(command).to_have_text("grpo-vram estimate model=qwen2.5-7b tuning=lora")
 
 
-@pytest.mark.parametrize("name", ["max_completion_length", "per_device_train_batch_size"])
+@pytest.mark.parametrize("name", ["max_completion_length", "per_device_train_batch_size", "num_generations"])
 def test_a_slider_moves_the_bars(page, name):
     page.locator("#more").fill("model=qwen2.5-0.5b tuning=full")
     text(page, "qwen2.5-0.5b, full")
@@ -188,6 +197,29 @@ def test_a_slider_moves_the_bars(page, name):
     slider.fill("64")
     expect(page.locator("#command")).to_contain_text(f"{name}=64")
     expect(page.locator("#text")).not_to_have_text(before, timeout=LIMIT_MS, use_inner_text=False)
+
+
+COPIED = {"copy-command": "#command", "copy-yaml": "#yaml"}
+
+
+def test_the_command_the_configuration_and_the_link_are_copied(page, context):
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("#more").fill("gpu=rtx-4090-24gb tuning=full")
+    expect(page.locator("#advice")).to_be_visible(timeout=LIMIT_MS)
+    page.get_by_text("The changed configuration of trl").click()
+    for button, shown in COPIED.items():
+        page.locator(f"#{button}").click()
+        expect(page.locator("#copied")).to_contain_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == page.locator(shown).text_content()
+    page.locator("#copy-link").click()
+    expect(page.locator("#copied")).to_have_text("Copied the link.")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+    page.locator("#files").set_input_files(
+        files=[{"name": "grpo.yaml", "mimeType": "text/yaml", "buffer": b"# x\n" * 6000 + b"beta: 0.04\n"}]
+    )
+    expect(page.locator("#dropped")).to_contain_text("grpo.yaml")
+    page.locator("#copy-link").click()
+    expect(page.locator("#copied")).to_contain_text("without the files and the log, which are too large")
 
 
 FILES = {
@@ -211,6 +243,20 @@ FILES = {
         "config.json, ",
     ),
 }
+
+
+def test_companion_files_are_read_with_the_recipe(page, tmp_path, monkeypatch):
+    texts = {
+        "grpo.yaml": FILES["grpo.yaml"][0],
+        "accelerate.yaml": "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 2}\n",
+        "adapter_config.json": '{"peft_type": "LORA", "r": 64, "target_modules": ["q_proj", "v_proj"]}',
+    }
+    for name, content in texts.items():
+        (tmp_path / name).write_text(content)
+    page.locator("#files").set_input_files([tmp_path / name for name in texts])
+    text(page, "rank 64")
+    monkeypatch.chdir(tmp_path)
+    assert page.locator("#text").text_content() == native(*(f"config={name}" for name in texts))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -251,6 +297,9 @@ def test_a_large_file_and_a_pickle_bomb_are_refused(page, tmp_path):
     page.locator("#files").set_input_files(tmp_path / "large.yaml")
     expect(page.locator("#file-faults")).to_have_text("large.yaml: has more than 10 MiB, and was not read.")
     page.locator("#tab-oom").click()
+    (tmp_path / "huge.pickle").write_bytes(bytes(51 * 2**20))
+    page.locator("#snapshot").set_input_files(tmp_path / "huge.pickle")
+    expect(page.locator("#oom-faults")).to_contain_text("huge.pickle: has more than 50 MB")
     (tmp_path / "bomb.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     page.locator("#snapshot").set_input_files(tmp_path / "bomb.pickle")
     expect(page.locator("#oom-faults")).to_contain_text("snapshot", timeout=LIMIT_MS)
@@ -271,6 +320,7 @@ def test_a_snapshot_has_its_curve_and_its_lines_of_code_are_named(page, tmp_path
     expect(page.locator("#oom-text")).to_contain_text("Refused: 50.0 MiB", timeout=LIMIT_MS)
     page.locator("#what-if-gpu").select_option("rtx-4090-24gb")
     expect(page.locator("#oom-text")).to_contain_text("It would have fitted", timeout=LIMIT_MS)
+    expect(page.locator("#command")).to_have_text("grpo-vram replay snapshot.pickle gpu=rtx-4090-24gb")
     page.locator("#what-if-conf").fill("max_split_size_mb:twenty")
     page.locator("#what-if-conf").blur()
     expect(page.locator("#oom-faults")).to_contain_text("max_split_size_mb", timeout=LIMIT_MS)
@@ -299,6 +349,11 @@ def test_a_log_is_explained_alone_and_with_the_job(page):
     page.locator("#explain").click()
     expect(page.locator("#oom-text")).not_to_have_text(alone, timeout=LIMIT_MS)
     expect(page.locator("#oom-text")).to_contain_text("GRPOConfig", timeout=LIMIT_MS)
+    expect(page.locator("#command")).to_have_text("grpo-vram advise oom=train.log model=qwen2.5-7b tuning=lora")
+    whole = page.locator("#oom-text").inner_text()
+    page.reload()
+    expect(page.locator("#oom-text")).to_have_text(whole, timeout=LIMIT_MS, use_inner_text=True)
+    assert page.locator("#log").input_value() == OOM
     page.locator("#with-job").uncheck()
     page.locator("#log").fill("nothing of the kind")
     page.locator("#explain").click()
@@ -313,6 +368,8 @@ def test_the_limit_lines_of_three_cards(page):
         "num_generations", "rtx-4090-24gb", "a100-40gb", "h100-80gb"
     ]  # fmt: skip
     assert page.locator("#cost-table tbody tr").count() >= 3
+    command = "grpo-vram solve num_generations,max_completion_length model=qwen2.5-7b tuning=lora "
+    expect(page.locator("#command")).to_have_text(f"{command}gpu=rtx-4090-24gb,a100-40gb,h100-80gb confirm=false")
 
 
 def test_the_link_is_the_whole_state_and_back_and_forward_follow_it(page, context):
@@ -346,6 +403,55 @@ def test_the_keyboard_alone_reaches_everything(page):
         key(page, "Tab")
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.dataset.part || ''"))
     assert {"files", "key-model", "key-gpu", "more", "reset", "copy-command", "backward.weights"} <= reached
+
+
+WIRE_BYTES = 15_000_000
+FIRST_ANSWER_S, LATER_ANSWER_S = 10.0, 0.3
+MOST_SHIFT = 0.01
+SHIFTS = """
+window.shift = 0;
+new PerformanceObserver((list) => {
+  for (const each of list.getEntries()) if (!each.hadRecentInput) window.shift += each.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_moves_while_python_starts_and_answers(browser, address, width, capsys):
+    """The goals of time are printed and not checked: a busy machine takes longer."""
+    assert sum(path.stat().st_size for path in Path(SITE).iterdir()) <= WIRE_BYTES
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.add_init_script(SHIFTS)
+    start = time.monotonic()
+    page.goto(address)
+    expect(page.locator("#verdict")).to_contain_text("Fits", timeout=LIMIT_MS)
+    first_s = time.monotonic() - start
+    expect(page.locator("#share")).to_be_visible(timeout=LIMIT_MS)
+    assert page.evaluate("window.shift") <= MOST_SHIFT
+    later = []
+    for length in (300, 600, 900):
+        before = page.locator(".bar.peak .number").inner_text()
+        start = time.monotonic()
+        page.locator("input[type=range][aria-label='max_completion_length, slider']").fill(str(length * 8))
+        expect(page.locator(".bar.peak .number")).not_to_have_text(before, timeout=LIMIT_MS)
+        later.append(time.monotonic() - start)
+    with capsys.disabled():
+        seconds = ", ".join(f"{each:.2f}" for each in later)
+        goals = f"goals {FIRST_ANSWER_S:g} and {LATER_ANSWER_S:g}"
+        print(f"\n{width} px: first answer {first_s:.1f} s, later {seconds} s ({goals})")
+    page.close()
+
+
+def test_a_printed_page_has_the_answer_and_not_the_form(page):
+    page.emulate_media(media="print")
+    try:
+        for shown in ("#verdict", "#phases", "#text", "#cards"):
+            expect(page.locator(shown)).to_be_visible()
+        assert page.locator("#text").evaluate("each => each.getBoundingClientRect().height") > 100
+        for hidden in ("nav", "#job", "#share"):
+            expect(page.locator(hidden)).to_be_hidden()
+    finally:
+        page.emulate_media(media="screen")
 
 
 def test_it_works_offline_after_the_first_visit(browser, address):

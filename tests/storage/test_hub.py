@@ -2,13 +2,15 @@
 
 import json
 import threading
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from profiler.storage.foreign import hub
-from profiler.storage.foreign.hub import HubError, cached_file, hub_file
-from profiler.storage.foreign.hub_cache import find_in_cache, hub_settings
+from profiler.storage.foreign.hub import HubError, hub_file
+from profiler.storage.foreign.hub_cache import cached_file, find_in_cache, hub_settings
 
 COMMIT = "a" * 40
 CONFIG = json.dumps({"model_type": "llama"}).encode()
@@ -162,6 +164,27 @@ def test_what_the_hub_must_not_do(server, tmp_path, content, headers, says):
     server.has(content, code=302 if "Location" in headers else 200, **headers)
     with pytest.raises(HubError, match=says):
         hub_file("a/b", "config.json")
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_a_hub_that_never_comes_to_the_end_is_given_up(server, tmp_path, monkeypatch):
+    sent = []
+
+    def slowly(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        with suppress(OSError):
+            while len(sent) < 1000:
+                handler.wfile.write(b"x")
+                sent.append(b"x")
+                time.sleep(0.01)
+
+    monkeypatch.setattr(Handler, "do_GET", slowly)
+    monkeypatch.setattr(hub, "_DOWNLOAD_S", 0.2)
+    with pytest.raises(HubError, match=r"the download took longer than 0\.2 s"):
+        hub_file("a/b", "config.json")
+    assert 0 < len(sent) < 1000
     assert not list(tmp_path.rglob("config.json"))
 
 

@@ -39,7 +39,7 @@ def test_a_hub_that_does_not_answer_is_a_fault(monkeypatch):
     def refuse(*_):
         raise HubError("no route to the hub")
 
-    monkeypatch.setattr("profiler.storage.foreign.model_config.hub_file", refuse)
+    monkeypatch.setattr("profiler.storage.foreign.hub.hub_file", refuse)
     said = sentence("Qwen/Qwen2.5-7B-Instuct")
     assert "is unavailable from the hub (no route to the hub)" in said
     assert "Did you mean 'Qwen/Qwen2.5-7B-Instruct'?" in said

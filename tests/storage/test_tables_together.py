@@ -21,6 +21,9 @@ from profiler.storage.tables.schema import TABLES
 NOT_BEFORE_S = 0.5
 """How long a reader is seen to wait."""
 
+LONGEST_S = 30.0
+"""How long a reader that does not wait may take."""
+
 
 @pytest.fixture
 def records():
@@ -68,6 +71,37 @@ def test_a_reader_finds_tables_of_one_sweep_while_another_replaces_them(tmp_path
     assert writer.exitcode == 0
     assert has_waited
     assert len(found.phases) == 0, "the tables of the second sweep, and not one of each"
+
+
+def _stop_while_reading_records(folder, records):
+    """Assemble tables, and wait after the first record."""
+
+    def stopping():
+        for each in sorted(_without_peaks(records), key=lambda record: record.trial_id):
+            yield each
+            (folder / "assembling").touch()
+            while not (folder / "go").exists():
+                time.sleep(0.01)
+
+    assemble_tables(folder, stopping(), lambda _: {})
+
+
+def test_a_reader_does_not_wait_while_another_sweep_assembles_its_tables(tmp_path, records):
+    write_tables(tmp_path, records, {})
+    writer = multiprocessing.get_context("spawn").Process(target=_stop_while_reading_records, args=(tmp_path, records))
+    writer.start()
+    while not (tmp_path / "assembling").exists() and writer.is_alive():
+        time.sleep(0.01)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_tables, tmp_path)
+        wait([reading], timeout=LONGEST_S)
+        has_read = reading.done()
+        (tmp_path / "go").touch()
+    writer.join()
+    assert writer.exitcode == 0
+    assert has_read
+    assert len(reading.result().phases) > 0, "the tables of before"
+    assert len(read_tables(tmp_path).phases) == 0
 
 
 def test_tables_are_held_from_the_first_record_that_is_read(tmp_path, records):

@@ -151,7 +151,7 @@ def test_several_gpus_are_those_of_one_node(on_cluster, cluster):
         (
             [node(versions=replace(VERSIONS, profiler="0.0.1"))],
             ["backend=simulated"],
-            "engine=ray: node n1 has grpo-vram-profiler 0.0.1, and here it is grpo-vram-profiler 0.1.",
+            "engine=ray: node n1 has grpo-vram 0.0.1, and here it is grpo-vram 0.1.",
         ),
         ([node(lacks=("trl", "peft"))], ["backend=simulated"], "engine=ray: node n1 lacks trl and peft. Install"),
         (

@@ -1,6 +1,7 @@
 // "What does it cost?": the longest completions for each number of generations, on up to three cards.
 import { ask } from "./ask.js";
 import { at, element, make, showFaults, widthOf } from "./dom.js";
+import { showCommand } from "./share.js";
 import { bytesOfFiles, state, words } from "./state.js";
 
 const KEYS = "num_generations,max_completion_length";
@@ -26,8 +27,9 @@ export function showCards() {
 export async function showCost() {
   const job = words().filter((word) => !/^(num_generations|max_completion_length|gpu)=/.test(word));
   const cards = state.cards.length ? state.cards : ["h100-80gb"];
-  const command = ["solve", KEYS, ...job, `gpu=${cards.join(",")}`, "confirm=false", "format=json"];
-  const found = await ask("cost", command, bytesOfFiles());
+  const command = ["solve", KEYS, ...job, `gpu=${cards.join(",")}`, "confirm=false"];
+  showCommand(command);
+  const found = await ask("cost", [...command, "format=json"], bytesOfFiles());
   if (found === null) return;
   showFaults("cost-faults", found.err.trim());
   const lines = found.code === 0 && found.out.startsWith("{") ? JSON.parse(found.out).lines : [];

@@ -1,23 +1,24 @@
 // "Will it fit?": the verdict, the bars of the phases, the cards, and what to change.
 import { ask } from "./ask.js";
-import { at, copy, gib, make, showFaults } from "./dom.js";
+import { at, gib, make, showFaults } from "./dom.js";
 import { showForm } from "./form.js";
-import { bytesOfFiles, link, quoted, words } from "./state.js";
+import { showCommand } from "./share.js";
+import { bytesOfFiles, words } from "./state.js";
 
 const IS_GOOD = "fits";
 
 export async function showFit(catalogue) {
   const job = words();
   const files = bytesOfFiles();
-  at("command").textContent = ["grpo-vram estimate", ...job.map(quoted)].join(" ");
-  const [text, found] = [ask("text", ["estimate", ...job], files), ask("fit", ["estimate", ...job, "format=json"], files)];
-  const [asText, asJson] = [await text, await found];
+  showCommand(["estimate", ...job]);
+  const [found, text] = [ask("fit", ["estimate", ...job, "format=json"], files), ask("text", ["estimate", ...job], files)];
+  const [asJson, asText] = [await found, await text];
   if (asText === null || asJson === null) return;
   if (asJson.code !== 0 || !asJson.out.startsWith("{")) return showNoAnswer(asText, asJson);
   showFaults("faults", asJson.err.trim());
   const answer = JSON.parse(asJson.out);
   at("text").textContent = asText.out;
-  for (const id of ["chart-of-phases", "cards-box", "share", "text-box"]) at(id).hidden = false;
+  for (const id of ["chart-of-phases", "cards-box", "text-box"]) at(id).hidden = false;
   if (answer.phases && answer.trial) {
     showForm(answer.trial);
     showBars(answer, catalogue);
@@ -35,7 +36,6 @@ function showNoAnswer(asText, asJson) {
   showFaults("faults", (asJson.err || asText.err).trim());
   showVerdict("No answer: see below.", "");
   for (const id of ["chart-of-phases", "cards-box", "advice", "text-box"]) at(id).hidden = true;
-  at("share").hidden = false;
   showForm();
 }
 
@@ -112,12 +112,7 @@ async function showAdvice(job, files, verdict) {
       make("li", {}, make("strong", {}, step.name), ` saves ${gib(step.saved_bytes)} GiB: ${step.costs}. `, make("code", {}, step.lines.join("; "))),
     ),
   );
-  at("yaml").textContent = asText.out;
+  at("advice-text").textContent = asText.out;
+  at("yaml").textContent = asText.out.slice(asText.out.indexOf("\n# ") + 1); // the file begins with a comment
   at("advice").hidden = false;
-}
-
-export function makeFit() {
-  at("copy-yaml").addEventListener("click", () => copy(at("yaml").textContent, "Copied."));
-  at("copy-command").addEventListener("click", () => copy(at("command").textContent, "Copied the command."));
-  at("copy-link").addEventListener("click", () => copy(location.href.split("#")[0] + link(), "Copied the link."));
 }

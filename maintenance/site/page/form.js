@@ -2,6 +2,8 @@
 import { at, make, showFaults } from "./dom.js";
 import { state } from "./state.js";
 
+// A slider that moves another key with it: trl wants the group to divide the batch.
+const MOVES = { num_generations: "per_device_train_batch_size" };
 const MOST_FILE_BYTES = 10 * 2 ** 20;
 const controls = new Map();
 
@@ -16,7 +18,7 @@ export function makeForm(catalogue, changed) {
     changed();
   });
   at("reset").addEventListener("click", () => {
-    Object.assign(state, { keys: {}, more: "", files: {} });
+    Object.assign(state, { keys: {}, more: "", files: {}, log: "", withJob: false });
     changed();
   });
   takeFiles(at("drop"), at("files"), async (files) => {
@@ -68,7 +70,11 @@ function field(key, catalogue, changed) {
   const row = make("div", { class: "field" }, make("label", { for: id, title: key.meaning }, key.name), control);
   let slider = null;
   if (key.slider) {
-    slider = make("input", { type: "range", "aria-label": `${key.name}, slider`, on: { input: (event) => set(event.target.value) } });
+    const move = (event) => {
+      if (MOVES[key.name]) state.keys[MOVES[key.name]] = event.target.value;
+      set(event.target.value);
+    };
+    slider = make("input", { type: "range", "aria-label": `${key.name}, slider`, on: { input: move } });
     Object.assign(slider, { min: key.minimum, max: key.slider });
     row.append(slider);
   }

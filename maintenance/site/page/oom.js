@@ -3,17 +3,17 @@ import { ask } from "./ask.js";
 import { drawnCurves, tableOfLines } from "./curve.js";
 import { at, gib, make, showFaults } from "./dom.js";
 import { takeFiles } from "./form.js";
-import { bytesOfFiles, words } from "./state.js";
+import { showCommand } from "./share.js";
+import { bytesOfFiles, state, words } from "./state.js";
 
 const MOST_SNAPSHOT_BYTES = 50 * 2 ** 20;
 let snapshot = null; // of the file that was chosen last
 
-export function makeOom(catalogue) {
-  at("explain").addEventListener("click", async () => {
-    const job = at("with-job").checked ? words() : [];
-    const files = { ...(at("with-job").checked ? bytesOfFiles() : {}), "pasted.log": new TextEncoder().encode(at("log").value) };
-    showSnapshot(null);
-    show(await ask("oom", ["advise", "oom=pasted.log", ...job, "confirm=false"], files));
+export function makeOom(catalogue, changed) {
+  at("explain").addEventListener("click", () => {
+    snapshot = null;
+    Object.assign(state, { log: at("log").value, withJob: at("with-job").checked });
+    changed();
   });
   at("what-if-gpu").append(...catalogue.cards.map((card) => make("option", { value: card.name }, card.name)));
   for (const id of ["what-if-gpu", "what-if-conf"]) at(id).addEventListener("change", replayed);
@@ -28,12 +28,28 @@ export function makeOom(catalogue) {
   });
 }
 
+// The answer of the log or the snapshot that was given last.
+export async function showOom() {
+  if (document.activeElement !== at("log")) at("log").value = state.log;
+  at("with-job").checked = state.withJob;
+  at("share").hidden = snapshot === null && !state.log;
+  if (snapshot !== null) return replayed();
+  if (!state.log) return show({ out: "", err: "" });
+  showSnapshot(null);
+  const job = state.withJob ? words() : [];
+  const files = { ...(state.withJob ? bytesOfFiles() : {}), "train.log": new TextEncoder().encode(state.log) };
+  const command = ["advise", "oom=train.log", ...job];
+  showCommand(command);
+  show(await ask("oom", [...command, "confirm=false"], files));
+}
+
 // The same command twice, for its table and for its numbers.
 async function replayed() {
   if (snapshot === null) return;
   const [gpu, conf] = [at("what-if-gpu").value, at("what-if-conf").value.trim()];
   const command = ["replay", "snapshot.pickle", ...(gpu ? [`gpu=${gpu}`] : []), ...(conf ? [`alloc_conf=${conf}`] : [])];
   const files = { "snapshot.pickle": snapshot };
+  showCommand(command);
   const numbers = await ask("oom", [...command, "format=json"], files);
   if (numbers === null) return;
   const [answer] = numbers.code === 0 ? JSON.parse(numbers.out).snapshots : [];

@@ -2,9 +2,10 @@
 import { started } from "./ask.js";
 import { makeCost, showCards, showCost } from "./cost.js";
 import { at, showFaults } from "./dom.js";
-import { makeFit, showFit } from "./fit.js";
+import { showFit } from "./fit.js";
 import { makeForm, showForm } from "./form.js";
-import { makeOom } from "./oom.js";
+import { makeOom, showOom } from "./oom.js";
+import { makeShare } from "./share.js";
 import { link, readLink, state } from "./state.js";
 
 const TABS = ["fit", "oom", "cost"];
@@ -20,6 +21,7 @@ function showPanel() {
   }
   if (!isReady) return;
   if (state.tab === "fit") showFit(catalogue);
+  if (state.tab === "oom") showOom();
   if (state.tab === "cost") showCost();
 }
 
@@ -65,11 +67,12 @@ started.onFailure = (reason) => showFaults("faults", `Python did not start: ${re
 
 at("version").textContent = catalogue.version;
 makeForm(catalogue, changed);
-makeFit();
-makeOom(catalogue);
+makeShare();
+makeOom(catalogue, changed);
 makeCost(catalogue, changed);
 addEventListener("popstate", showLink);
 addEventListener("hashchange", showLink);
 document.addEventListener("job-changed", () => changed());
 showLink();
+document.body.dataset.made = "true";
 if ("serviceWorker" in navigator && location.protocol !== "file:") navigator.serviceWorker.register("offline.js");

@@ -1,6 +1,7 @@
 // What the user has chosen: it is the link of the page, and the words of the command.
 const MOST_IN_LINK = 20000;
-export const state = { tab: "fit", keys: {}, more: "", files: {}, cards: [] };
+const fresh = () => ({ tab: "fit", keys: {}, more: "", files: {}, cards: [], log: "", withJob: false });
+export const state = fresh();
 
 const FIRST = { model: "qwen2.5-7b", tuning: "lora" }; // the job that the page opens with
 
@@ -23,25 +24,31 @@ export function bytesOfFiles() {
   return Object.fromEntries(Object.entries(state.files).map(([name, text]) => [name, new TextEncoder().encode(text)]));
 }
 
+// Whether the link has all of the state: long files and logs are left out.
+export function isWhole() {
+  return JSON.stringify([state.files, state.log]).length <= MOST_IN_LINK;
+}
+
 export function link() {
-  const kept = { ...state };
-  if (JSON.stringify(kept.files).length > MOST_IN_LINK) kept.files = {};
+  const kept = isWhole() ? state : { ...state, files: {}, log: "" };
   return "#" + encodeURIComponent(JSON.stringify(kept));
 }
 
 export function readLink() {
-  const fresh = { tab: "fit", keys: {}, more: "", files: {}, cards: [] };
+  const read = fresh();
   try {
     const given = JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{}");
     const strings = (value) =>
       Object.fromEntries(Object.entries(value ?? {}).filter(([, each]) => typeof each === "string"));
-    if (["fit", "oom", "cost"].includes(given.tab)) fresh.tab = given.tab;
-    fresh.keys = strings(given.keys);
-    fresh.files = strings(given.files);
-    if (typeof given.more === "string") fresh.more = given.more;
-    if (Array.isArray(given.cards)) fresh.cards = given.cards.filter((each) => typeof each === "string").slice(0, 3);
+    if (["fit", "oom", "cost"].includes(given.tab)) read.tab = given.tab;
+    read.keys = strings(given.keys);
+    read.files = strings(given.files);
+    if (typeof given.more === "string") read.more = given.more;
+    if (typeof given.log === "string") read.log = given.log;
+    read.withJob = given.withJob === true;
+    if (Array.isArray(given.cards)) read.cards = given.cards.filter((each) => typeof each === "string").slice(0, 3);
   } catch {
     // A link that was cut is the page as it opens first.
   }
-  Object.assign(state, fresh);
+  Object.assign(state, read);
 }

@@ -29,6 +29,15 @@ class Fit(StrEnum):
     """A kernel that the trial needs does not run on the card."""
 
 
+class Unanswered(StrEnum):
+    """Verdicts that memory does not decide; a job of verl can have them."""
+
+    NOT_POSSIBLE = "not possible"
+    """verl does not run the job as it is described."""
+    UNDECIDED = "not decided"
+    """Something that changes memory has no formula."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CardVerdict:
     """The verdict for one card. Sizes are estimated, the CUDA context is assumed."""

@@ -2,26 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from profiler.analytical.estimate import largest_of_phases
-from profiler.analytical.explanation.cards import CardVerdict, Fit, fit_of_memory
+from profiler.analytical.explanation.cards import CardVerdict, Fit, Unanswered, fit_of_memory
 from profiler.analytical.explanation.explained import ExplainedPhase, explained_phase
 from profiler.analytical.formulas.sizes.fragments import with_fragments
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, VerlPhase, verl_estimate
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.context import cuda_context_bytes
-from profiler.domain.cards.gpu import Gpu
+from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.verl import VerlJob
-
-
-class Unanswered(StrEnum):
-    """Verdicts that memory does not decide."""
-
-    NOT_POSSIBLE = "not possible"
-    """verl does not run the job as it is described."""
-    UNDECIDED = "not decided"
-    """Something that changes memory has no formula."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +48,12 @@ def verl_card(found: VerlEstimate) -> CardVerdict:
         context_bytes=cuda_context_bytes(found.gpu.compute_capability),
         missing=None,
     )
+
+
+def verl_cards(job: VerlJob, architecture: Architecture, own: Gpu) -> tuple[CardVerdict, ...]:
+    """Return the verdict by what is counted for each known card and the job's own, the smallest card first."""
+    cards = sorted({**KNOWN_GPUS, own.name: own}.values(), key=lambda gpu: gpu.memory_bytes)
+    return tuple(verl_card(verl_estimate(job, architecture, gpu)) for gpu in cards)
 
 
 def verl_phases(found: VerlEstimate) -> tuple[ExplainedPhase, ...]:

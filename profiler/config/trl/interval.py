@@ -9,13 +9,10 @@ from profiler.config.options.reading import show
 from profiler.config.trl.arguments.trainers import recipe_of
 from profiler.config.trl.config import TrlReading, read_trl_config
 from profiler.config.trl_releases.facts import KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS, defaults_of
-from profiler.config.trl_releases.versions import NEWEST, RELEASES, Versions, spans_text
+from profiler.config.trl_releases.versions import KEY, NEWEST, RELEASES, Versions, spans_text
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import key_named
-
-KEY = "trl"
-"""The key of a command that states the release."""
 
 _FEW = 3
 """Most keys that are named as the reason of an interval."""

@@ -11,6 +11,9 @@ RELEASES = (
 )
 """Every release since the first with `GRPOTrainer`, in order. A patch release is read as the release it mends."""
 
+KEY = "trl"
+"""The key of a command that states the release."""
+
 OLDEST, NEWEST = RELEASES[0], RELEASES[-1]
 
 _FORM = re.compile(r"v?(\d+\.\d+)(\.\d+)?")

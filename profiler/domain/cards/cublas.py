@@ -1,7 +1,7 @@
 """Workspaces of cuBLAS and cuBLASLt, which torch allocates with its caching allocator."""
 
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 from profiler.domain.cards.capabilities import large_workspace_since
 from profiler.domain.units import KIB, MIB
@@ -48,6 +48,10 @@ def cublaslt_workspace_bytes(torch_version: str | None = None) -> int:
 @cache
 def installed_torch_version() -> str:
     """Return the version of the installed torch without importing it; the newest known one if there is none."""
+    if find_spec("torch") is None:
+        return _NEWEST_KNOWN
+    from importlib.metadata import PackageNotFoundError, version  # 15 ms
+
     try:
         return version("torch")
     except PackageNotFoundError:

@@ -4,14 +4,17 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from profiler.domain.errors import Fault, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 DISTRIBUTION = "grpo-vram"
 """Name of the distribution, and of its console script."""
@@ -47,7 +50,7 @@ def missing(modules: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in modules if find_spec(name) is None)
 
 
-def installed() -> Distribution | None:
+def installed() -> "Distribution | None":
     """Return this distribution as it is installed; None if it runs from a folder only.
 
     An editable installation that was made under the former name runs the code of today.
@@ -55,7 +58,9 @@ def installed() -> Distribution | None:
     return _found(DISTRIBUTION) or _found(FORMER_DISTRIBUTION)
 
 
-def _found(name: str) -> Distribution | None:
+def _found(name: str) -> "Distribution | None":
+    from importlib.metadata import PackageNotFoundError, distribution  # 15 ms, for hints and conflicts alone
+
     try:
         return distribution(name)
     except PackageNotFoundError:
@@ -68,7 +73,11 @@ def refuse_former() -> None:
     Raises:
         UsageError: One is.
     """
-    if _found(DISTRIBUTION) is None or (former := _found(FORMER_DISTRIBUTION)) is None:
+    if (
+        not _is_noted(FORMER_DISTRIBUTION)
+        or _found(DISTRIBUTION) is None
+        or (former := _found(FORMER_DISTRIBUTION)) is None
+    ):
         return
     raise UsageError(
         [
@@ -80,6 +89,16 @@ def refuse_former() -> None:
             )
         ]
     )
+
+
+def _is_noted(name: str) -> bool:
+    """Return whether a folder of packages names a distribution (`NAME-VERSION.dist-info`); no such file is read."""
+    begins = name.replace("-", "_")
+    for folder in sys.path:
+        with suppress(OSError):  # a folder that is not there, or an archive
+            if any(each.name.replace("-", "_").lower().startswith(begins) for each in Path(folder).iterdir()):
+                return True
+    return False
 
 
 def install_hint(extra: Extra) -> str:
@@ -117,6 +136,8 @@ def _to_install(extra: Extra) -> list[str]:
 
 def installed_from(extra: Extra) -> str:
     """Return the requirement of an extra at the place that this distribution was installed from; empty if unknown."""
+    from urllib.request import url2pathname  # with all of HTTP
+
     here = installed()
     try:
         noted = json.loads((here and here.read_text("direct_url.json")) or "{}")

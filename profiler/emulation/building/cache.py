@@ -12,7 +12,10 @@ VARIABLE = "GRPO_VRAM_CACHE"
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder: `VARIABLE`, or `grpo-vram-profiler` in the XDG cache folder."""
+    """Return the folder: `VARIABLE`, or `grpo-vram-profiler` in the XDG cache folder.
+
+    The folder keeps the former name of the distribution, and what is in it.
+    """
     found = os.environ if environment is None else environment
     if given := found.get(VARIABLE):
         return Path(given).expanduser().absolute()

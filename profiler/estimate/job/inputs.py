@@ -2,25 +2,27 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
 from profiler.config.notes import Note, note_lines
 from profiler.config.options.reading import show
-from profiler.config.trl.interval import KEY as TRL
-from profiler.config.trl.interval import TrlVariant, read_trl_variants
-from profiler.config.trl.parts import Part, merged
-from profiler.config.verl.sources import VerlSource, joined, override_source
+from profiler.config.trl_releases.versions import KEY as TRL
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
-from profiler.estimate.job.config_file import load_config
 from profiler.estimate.job.counting import ModelCounter, counted_by_transformers, read_and_counted
 from profiler.estimate.job.prompts import KEY as PROMPT_KEY
 from profiler.estimate.job.prompts import Measure, measured_by_transformers, prompt_note, remembered_measure
 from profiler.storage.foreign.model_config import is_local
+
+if TYPE_CHECKING:  # What reads files takes 60 ms to import, and many jobs are described by keys alone.
+    from profiler.config.trl.interval import TrlVariant
+    from profiler.config.trl.parts import Part
+    from profiler.config.verl.sources import VerlSource
 
 ModelConfigLoader = Callable[[str], Mapping[str, object]]
 """Returns the content of the `config.json` of a model that is not built in."""
@@ -89,12 +91,12 @@ class Inputs:
 class JobFiles:
     """What the files of a command describe: a job of trl, or one of verl."""
 
-    part: Part | None = None
+    part: "Part | None" = None
     """A job of trl; None if no file describes one."""
-    verl: VerlSource | None = None
+    verl: "VerlSource | None" = None
 
 
-def read_inputs(command: Command, part: Part | None, *, measure: Measure = measured_by_transformers) -> Inputs:
+def read_inputs(command: Command, part: "Part | None", *, measure: Measure = measured_by_transformers) -> Inputs:
     """Return what `command` and its files describe; keys of the command win.
 
     Args:
@@ -104,6 +106,8 @@ def read_inputs(command: Command, part: Part | None, *, measure: Measure = measu
     """
     if part is None:
         return _inputs(command, None, None, (), measure)
+    from profiler.config.trl.interval import read_trl_variants
+
     given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
     found = read_trl_variants(
         part.values,
@@ -121,7 +125,7 @@ def read_inputs(command: Command, part: Part | None, *, measure: Measure = measu
 
 
 def _inputs(
-    command: Command, part: Part | None, variant: TrlVariant | None, version_notes: Sequence[Note], measure: Measure
+    command: Command, part: "Part | None", variant: "TrlVariant | None", version_notes: Sequence[Note], measure: Measure
 ) -> Inputs:
     """Return what a command and its files describe in some releases of trl."""
     keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
@@ -197,13 +201,13 @@ def _with_prompts(
     return [*notes, found] if found is not None else list(notes)
 
 
-def _recipe(command: Command, part: Part) -> Recipe | None:
+def _recipe(command: Command, part: "Part") -> Recipe | None:
     """Return the trainer that the command or a file names; the command wins. None if neither does."""
     given = command.keys.get("recipe")
     return Recipe(str(given)) if given in list(Recipe) else part.recipe
 
 
-def _foreign_faults(part: Part, *, strict: bool) -> list[Fault]:
+def _foreign_faults(part: "Part", *, strict: bool) -> list[Fault]:
     """Return a fault per key that is unknown in a companion file."""
     problem = f"is unknown in {part.name}, which strict=true refuses"
     return [Fault(key=key, found=key, problem=problem) for key in part.unknown] if strict else []
@@ -261,6 +265,12 @@ def job_files(command: Command) -> JobFiles:
     Raises:
         UsageError: A file cannot be read, or files of verl are mixed with others.
     """
+    if not command.configs and not command.overrides:
+        return JobFiles()
+    from profiler.config.trl.parts import merged
+    from profiler.config.verl.sources import joined, override_source
+    from profiler.estimate.job.config_file import load_config
+
     files, faults = [], list(command.faults)
     for path in command.configs:
         try:

@@ -15,7 +15,7 @@ from profiler.config.notes import Note
 from profiler.domain.errors import shortened
 from profiler.domain.machines.child_python import safe_path_flags
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, reason
-from profiler.storage.foreign.hub import cached_file
+from profiler.storage.foreign.hub_cache import cached_file
 from profiler.storage.foreign.model_config import is_local
 
 TIMEOUT_S = 120

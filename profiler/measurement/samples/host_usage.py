@@ -1,12 +1,27 @@
 """Memory of the host: of some processes, and of the whole machine or the container."""
 
-import os
+import mmap
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from profiler.domain.units import KIB
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the peak of this process's resident memory; None on Windows, where Python has no counter of it.
+
+    Linux counts it in KiB, macOS in bytes. psutil has only the present value.
+    """
+    if resource is None:
+        return None
+    unit = 1 if sys.platform == "darwin" else KIB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def resident_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int:
@@ -14,7 +29,7 @@ def resident_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int:
     total = 0
     for pid in pids:
         try:
-            total += int((proc / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+            total += int((proc / str(pid) / "statm").read_text().split()[1]) * mmap.PAGESIZE
         except (OSError, ValueError, IndexError):  # it has ended
             continue
     return total

@@ -1,37 +1,18 @@
 """The record of a command that was watched."""
 
-import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from profiler.analysis.monitored import fullest_gpu, own_peak_bytes
 from profiler.domain.errors import EXIT_SIGNAL_BASE
 from profiler.domain.runs.monitored import EstimateBeside, MonitoredRun, Watcher
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.monitor.watch.running import CommandRun
+from profiler.monitor.watch.start import Start
 from profiler.storage.records.versions import installed_versions
 
 _NO_PHASES = "phases and torch's own counters: the command was watched from outside"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """When a run began, and its name."""
-
-    run_id: str
-    started_at: str
-
-
-def start_now() -> Start:
-    """Return the start of a run of this process."""
-    now = datetime.now(UTC)
-    return Start(
-        run_id=f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03}-{os.getpid()}",
-        started_at=now.isoformat(timespec="seconds"),
-    )
 
 
 def record_of(

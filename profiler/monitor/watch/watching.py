@@ -14,7 +14,8 @@ from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
 from profiler.monitor.command import Command
 from profiler.monitor.watch.running import CommandRun, run_command
 from profiler.monitor.watch.signals import raise_pending
-from profiler.monitor.watch.watched import record_of, start_now
+from profiler.monitor.watch.start import start_now
+from profiler.monitor.watch.watched import record_of
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.trial_files import RECORDS
 from profiler.storage.records.record_folder import MONITORED, RecordFolder

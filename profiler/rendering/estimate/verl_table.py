@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from profiler.analytical.baselines.verl_baseline import BaselineView
 from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
-from profiler.analytical.explanation.cards import Fit
-from profiler.analytical.explanation.verl_fit import Unanswered, VerlFit, verl_phases
+from profiler.analytical.explanation.cards import Fit, Unanswered
+from profiler.analytical.explanation.verl_fit import VerlFit, verl_phases
 from profiler.analytical.timeline.recipes.verl import VerlEstimate
 from profiler.domain.memory import Origin, Phase
 from profiler.domain.units import gib_text
@@ -23,7 +23,9 @@ from profiler.rendering.layouts.plain_text import plain_text
 
 TAG = "estimated, not yet measured"
 
-_NCCL_NOTE = "NCCL's buffers are left out."
+METHODS_TEXT = f"{FRAGMENTS_NOTE} {CONTEXT_NOTE} NCCL's buffers are left out."
+"""How wrong the numbers can be."""
+
 _MORE = "details=true shows every phase."
 
 _MOST_REASONS = 4
@@ -54,7 +56,7 @@ def verl_table(
         *([paragraphs(*notes)] if notes else ()),
         Section("", _baseline(baseline)),
         Section("", _report()),
-        paragraphs(f"{FRAGMENTS_NOTE} {CONTEXT_NOTE} {_NCCL_NOTE}", "" if details else _MORE),
+        paragraphs(METHODS_TEXT, "" if details else _MORE),
     ]
     return plain_text(Document(title=found.job.model, blocks=blocks))
 

@@ -91,7 +91,7 @@ def in_theme() -> AbstractContextManager[None]:
             "figure.facecolor": "white",
             "savefig.facecolor": "white",
             "hatch.linewidth": 0.6,
-            # Fixed, so that equal figures are equal files.
+            # Fixed, so that equal figures are equal files, those that are kept included.
             "svg.hashsalt": "grpo-vram-profiler",
             "svg.fonttype": "path",
             "pdf.fonttype": 42,

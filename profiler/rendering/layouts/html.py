@@ -9,6 +9,7 @@ from typing import assert_never
 
 from markupsafe import Markup
 
+from profiler.domain.machines.extras import DISTRIBUTION
 from profiler.rendering.document import (
     Block,
     Bullets,
@@ -41,7 +42,6 @@ MOST_IN_FULL = 20_000
 more, the script of long lists shows some at a time: no browser shows a table of 100,000 rows."""
 
 _LARGEST_SVG_BYTES = 1_000_000
-_PROGRAM = "grpo-vram-profiler"
 _PART = "\N{EM SPACE}"
 """Before a cell that is a part of one above it."""
 _CLASSES = {Tone.NOTE: "note", Tone.ANSWER: "answer"}
@@ -123,7 +123,7 @@ def _contents(document: Document) -> Iterator[Markup]:
 
 def _footer(origin: PageOrigin) -> Markup:
     day = origin.made_on.isoformat()
-    program = Markup('<a href="{}">{}</a>').format(origin.home, _PROGRAM) if origin.home else _PROGRAM
+    program = Markup('<a href="{}">{}</a>').format(origin.home, DISTRIBUTION) if origin.home else DISTRIBUTION
     links = Markup(", ").join(Markup('<a href="{0}">{0}</a>').format(name) for name in origin.files)
     same = Markup(" The same results as files: {}.").format(links) if links else ""
     made = Markup('<p>Made on <time datetime="{0}">{0}</time> by {1} {2}.{3}</p>').format(

@@ -6,8 +6,6 @@ from itertools import zip_longest
 from textwrap import dedent, wrap
 from typing import assert_never
 
-from tabulate import tabulate
-
 from profiler.rendering.document import (
     FIGURES,
     Align,
@@ -121,6 +119,8 @@ def _table(table: Table) -> list[str]:
     sides = [column.align.value for column in table.columns]
     texts = [["\n".join(_cell_lines(cell)) for cell in row] for row in table.rows]
     # rich is slower by far for 100,000 rows, and the estimate does not import it.
+    from tabulate import tabulate  # 12 ms, and most estimates have no table
+
     found = tabulate(texts, headers=titles, tablefmt="plain", disable_numparse=True, colalign=sides)
     # Two spaces are before each column on the right, even the first.
     return [line.rstrip() for line in dedent(found).splitlines()]

@@ -108,7 +108,7 @@ def put_all_in_place(complete: Sequence[tuple[Path, Path]]) -> None:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR)  # Windows synchronises only what is open for writing
     try:
         os.fsync(descriptor)
     finally:

@@ -5,12 +5,13 @@ ends. A lock file that is left behind locks nothing.
 """
 
 import errno
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import Timeout, UnixFileLock
+from filelock import BaseFileLock, Timeout, UnixFileLock, WindowsFileLock
 
 from profiler.domain.errors import ProfilerError
 
@@ -45,7 +46,7 @@ class Lock:
     """A lock that is held until `release`, or until this value is no longer referenced."""
 
     path: Path
-    held: UnixFileLock
+    held: BaseFileLock
 
     def release(self) -> None:
         """Release the lock and remove its file."""
@@ -64,7 +65,8 @@ def take_lock(path: Path, *, wait: bool) -> Lock | None:
     """
     # Without flock (some network volumes) filelock would use files instead, which stay locked when their holder is
     # killed: it has to fail. It opens no symbolic link.
-    lock = UnixFileLock(path, mode=_MODE, thread_local=False, fallback_to_soft=False)
+    kind = WindowsFileLock if os.name == "nt" else UnixFileLock
+    lock = kind(path, mode=_MODE, thread_local=False, fallback_to_soft=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=wait)

@@ -4,7 +4,6 @@ The hub is asked once per process whether it answers; if it does not, or `HF_HUB
 the local cache of the hub's own client, which also keeps what is downloaded here.
 """
 
-import re
 import threading
 import time
 from functools import cache
@@ -15,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from profiler.storage.foreign.hub_cache import HubSettings, find_in_cache, hub_settings, keep_in_cache
+from profiler.storage.foreign.hub_cache import HUB_ID, HubSettings, find_in_cache, hub_settings, keep_in_cache
 
 ANSWER_S = 2.0
 """Time in which the hub has to answer at all; name resolution included, which has no time limit of its own."""
@@ -27,7 +26,6 @@ _MOST_BYTES = 10 * 2**20
 """Largest file that is downloaded; a `config.json` has some kB."""
 
 _CHUNK_BYTES = 2**16
-_HUB_ID = re.compile(r"(?!.*(--|\.\.))\w[\w.-]*(/\w[\w.-]*)?")
 _REASONS = {
     401: "it does not exist, or it is private and HF_TOKEN does not allow it",
     403: "it is gated, and HF_TOKEN does not allow it",
@@ -48,7 +46,7 @@ def hub_file(hub_id: str, name: str) -> Path:
     settings = hub_settings()
     if problem := _setting_problem(settings.endpoint):
         raise HubError(problem)
-    if not _HUB_ID.fullmatch(hub_id):
+    if not HUB_ID.fullmatch(hub_id):
         raise HubError(f"'{hub_id}' is not of the form name or owner/name")
     problem = hub_problem()
     if not problem:
@@ -64,11 +62,6 @@ def hub_file(hub_id: str, name: str) -> Path:
     if cached is None:
         raise HubError(f"{problem}, and the local cache has no copy")
     return cached
-
-
-def cached_file(hub_id: str, name: str) -> Path | None:
-    """Return the local path of a file of the hub that the cache has; nothing is asked of the network."""
-    return find_in_cache(hub_settings().folder, hub_id, name) if _HUB_ID.fullmatch(hub_id) else None
 
 
 def hub_problem() -> str:

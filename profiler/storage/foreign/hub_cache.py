@@ -11,6 +11,9 @@ from pathlib import Path
 
 from profiler.storage.files.atomic import StorageError, write_atomically
 
+HUB_ID = re.compile(r"(?!.*(--|\.\.))\w[\w.-]*(/\w[\w.-]*)?")
+"""A model as the hub names it, with its owner or without."""
+
 _TRUE = {"1", "ON", "YES", "TRUE"}
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 _REVISION = "main"
@@ -55,6 +58,11 @@ def _token(environment: Mapping[str, str], home: Path) -> str:
         return "".join(_folder(environment.get("HF_TOKEN_PATH") or home / "token").read_text(encoding="ascii").split())
     except (OSError, ValueError):
         return ""
+
+
+def cached_file(hub_id: str, name: str) -> Path | None:
+    """Return the local path of a file of the hub that the cache has; nothing is asked of the network."""
+    return find_in_cache(hub_settings().folder, hub_id, name) if HUB_ID.fullmatch(hub_id) else None
 
 
 def find_in_cache(folder: Path, hub_id: str, name: str) -> Path | None:

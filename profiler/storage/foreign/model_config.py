@@ -9,7 +9,6 @@ from profiler.config.models.lookup import builtin_of_folder, suggested_model
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, read_bytes, reason
-from profiler.storage.foreign.hub import HubError, hub_file
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -97,6 +96,8 @@ def _read_json(path: Path, model: str) -> Mapping[str, object]:
 
 
 def _download(hub_id: str) -> Path:
+    from profiler.storage.foreign.hub import HubError, hub_file  # HTTP takes 15 ms, and most models are built in
+
     try:
         return hub_file(hub_id, _FILE_NAME)
     except HubError as error:

@@ -8,6 +8,10 @@ from profiler.storage.files.lock import Lock, LockError, take_lock
 from profiler.storage.tables.table_files import TableFile, open_tables
 
 _LOCK = "tables.lock"
+"""Held from the first record that is read: for minutes, if there are many."""
+
+_REPLACING_LOCK = "replacing.lock"
+"""Held while files are opened or get their names, so that a reader waits for a moment only."""
 
 
 @contextmanager
@@ -26,6 +30,20 @@ def writing_tables(folder: Path) -> Iterator[None]:
         _release(lock)
 
 
+@contextmanager
+def replacing_tables(folder: Path) -> Iterator[None]:
+    """Keep readers out of a folder whose tables are written, while the files get their names.
+
+    Raises:
+        LockError: The folder cannot be written, or its file system has no locks.
+    """
+    lock = take_lock(folder / _REPLACING_LOCK, wait=True)
+    try:
+        yield
+    finally:
+        _release(lock)
+
+
 def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
     """Open the tables of a folder while no sweep replaces them: all of them are of the same sweep.
 
@@ -36,7 +54,7 @@ def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
     """
     lock = None
     with suppress(LockError):
-        lock = take_lock(folder / _LOCK, wait=True) if folder.is_dir() else None
+        lock = take_lock(folder / _REPLACING_LOCK, wait=True) if folder.is_dir() else None
     try:
         return open_tables(folder, required=True)
     finally:

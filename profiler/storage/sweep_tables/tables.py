@@ -25,7 +25,7 @@ from profiler.storage.sweep_tables.carried import (
     stored_trials,
     without,
 )
-from profiler.storage.sweep_tables.holding import tables_to_read, writing_tables
+from profiler.storage.sweep_tables.holding import replacing_tables, tables_to_read, writing_tables
 from profiler.storage.sweep_tables.spool import TRIALS_AT_ONCE, Spool
 from profiler.storage.tables.row_checks import RUNS, checked_rows
 from profiler.storage.tables.samples import read_samples
@@ -191,10 +191,11 @@ def _assemble(
             )
             for name in {**TABLES, **OPTIONAL_TABLES}
         }
-        put_all_in_place([(temporary, path) for path, temporary in made.items() if temporary is not None])
-        for path, temporary in made.items():
-            if temporary is None:
-                path.unlink(missing_ok=True)
+        with replacing_tables(folder):
+            put_all_in_place([(temporary, path) for path, temporary in made.items() if temporary is not None])
+            for path, temporary in made.items():
+                if temporary is None:
+                    path.unlink(missing_ok=True)
     return Written(
         carried=carried.runs.num_rows if carried.runs is not None else 0,
         replaced=len(old.replaced.intersection(_ids(stored_runs))) if stored_runs is not None else 0,

@@ -14,7 +14,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.address import Address, Scheme
 from profiler.domain.machines.engine import Engine
-from profiler.domain.machines.extras import Extra, install_hint, listed
+from profiler.domain.machines.extras import DISTRIBUTION, Extra, install_hint, listed
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
@@ -85,7 +85,7 @@ def _differs(node: Node, wanted: Versions, where: str) -> str:
 
 
 def _version(name: str, version: str | None) -> str:
-    name = "grpo-vram-profiler" if name == "profiler" else name
+    name = DISTRIBUTION if name == "profiler" else name
     return f"no {name}" if version is None else f"{name} {version}"
 
 

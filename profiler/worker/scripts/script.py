@@ -1,6 +1,5 @@
 """A script in this process: on a real or emulated card its memory is counted, on a simulated one it is traced."""
 
-import resource
 import signal
 import sys
 import time
@@ -13,12 +12,12 @@ from profiler.domain.errors import EXIT_SIGNAL_BASE, UnsupportedTrialError
 from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.runs.script import HeldTensors, ScriptEnding, ScriptJob, ScriptRecord
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import KIB
 from profiler.emulation.card.marks import Marks, forget_marks, marks_of_this_process
 from profiler.measurement.counters.torch_cuda import TorchCuda
 from profiler.measurement.driver.no_driver import NoDriver
 from profiler.measurement.driver.nvml import Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
+from profiler.measurement.samples.host_usage import peak_resident_bytes
 from profiler.scripts.leaving import OtherProcesses
 from profiler.scripts.running import Script, ScriptEnd, run_script
 from profiler.scripts.session import ScriptSession
@@ -128,7 +127,9 @@ class ScriptRun:
         outcome = self._with_other_processes(outcome)
         untested = notes_on_untested(sys.modules.keys())
         unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, *untested)))
-        work = replace(outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=_host_peak_bytes())
+        work = replace(
+            outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=peak_resident_bytes()
+        )
         RecordFolder(Path(self.job.folder), SCRIPTS).write(
             ScriptRecord(
                 run_id=self.job.run_id,
@@ -231,8 +232,3 @@ def _is_about_memory(error: Exception) -> bool:
     """Return whether the card may be full; `measure` decides."""
     cuda = TorchCuda()
     return cuda.is_out_of_memory(error) or cuda.has_no_handle(error)
-
-
-def _host_peak_bytes() -> int:
-    """Return the peak of this process's resident memory, which Linux counts in KiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
