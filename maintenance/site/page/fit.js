@@ -12,28 +12,30 @@ export async function showFit(catalogue) {
   const files = bytesOfFiles();
   showCommand(["estimate", ...job]);
   const [found, text] = [ask("fit", ["estimate", ...job, "format=json"], files), ask("text", ["estimate", ...job], files)];
-  const [asJson, asText] = [await found, await text];
-  if (asText === null || asJson === null) return;
-  if (asJson.code !== 0 || !asJson.out.startsWith("{")) return showNoAnswer(asText, asJson);
+  const asJson = await found;
+  if (asJson === null) return;
+  if (asJson.code !== 0 || !asJson.out.startsWith("{")) return showNoAnswer(asJson);
   showFaults("faults", asJson.err.trim());
   const answer = JSON.parse(asJson.out);
-  at("text").textContent = asText.out;
-  for (const id of ["chart-of-phases", "cards-box", "text-box"]) at(id).hidden = false;
-  if (answer.phases && answer.trial) {
+  const isTrial = answer.phases && answer.trial;
+  for (const id of ["chart-of-phases", "cards-box"]) at(id).hidden = !isTrial;
+  if (isTrial) {
     showForm(answer.trial);
-    showBars(answer, catalogue);
+    showBars(answer, catalogue); // first, so that they follow a slider
     showCards(answer);
-  } else {
-    for (const id of ["chart-of-phases", "cards-box", "advice"]) at(id).hidden = true;
-  }
+  } else at("advice").hidden = true;
+  const asText = await text;
+  if (asText === null) return;
+  at("text").textContent = asText.out;
+  at("text-box").hidden = false;
   const card = answer.trial && answer.gpus?.find((each) => each.gpu === answer.trial.gpu);
   showVerdict(asText.out, card?.verdict);
   at("notes").replaceChildren(...(answer.notes ?? []).map((note) => make("p", { class: "small" }, note)));
   await showAdvice(job, files, card?.verdict);
 }
 
-function showNoAnswer(asText, asJson) {
-  showFaults("faults", (asJson.err || asText.err).trim());
+function showNoAnswer(asJson) {
+  showFaults("faults", asJson.err.trim());
   showVerdict("No answer: see below.", "");
   for (const id of ["chart-of-phases", "cards-box", "advice", "text-box"]) at(id).hidden = true;
   showForm();
