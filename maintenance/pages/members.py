@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from textwrap import dedent
 
@@ -31,7 +31,7 @@ def table_of(words: type[StrEnum], name: str = "value") -> str:
     return table((name, "meaning"), [(f"`{word}`", marked(text)) for word, text in meanings.items()])
 
 
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table whose columns all begin on the left."""
     return markdown_table(header, rows, align=Align.LEFT)
 
@@ -51,5 +51,7 @@ def _escaped(part: str) -> str:
 
 
 def _text(statement: ast.stmt) -> str:
-    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return str(statement.value.value) if is_text else ""  # type: ignore[attr-defined]
+    """Return the text of a statement that is only a text; empty for others."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return str(statement.value.value)
+    return ""

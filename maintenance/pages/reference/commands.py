@@ -62,8 +62,8 @@ def _systems(command: Command) -> str:
 
 def _options(name: str) -> Iterator[str]:
     if name == "sweep":
-        options = "[The run options](../../run_options.md), and which [grid](../grids.md) it runs (`+grid=NAME`)."
-        yield f"## Options\n\n{options}"
+        run_options = "[The run options](../../run_options.md), and which [grid](../grids.md) it runs (`+grid=NAME`)."
+        yield f"## Options\n\n{run_options}"
     elif options := options_of_command(name):
         yield f"## Options\n\n{_table(options)}"
     if COMMANDS[name].has_trial_keys:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from enum import Enum
 from importlib import import_module
+from types import FunctionType
 
 from maintenance.pages.members import marked, table
 from profiler import api
@@ -30,25 +31,22 @@ def python_api_page() -> str:
     return "\n\n".join([*parts, "## Classes", *(_class(each) for each in classes)]) + "\n"
 
 
-def _function(function: object) -> str:
-    assert callable(function)
-    return "\n\n".join([f"### {function.__name__}", _signature(function.__name__, function), *_docstring(function)])
+def _function(function: FunctionType) -> str:
+    signature = inspect.signature(function)
+    return "\n\n".join([f"### {function.__name__}", _shown(function.__name__, signature), *_docstring(function)])
 
 
 def _class(declared: type) -> str:
-    made = (
-        [] if is_dataclass(declared) or issubclass(declared, Exception) else [_signature(declared.__name__, declared)]
-    )
+    is_made_by_users = not is_dataclass(declared) and not issubclass(declared, Exception)
+    signature = inspect.signature(declared).replace(return_annotation=inspect.Signature.empty)
+    made = [_shown(declared.__name__, signature)] if is_made_by_users else []
     names = [row for row in _members(declared) if row[1]]
     listed = [table(("name", "meaning"), names)] if names else []
     return "\n\n".join([f"### {declared.__name__}", *made, *_docstring(declared), *listed])
 
 
-def _signature(name: str, called: object) -> str:
-    assert callable(called)
-    signature = inspect.signature(called)
-    if inspect.isclass(called):
-        signature = signature.replace(return_annotation=inspect.Signature.empty)
+def _shown(name: str, signature: inspect.Signature) -> str:
+    """Return a call as code, with types by their last names."""
     text = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", f"{name}{signature}").replace("'", "")
     return code_block(text, language="python")
 
