@@ -43,4 +43,13 @@ Refused:
       `strict=false`; a real NVIDIA driver present, unless GRPO_VRAM_EMULATE_ANYWAY=1 is set.
     - While it runs: an entry point of the driver without an answer ends the process by name; with `strict=false` it
       goes on, and the record is marked.
+
+What is used of a vendor:
+    - Nothing of a vendor is shipped, decompiled or translated, and no header of a vendor is used.
+    - What is written here are names and numbers of interfaces, from torch's published binaries, its source and public
+      documentation: which functions there are, the order of their arguments, the numbers of attributes and errors, and
+      the layout of structures that torch reads.
+    - The libraries exist on the user's machine only, and are made there. torch is installed from the index as it is
+      published; `install` then takes the machine code of its kernels out of its own copy on the disk, which nothing
+      reads here.
 """
