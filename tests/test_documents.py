@@ -24,8 +24,6 @@ MODULE = re.compile(r"python -m ((?:profiler|maintenance)\.[a-z_]+)")
 COMMAND = re.compile(
     r"^(?:\.venv/bin/)?python -m profiler\.(advise|estimate|replay|report|solve|sweep) (.*?)(?: +#.*)?$", re.MULTILINE
 )
-    r"^(?:\.venv/bin/)?python -m profiler\.(advise|estimate|replay|report|solve|sweep) (.*?)(?: +#.*)?$", re.MULTILINE
-)
 READERS = {
     name: import_module(f"profiler.{name}.command").read_command
     for name in ("advise", "estimate", "replay", "report", "solve", "sweep")
