@@ -31,7 +31,8 @@ Logits of all completions of a micro-batch are made at once by these releases, u
 
 _LABEL_LOGITS = f"""\
 With `recipe=sft`, logits of all tokens of a micro-batch are made at once by these releases, unless Liger computes the
-loss. Later ones make them with `loss_type: nll` only, up to {LAST_WITH_LOGITS} and as the last row."""
+loss. Later ones make them with `loss_type: nll` only, up to {LAST_WITH_LOGITS},
+in the way of the last row."""
 
 
 def releases_page() -> str:
@@ -81,7 +82,12 @@ def _recipes(recipes: Iterable[Recipe]) -> str:
 def _logprobs(rows: Iterable[LogprobsRow]) -> str:
     meanings = meanings_of(Logprobs)
     cells = [
-        (f"`{row.logprobs}`", _interval(row.versions), marked(meanings[row.logprobs]), marked(row.source))
+        (
+            f"`{row.logprobs}`",
+            _interval(row.versions),
+            marked(meanings[row.logprobs].partition(": ")[2]),
+            marked(row.source),
+        )
         for row in rows
     ]
     return table(("`logprobs`", "releases", "what it does", "source"), cells)
