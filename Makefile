@@ -3,7 +3,7 @@
 #   make emulation  an environment for backend=emulated   (2 GB; Linux on x86-64, gcc and g++)
 #   make test       format, lint, types, import rules, tests
 # For contributors: make check (make test without the tests), make matrix, make format, make bench, make stress,
-# make engines, make image, make machines, make emulated, make site, make dist, make lock,
+# make engines, make image, make machines, make emulated, make site, make docs, make dist, make lock,
 # make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
@@ -15,10 +15,11 @@ INSTALLED := $(VENV)/.installed
 ENGINES := $(VENV)-engines
 MACHINES := $(VENV)-machines
 RELEASE := $(VENV)-release
+DOCS := $(VENV)-docs
 # The Pythons into whose empty environments `make dist` installs the wheel. One that is not here is skipped.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
-.PHONY: sweep test matrix bench stress engines image machines emulated emulation site install check format dist lock clean
+.PHONY: sweep test matrix bench stress engines image machines emulated emulation site docs install check format dist lock clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -96,6 +97,15 @@ site: $(INSTALLED)
 	$(BIN)/python -m maintenance.site folder=site $(ARGS)
 	GRPO_VRAM_SITE=site $(BIN)/python -m pytest -rs tests/site
 
+# The documentation as a site in docs-site/html/: the pages of docs/ by Sphinx, in an environment of its own. A dead link, also
+# to a heading, is an error. Its tests read every built page, and open some in Chromium.
+docs: $(INSTALLED) $(DOCS)/.installed
+	$(BIN)/python -m maintenance.manual folder=docs-site
+	rm -rf docs-site/html
+	$(DOCS)/bin/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky --builder html --conf-dir maintenance/manual \
+		docs-site/sources docs-site/html
+	GRPO_VRAM_DOCS=docs-site/html $(BIN)/python -m pytest -rs tests/documentation
+
 install: $(INSTALLED)
 
 # `constraints.txt` pins every package, so that README and results/reference/ can be reproduced. Not by requirements.lock: with
@@ -126,9 +136,15 @@ $(RELEASE)/.installed:
 		'pipx==1.18.4' 'pytest==9.2.0' 'twine==7.0.0' 'uv==0.13.9'
 	touch $@
 
+# Sphinx for Python 3.11: later releases need a later Python.
+$(DOCS)/.installed:
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check 'furo==2025.12.19' 'myst-parser==5.2.0' 'sphinx==9.0.4'
+	touch $@
+
 format: $(INSTALLED)
 	$(BIN)/ruff format grpo_vram profiler maintenance tests
 	$(BIN)/ruff check --fix grpo_vram profiler maintenance tests
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(MACHINES) $(RELEASE)
+	rm -rf $(VENV) $(ENGINES) $(MACHINES) $(RELEASE) $(DOCS)

@@ -108,7 +108,9 @@ def test_signal_handlers_are_restored():
 
 def test_the_page_has_every_exit_code_once():
     codes = [int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)]
-    ours = {value for name, value in vars(errors).items() if name.startswith("EXIT_") and name != "EXIT_SIGNAL_BASE"}
+    ours = {value for name, value in vars(errors).items() if name.startswith("EXIT_") and isinstance(value, int)} - {
+        errors.EXIT_SIGNAL_BASE
+    }
     assert len(codes) == len(set(codes))
     assert {*ours, errors.ProfilerError.exit_code} == set(codes)
     assert "| 128 + n |" in PAGE.read_text()

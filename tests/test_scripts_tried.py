@@ -1,4 +1,4 @@
-"""The table of tried scripts in docs/scripts.md has the kept results."""
+"""The table of tried scripts in docs/explanation/scripts_tried.md has the kept results."""
 
 import csv
 import re
@@ -23,7 +23,7 @@ def shown(row: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("row", TRIED, ids=lambda row: f"{row['script']}-{row['backend']}")
 def test_a_row_is_in_the_table(row: dict[str, str]) -> None:
-    lines = (ROOT / "docs/scripts.md").read_text().splitlines()
+    lines = (ROOT / "docs/explanation/scripts_tried.md").read_text().splitlines()
     line = next(line for line in lines if line.startswith(f"| {row['script']} | {row['source']} |"))
     assert line.split(" | ")[COLUMN[row["backend"]] - 1].strip(" |") == shown(row)
 
@@ -41,7 +41,7 @@ def test_both_backends_agree_where_both_ran() -> None:
 
 @pytest.mark.parametrize("row", PUBLIC, ids=lambda row: f"{row['repository']}-{row['path']}")
 def test_a_public_script_is_in_its_table(row: dict[str, str]) -> None:
-    lines = (ROOT / "docs/scripts.md").read_text().splitlines()
+    lines = (ROOT / "docs/explanation/scripts_tried.md").read_text().splitlines()
     line = next(line for line in lines if line.startswith(f"| {row['repository']} {row['commit']} | {row['path']} |"))
     assert line.split(" | ")[2] == shown(row)
     assert bool(line.split(" | ")[3].strip(" |")) == (row["status"] != "ok") == bool(row["message"])
@@ -52,7 +52,7 @@ def test_the_page_counts_the_public_scripts() -> None:
     assert len(PUBLIC) >= 30
     assert projects >= 10
     sentence = f"Of {len(PUBLIC)} scripts of {projects} projects, {ran} ran"
-    assert sentence in (ROOT / "docs/scripts.md").read_text()
+    assert sentence in (ROOT / "docs/explanation/scripts_tried.md").read_text()
 
 
 ABSOLUTE = re.compile(r"(?<![\w./:])/\w[\w.-]*/")

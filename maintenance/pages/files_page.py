@@ -1,10 +1,10 @@
 """`python -m maintenance.pages.files_page`: docs/files.md, made from the docstrings of packages and modules."""
 
-import ast
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from maintenance.pages.docstrings import docstring_of, opening
 from maintenance.words import asks_for_help
 from profiler.command_line import as_command, print_line
 from profiler.domain.errors import EXIT_OK
@@ -50,7 +50,7 @@ def files_page(root: Path) -> str:
 
 def undescribed(root: Path) -> list[Path]:
     """Return the files below `root` that have no docstring of at least a word, and so no words on the page."""
-    return [path for top in _TOPS for path in sorted((root / top).rglob("*.py")) if not _docstring(path).strip(". ")]
+    return [path for top in _TOPS for path in sorted((root / top).rglob("*.py")) if not docstring_of(path).strip(". ")]
 
 
 def _blocks(root: Path, folder: Path) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _blocks(root: Path, folder: Path) -> Iterator[str]:
     if files:
         yield f"## `{folder.relative_to(root)}/`"
     if (package := folder / _PACKAGE) in files:
-        yield _docstring(package)
+        yield opening(docstring_of(package))
     rows = [(f"`{path.name}`", _summary(path)) for path in files if path.name != _PACKAGE]
     if rows:
         yield markdown_table(("file", "content"), rows, align=Align.LEFT)
@@ -67,13 +67,9 @@ def _blocks(root: Path, folder: Path) -> Iterator[str]:
         yield from _blocks(root, inner)
 
 
-def _docstring(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-
-
 def _summary(path: Path) -> str:
     """Return the first paragraph of a docstring, in one line of a table."""
-    return " ".join(_docstring(path).partition("\n\n")[0].split()).replace("|", "\\|")
+    return " ".join(docstring_of(path).partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -5,4 +5,40 @@ here and carried whole to the worker; commands declare theirs as fields, and rea
 files of trl and of verl are read here, with what their releases changed and what each field does to memory. YAML,
 JSON and Python of others are parsed in one place, within limits of size, depth and number of values. Every fault
 names the key, the value, what is allowed and a hint.
+
+Files that are refused:
+    - A file for another trainer than GRPO, RLOO and SFT.
+    - A file of another program, by its signature: LLaMA-Factory, axolotl, ms-swift, OpenRLHF, NeMo-RL, prime-rl,
+      torchtune, Unsloth, EasyR1, trl's AsyncGRPOTrainer, a notebook, and a shell script that does not run verl (the
+      sentence says what it runs).
+    - A file of which most keys are unknown (at least half where it lacks `model_name_or_path`).
+    - A key of your script that means what trl has a key for (`kl_beta`, `group_size`, `target_modules`), where trl's
+      key is not in the file. The same key on the command line settles it (`beta=0.04`).
+    - A value that its library does not know (`stage: 9`, `fsdp: full_shrad`), or that has no formula (`HYBRID_SHARD`).
+
+Models:
+    - Of a `model_type` that the estimate does not know, the parameters are counted by transformers on torch's meta
+      device, in a process of its own. The model is answered if the closed form counts as many, and refused if not. The
+      refusal says what is known: the parameters, those of towers, the linear layers, and what weights, gradients and
+      optimizer states take without any activation.
+    - Quantised checkpoints (gpt-oss is in MXFP4) are refused, except 4 bits of bitsandbytes with `tuning=qlora`.
+      `bnb_4bit_use_double_quant=false` is the default of trl and transformers, and of a recipe that does not say it:
+      0.5625 bytes per weight in place of 0.5161. A sweep has double quantisation unless the key says otherwise.
+    - A `config.json` that transformers refuses is refused, by the field that is wrong: heads of keys that do not
+      divide the heads, an odd `head_dim`, `layer_types` that name too few layers, a class with another head than a
+      language model's, a key that is there twice.
+    - `attention_dropout` counts where attention is computed by matrix products (`eager`, or `sdpa` without a kernel);
+      fused kernels keep no mask. Values that change memory and have no formula, such as `resid_pdrop` or rows beyond a
+      `sliding_window`, are named with the direction of the error: "the figure may be too low".
+    - **LoRA on experts.** Of `qwen3_moe` and `olmoe`, peft adapts experts with `all-linear`, and by the names
+      `gate_proj` with `up_proj`, `down_proj`, and `gate` for the router. Then each layer makes the adapted weights of
+      all its experts anew, in forward and in backward. Of `mixtral` and `qwen2_moe` it adapts linear layers only,
+      which includes the shared expert. Adapted experts that are sharded are refused.
+    - **Decoding copies weights.** With `rollout=generate`, transformers copies the weights of the expert of each pair
+      of a sequence and an expert: 2.3 GiB for 32 sequences of Qwen3-30B-A3B.
+    - **Which expert gets how many tokens** does not change memory: every pair of a token and an expert has a row.
+    - A row longer than the model's context is a warning: rotary positions have no end. `rope_scaling`
+      (`rope_parameters` in files of transformers 5) lengthens the context; vLLM refuses a longer
+      `vllm_max_model_length`. `solve` stays within the context. A model with a table of learned positions is refused
+      there.
 """

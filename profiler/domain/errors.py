@@ -15,6 +15,70 @@ EXIT_GPU_UNUSABLE = 33
 EXIT_TOO_MANY_FAILURES = 34
 EXIT_INTERNAL = 70
 EXIT_SIGNAL_BASE = 128
+_EXIT_FAILED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitCode:
+    """What an exit code means, and what a user does about it; both are Markdown of the documentation."""
+
+    code: int
+    meaning: str
+    to_do: str = ""
+    from_it_on: str = ""
+    """What is added to `code`, where it is the first of several: ``"n"``."""
+
+
+EXIT_CODES = (
+    ExitCode(
+        code=EXIT_OK,
+        meaning="Done. Out of memory is an answer, and so is an estimate that does not fit.",
+    ),
+    ExitCode(
+        code=_EXIT_FAILED,
+        meaning="A file could not be written, read or locked, a figure could not be drawn, or standard output is on a "
+        "full disk.",
+        to_do="Free or mount the disk, then run the same command.",
+    ),
+    ExitCode(
+        code=EXIT_USAGE,
+        meaning="Wrong input, with one sentence per fault, or no GPU for a command that needs one. Nothing was "
+        "started.",
+        to_do="Correct what the sentences name.",
+    ),
+    ExitCode(
+        code=EXIT_SOME_TRIALS_FAILED,
+        meaning="Some trials, or a script of `profiler.run`, have no answer: failed, killed, timed out, contended, or "
+        "not reached within a stage's limit; of `profiler.seams`, would have none with the installed libraries.",
+        to_do="Run the same command: it runs only those trials.",
+    ),
+    ExitCode(
+        code=EXIT_ANSWER_IS_NO,
+        meaning="The answer is no: a condition that the command was asked to check does not hold (below).",
+        to_do="Read the report: what was asked was computed.",
+    ),
+    ExitCode(
+        code=EXIT_GPU_UNUSABLE,
+        meaning="No GPU is left to run on: broken, lost, or in use by other programs.",
+        to_do="Run on another machine, or end the programs that are named.",
+    ),
+    ExitCode(
+        code=EXIT_TOO_MANY_FAILURES,
+        meaning="Five trials in a row had no answer, so the cause is probably not in the trials.",
+        to_do="Read the last trial's message, then run the same command.",
+    ),
+    ExitCode(
+        code=EXIT_INTERNAL,
+        meaning="An unforeseen error of this program or of a library. The sentence names the file with the full text.",
+        to_do="Report it with that file.",
+    ),
+    ExitCode(
+        code=EXIT_SIGNAL_BASE,
+        from_it_on="n",
+        meaning="Interrupted by signal n: 130 Ctrl-C (SIGINT), 143 SIGTERM, 129 SIGHUP.",
+        to_do="Run the same command: it continues.",
+    ),
+)
 
 
 class FailIf(StrEnum):
@@ -77,7 +141,7 @@ def printable(text: str) -> str:
 class ProfilerError(Exception):
     """An error with a sentence for the user; the command ends with its `exit_code`."""
 
-    exit_code = 1
+    exit_code = _EXIT_FAILED
 
 
 class UnsupportedTrialError(Exception):

@@ -1,20 +1,15 @@
-"""Each option is declared once; `sweeps/config.yaml`, docs/run_options.md and docs/commands.md agree with that.
-
-After a change of the declarations: `python tests/config/test_run_options.py`.
-"""
+"""Each option is declared once; `sweeps/config.yaml` agrees with that."""
 
 from pathlib import Path
 
 import pytest
 import yaml
 
-from maintenance.pages.run_options_page import commands_page, run_options_page
 from profiler.config.options.reading import show
 from profiler.config.options.run_options import RUN_KEYS, RUN_OPTIONS, RunOptions, read_run_options
 from profiler.domain.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-PAGES = {ROOT / "docs" / "run_options.md": run_options_page, ROOT / "docs" / "commands.md": commands_page}
 CONFIG = yaml.safe_load((ROOT / "sweeps" / "config.yaml").read_text())
 
 
@@ -50,13 +45,3 @@ def test_the_declared_limits_are_those_of_the_reader(key):
     for value in (bounds.minimum - 1, bounds.maximum + 1):
         with pytest.raises(UsageError, match=f"^{key}={value}: must be a"):
             read_run_options({**CONFIG, key: value})
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_is_that_of_the_declarations(page):
-    assert page.read_text(encoding="utf-8") == PAGES[page]()
-
-
-if __name__ == "__main__":
-    for page, text in PAGES.items():
-        page.write_text(text(), encoding="utf-8")
