@@ -54,7 +54,7 @@ def first_answers() -> tuple[FirstAnswer, ...] | str:
 
 
 def _uv() -> str:
-    found = shutil.which("uv") or shutil.which(_UV_OF_RELEASE)
+    found = shutil.which("uv") or shutil.which(str(_UV_OF_RELEASE))
     return found or ""
 
 
@@ -65,10 +65,10 @@ def _measured(folder: Path, installer: str, wheel: Path) -> FirstAnswer:
     python = str(scripts / "python")
     if installer == "pip":
         version = _run("-m", "pip", "--version", python=python).partition(" from ")[0]
-        command = (python, "-m", "pip", "install", "--quiet", "--no-cache-dir", str(wheel))
+        command = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", str(wheel)]
     else:
         version = _called((installer, "--version")).strip()
-        command = (installer, "pip", "install", "--no-cache", "--compile-bytecode", "--python", python, str(wheel))
+        command = [installer, "pip", "install", "--no-cache", "--compile-bytecode", "--python", python, str(wheel)]
     install_s, _ = _timed(command)
     _timed((str(scripts / "grpo-vram"), *JOB))  # from now on the files are in the memory of the system
     before_s = _processor_s()

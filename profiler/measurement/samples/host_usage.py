@@ -7,18 +7,15 @@ from pathlib import Path
 
 from profiler.domain.units import KIB
 
-try:
-    import resource
-except ModuleNotFoundError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 
 def peak_resident_bytes() -> int | None:
     """Return the peak of this process's resident memory; None on Windows, where Python has no counter of it.
 
     Linux counts it in KiB, macOS in bytes. psutil has only the present value.
     """
-    if resource is None:
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
         return None
     unit = 1 if sys.platform == "darwin" else KIB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,7 +1,7 @@
 """The tables of a folder are written by one process at a time, and opened while nobody replaces them."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from profiler.storage.files.lock import Lock, LockError, take_lock
@@ -14,8 +14,7 @@ _REPLACING_LOCK = "replacing.lock"
 """Held while files are opened or get their names, so that a reader waits for a moment only."""
 
 
-@contextmanager
-def writing_tables(folder: Path) -> Iterator[None]:
+def writing_tables(folder: Path) -> AbstractContextManager[None]:
     """Hold the tables of a folder, which is created if missing, from the first record that is read.
 
     Otherwise a sweep could replace the tables of another one by its own, which know fewer records.
@@ -23,25 +22,16 @@ def writing_tables(folder: Path) -> Iterator[None]:
     Raises:
         LockError: The folder cannot be written, or its file system has no locks.
     """
-    lock = take_lock(folder / _LOCK, wait=True)
-    try:
-        yield
-    finally:
-        _release(lock)
+    return _held(folder / _LOCK)
 
 
-@contextmanager
-def replacing_tables(folder: Path) -> Iterator[None]:
+def replacing_tables(folder: Path) -> AbstractContextManager[None]:
     """Keep readers out of a folder whose tables are written, while the files get their names.
 
     Raises:
         LockError: The folder cannot be written, or its file system has no locks.
     """
-    lock = take_lock(folder / _REPLACING_LOCK, wait=True)
-    try:
-        yield
-    finally:
-        _release(lock)
+    return _held(folder / _REPLACING_LOCK)
 
 
 def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
@@ -57,6 +47,15 @@ def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
         lock = take_lock(folder / _REPLACING_LOCK, wait=True) if folder.is_dir() else None
     try:
         return open_tables(folder, required=True)
+    finally:
+        _release(lock)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    lock = take_lock(path, wait=True)
+    try:
+        yield
     finally:
         _release(lock)
 
