@@ -101,14 +101,3 @@ def test_pre_commit_runs_the_tools_of_make_check():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     tools = {hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks}
     assert tools == set(re.findall(r"\$\(BIN\)/([\w-]+)", recipe))
-
-
-def test_the_examples_of_a_search_lead_to_their_files_in_two_steps():
-    table = (ROOT / "ARCHITECTURE.md").read_text().partition("## Finding a file")[2].partition("\n## ")[0]
-    found = re.findall(r"^\| \*.*\* \| .*, `(profiler/.*/)` \| `(\w+\.py)` \(`(\w+)`\)", table, re.MULTILINE)
-    assert len(found) == 3
-    sections = (ROOT / "docs" / "files.md").read_text().split("\n## ")
-    for folder, name, word in found:
-        (section,) = [each for each in sections if each.startswith(f"`{folder}`\n")]
-        assert f"| `{name}` |" in section
-        assert re.search(rf"\b{word}\b", (ROOT / folder / name).read_text())
