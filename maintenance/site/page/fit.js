@@ -18,6 +18,7 @@ export async function showFit(catalogue) {
   showFaults("faults", asJson.err.trim());
   const answer = JSON.parse(asJson.out);
   const isTrial = answer.phases && answer.trial;
+  at("text-box").hidden = false; // has its place before its text, so that nothing moves
   for (const id of ["chart-of-phases", "cards-box"]) at(id).hidden = !isTrial;
   if (isTrial) {
     showForm(answer.trial);
@@ -27,7 +28,6 @@ export async function showFit(catalogue) {
   const asText = await text;
   if (asText === null) return;
   at("text").textContent = asText.out;
-  at("text-box").hidden = false;
   const card = answer.trial && answer.gpus?.find((each) => each.gpu === answer.trial.gpu);
   showVerdict(asText.out, card?.verdict);
   at("notes").replaceChildren(...(answer.notes ?? []).map((note) => make("p", { class: "small" }, note)));
