@@ -82,6 +82,11 @@ def search_key(size_bytes: int, order: int, address: int) -> int:
     return size_bytes << _SIZE_SHIFT | order << _ORDER_SHIFT | address
 
 
+def least_key(size_bytes: int) -> int:
+    """Return a number above the `search_key` of every smaller block, and below that of every other one."""
+    return size_bytes << _SIZE_SHIFT
+
+
 _ORDER_SHIFT = 64
 """Bits of an address."""
 _SIZE_SHIFT = _ORDER_SHIFT + 32
@@ -108,8 +113,7 @@ class FreeBlocks:
     def add(self, block: Block) -> None:
         """Add a free block."""
         block.inserted_at_search = self.searches
-        # `search_key`, written out: a trial adds blocks a hundred thousand times.
-        block.key = key = block.size_bytes << _SIZE_SHIFT | block.order << _ORDER_SHIFT | block.address
+        block.key = key = search_key(block.size_bytes, block.order, block.address)
         insort(self.keys, key)
         self.at[key] = block
 
@@ -121,7 +125,7 @@ class FreeBlocks:
 
     def first_of_at_least(self, size_bytes: int) -> int:
         """Return the index in `keys` of the smallest block that is large enough; the length if there is none."""
-        return bisect_left(self.keys, search_key(size_bytes, 0, 0))
+        return bisect_left(self.keys, least_key(size_bytes))
 
     def block_at(self, index: int) -> Block:
         """Return the block of `keys[index]`."""

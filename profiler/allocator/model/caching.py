@@ -8,7 +8,7 @@ that free memory, settings that change while the program runs.
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from profiler.allocator.model.blocks import Block, FreeBlocks, StreamPools, search_key
+from profiler.allocator.model.blocks import Block, FreeBlocks, StreamPools, least_key
 from profiler.allocator.model.card_memory import CardMemory
 from profiler.allocator.model.expandable import best_fit, free_pages, grown_block, unmap_free_pages
 from profiler.allocator.model.giving_back import old_blocks, oversize_blocks
@@ -111,11 +111,11 @@ class CachingAllocator:
         Raises:
             OutOfMemoryError: The card has too little memory left; free segments were given back before.
         """
-        size, least_key, pools = self._requests.get(size_bytes) or self._request(size_bytes)
+        size, least, pools = self._requests.get(size_bytes) or self._request(size_bytes)
         pool = pools[stream]
         if self._collects_garbage:
             pools.count_search()
-        index: int | None = bisect_left(pool.keys, least_key)
+        index: int | None = bisect_left(pool.keys, least)
         if index == len(pool.keys):
             index = None
         elif self._chooses:
@@ -212,7 +212,7 @@ class CachingAllocator:
     def _request(self, size_bytes: int) -> tuple[int, int, StreamPools]:
         """Return the block size of a request, the least search key that serves it, and its pools; kept for the next."""
         size = block_bytes(size_bytes, self._config)
-        found = size, search_key(size, 0, 0), self._small if size <= SMALL_BYTES else self._large
+        found = size, least_key(size), self._small if size <= SMALL_BYTES else self._large
         self._requests[size_bytes] = found
         return found
 
