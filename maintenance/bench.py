@@ -19,6 +19,7 @@ from maintenance.benchmarks.callback_cost import ACCUMULATION, ALLOWED_SHARE, NE
 from maintenance.benchmarks.emulated_operators import operator_seconds
 from maintenance.benchmarks.many_trials import hundred_thousand_trials
 from maintenance.benchmarks.scale import measure
+from maintenance.benchmarks.trial_parts import seconds_of_parts
 from maintenance.engine_cost.cost import ALLOWED_S, EngineCost, added_s, cost, engines, settings, where
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
@@ -29,7 +30,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import Backend, Lengths, TrialSpec
+from profiler.domain.trials.trial import Backend, Lengths, TrialSpec, Tuning
 from profiler.measurement.driver.nvml import GpuProbe
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import visible_gpus
@@ -42,6 +43,15 @@ Result = TypeVar("Result")
 
 _CARD = KNOWN_GPUS["h100-80gb"]
 _TRIAL = TrialSpec(backend=Backend.SIMULATED, gpu=_CARD.name, model="qwen2.5-0.5b", beta=0.04)
+
+_DEEP_TRIAL = replace(
+    _TRIAL,
+    model="qwen2.5-7b",
+    tuning=Tuning.LORA,
+    lora_rank=16,
+    lora_alpha=32,
+    lora_target_modules=("q_proj", "k_proj", "o_proj", "up_proj", "down_proj"),
+)
 
 _SAMPLES = 1000
 _ESTIMATES = 100
@@ -97,6 +107,7 @@ def _print_table() -> None:
     large_s, _ = _timed(lambda: simulate(large, BUILTIN_MODELS[large.model].config))
     table.add_row("14B, full, 8-bit, checkpointing", f"{large_s:.1f} s", "0.5B", f"{large_s / small_s:.1f}")
     _add_allocator(table, small, small_s)
+    _add_parts(table)
     _add_estimates(table)
     _add_sampler(table)
     _add_callback(table)
@@ -111,6 +122,15 @@ def _add_allocator(table: Table, run: SimulatedRun, small_s: float) -> None:
     replay_s = _seconds(lambda: replay_on_card(run.trace, capacity_bytes=_CARD.memory_bytes, config=AllocatorConfig()))
     each = f"{replay_s:.1f} s, {1e6 * replay_s / events:.1f} µs an event"
     table.add_row(f"one more card: {events:,} events replayed", each, "0.5B", f"{replay_s / small_s:.2f}")
+
+
+def _add_parts(table: Table) -> None:
+    """The parts of one trial that runs with few layers."""
+    _, found = _timed(lambda: seconds_of_parts(_DEEP_TRIAL))
+    whole_s = sum(found.values())
+    table.add_row("7B, LoRA, checkpointing: run and replay", f"{whole_s:.1f} s", "", "")
+    for part, seconds in found.items():
+        table.add_row(f"  {part}", f"{seconds:.2f} s", "the trial", f"{seconds / whole_s:.2f}")
 
 
 def _add_estimates(table: Table) -> None:
