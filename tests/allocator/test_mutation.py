@@ -48,7 +48,7 @@ EQUIVALENT = {
     "giving_back: if missing <= 0 or block.size_bytes < limit_bytes: | 0 -> 1": _IN_512,
     "caching: if self.allocated_bytes > self.peak_allocated_bytes: | self.allocated_bytes > self.peak_allocated_bytes "
     "-> self.allocated_bytes >= self.peak_allocated_bytes": "an equal peak is the peak",
-    "caching: elif self._chooses: | if self._chooses: -> if True:": _ONLY_SPEED,
+    "caching: if not self._chooses: | if not self._chooses: -> if False:": _ONLY_SPEED,
     "caching: if block.after is not None and not block.after.allocated: | if block.after is not None and (not "
     "block.after.allocated): -> if True:": _ONLY_SPEED,
     "caching: if block.before is not None and not block.before.allocated: | if block.before is not None and (not "

@@ -82,11 +82,6 @@ def search_key(size_bytes: int, order: int, address: int) -> int:
     return size_bytes << _SIZE_SHIFT | order << _ORDER_SHIFT | address
 
 
-def least_key(size_bytes: int) -> int:
-    """Return a number above the `search_key` of every smaller block, and below that of every other one."""
-    return size_bytes << _SIZE_SHIFT
-
-
 _ORDER_SHIFT = 64
 """Bits of an address."""
 _SIZE_SHIFT = _ORDER_SHIFT + 32
@@ -125,7 +120,8 @@ class FreeBlocks:
 
     def first_of_at_least(self, size_bytes: int) -> int:
         """Return the index in `keys` of the smallest block that is large enough; the length if there is none."""
-        return bisect_left(self.keys, least_key(size_bytes))
+        # The key of every smaller block is less, and that of every other one is not.
+        return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
 
     def block_at(self, index: int) -> Block:
         """Return the block of `keys[index]`."""

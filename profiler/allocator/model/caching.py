@@ -5,10 +5,9 @@ follows. Not modelled, because a training step has none of it: CUDA graphs and o
 that free memory, settings that change while the program runs.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
 
-from profiler.allocator.model.blocks import Block, FreeBlocks, StreamPools, least_key
+from profiler.allocator.model.blocks import Block, FreeBlocks, StreamPools
 from profiler.allocator.model.card_memory import CardMemory
 from profiler.allocator.model.expandable import best_fit, free_pages, grown_block, unmap_free_pages
 from profiler.allocator.model.giving_back import old_blocks, oversize_blocks
@@ -52,7 +51,7 @@ class CachingAllocator:
         self._small = StreamPools(is_small=True)
         self._large = StreamPools(is_small=False)
         self._in_use: set[Block] = set()
-        self._requests: dict[int, tuple[int, int, StreamPools]] = {}
+        self._requests: dict[int, tuple[int, StreamPools]] = {}
         self._chooses = config.expandable_segments or config.max_split_bytes is not None
         """Whether another block than the smallest that is large enough may be taken."""
         self._allowed_bytes = _allowed_bytes(config, capacity_bytes if total_bytes is None else total_bytes)
@@ -111,15 +110,11 @@ class CachingAllocator:
         Raises:
             OutOfMemoryError: The card has too little memory left; free segments were given back before.
         """
-        size, least, pools = self._requests.get(size_bytes) or self._request(size_bytes)
+        size, pools = self._requests.get(size_bytes) or self._request(size_bytes)
         pool = pools[stream]
         if self._collects_garbage:
             pools.count_search()
-        index: int | None = bisect_left(pool.keys, least)
-        if index == len(pool.keys):
-            index = None
-        elif self._chooses:
-            index = self._best_fit(pool, size)
+        index = self._best_fit(pool, size)
         block = self._new_memory(pool, size, size_bytes) if index is None else pool.take(index)
         rest = block.size_bytes - size
         if rest and self._should_split(pool, size, rest):
@@ -209,10 +204,10 @@ class CachingAllocator:
             self._inactive_split_bytes += mapped_bytes - in_use_bytes
         return in_use
 
-    def _request(self, size_bytes: int) -> tuple[int, int, StreamPools]:
-        """Return the block size of a request, the least search key that serves it, and its pools; kept for the next."""
+    def _request(self, size_bytes: int) -> tuple[int, StreamPools]:
+        """Return the block size of a request and the pools that serve it; kept for the next one of this size."""
         size = block_bytes(size_bytes, self._config)
-        found = size, least_key(size), self._small if size <= SMALL_BYTES else self._large
+        found = size, self._small if size <= SMALL_BYTES else self._large
         self._requests[size_bytes] = found
         return found
 
@@ -221,6 +216,8 @@ class CachingAllocator:
         index = pool.first_of_at_least(size)
         if index == len(pool.keys):
             return None
+        if not self._chooses:
+            return index
         if self._config.expandable_segments:
             index = best_fit(pool, index)
         limit = self._config.max_split_bytes
