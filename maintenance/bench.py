@@ -17,6 +17,7 @@ from maintenance.benchmarks.emulated_operators import operator_seconds
 from maintenance.benchmarks.first_answer import ALLOWED_ANSWER_S, ALLOWED_INSTALL_S, first_answers
 from maintenance.benchmarks.many_trials import hundred_thousand_trials
 from maintenance.benchmarks.scale import measure
+from maintenance.benchmarks.trial_parts import seconds_of_parts
 from maintenance.engine_cost.cost import ALLOWED_S, EngineCost, added_s, cost, engines, settings, where
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
@@ -27,7 +28,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import Backend, Lengths, TrialSpec
+from profiler.domain.trials.trial import Backend, Lengths, TrialSpec, Tuning
 from profiler.measurement.driver.nvml import GpuProbe
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import visible_gpus
@@ -44,6 +45,15 @@ _CARD = KNOWN_GPUS["h100-80gb"]
 _TRIAL = TrialSpec(backend=Backend.SIMULATED, gpu=_CARD.name, model="qwen2.5-0.5b", beta=0.04)
 
 _COLUMNS = text_columns(("what", "time", "compared with", "ratio"))
+_DEEP_TRIAL = replace(
+    _TRIAL,
+    model="qwen2.5-7b",
+    tuning=Tuning.LORA,
+    lora_rank=16,
+    lora_alpha=32,
+    lora_target_modules=("q_proj", "k_proj", "o_proj", "up_proj", "down_proj"),
+)
+
 _SAMPLES = 1000
 _ESTIMATES = 100
 _CHEAP_TRIALS = 200
@@ -96,6 +106,7 @@ def _rows() -> list[Row]:
     large_s, _ = _timed(lambda: simulate(large, BUILTIN_MODELS[large.model].config))
     rows.append(("14B, full, 8-bit, checkpointing", f"{large_s:.1f} s", "0.5B", f"{large_s / small_s:.1f}"))
     _add_allocator(rows, small, small_s)
+    _add_parts(rows)
     _add_first_answers(rows)
     _add_estimates(rows)
     _add_sampler(rows)
@@ -127,6 +138,15 @@ def _add_first_answers(rows: list[Row]) -> None:
         ratio = f"{each.answer_s / ALLOWED_ANSWER_S:.2f}"
         goal = f"goal {ALLOWED_ANSWER_S:g} s"
         rows.append((f"its first answer, a process each: {spread}", f"{each.answer_s:.2f} s", goal, ratio))
+
+
+def _add_parts(rows: list[Row]) -> None:
+    """The parts of one trial that runs with few layers."""
+    _, found = _timed(lambda: seconds_of_parts(_DEEP_TRIAL))
+    whole_s = sum(found.values())
+    rows.append(("7B, LoRA, checkpointing: run and replay", f"{whole_s:.1f} s", "", ""))
+    for part, seconds in found.items():
+        rows.append((f"  {part}", f"{seconds:.2f} s", "the trial", f"{seconds / whole_s:.2f}"))
 
 
 def _add_estimates(rows: list[Row]) -> None:

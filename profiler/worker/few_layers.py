@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import ALL_LINEAR, Attention, DistributedType, Logprobs, TrialSpec, Tuning, Weights
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, DistributedType, Logprobs, TrialSpec, Weights
 from profiler.simulation.depth.uniformity import DEPTH, config_difference, layer_difference, with_adapters
 from profiler.training.arguments import lora_config
 from profiler.training.models.model import build_config, random_model
@@ -19,8 +19,8 @@ from profiler.training.placement import RealDevice
 LAYERS_RUN = (2, 3)
 """With three layers one is neither the first nor the last; it is what the deeper run has in addition."""
 
-_FEWEST_LAYERS = {Tuning.FULL: 32, Tuning.LORA: 20, Tuning.QLORA: 20}
-"""From so many layers on two small runs take less time than one of all layers. An adapted layer makes more events."""
+_FEWEST_LAYERS = 20
+"""From so many layers on two small runs take less time than one of all layers."""
 
 _MOST_STEPS = 16
 """Longer trials extrapolate optimizer steps up to a number of events, which another depth reaches earlier."""
@@ -45,10 +45,10 @@ _PROVEN: Mapping[str, Collection[object]] = {
 """Values for which tests compare few layers with all of them. Buckets of several GPUs do not repeat by layer."""
 
 
-def pays_with(spec: TrialSpec, model_config: Mapping[str, Any]) -> bool:
+def pays_with(model_config: Mapping[str, Any]) -> bool:
     """Return whether the model is so deep that few layers are faster."""
     layers = model_config.get(DEPTH)
-    return isinstance(layers, int) and layers >= _FEWEST_LAYERS[spec.tuning]
+    return isinstance(layers, int) and layers >= _FEWEST_LAYERS
 
 
 def proven_counts(spec: TrialSpec, model_config: Mapping[str, Any]) -> tuple[int, int] | None:

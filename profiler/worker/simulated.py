@@ -84,7 +84,7 @@ def simulate(
             combination.
     """
     cards = (card_of(spec), *gpus)
-    if not (all_layers or to_the_end) and pays_with(spec, model_config):
+    if not (all_layers or to_the_end) and pays_with(model_config):
         extrapolated = simulate_few_layers(spec, model_config, cards)
         if extrapolated is not None:
             return extrapolated

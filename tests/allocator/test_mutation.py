@@ -48,6 +48,15 @@ EQUIVALENT = {
     "giving_back: if missing <= 0 or block.size_bytes < limit_bytes: | 0 -> 1": _IN_512,
     "caching: if self.allocated_bytes > self.peak_allocated_bytes: | self.allocated_bytes > self.peak_allocated_bytes "
     "-> self.allocated_bytes >= self.peak_allocated_bytes": "an equal peak is the peak",
+    "caching: if not self._chooses: | if not self._chooses: -> if False:": _ONLY_SPEED,
+    "caching: if block.after is not None and not block.after.allocated: | if block.after is not None and (not "
+    "block.after.allocated): -> if True:": _ONLY_SPEED,
+    "caching: if block.before is not None and not block.before.allocated: | if block.before is not None and (not "
+    "block.before.allocated): -> if True:": _ONLY_SPEED,
+    "blocks: return 0 | 0 -> 1": "only asked for where a neighbour is free",
+    "blocks: self.key = 0 | 0 -> 1": "set when the block becomes free",
+    "blocks: _ORDER_SHIFT = 64 | 64 -> 65": _ARBITRARY,
+    "blocks: _SIZE_SHIFT = _ORDER_SHIFT + 32 | 32 -> 33": _ARBITRARY,
     "blocks: pool.searches += 1 | 1 -> 2": "ages are compared with their mean",
 }
 """Changes that change nothing, with the reason."""

@@ -1,6 +1,6 @@
 """Traces of a few equal layers continue to more of them; traces that do not repeat are refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,7 +16,14 @@ def site(operation: str, layer: int, *shape: int) -> Site:
     return Site(operation=operation, shape=shape, dtype="float32", module=f"model.layers.{layer}.mlp")
 
 
-def trace_of(layers: int, *, size: Callable[[int], int] = lambda _: 64, norms: str = NORMS, last: int = 0) -> Trace:
+def trace_of(
+    layers: int,
+    *,
+    size: Callable[[int], int] = lambda _: 64,
+    norms: str = NORMS,
+    last: int = 0,
+    freed: Callable[[int], Sequence[int]] = lambda _: (),
+) -> Trace:
     """Return weights, a forward that keeps a tensor per layer, a backward that frees them, and norms of gradients.
 
     Args:
@@ -24,6 +31,7 @@ def trace_of(layers: int, *, size: Callable[[int], int] = lambda _: 64, norms: s
         size: Bytes that a layer keeps.
         norms: The operation of the list with a value per layer.
         last: How many further blocks the last phase frees in the wrong order.
+        freed: Which of ten equal blocks the last phase frees, by the depth.
     """
     builder = TraceBuilder()
     builder.enter(Phase.LOAD)
@@ -47,6 +55,9 @@ def trace_of(layers: int, *, size: Callable[[int], int] = lambda _: 64, norms: s
     again = [builder.allocate(8, Category.WORKSPACE) for _ in range(layers * last)]
     for block in sorted(again, key=lambda block: (block * 7) % 5):
         builder.free(block)
+    equal = [builder.allocate(24, Category.WORKSPACE) for _ in range(10)]
+    for number in freed(layers):
+        builder.free(equal[number])
     return builder.finished()
 
 
@@ -72,6 +83,9 @@ REFUSED = {
     "a layer that keeps more": {"size": lambda layer: 64 + 8 * layer},
     "a size of another operation that grows": {"norms": "aten.cat"},
     "frees in an order that does not repeat": {"last": 1},
+    "a block that is freed twice": {"freed": lambda _: (0, 0)},
+    "a block that exists at small depths only": {"freed": lambda layers: (3 * (layers - 2),)},
+    "a block before the first one": {"freed": lambda layers: (9 - 9 * (layers - 2),)},
 }
 
 

@@ -27,6 +27,7 @@ class Block:
         "before",
         "expandable",
         "inserted_at_search",
+        "key",
         "mapped",
         "order",
         "pool",
@@ -57,6 +58,8 @@ class Block:
         self.before: Block | None = None
         """The adjacent block in the same segment."""
         self.after: Block | None = None
+        self.key = 0
+        """Its place in the search order (`search_key`); valid while free and mapped."""
         self.inserted_at_search = 0
         """The pool's `searches` when the block became free: its age, for garbage collection."""
 
@@ -74,6 +77,17 @@ class Block:
             after.before = self
 
 
+def search_key(size_bytes: int, order: int, address: int) -> int:
+    """Return one number that sorts as (size, order of the segment, address): numbers compare faster than tuples."""
+    return size_bytes << _SIZE_SHIFT | order << _ORDER_SHIFT | address
+
+
+_ORDER_SHIFT = 64
+"""Bits of an address."""
+_SIZE_SHIFT = _ORDER_SHIFT + 32
+"""Bits of an address and of the order of a segment."""
+
+
 class FreeBlocks:
     """The free blocks of one pool on one stream, by size, then order of their segment, then address (`BlockPool`)."""
 
@@ -82,10 +96,10 @@ class FreeBlocks:
     def __init__(self, *, is_small: bool, stream: int = 0) -> None:
         self.is_small = is_small
         self.stream = stream
-        self.keys: list[tuple[int, int, int]] = []
-        """(size, order, address) of each free block with memory, ascending."""
+        self.keys: list[int] = []
+        """The `search_key` of each free block with memory, ascending."""
         self.at: dict[int, Block] = {}
-        """The block of each key, by address."""
+        """The block of each key."""
         self.unmapped: list[Block] = []
         """Blocks of expandable segments without memory, by address (`BlockComparatorAddress`)."""
         self.searches = 0
@@ -94,25 +108,32 @@ class FreeBlocks:
     def add(self, block: Block) -> None:
         """Add a free block."""
         block.inserted_at_search = self.searches
-        insort(self.keys, (block.size_bytes, block.order, block.address))
-        self.at[block.address] = block
+        block.key = key = search_key(block.size_bytes, block.order, block.address)
+        insort(self.keys, key)
+        self.at[key] = block
 
     def remove(self, block: Block) -> None:
         """Remove a free block."""
-        del self.keys[bisect_left(self.keys, (block.size_bytes, block.order, block.address))]
-        del self.at[block.address]
+        key = block.key
+        del self.keys[bisect_left(self.keys, key)]
+        del self.at[key]
 
     def first_of_at_least(self, size_bytes: int) -> int:
         """Return the index in `keys` of the smallest block that is large enough; the length if there is none."""
-        return bisect_left(self.keys, (size_bytes,))
+        # The key of every smaller block is less, and that of every other one is not.
+        return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
+
+    def block_at(self, index: int) -> Block:
+        """Return the block of `keys[index]`."""
+        return self.at[self.keys[index]]
 
     def take(self, index: int) -> Block:
         """Remove the block of `keys[index]` and return it."""
-        return self.at.pop(self.keys.pop(index)[-1])
+        return self.at.pop(self.keys.pop(index))
 
     def in_order(self) -> list[Block]:
         """Return all free blocks with memory, smallest first."""
-        return [self.at[address] for *_, address in self.keys]
+        return [self.at[key] for key in self.keys]
 
     def add_unmapped(self, block: Block) -> None:
         """Add a block without memory."""

@@ -51,6 +51,9 @@ class CachingAllocator:
         self._small = StreamPools(is_small=True)
         self._large = StreamPools(is_small=False)
         self._in_use: set[Block] = set()
+        self._requests: dict[int, tuple[int, StreamPools]] = {}
+        self._chooses = config.expandable_segments or config.max_split_bytes is not None
+        """Whether another block than the smallest that is large enough may be taken."""
         self._allowed_bytes = _allowed_bytes(config, capacity_bytes if total_bytes is None else total_bytes)
         self._collects_garbage = self._allowed_bytes is not None and config.garbage_collection_threshold > 0
         self.allocated_bytes = 0
@@ -107,15 +110,16 @@ class CachingAllocator:
         Raises:
             OutOfMemoryError: The card has too little memory left; free segments were given back before.
         """
-        size = block_bytes(size_bytes, self._config)
-        pool = (self._small if size <= SMALL_BYTES else self._large)[stream]
+        size, pools = self._requests.get(size_bytes) or self._request(size_bytes)
+        pool = pools[stream]
         if self._collects_garbage:
-            (self._small if pool.is_small else self._large).count_search()
+            pools.count_search()
         index = self._best_fit(pool, size)
         block = self._new_memory(pool, size, size_bytes) if index is None else pool.take(index)
-        if self._should_split(pool, size, block.size_bytes - size):
+        rest = block.size_bytes - size
+        if rest and self._should_split(pool, size, rest):
             block = self._split(block, size)
-        elif block.expandable is None and block.is_split:
+        elif block.expandable is None and (block.before is not None or block.after is not None):
             self._inactive_split_bytes -= block.size_bytes
         block.allocated = True
         block.requested_bytes = size_bytes
@@ -139,10 +143,16 @@ class CachingAllocator:
         block.allocated = False
         self.allocated_bytes -= block.size_bytes
         pool = block.pool
-        was_inactive = pool.merge(block, block.before) + pool.merge(block, block.after)
+        was_inactive = 0
+        if block.before is not None and not block.before.allocated:
+            was_inactive = pool.merge(block, block.before)
+        if block.after is not None and not block.after.allocated:
+            was_inactive += pool.merge(block, block.after)
         pool.add(block)
         if block.expandable is None:
-            self._inactive_split_bytes += (block.size_bytes if block.is_split else 0) - was_inactive
+            if block.before is not None or block.after is not None:
+                was_inactive -= block.size_bytes
+            self._inactive_split_bytes -= was_inactive
             self._peak_inactive_split_bytes = max(self._peak_inactive_split_bytes, self._inactive_split_bytes)
 
     def empty_cache(self) -> None:
@@ -175,7 +185,7 @@ class CachingAllocator:
         """Return the size of the largest free block with memory, of one pool and stream if given; 0 if none."""
         pools = [pools for pools in (self._small, self._large) if is_small in (None, pools.is_small)]
         found = [pool for each in pools for pool in each.values() if stream in (None, pool.stream)]
-        return max((pool.keys[-1][0] for pool in found if pool.keys), default=0)
+        return max((pool.block_at(-1).size_bytes for pool in found if pool.keys), default=0)
 
     def hold(self, segment: HeldSegment) -> list[Block]:
         """Adopt a segment whose memory is already taken from the driver; return its blocks in use, by address.
@@ -194,16 +204,25 @@ class CachingAllocator:
             self._inactive_split_bytes += mapped_bytes - in_use_bytes
         return in_use
 
+    def _request(self, size_bytes: int) -> tuple[int, StreamPools]:
+        """Return the block size of a request and the pools that serve it; kept for the next one of this size."""
+        size = block_bytes(size_bytes, self._config)
+        found = size, self._small if size <= SMALL_BYTES else self._large
+        self._requests[size_bytes] = found
+        return found
+
     def _best_fit(self, pool: FreeBlocks, size: int) -> int | None:
         """Return the index of the smallest usable free block of at least `size` (`get_free_block`)."""
         index = pool.first_of_at_least(size)
         if index == len(pool.keys):
             return None
+        if not self._chooses:
+            return index
         if self._config.expandable_segments:
             index = best_fit(pool, index)
         limit = self._config.max_split_bytes
         if limit is not None:
-            found = pool.keys[index][0]
+            found = pool.block_at(index).size_bytes
             if size < limit <= found:
                 return None
             if size >= limit and found >= size + self._config.max_non_split_rounding_bytes:
@@ -219,11 +238,14 @@ class CachingAllocator:
 
     def _split(self, rest: Block, size: int) -> Block:
         """Split the first `size` bytes off `rest`, whose end stays free (`alloc_found_block`)."""
-        was_split = rest.is_split
+        was_split = rest.before is not None or rest.after is not None
         block = Block(
             address=rest.address, size_bytes=size, pool=rest.pool, expandable=rest.expandable, order=rest.order
         )
-        block.place_between(rest.before, rest)
+        block.before, block.after = rest.before, rest
+        if block.before is not None:
+            block.before.after = block
+        rest.before = block
         rest.address += size
         rest.size_bytes -= size
         rest.pool.add(rest)

@@ -19,7 +19,7 @@ def best_fit(pool: FreeBlocks, index: int) -> int:
 
 
 def _could_grow_to(pool: FreeBlocks, index: int) -> int:
-    block = pool.at[pool.keys[index][-1]]
+    block = pool.block_at(index)
     after = block.after
     return block.size_bytes + (after.size_bytes if after is not None and not after.mapped else 0)
 

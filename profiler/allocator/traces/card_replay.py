@@ -126,24 +126,28 @@ class _Run:
 
     def _events(self, first: int, end: int) -> None:
         """Inner loop over events; a trial has 10^5 or more."""
-        events, requested = self.trace.events, self.trace.sizes_bytes
-        blocks, sizes, allocator, streams = self.blocks, self.sizes, self.allocator, self.trace.streams
+        events, requested, streams = self.trace.events, self.trace.sizes_bytes, self.trace.streams
+        blocks, sizes, allocator, peak_bytes = self.blocks, self.sizes, self.allocator, self.peak_bytes
+        allocate, free = allocator.allocate, allocator.free
         for index in range(first, end):
             event = events[index]
             if event > 0:
-                size_bytes = requested[event - 1]
-                if size_bytes:
-                    try:
-                        block = blocks[event - 1] = allocator.allocate(size_bytes, streams.get(event - 1, 0))
-                    except OutOfMemoryError:
-                        self.reached = index
-                        raise
-                    sizes[event - 1] = block.size_bytes
-                    if allocator.allocated_bytes > self.peak_bytes:
-                        self.peak_bytes = allocator.allocated_bytes
-                        self.peak_event = index
+                number = event - 1
+                size_bytes = requested[number]
+                if not size_bytes:
+                    continue
+                try:
+                    block = allocate(size_bytes, streams.get(number, 0)) if streams else allocate(size_bytes)
+                except OutOfMemoryError:
+                    self.reached = index
+                    raise
+                blocks[number] = block
+                sizes[number] = block.size_bytes
+                if allocator.allocated_bytes > peak_bytes:
+                    self.peak_bytes = peak_bytes = allocator.allocated_bytes
+                    self.peak_event = index
             elif requested[-event - 1]:
-                allocator.free(blocks.pop(-event - 1))
+                free(blocks.pop(-event - 1))
         self.reached = end
 
     def _note_peaks(self, phase: Phase) -> None:

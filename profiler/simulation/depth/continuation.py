@@ -1,7 +1,8 @@
 """Continue a trace to more layers by repeating what one more layer added."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -99,7 +100,8 @@ def _check(tokens: Numbers, result: _Continued, layers: int) -> None:
         raise DepthDiffersError("a block belongs to a layer that does not exist")
     frees = np.flatnonzero(tokens < 0)
     freed = blocks[frees]
-    if not np.isin(freed, blocks[allocates]).all() or len(np.unique(freed)) != len(freed):
+    exist = not len(freed) or (freed.min() >= 0 and freed.max() < len(allocates))
+    if not exist or np.bincount(freed).max(initial=0) > 1:
         raise DepthDiffersError("a block is freed that does not exist")
     made = allocates[freed]
     alike = np.array_equal(tokens[made], -tokens[frees])
@@ -112,57 +114,77 @@ def _trace(more: Tokens, result: _Continued, starts: Sequence[int]) -> Trace:
     blocks = result.quantities[result.allocates]
     origin = (np.abs(np.array(deep.events, dtype=np.int64)) - 1)[result.order[result.allocates]]
     sites, site_of = _sites(deep, origin, blocks)
-    origins = origin.tolist()
+    categories = np.array(deep.categories, dtype=object)
     signs = np.full(len(result.order), -1, dtype=np.int64)
     signs[result.allocates] = 1
     marks = list(zip(starts, more.marks, strict=True))
     return Trace(
         sizes_bytes=tuple(blocks[:, SIZE].tolist()),
-        categories=tuple([deep.categories[block] for block in origins]),
+        categories=tuple(categories[origin].tolist()),
         events=tuple((signs * (result.quantities[:, BLOCK] + 1)).tolist()),
         phase_starts=tuple((start, phase) for start, phase in marks if phase is not None),
         sites=sites,
         site_of=site_of,
-        names=_names(deep, origins, blocks[:, NAME].tolist()),
-        sizes_by_capability=_copied(deep.sizes_by_capability, origins),
+        names=_names(deep, origin, blocks[:, NAME]),
+        sizes_by_capability=_copied(deep.sizes_by_capability, origin),
         cache_emptied=tuple(start for start, phase in marks if phase is None),
-        streams=_copied(deep.streams, origins),
+        streams=_copied(deep.streams, origin),
     )
 
 
 def _sites(deep: Trace, origin: Numbers, blocks: Numbers) -> tuple[Sequence[Site], Sequence[int]]:
     """Return the distinct sites of blocks that repeat those of `origin`, and the index of each block's site."""
     site_of = np.array(deep.site_of, dtype=np.int64)[origin]
-    rows = np.column_stack([site_of, blocks[:, MODULE] + 1, blocks[:, LENGTH] + 1])
-    width = rows.max(axis=0, initial=0) + 1
-    keys = (rows[:, 0] * width[1] + rows[:, 1]) * width[2] + rows[:, 2]
-    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    layer, length = blocks[:, MODULE] + 1, blocks[:, LENGTH] + 1
+    # Few blocks have a length, and few lengths differ: with their positions the keys are dense, which saves sorting.
+    lengths = np.unique(length)
+    layers = int(layer.max(initial=0)) + 1
+    keys = (site_of * layers + layer) * len(lengths) + np.searchsorted(lengths, length)
+    first, index = _distinct(keys)
     # The same operation in two layers has two sites, each of which continues to other layers.
     numbers: dict[Site, int] = {}
-    found = [_site(deep.sites[site], layer - 1, length - 1) for site, layer, length in rows[first].tolist()]
+    rows = zip(site_of[first].tolist(), layer[first].tolist(), length[first].tolist(), strict=True)
+    found = [_site(deep.sites[site], number - 1, size - 1) for site, number, size in rows]
     number_of = np.array([numbers.setdefault(site, len(numbers)) for site in found], dtype=np.int64)
     return tuple(numbers), tuple(number_of[index].tolist())
 
 
+def _distinct(keys: Numbers) -> tuple[Numbers, Numbers]:
+    """Return, for each distinct key ascending, the first place that has it; and the index among them of every place."""
+    first = np.full(int(keys.max(initial=-1)) + 1, -1, dtype=np.int64)
+    first[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)
+    found = np.flatnonzero(first >= 0)
+    number = np.cumsum(first >= 0) - 1
+    return first[found], number[keys]
+
+
 def _site(site: Site, layer: int, length: int) -> Site:
     """Return `site` in another layer, and with the length of a list of norms where it has one."""
-    return replace(site, module=_in_layer(site.module, layer), shape=site.shape if length < 0 else (length,))
+    module, shape = _in_layer(site.module, layer), site.shape if length < 0 else (length,)
+    if (module, shape) == (site.module, site.shape):
+        return site
+    return Site(operation=site.operation, shape=shape, dtype=site.dtype, module=module)
 
 
-def _names(deep: Trace, origins: Sequence[int], layers: Sequence[int]) -> dict[int, str]:
+def _names(deep: Trace, origin: Numbers, layers: Numbers) -> dict[int, str]:
     return {
-        block: _in_layer(deep.names[origin], layers[block])
-        for block, origin in enumerate(origins)
-        if origin in deep.names
+        block: _in_layer(deep.names[number], int(layers[block])) for block, number in _repeating(deep.names, origin)
     }
 
 
+@cache
 def _in_layer(path: str, layer: int) -> str:
     return LAYER.sub(str(layer), path, count=1) if layer >= 0 else path
 
 
-def _copied(values: Mapping[int, _Value], origins: Sequence[int]) -> dict[int, _Value]:
+def _copied(values: Mapping[int, _Value], origin: Numbers) -> dict[int, _Value]:
     """Return the values of the blocks that repeat those with a value."""
-    if not values:
-        return {}
-    return {block: values[origin] for block, origin in enumerate(origins) if origin in values}
+    return {block: values[number] for block, number in _repeating(values, origin)}
+
+
+def _repeating(values: Mapping[int, object], origin: Numbers) -> Sequence[tuple[int, int]]:
+    """Return the blocks that repeat those with a value, each with the block that it repeats."""
+    has_value = np.zeros(int(origin.max(initial=-1)) + 1, dtype=np.bool_)
+    has_value[[block for block in values if block < len(has_value)]] = True
+    blocks = np.flatnonzero(has_value[origin])
+    return list(zip(blocks.tolist(), origin[blocks].tolist(), strict=True))

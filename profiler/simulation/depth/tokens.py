@@ -25,6 +25,9 @@ _LISTS_OF_NORMS = frozenset({"aten.stack", "aten._foreach_norm.Scalar's kernel"}
 (`_get_total_norm` in torch/nn/utils/clip_grad.py; `_foreach_norm` in `simulation/cuda/scratch/kernel_scratch.py`). Both
 are linear in the number of layers. No other block's size may depend on it."""
 
+_DENSE = 8
+"""Values with a range of at most so many times their number are dense."""
+
 _CATEGORIES = {category: number for number, category in enumerate(Category)}
 
 
@@ -100,9 +103,19 @@ def _combined(columns: Iterable[Numbers]) -> Numbers:
     """Return one number per row of `columns`, equal for equal rows."""
     rows: Any = 0
     for column in columns:
-        _, values = np.unique(column, return_inverse=True)
-        _, rows = np.unique(rows * (len(column) + 1) + values, return_inverse=True)
+        values = _ranks(column)
+        rows = _ranks(rows * (int(values.max(initial=0)) + 1) + values)
     return np.asarray(rows, dtype=np.int64)
+
+
+def _ranks(values: Numbers) -> Numbers:
+    """Return the place of each value among the distinct ones, ascending; dense values need no sorting."""
+    lowest, highest = int(values.min(initial=0)), int(values.max(initial=0))
+    if highest - lowest > _DENSE * len(values):
+        return np.asarray(np.unique(values, return_inverse=True)[1], dtype=np.int64)
+    exists = np.zeros(highest - lowest + 1, dtype=np.bool_)
+    exists[values - lowest] = True
+    return (np.cumsum(exists) - 1)[values - lowest]
 
 
 def _tokens(trace: Trace, kinds: Numbers) -> Tokens:
