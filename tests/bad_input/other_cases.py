@@ -136,7 +136,8 @@ CAMPAIGN = (
         "stage", "F", "x", "limit_s=1e400", says="limit_s= … must be a number of seconds above 0 and at most 1,000,000"
     ),
     bad("stage", "F", "x", "limit_s=-1", says="limit_s= … must be a number of seconds above 0 and at most 1,000,000"),
-    bad("stage", "F", "x", "--limit-s=5", says="argument= … is not of the form key=value"),
+    bad("stage", "F", "x", "--limit-s=-5", says="limit_s= … must be a number of seconds above 0"),
+    bad("stage", "F", "x", "-limit_s=5", says="argument= … is not of the form key=value"),
     bad("facts", says="folder= … facts takes one folder"),
     bad("facts", "x", says="card= … the campaign needs a GPU, but the NVIDIA driver does not"),
     bad("allocator_truth", "qlora", "y", says="tuning= … must be one of full, lora"),
