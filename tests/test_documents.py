@@ -3,15 +3,12 @@
 import re
 import shlex
 import tomllib
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
-
-from profiler.estimate.command import read_command as read_estimate
-from profiler.replay.command import read_command as read_replay
-from profiler.sweep.command import read_command as read_sweep
 
 ROOT = Path(__file__).parents[1]
 DECISIONS = ROOT / "docs" / "decisions"
@@ -24,18 +21,38 @@ SHORT_NAME = re.compile(r"`([a-z0-9_]+(?:/[a-z0-9_]+)*\.py)`")
 OF_OTHERS = (ROOT / "docs" / "explanation" / "scripts_tried.md", ROOT / "docs" / "reference" / "python_api.md")
 """Name scripts of others."""
 MODULE = re.compile(r"python -m ((?:profiler|maintenance)\.[a-z_]+)")
-COMMAND = re.compile(r"^(?:\.venv/bin/)?python -m profiler\.(sweep|estimate|replay) (.*?)(?:  #.*)?$", re.MULTILINE)
-READERS = {"estimate": read_estimate, "replay": read_replay, "sweep": read_sweep}
+COMMAND = re.compile(
+    r"^(?:\.venv/bin/)?python -m profiler\.(advise|estimate|replay|report|solve|sweep) (.*?)(?: +#.*)?$", re.MULTILINE
+)
+READERS = {
+    name: import_module(f"profiler.{name}.command").read_command
+    for name in ("advise", "estimate", "replay", "report", "solve", "sweep")
+}
+"""Of commands whose words need no file of the reader to be read."""
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how_to/sweep.md", "docs/how_to/recipe.md"])
+def commands_of(page):
+    """The name and the words of each command that a page shows, without placeholders."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [(name, shlex.split(words)) for name, words in COMMAND.findall("\n".join(blocks)) if "NAME" not in words]
+
+
+WITH_COMMANDS = [page for page in DOCUMENTS if commands_of(page)]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_in_documents_are_valid(page):
-    found = COMMAND.findall((ROOT / page).read_text())
-    assert len(found) >= 3
-    for name, words in found:
-        command = READERS[name](shlex.split(words))
-        assert list(command.faults) == []
+    for name, words in commands_of(page):
+        command = READERS[name](words)
+        assert list(getattr(command, "faults", ())) == []
         assert set(getattr(command, "grids", ())) <= {path.stem for path in (ROOT / "sweeps" / "grid").glob("*.yaml")}
+
+
+def test_many_pages_have_commands():
+    found = [name for page in WITH_COMMANDS for name, _ in commands_of(page)]
+    assert len(WITH_COMMANDS) >= 20
+    assert len(found) >= 80
+    assert set(found) == set(READERS)
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))

@@ -20,7 +20,15 @@ SITE = Path(os.environ.get("GRPO_VRAM_DOCS", ""))
 pytestmark = pytest.mark.skipif(not os.environ.get("GRPO_VRAM_DOCS"), reason="`make docs` builds the site")
 LOADED = {("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("video", "src"), ("object", "data")}
 WIDTHS = (1280, 768, 390)
-LOOKED_AT = ("README", "tutorials/will_it_fit", "explanation/memory", "keys", "how_to/recipe", "trouble")
+LOOKED_AT = (
+    "README",
+    "tutorials/will_it_fit",
+    "explanation/memory",
+    "keys",
+    "how_to/recipe",
+    "trouble",
+    "reference/refused",
+)
 
 
 class Page(HTMLParser):

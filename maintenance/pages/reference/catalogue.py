@@ -11,7 +11,9 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
 from profiler.domain.units import as_gib
 
-_GRIDS = Path(__file__).parents[3] / "sweeps" / "grid"
+_ROOT = Path(__file__).parents[3]
+_GRIDS = _ROOT / "sweeps" / "grid"
+_KEPT = _ROOT / "results" / "reference"
 
 _OF_MODELS = """\
 # Built-in models
@@ -69,10 +71,10 @@ def cards_page() -> str:
 
 def grids_page() -> str:
     """Return the page of the grids."""
-    return f"{_OF_GRIDS}\n{table(('grid', 'question', 'varies'), list(_grids()))}\n"
+    return f"{_OF_GRIDS}\n{table(('grid', 'question', 'varies', 'kept result'), _grids())}\n"
 
 
-def _grids() -> Iterator[tuple[str, str, str]]:
+def _grids() -> Iterator[tuple[str, str, str, str]]:
     for path in sorted(_GRIDS.glob("*.yaml")):
         grid = yaml.safe_load(path.read_text(encoding="utf-8"))
         cases = grid.get("cases") or []
@@ -81,4 +83,11 @@ def _grids() -> Iterator[tuple[str, str, str]]:
             f"[{path.stem}](../../sweeps/grid/{path.name})",
             marked(grid["question"]),
             ", ".join(f"`{key}`" for key in keys if key != "label"),
+            _kept_result(path.stem),
         )
+
+
+def _kept_result(grid: str) -> str:
+    """Return the link to the page that is kept of a grid; empty if none is."""
+    pages = (name for name in ("report.md", f"{grid}.md") if (_KEPT / grid / name).is_file())
+    return next((f"[{name}](../../results/reference/{grid}/{name})" for name in pages), "")

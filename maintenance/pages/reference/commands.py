@@ -24,7 +24,8 @@ _HEAD_OF_COMMANDS = """\
 # Commands
 
 `grpo-vram COMMAND` and `python -m profiler.COMMAND` are the same. `key=value`, `--key value` and `--key=value` are the
-same in each of them. [Exit codes](exit_codes.md) have one meaning in all of them.
+same in each of them, and `--max-completion-length 512` is `max_completion_length=512`. [Exit codes](exit_codes.md) have
+one meaning in all of them.
 """
 
 _COLUMNS = ("key", "default", "unit", "allowed", "meaning")

@@ -4,7 +4,15 @@ from collections.abc import Iterable, Mapping
 
 from maintenance.pages.members import marked, meanings_of, table
 from profiler.config.options.reading import show
-from profiler.config.trl_releases.behaviours import EFFECTS, LABEL_LOSSES, LOGPROBS, UNCOUNTED, LogprobsRow
+from profiler.config.trl_releases.behaviours import (
+    EFFECTS,
+    FIRST_FUSED,
+    LABEL_LOSSES,
+    LAST_WITH_LOGITS,
+    LOGPROBS,
+    UNCOUNTED,
+    LogprobsRow,
+)
 from profiler.config.trl_releases.facts import DEFAULTS, KEY_VERSIONS, TRAINERS
 from profiler.config.trl_releases.versions import NEWEST, RELEASES, Versions
 from profiler.domain.trials.recipe import Recipe
@@ -17,9 +25,14 @@ What a recipe leaves open, and what it asks for, depends on the release of trl t
 {NEWEST}. [How to describe a job](../how_to/recipe.md#releases-of-trl) says how the release is found. Sources are files
 of trl by tag; `python -m maintenance.trl_history` compares these tables with them."""
 
-_LOGITS = """\
-Logits of all completions (of SFT: of all tokens) of a micro-batch are made at once by these releases, unless Liger
-computes the loss."""
+_LOGITS = f"""\
+Logits of all completions of a micro-batch are made at once by these releases, unless Liger computes the loss; from
+{FIRST_FUSED} on `fused` makes none."""
+
+_LABEL_LOGITS = f"""\
+With `recipe=sft`, logits of all tokens of a micro-batch are made at once by these releases, unless Liger computes the
+loss. Later ones make them with `loss_type: nll` only, up to {LAST_WITH_LOGITS},
+in the way of the last row."""
 
 
 def releases_page() -> str:
@@ -47,6 +60,7 @@ def releases_page() -> str:
         "## Log-probabilities",
         _LOGITS,
         _logprobs(LOGPROBS),
+        _LABEL_LOGITS,
         _logprobs(LABEL_LOSSES),
         "## Not counted",
         table(("what", "releases", "recipes", "source"), uncounted),
@@ -68,7 +82,12 @@ def _recipes(recipes: Iterable[Recipe]) -> str:
 def _logprobs(rows: Iterable[LogprobsRow]) -> str:
     meanings = meanings_of(Logprobs)
     cells = [
-        (f"`{row.logprobs}`", _interval(row.versions), marked(meanings[row.logprobs]), marked(row.source))
+        (
+            f"`{row.logprobs}`",
+            _interval(row.versions),
+            marked(meanings[row.logprobs].partition(": ")[2]),
+            marked(row.source),
+        )
         for row in rows
     ]
     return table(("`logprobs`", "releases", "what it does", "source"), cells)
