@@ -14,7 +14,7 @@ from profiler.estimate.job.inputs import ArchitectureLookup, Inputs, architectur
 from profiler.estimate.job.reward_models import with_reward_models
 from profiler.storage.foreign.model_config import load_model_config
 
-_OPTIONS = ("trl", "strict", "gpu_memory_gib", "compute_capability")
+_OPTIONS = ("launch", "trl", "strict", "gpu_memory_gib", "compute_capability")
 """Options of the command `estimate` that describe the job, and not the output."""
 
 
@@ -25,7 +25,7 @@ class Job:
     files: tuple[str, ...] = ()
     """Paths: a recipe of trl, accelerate's or DeepSpeed's configuration, an `adapter_config.json`, a `train.py`."""
     keys: Mapping[str, object] = field(default_factory=dict)
-    """Keys of a trial by name, and `trl`, `strict`, `gpu_memory_gib`, `compute_capability`."""
+    """Keys of a trial by name, and `launch`, `trl`, `strict`, `gpu_memory_gib`, `compute_capability`."""
 
     def with_keys(self, **keys: object) -> "Job":
         """Return the same job with other values of some keys."""

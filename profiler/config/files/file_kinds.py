@@ -36,7 +36,7 @@ def part_of(name: str, values: Mapping[str, object]) -> Part:
     if all(key in values for key in _MODEL):
         problem = "is the config.json of a model"
         return Part(name=name, faults=(Fault(key="config", found=name, problem=problem, hint="Give it as model=."),))
-    return _trl_part(name, values)
+    return trl_part(name, values)
 
 
 def _only_accelerate(values: Mapping[str, object]) -> bool:
@@ -54,7 +54,7 @@ def _is_of_trl(key: str) -> bool:
     return is_trl_key(key) or any(key in other.keys for other in OTHERS)
 
 
-def _trl_part(name: str, values: Mapping[str, object]) -> Part:
+def trl_part(name: str, values: Mapping[str, object]) -> Part:
     """Return what a file of trl says; DeepSpeed's configuration may be inside, and keys of `accelerate launch`."""
     unknown = unknown_leaves(values, _is_of_trl)
     known = sum(_is_of_trl(str(key)) for key in values)

@@ -225,16 +225,11 @@ FORMATS = (
 )
 """Formats that are named and not read; the first that matches is meant."""
 
-_TRL_COMMAND = re.compile(r"\btrl +(?:grpo|rloo|sft|dpo|kto|reward|gkd|ppo|online_dpo)\b")
-_LAUNCH = re.compile(r"\b(?:accelerate +launch|torchrun|torch\.distributed\.(?:run|launch)|deepspeed|python3?)\b")
-_STARTED = re.compile(r"(?<![\w/.-])(?:-m +(?P<module>[A-Za-z_][\w.]*)|(?P<file>[\w./${}-]*\.py)\b)")
-_RECIPE = re.compile(r"--config(?:[= ]+|_file[= ]+)(?P<file>[^\s\\]+\.(?:ya?ml|json))")
 _OF_VERL = re.compile(
     r"\bactor_rollout_ref\.|\bverl\.(?!trainer\.main\b)\w+\.\w|\bverl/trainer/\w+\.py|\bmain_(?:ppo|dapo)"
 )
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _CONTINUED = re.compile(r"\\\r?\n")
-_LAUNCHERS = ("accelerate.commands.launch", "torch.distributed.run", "torch.distributed.launch", "pip", "http.server")
 
 
 def foreign_keys(name: str, values: Mapping[str, object]) -> Fault | None:
@@ -252,40 +247,32 @@ def foreign_keys(name: str, values: Mapping[str, object]) -> Fault | None:
 
 
 def foreign_script(name: str, text: str) -> Fault | None:
-    """Return the fault of a shell script that does not run verl's trainer; None for a script of verl."""
-    commands = _CONTINUED.sub(" ", _COMMENT.sub("", text))
-    if _OF_VERL.search(commands):
-        return None
+    """Return the fault of a shell script that runs another program; None for a script of verl or trl."""
+    return None if is_of_verl(text) else _foreign_call("config", name, _commands(text))
+
+
+def foreign_command(text: str) -> Fault | None:
+    """Return the fault of a command that runs another program; None if it may be one of trl."""
+    return _foreign_call("launch", text, text)
+
+
+def is_of_verl(text: str) -> bool:
+    """Return whether a shell script runs verl's trainer."""
+    return _OF_VERL.search(_commands(text)) is not None
+
+
+def _commands(text: str) -> str:
+    """Return a script without comments, each command in a line."""
+    return _CONTINUED.sub(" ", _COMMENT.sub("", text))
+
+
+def _foreign_call(key: str, found: str, commands: str) -> Fault | None:
     for each in FORMATS:
         match = each.commands.search(commands) if each.commands is not None else None
         if match is not None:
             problem = f"runs {each.name} ({' '.join(match[0].split())}), and that is not read"
-            return Fault(key="config", found=name, problem=problem, hint=each.hint)
-    return _launch_fault(name, commands)
-
-
-def _launch_fault(name: str, commands: str) -> Fault:
-    """Return the fault of a shell script that starts trl, a script, or nothing that trains."""
-    recipe = next((match["file"] for match in _RECIPE.finditer(commands) if "accelerate" not in match["file"]), None)
-    from_recipe = f"config={recipe}, with the other arguments as key=value" if recipe else ""
-    as_keys = from_recipe or "its arguments as key: value in a YAML file, or as key=value on the command line"
-    if _TRL_COMMAND.search(commands):
-        problem = "is a command line of trl, and shell scripts are read for verl only"
-        return Fault(key="config", found=name, problem=problem, hint=f"Give {as_keys}.")
-    started = _started(commands) if _LAUNCH.search(commands) else None
-    if started is None:
-        problem = "starts no training that is known; of shell scripts, those of verl's main_ppo are read"
-        return Fault(key="config", found=name, problem=problem)
-    problem = f"starts {started}, which is not verl's trainer, and shell scripts are read for verl only"
-    script = f"config={started} if it trains with trl, and " if started.endswith(".py") else ""
-    return Fault(key="config", found=name, problem=problem, hint=f"Give {script}{as_keys}.")
-
-
-def _started(commands: str) -> str | None:
-    """Return the last script or module that is started, which after preparations is the one that trains."""
-    names = [match["module"] or match["file"] for match in _STARTED.finditer(commands)]
-    names = [each for each in names if each not in _LAUNCHERS]
-    return names[-1] if names else None
+            return Fault(key=key, found=found, problem=problem, hint=each.hint)
+    return None
 
 
 def foreign_module(modules: Collection[str]) -> Format | None:

@@ -16,7 +16,7 @@ from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
-from profiler.estimate.job.config_file import load_config
+from profiler.estimate.job.config_file import load_command, load_config
 from profiler.estimate.job.counting import ModelCounter, counted_by_transformers, read_and_counted
 from profiler.estimate.job.prompts import KEY as PROMPT_KEY
 from profiler.estimate.job.prompts import Measure, measured_by_transformers, prompt_note, remembered_measure
@@ -264,9 +264,16 @@ def job_files(command: Command) -> JobFiles:
     files, faults = [], list(command.faults)
     for path in command.configs:
         try:
-            files.append(load_config(path))
+            files.append(load_config(path, [other for other in command.configs if other != path]))
         except UsageError as error:
             faults.extend(error.faults)
+    if command.options.launch is not None:
+        try:
+            files.append(load_command(command.options.launch, command.configs))
+        except UsageError as error:
+            faults.extend(error.faults)
+    named = {path for file in files for path in file.read}
+    files = [file for file in files if file.path not in named]
     of_verl = [file for file in files if file.verl is not None]
     if of_verl and len(of_verl) < len(files):
         problem = "is a configuration of verl, which is not read with files of trl"
@@ -281,5 +288,5 @@ def job_files(command: Command) -> JobFiles:
     if of_verl or command.overrides:
         sources = [file.verl for file in of_verl if file.verl is not None]
         return JobFiles(verl=joined([*sources, override_source(command.overrides)]))
-    parts = [file.part for file in files if file.part is not None]
+    parts = [part for file in files for part in file.parts]
     return JobFiles(part=merged(parts, given={*command.keys, *command.axes}) if parts else None)
