@@ -12,6 +12,7 @@ from profiler.config.files.companion_files import (
 )
 from profiler.config.files.launch_keys import environment_notes, launch_part
 from profiler.config.files.own_keys import mostly_unknown, renamed_keys, unknown_leaves
+from profiler.config.files.own_sections import own_part
 from profiler.config.trl.arguments.keys import is_trl_key
 from profiler.config.trl.arguments.trainers import OTHERS
 from profiler.config.trl.parts import Part
@@ -60,7 +61,7 @@ def trl_part(name: str, values: Mapping[str, object]) -> Part:
     known = sum(_is_of_trl(str(key)) for key in values)
     fault = mostly_unknown(name, unknown, known=known, program="trl", is_certain=_OF_TRL in values)
     if fault is not None:
-        return Part(name=name, faults=(fault,))
+        return own_part(name, values) or Part(name=name, faults=(fault,))
     launched = launch_part(name, values)
     faults = (*renamed_keys(name, values), *launched.faults)
     notes = (*launched.notes, *environment_notes(name, values))

@@ -8,6 +8,7 @@ from profiler.config.files.arguments import Arguments, full_names, read_argument
 from profiler.config.files.assumed import assumed_note
 from profiler.config.files.companion_files import accelerate_part
 from profiler.config.files.file_kinds import trl_part
+from profiler.config.files.own_keys import memory_key
 from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import Note, not_counted
@@ -20,6 +21,9 @@ from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
 _RECIPE_FILES = (".yaml", ".yml", ".json")
+
+_FILES = ("deepspeed", "fsdp_config")
+"""Arguments of transformers that name a file of keys."""
 
 _OTHER_TRAINERS = re.compile(r"(?:^|_)(dpo|ppo|kto|orpo|cpo|bco|gkd|reward|rm|prm|distill\w*)(?:_|$)", re.IGNORECASE)
 
@@ -159,11 +163,15 @@ def _trl_arguments(
 ) -> Part:
     """Return what arguments say that are read as trl's, over a recipe."""
     stated = {key: value for key, value in arguments.values.items() if key != "config"}
-    values = {key: value for key, value in recipe.items() if key not in arguments.undecided} | stated
+    # A file of DeepSpeed in a folder of the user's machine may be here.
+    named = {key: text for key, text in arguments.undecided.items() if key in _FILES}
+    values = {key: value for key, value in recipe.items() if key not in arguments.undecided} | stated | named
     part = trl_part(name, _with_files(values, read))
     notes = [*part.notes]
     faults = [*part.faults]
     for key, said in arguments.undecided.items():
+        if key in named:
+            continue
         if key == "model_name_or_path":
             problem = f"is the model in {name}, which does not say what it is"
             faults.append(Fault(key="model", found=said, problem=problem, hint="Give model=."))
@@ -178,13 +186,27 @@ def _trl_arguments(
         kind, wrong = _recipe_of_script(name, found, part.values)
         what = f"{found.program} is not here: its arguments count as trl's, and what else it sets is not known"
         notes.insert(0, Note(key="", text=what))
+        settled = {fault.key for fault in faults}
+        own = [] if recipe else _own_arguments(found.program, arguments)
+        faults += {fault.key: fault for fault in own if fault.key not in settled}.values()
     return replace(part, recipe=kind, notes=tuple(notes), faults=(*wrong, *faults))
+
+
+def _own_arguments(program: str, arguments: Arguments) -> Iterator[Fault]:
+    """Return a fault per argument that trl does not have, of a script that is not here, which may change memory."""
+    for key in (*arguments.values, *arguments.undecided):
+        settled_by = "" if is_trl_key(key) else memory_key(key)
+        if settled_by and key not in _FILES and key != "config":
+            said = show(arguments.values.get(key, arguments.undecided.get(key)))
+            problem = f"is --{key} {said} of {program}, which is not here, and trl has no such argument"
+            hint = f"Give {settled_by}= as well, or the script."
+            yield Fault(key=settled_by, found=said, problem=problem, hint=hint)
 
 
 def _with_files(values: Mapping[str, object], read: FileReader) -> dict[str, object]:
     """Return the keys with the content of the files of DeepSpeed and FSDP that they name."""
     found = dict(values)
-    for key in ("deepspeed", "fsdp_config"):
+    for key in _FILES:
         file = values.get(key)
         there = read(file) if isinstance(file, str) and file.endswith(_RECIPE_FILES) else None
         if there is not None and isinstance(there.content, Mapping):

@@ -42,12 +42,19 @@ class Given:
     """What a command line passes to the script."""
 
     arguments: Mapping[str, object] = field(default_factory=dict)
+    """Options of the line."""
     undecided: Mapping[str, str] = field(default_factory=dict)
     """Arguments that are passed without a value that is known."""
     recipe: Mapping[str, object] = field(default_factory=dict)
     """Keys of the file that ``--config`` names."""
     line: str = ""
     """What states them; empty if none is given."""
+
+    @property
+    def parsed(self) -> Mapping[str, object]:
+        """What a parser of dataclasses gets, which reads the file itself: the line wins."""
+        inner = {key: value for key, value in self.recipe.items() if key not in self.undecided}
+        return {**inner, **self.arguments}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +93,14 @@ class Evaluator:
         if isinstance(found, _Namespace | _Instance):
             raise NoLiteralError
         return found
+
+    def truth(self, test: ast.expr) -> bool | None:
+        """Return whether a condition holds; None where that is not in the file."""
+        self._steps = 0
+        try:
+            return self._truth(test, 0)
+        except NoLiteralError:
+            return None
 
     def _value(self, expression: ast.expr, depth: int) -> object:
         self._steps += 1
@@ -149,7 +164,7 @@ class Evaluator:
             if name in local:
                 return local[name]
         if name in self._declared.parsed:
-            return _Instance(kind=self._declared.parsed[name], given=self._given.arguments)
+            return _Instance(kind=self._declared.parsed[name], given=self._given.parsed)
         if name in self._literals:
             return self._value(self._literals[name], depth + 1)
         if self._outside.is_namespace(name):
@@ -175,6 +190,8 @@ class Evaluator:
         match call:
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
                 return _number(kind, self._value(inner, depth + 1))
+            case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):
+                return self._truth(inner, depth)
             case ast.Call(func=ast.Name(id="str"), args=[inner], keywords=[]):
                 return show(self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="dict"), args=[]):

@@ -6,7 +6,7 @@ the script's own default.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.files.arguments import Arguments
@@ -20,6 +20,7 @@ from profiler.config.scripts.declared import Declared, derived_trainers
 from profiler.config.scripts.evaluation import Evaluator, Given, NoLiteralError
 from profiler.config.scripts.models import LOADER, Load, trained_model
 from profiler.config.scripts.names import called_name, imported, owner_name
+from profiler.config.scripts.reached import reached_calls
 from profiler.config.trl.arguments.keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
@@ -92,12 +93,7 @@ def script_part(
         ForeignTextError: It is not valid Python, or exceeds a limit.
     """
     found = arguments or Arguments()
-    given = Given(
-        arguments={**(recipe or {}), **found.values},
-        undecided=found.undecided,
-        recipe=recipe or {},
-        line=line,
-    )
+    given = Given(arguments=found.values, undecided=found.undecided, recipe=recipe or {}, line=line)
     return _Script(name, parse_python(text), given, where or (lambda number: f"line {number} of {name}")).part()
 
 
@@ -119,7 +115,8 @@ class _Script:
         self._name, self._tree, self._given, self._where = name, tree, given, where
         self._declared = Declared(tree)
         self._evaluator = Evaluator(tree, self._declared, given)
-        self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        self._reached = reached_calls(tree, self._evaluator)
+        self._calls = self._reached.calls
         self._configs = {**_RECIPES, **_of_classes(self._declared.derived(*_RECIPES), _RECIPES)}
         self._trainers = {**_TRAINERS, **_of_classes(derived_trainers(tree, _TRAINERS), _TRAINERS)}
         self._found = _Found()
@@ -169,9 +166,9 @@ class _Script:
         for kind in kinds:
             for key, default in kind.defaults.items():
                 value = self._literal_or_none(default)
-                if is_trl_key(key) and value is not None and key not in self._given.arguments:
+                if is_trl_key(key) and value is not None and key not in self._given.parsed:
                     self._found.values[key] = value
-        for key, value in self._given.arguments.items():
+        for key, value in self._given.parsed.items():
             if is_trl_key(key) and (key not in own or key in trls) and value is not None:
                 self._found.values[key] = value
         for key, said in self._given.undecided.items():
@@ -202,12 +199,24 @@ class _Script:
             self._found.lines[key] = expression.lineno
 
     def _foreign(self) -> Iterator[Fault]:
+        own = {name for module, name in imported(self._tree) if module.partition(".")[0] != "trl"}
+        own |= {name for name, kind in self._declared.classes.items() if kind.names}
         others = list(dict.fromkeys(called_name(call) for call in self._called(*_OTHER_CONFIGS)))
+        others = [each for each in others if each not in own]
+        if self._is_without_trl(own):
+            problem = "takes its trainer from a module of its own, and imports nothing of trl"
+            yield Fault(key="config", found=self._name, problem=problem)
         for other in others:
             problem = f"calls {other}, whose trainer has no recipe here; the recipes are {', '.join(Recipe)}"
             yield Fault(key="config", found=self._name, problem=problem)
         if not others:
             yield from self._of_other_program()
+
+    def _is_without_trl(self, own: set[str]) -> bool:
+        """Return whether the script imports its trainer or its arguments, and nothing of trl."""
+        modules = {module.partition(".")[0] for module, _ in imported(self._tree)}
+        named = own & {*_RECIPES, *_TRAINERS}
+        return bool(named) and "trl" not in modules and not self._declared.parsed
 
     def _of_other_program(self) -> Iterator[Fault]:
         """Return a fault if another program trains, or changes trl's trainers where it is imported, as Unsloth does."""
@@ -229,6 +238,7 @@ class _Script:
 
     def _read_adapter(self) -> None:
         calls = self._called("LoraConfig")
+        self._name_conditions(calls)
         if not calls:
             return
         fields: dict[str, object] = {}
@@ -243,6 +253,19 @@ class _Script:
         stated, notes = lora_values(fields, name=self._name)
         self._found.values.update({key: value for key, value in stated.items() if key not in open_keys})
         self._found.notes.extend(notes)
+
+    def _name_conditions(self, calls: Sequence[ast.Call]) -> None:
+        """Name an adapter that is not trained, and one whose condition is unknown on a given command line."""
+        for call, why in self._reached.passed:
+            if called_name(call) == "LoraConfig" and not calls and why:
+                text = f"tuning=full (by {why}, {self._where(call.lineno)} makes no adapter)"
+                self._found.notes.append(Note(key="tuning", text=text))
+                return
+        unknown = [call for call in calls if call in self._reached.possible] if self._given.line else []
+        if unknown:
+            where = self._where(unknown[0].lineno)
+            text = f"an adapter ({where} is under a condition that is not known)"
+            self._found.notes.append(Note(key="tuning", text=text))
 
     def _read_models(self) -> None:
         for call in self._called(LOADER):
@@ -271,7 +294,7 @@ class _Script:
         )
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             self._found.faults.append(self._adapter_fault(trained.adapter_line))
-        loads = trained.loads
+        loads = tuple(load for load in trained.loads if load.call in self._calls)
         if not loads and not (trained.is_certain and trained.is_name):
             causal = [call for call in self._called(LOADER) if owner_name(call).endswith(_CAUSAL)]
             loads = tuple(Load(call=call, cast="") for call in causal)

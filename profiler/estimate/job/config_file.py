@@ -88,11 +88,19 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
         raise UsageError([foreign])
     if file.suffix == ".toml":
         raise _fault(path, "is TOML, and no program whose files are read has such")
-    part = part_of(file.name, values)
-    refused = [fault for fault in part.faults if fault.key == CONFIG]
+    return ConfigFile(path=path, parts=_sound((part_of(file.name, values),)))
+
+
+def _sound(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return parts of which no file is refused as a whole.
+
+    Raises:
+        UsageError: One is.
+    """
+    refused = [fault for part in parts for fault in part.faults if fault.key == CONFIG]
     if refused:
         raise UsageError(refused)
-    return ConfigFile(path=path, parts=(part,))
+    return parts
 
 
 def load_command(text: str, others: Sequence[str] = ()) -> ConfigFile:
@@ -111,7 +119,7 @@ def load_command(text: str, others: Sequence[str] = ()) -> ConfigFile:
     try:
         found = training_of(words_of(text))
         files = NamedFiles(Path(), others)
-        return ConfigFile(path=text, parts=launch_parts("the command", found, files), read=tuple(files.read))
+        return ConfigFile(path=text, parts=_sound(launch_parts("the command", found, files)), read=tuple(files.read))
     except ForeignTextError as error:
         raise UsageError([Fault(key=LAUNCH, found=text, problem=str(error))]) from error
 
@@ -130,7 +138,7 @@ def _run_script(path: str, file: Path, text: str, others: Sequence[str]) -> Conf
         return ConfigFile(path=path, verl=script_source(read_run_script(text), name=file.name))
     files = NamedFiles(file.parent, others)
     parts = launch_parts(file.name, training_in(text), files)
-    return ConfigFile(path=path, parts=parts, read=tuple(files.read))
+    return ConfigFile(path=path, parts=_sound(parts), read=tuple(files.read))
 
 
 def _notebook(path: str, name: str, values: Mapping[str, object]) -> Part:
