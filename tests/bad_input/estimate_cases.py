@@ -449,7 +449,7 @@ FILES = (
     bad("config=a.ipynb", files={"a.ipynb": "{"}, says="config= … cannot be read as JSON"),
     bad("config=a.ipynb", files={"a.ipynb": '{"cells": [{"cell_type": "code", "source": 3}]}'}, says="is a notebook"),
     bad(
-        "config=a.ipynb", files={"a.ipynb": '{"cells": 5}'}, says="config= … is a notebook, and notebooks are not read"
+        "config=a.ipynb", files={"a.ipynb": '{"cells": 5}'}, says="config= … is a notebook without code"
     ),
     bad("config=run.sh", files={"run.sh": b"\xff"}, says="config= … is not valid text"),
     bad("config=run.sh", files={"run.sh": Special.ZERO}, says="config= … cannot be read"),

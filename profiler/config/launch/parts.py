@@ -218,7 +218,7 @@ def _recipe_of_trl(command: str) -> tuple[Recipe | None, tuple[Fault, ...]]:
     if command in list(Recipe):
         return Recipe(command), ()
     problem = f"has no recipe here; the recipes are {', '.join(Recipe)}"
-    return None, (Fault(key="recipe", found=f"trl {command}", problem=problem),)
+    return None, (Fault(key="config", found=f"trl {command}", problem=problem),)
 
 
 def _recipe_of_script(
@@ -230,7 +230,7 @@ def _recipe_of_script(
     other = _OTHER_TRAINERS.search(stem)
     if other is not None and not named:
         problem = f"is a trainer without a recipe here, by its name; the recipes are {', '.join(Recipe)}"
-        return None, (Fault(key="recipe", found=found.program, problem=problem),)
+        return None, (Fault(key="config", found=found.program, problem=problem),)
     if named:
         return named[0], ()
     if trainer_is_known(values):

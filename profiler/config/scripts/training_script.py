@@ -16,6 +16,17 @@ from profiler.config.files.foreign_formats import foreign_module
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
+from profiler.config.scripts.calls import (
+    BITSANDBYTES,
+    CAUSAL,
+    LOADED,
+    NAMES_OF_MODELS,
+    OTHER_CONFIGS,
+    PATCHES_TRL,
+    RECIPES,
+    TRAINERS,
+    UNSLOTH,
+)
 from profiler.config.scripts.declared import Declared, derived_trainers
 from profiler.config.scripts.evaluation import Evaluator, Given, NoLiteralError
 from profiler.config.scripts.models import LOADER, Load, trained_model
@@ -25,46 +36,6 @@ from profiler.config.trl.arguments.keys import KEY_OF, NEUTRAL_VALUES, is_trl_ke
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-
-_RECIPES = {"GRPOConfig": Recipe.GRPO, "RLOOConfig": Recipe.RLOO, "SFTConfig": Recipe.SFT}
-
-_TRAINERS = {"GRPOTrainer": Recipe.GRPO, "RLOOTrainer": Recipe.RLOO, "SFTTrainer": Recipe.SFT}
-
-_OTHER_CONFIGS = frozenset(
-    """
-    DPOConfig KTOConfig RewardConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
-    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
-    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
-    """.split()  # noqa: SIM905
-)
-"""Arguments of trl's trainers that have no recipe here."""
-
-_UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
-
-_CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
-
-_BITSANDBYTES = {
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
-    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
-}
-"""trl's names of the fields of `BitsAndBytesConfig`."""
-
-_LOADED = {
-    "pretrained_model_name_or_path": "model_name_or_path",
-    "torch_dtype": "dtype",
-    "dtype": "dtype",
-    "attn_implementation": "attn_implementation",
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-}
-"""trl's names of the arguments of `from_pretrained`."""
-
-_NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
-
-_PATCHES_TRL = "unsloth"
-"""The module that changes trl's trainers where it is imported."""
 
 Where = Callable[[int], str]
 """Returns how a sentence names a line of the script."""
@@ -117,8 +88,8 @@ class _Script:
         self._evaluator = Evaluator(tree, self._declared, given)
         self._reached = reached_calls(tree, self._evaluator)
         self._calls = self._reached.calls
-        self._configs = {**_RECIPES, **_of_classes(self._declared.derived(*_RECIPES), _RECIPES)}
-        self._trainers = {**_TRAINERS, **_of_classes(derived_trainers(tree, _TRAINERS), _TRAINERS)}
+        self._configs = {**RECIPES, **_of_classes(self._declared.derived(*RECIPES), RECIPES)}
+        self._trainers = {**TRAINERS, **_of_classes(derived_trainers(tree, TRAINERS), TRAINERS)}
         self._found = _Found()
 
     def part(self) -> Part:
@@ -130,7 +101,7 @@ class _Script:
         for call in self._called("ModelConfig"):
             self._read(call, {})
         for call in self._called("BitsAndBytesConfig"):
-            self._read(call, _BITSANDBYTES, only=True)
+            self._read(call, BITSANDBYTES, only=True)
         self._read_adapter()
         self._read_models()
         faults = [*self._foreign(), *found.faults]
@@ -150,7 +121,7 @@ class _Script:
         names = {**self._configs, **self._trainers}
         recipes = list(dict.fromkeys(names[called_name(call)] for call in self._called(*names)))
         if not recipes and self._declared.parsed_of_trl:
-            recipes = [_RECIPES[self._declared.parsed_of_trl]]
+            recipes = [RECIPES[self._declared.parsed_of_trl]]
         if len(recipes) > 1:
             problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
             self._found.faults.append(Fault(key="config", found=self._name, problem=problem))
@@ -201,11 +172,8 @@ class _Script:
     def _foreign(self) -> Iterator[Fault]:
         own = {name for module, name in imported(self._tree) if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
-        others = list(dict.fromkeys(called_name(call) for call in self._called(*_OTHER_CONFIGS)))
+        others = list(dict.fromkeys(called_name(call) for call in self._called(*OTHER_CONFIGS)))
         others = [each for each in others if each not in own]
-        if self._is_without_trl(own):
-            problem = "takes its trainer from a module of its own, and imports nothing of trl"
-            yield Fault(key="config", found=self._name, problem=problem)
         for other in others:
             problem = f"calls {other}, whose trainer has no recipe here; the recipes are {', '.join(Recipe)}"
             yield Fault(key="config", found=self._name, problem=problem)
@@ -215,23 +183,26 @@ class _Script:
     def _is_without_trl(self, own: set[str]) -> bool:
         """Return whether the script imports its trainer or its arguments, and nothing of trl."""
         modules = {module.partition(".")[0] for module, _ in imported(self._tree)}
-        named = own & {*_RECIPES, *_TRAINERS}
+        named = own & {*RECIPES, *TRAINERS}
         return bool(named) and "trl" not in modules and not self._declared.parsed
 
     def _of_other_program(self) -> Iterator[Fault]:
         """Return a fault if another program trains, or changes trl's trainers where it is imported, as Unsloth does."""
-        unsloth = next((owner_name(call) for call in self._calls if owner_name(call) in _UNSLOTH), None)
+        unsloth = next((owner_name(call) for call in self._calls if owner_name(call) in UNSLOTH), None)
         if unsloth is not None:
             problem = f"loads its model by Unsloth's {unsloth}, whose kernels have no formula here"
             yield Fault(key="config", found=self._name, problem=problem)
             return
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         names = list(imported(self._tree))
-        modules = {module for module, name in names if not trained or name in trained or module == _PATCHES_TRL}
+        modules = {module for module, name in names if not trained or name in trained or module == PATCHES_TRL}
         other = foreign_module(modules)
         if other is not None:
             problem = f"trains with {other.name}, which it imports, and that is not read"
             yield Fault(key="config", found=self._name, problem=problem, hint=other.hint)
+        elif self._is_without_trl({name for module, name in names if module.partition(".")[0] != "trl"}):
+            problem = "takes its trainer from a module of its own, and imports nothing of trl"
+            yield Fault(key="config", found=self._name, problem=problem)
 
     def _called(self, *names: str) -> list[ast.Call]:
         return [call for call in self._calls if called_name(call) in names]
@@ -296,13 +267,13 @@ class _Script:
             self._found.faults.append(self._adapter_fault(trained.adapter_line))
         loads = tuple(load for load in trained.loads if load.call in self._calls)
         if not loads and not (trained.is_certain and trained.is_name):
-            causal = [call for call in self._called(LOADER) if owner_name(call).endswith(_CAUSAL)]
+            causal = [call for call in self._called(LOADER) if owner_name(call).endswith(CAUSAL)]
             loads = tuple(Load(call=call, cast="") for call in causal)
         if loads and not trained.is_name:
             # trl ignores them for a model that is already loaded.
             self._found.values.pop("model_init_kwargs", None)
         for load in loads:
-            self._read(load.call, _LOADED, first="pretrained_model_name_or_path", only=True)
+            self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             self._read_type(load)
 
     def _adapter_fault(self, line: int) -> Fault:
@@ -371,7 +342,7 @@ class _Script:
     def _note_defaults(self, argument: str | None, value: object, line: int) -> None:
         if self._evaluator.taken and argument is not None:
             of = " and ".join(dict.fromkeys(self._evaluator.taken))
-            key = "model" if argument in _NAMES_OF_MODELS else KEY_OF.get(argument, "")
+            key = "model" if argument in NAMES_OF_MODELS else KEY_OF.get(argument, "")
             text = f"{argument}={show(value)} (the default of {of} in {self._where(line)})"
             self._found.notes.append(Note(key=key, text=text))
 

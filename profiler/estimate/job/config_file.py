@@ -80,7 +80,7 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
     if not isinstance(values, Mapping):
         raise _fault(path, "contains no keys with values")
     if file.suffix == ".ipynb":
-        return ConfigFile(path=path, parts=(_notebook(path, file.name, values),))
+        return ConfigFile(path=path, parts=_sound((_notebook(path, file.name, values),)))
     if SECTION in values and file.suffix != ".toml":
         return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
     foreign = foreign_keys(file.name, values)
