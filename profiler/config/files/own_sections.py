@@ -16,6 +16,9 @@ from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.recipe import Recipe
 
+_AUTO = "auto"
+"""What a user's own script decides itself."""
+
 _FEWEST = 2
 """Fewest keys of trl that change memory in a file that is read."""
 
@@ -108,6 +111,7 @@ def own_part(name: str, values: Mapping[str, object]) -> Part | None:
         content.setdefault("use_peft", True)
     left = [*found.unknown, *(str(key) for key in values if str(key) in _ASIDE)]
     others = [not_counted(f"what {key} of {name} changes") for key in values if str(key) in _OTHER_MODELS]
+    others += [_left_to_script(name, path) for path, value in leaves_of(kept) if path in open_paths and value == _AUTO]
     read = shortened(", ".join(found.read), _MOST_NAMED)
     return Part(
         name=name,
@@ -117,6 +121,11 @@ def own_part(name: str, values: Mapping[str, object]) -> Part | None:
         unknown=tuple(left),
         faults=(*_once(found.faults), *faults),
     )
+
+
+def _left_to_script(name: str, path: str) -> Note:
+    key = memory_key(path)
+    return Note(key=key, text=f"trl's default of {key} ({name} has {path}: {_AUTO})")
 
 
 def _paths(found: Translation) -> Iterator[str]:

@@ -13,6 +13,7 @@ from profiler.config.files.arguments import Arguments
 from profiler.config.files.assumed import assumed_note
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.foreign_formats import foreign_module
+from profiler.config.files.own_keys import renamed_keys
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
@@ -104,7 +105,7 @@ class _Script:
             self._read(call, BITSANDBYTES, only=True)
         self._read_adapter()
         self._read_models()
-        faults = [*self._foreign(), *found.faults]
+        faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = "calls neither GRPOConfig nor SFTConfig, so what it trains is not in the file"
             faults.append(Fault(key="config", found=self._name, problem=problem))
