@@ -69,8 +69,11 @@ class Said:
     errors: tuple[str, ...]
 
 
+MODEL = "model=qwen2.5-0.5b"
+
+
 def said(*words: str) -> Said:
-    """Return the answer in the newest release of trl that the file can be for."""
+    """Return the answer in the newest release of trl that the file can be for; `MODEL` may be among the words."""
     for release in (("trl=1.16",), ()):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -81,7 +84,7 @@ def said(*words: str) -> Said:
     return Said(None, "", tuple(err.getvalue().splitlines()))
 
 
-def wrong(facts: Mapping[str, Any], answer: Said) -> dict[str, tuple[Any, Any]]:
+def wrong(facts: Mapping[str, Any], answer: Said, *, with_model: bool = False) -> dict[str, tuple[Any, Any]]:
     """Return the facts that the answered trial contradicts, each with both values."""
     trial = answer.trial
     assert trial is not None
@@ -92,7 +95,7 @@ def wrong(facts: Mapping[str, Any], answer: Said) -> dict[str, tuple[Any, Any]]:
         if facts[fact] == "auto" and f"trl's default of {key}" in answer.notes:
             continue
         found[fact] = (facts[fact], trial[key])
-    stated = facts.get("model")
+    stated = facts.get("model") if not with_model else None
     if (
         stated is not None
         and canonical_model(str(stated)) != trial["model"]

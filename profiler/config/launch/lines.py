@@ -25,6 +25,7 @@ _PREPARES = re.compile(
 """Names of scripts that prepare a training or use its result."""
 
 _TRAINS = re.compile(r"train|grpo|rloo|sft|dpo|ppo|kto|orpo|finetune|(?:^|_)rl(?:_|$)|(?:^|_)ft(?:_|$)", re.IGNORECASE)
+_LAUNCHES = re.compile(r"\b(?:accelerate|torchrun|trl|deepspeed|python3?)\b")
 _NOT_SCRIPTS = ("pip", "vllm", "http.server", "venv", "json.tool", "ipykernel", "ray")
 _FEWEST_KEYS = 2
 """Keys of trl among the arguments of a script, by which it trains whatever its name is."""
@@ -74,20 +75,17 @@ def _is_assignment(word: str) -> bool:
 
 
 def _trainings(items: Sequence[Item], *, is_inner: bool = False) -> Iterator[Started]:
-    """Return the trainings of a command, also within a text that it passes to another shell."""
+    """Return the trainings of a command: its own, or those of a text that it passes to another shell."""
+    found = started(items)
+    if found is not None:
+        if _trains(found):
+            yield found
+        return
     for item in items if not is_inner else ():
         text = item.value.text
-        if (
-            item.value.is_known
-            and " " in text.strip()
-            and re.search(r"\b(?:accelerate|torchrun|trl|deepspeed)\b", text)
-        ):
+        if item.value.is_known and " " in text.strip() and _LAUNCHES.search(text):
             for call in commands_run(text):
                 yield from _trainings(call.items, is_inner=True)
-            return
-    found = started(items)
-    if found is not None and _trains(found):
-        yield found
 
 
 def _trains(found: Started) -> bool:
