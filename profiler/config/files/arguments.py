@@ -32,7 +32,7 @@ class Arguments:
     undecided: Mapping[str, str] = field(default_factory=dict)
     """Options whose value the line does not state, with what it says: ``$MODEL``, or the values of several branches."""
     words: tuple[str, ...] = ()
-    """What is no option, nor the value of one."""
+    """What is neither an option nor its value."""
 
     def value(self, key: str) -> str:
         """Return the text of an option; empty if it is absent or has no one text."""

@@ -1,14 +1,17 @@
-"""Files of other programs, each known by its signature: one row per format.
+"""Files of other programs, each known by its signature: one row per format, read where the row has its names.
 
 A signature is found in the keys of a file (YAML, JSON or TOML), in the commands of a shell script, or in the imports of
 a Python script. Each row names the source of its keys.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from profiler.config.files.vocabulary import Vocabulary, translated
+from profiler.config.notes import Note
+from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 
 _MOST_DEPTH = 6
@@ -40,7 +43,7 @@ class Keys:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """Files of one program that are not read."""
+    """Files of one program, which are read where `vocabulary` has its names."""
 
     name: str
     """Its name in a sentence, after "is of"."""
@@ -52,6 +55,8 @@ class Format:
     """What a shell script calls."""
     modules: frozenset[str] = frozenset()
     """Modules that a Python script imports."""
+    vocabulary: Vocabulary | None = None
+    """Its names for keys of trl; None if its files are named and not read."""
     hint: str = _HINT
 
 
@@ -223,7 +228,7 @@ FORMATS = (
         keys=(Keys(any_of=_words("model.partial_pretrain")),),
     ),
 )
-"""Formats that are named and not read; the first that matches is meant."""
+"""The first that matches is meant."""
 
 _OF_VERL = re.compile(
     r"\bactor_rollout_ref\.|\bverl\.(?!trainer\.main\b)\w+\.\w|\bverl/trainer/\w+\.py|\bmain_(?:ppo|dapo)"
@@ -232,18 +237,40 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _CONTINUED = re.compile(r"\\\r?\n")
 
 
-def foreign_keys(name: str, values: Mapping[str, object]) -> Fault | None:
-    """Return the fault of a file with keys that is of another program; None if no signature matches."""
+def foreign_part(name: str, values: Mapping[str, object], formats: Sequence[Format] = FORMATS) -> Part | None:
+    """Return what a file with keys of another program says; None if no signature matches.
+
+    Args:
+        name: The file.
+        values: Its keys.
+        formats: The formats.
+    """
     keys, suffix = list(_key_names(values)), PurePosixPath(name).suffix
-    for each in FORMATS:
+    for each in formats:
         if suffix not in each.suffixes:
             continue
         found = next((found for signature in each.keys if (found := signature.found(keys))), None)
+        if found and each.vocabulary is not None:
+            return _read_by(each.vocabulary, name, values)
         if found:
             shown = ", ".join(key.removeprefix("*.") for key in found[:_SHOWN])
             problem = f"is a file of {each.name}, by its {_plural('key', found[:_SHOWN])} {shown}, and that is not read"
-            return Fault(key="config", found=name, problem=problem, hint=each.hint)
+            return Part(name=name, faults=(Fault(key="config", found=name, problem=problem, hint=each.hint),))
     return None
+
+
+def _read_by(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) -> Part:
+    """Return what a file says by the names of its format."""
+    found = translated(vocabulary, name, values)
+    note = Note(key="", text=f"the names of {name} are those of {vocabulary.version}")
+    return Part(
+        name=name,
+        values=found.values,
+        recipe=found.recipe,
+        notes=(note,),
+        unknown=tuple(path for path in found.unknown if path.rpartition(".")[2] not in vocabulary.free),
+        faults=found.faults,
+    )
 
 
 def foreign_script(name: str, text: str) -> Fault | None:

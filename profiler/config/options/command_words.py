@@ -35,7 +35,7 @@ def as_pairs(words: Sequence[str], *, flags: Collection[str] = (), rest: str = "
         rest: The option whose value the words after `END` are, quoted as a shell reads them; empty for none.
     """
     left = list(words)
-    pairs = []
+    pairs: list[str] = []
     while left:
         word = left.pop(0)
         if rest and word == END:

@@ -109,8 +109,8 @@ class Declared:
                         self.parsed[name] = types[at]
         for node in ast.walk(tree):
             match node:
-                case ast.arg(arg=name, annotation=ast.Name(id=kind)) if kind in self.classes and self.parsed:
-                    self.parsed.setdefault(name, self.classes[kind])
+                case ast.arg(arg=name, annotation=ast.Name(id=annotated)) if annotated in self.classes and self.parsed:
+                    self.parsed.setdefault(name, self.classes[annotated])
 
     def _filled(self, call: ast.Call, parsers: dict[str, list[Fields]]) -> list[Fields]:
         match call.func:

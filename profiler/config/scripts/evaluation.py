@@ -94,11 +94,11 @@ class Evaluator:
             raise NoLiteralError
         return found
 
-    def truth(self, test: ast.expr) -> bool | None:
+    def holds(self, test: ast.expr) -> bool | None:
         """Return whether a condition holds; None where that is not in the file."""
         self._steps = 0
         try:
-            return self._truth(test, 0)
+            return self._is_met(test, 0)
         except NoLiteralError:
             return None
 
@@ -127,7 +127,7 @@ class Evaluator:
             case ast.IfExp(test=ast.Call() as test, body=body) if called_name(test) in _ASKS_FOR_BFLOAT16:
                 return self._value(body, depth + 1)
             case ast.IfExp(test=test, body=body, orelse=other):
-                return self._value(body if self._truth(test, depth) else other, depth + 1)
+                return self._value(body if self._is_met(test, depth) else other, depth + 1)
             case ast.BoolOp(op=op, values=operands):
                 return self._either(operands, isinstance(op, ast.Or), depth)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
@@ -139,11 +139,11 @@ class Evaluator:
                 if isinstance(positive, int | float):
                     return -positive
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not self._truth(operand, depth)
+                return not self._is_met(operand, depth)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._calculated(type(op), self._value(left, depth + 1), self._value(right, depth + 1))
             case ast.Compare():
-                return self._truth(expression, depth)
+                return self._is_met(expression, depth)
         raise NoLiteralError
 
     def _from_outside(self, outside: OutsideValue, depth: int) -> object:
@@ -191,7 +191,7 @@ class Evaluator:
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
                 return _number(kind, self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):
-                return self._truth(inner, depth)
+                return self._is_met(inner, depth)
             case ast.Call(func=ast.Name(id="str"), args=[inner], keywords=[]):
                 return show(self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="dict"), args=[]):
@@ -306,7 +306,7 @@ class Evaluator:
                 return found
         return found
 
-    def _truth(self, test: ast.expr, depth: int) -> bool:
+    def _is_met(self, test: ast.expr, depth: int) -> bool:
         match test:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 first, second = self._value(left, depth + 1), self._value(right, depth + 1)

@@ -47,7 +47,7 @@ def _branches(
 ) -> Iterator[tuple[ast.AST, bool, str | None]]:
     """Return the parts of a condition, with whether they run."""
     evaluator.taken.clear()
-    holds = evaluator.truth(node.test)
+    holds = evaluator.holds(node.test)
     why = " and ".join(dict.fromkeys(evaluator.taken))
     yield node.test, is_certain, None
     for branch, runs in ((_listed(node.body), True), (_listed(node.orelse), False)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.config.files.file_kinds import part_of
-from profiler.config.files.foreign_formats import foreign_command, foreign_keys, foreign_script, is_of_verl
+from profiler.config.files.foreign_formats import foreign_command, foreign_part, foreign_script, is_of_verl
 from profiler.config.foreign_text import (
     MOST_JSON_BYTES,
     MOST_SCRIPT_BYTES,
@@ -83,9 +83,9 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
         return ConfigFile(path=path, parts=_sound((_notebook(path, file.name, values),)))
     if SECTION in values and file.suffix != ".toml":
         return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
-    foreign = foreign_keys(file.name, values)
+    foreign = foreign_part(file.name, values)
     if foreign is not None:
-        raise UsageError([foreign])
+        return ConfigFile(path=path, parts=_sound((foreign,)))
     if file.suffix == ".toml":
         raise _fault(path, "is TOML, and no program whose files are read has such")
     return ConfigFile(path=path, parts=_sound((part_of(file.name, values),)))
