@@ -1,5 +1,6 @@
 """The commands of the bare distribution, without the packages that only extras bring."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -84,6 +85,11 @@ def folder(tmp_path):
     (tmp_path / "run.pickle").write_bytes(pickle.dumps(history.snapshot()))
     (tmp_path / "train.log").write_text(LOG)
     (tmp_path / "grpo.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-7B\nnum_generations: 8\n")
+    (tmp_path / "run.sh").write_text("accelerate launch --num_processes 1 grpo.py --config grpo.yaml\n")
+    code = "from trl import *\nGRPOTrainer('Qwen/Qwen2.5-7B', args=GRPOConfig())"
+    (tmp_path / "n.ipynb").write_text(f'{{"cells": [{{"cell_type": "code", "source": {json.dumps(code)}}}]}}')
+    own = "model: {name: Qwen/Qwen2.5-7B}\nours: {a: 1, b: 2, c: 3}\ngrpo: {num_generations: 8, beta: 0.1}\n"
+    (tmp_path / "own.yaml").write_text(own)
     return tmp_path
 
 
@@ -96,6 +102,10 @@ JOB = ("model=qwen2.5-7b", "tuning=lora", "gpu=4090")
         (("estimate", *JOB), "Fits: 18.7 GiB"),
         (("qwen2.5-7b", "tuning=lora", "gpu=4090"), "Fits: 18.7 GiB"),
         (("grpo.yaml", "gpu=4090"), "Does not fit: at least"),
+        (("estimate", "gpu=4090", "--", "trl", "grpo", "--config", "grpo.yaml"), "Does not fit: at least"),
+        (("estimate", "gpu=4090", "config=run.sh"), "Does not fit: at least"),
+        (("estimate", "gpu=4090", "config=n.ipynb"), "Does not fit: at least"),
+        (("estimate", "gpu=4090", "config=own.yaml"), "Does not fit: at least"),
         (("estimate", *JOB, "alloc_conf=roundup_power2_divisions:8", "format=json"), "peak_allocated_bytes"),
         (("estimate", *JOB, "num_generations=4,8", "recipe=grpo"), "2 trials"),
         (("estimate", "model=qwen2.5-7b", "gpu=any"), "rtx-5080-16gb"),
@@ -232,6 +242,10 @@ def test_a_foreign_package_that_is_imported_already_is_named(foreign):
     ("words", "says"),
     [
         (("grpo.yaml", "gpu=4090"), "Does not fit: at least"),
+        (("estimate", "gpu=4090", "--", "trl", "grpo", "--config", "grpo.yaml"), "Does not fit: at least"),
+        (("estimate", "gpu=4090", "config=run.sh"), "Does not fit: at least"),
+        (("estimate", "gpu=4090", "config=n.ipynb"), "Does not fit: at least"),
+        (("estimate", "gpu=4090", "config=own.yaml"), "Does not fit: at least"),
         (("solve", "max_completion_length", *JOB), "max_completion_length"),
         (("advise", "oom=train.log"), "The card refused 2.00 GiB"),
         (("replay", "run.pickle"), "peak of reserved memory"),

@@ -7,7 +7,7 @@ from profiler.config.options.command_words import as_pairs, read_given
 from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import OutputFormat, format_option, name, option, options_of
 from profiler.domain.errors import Fault
-from profiler.estimate.command import COMMON_OPTIONS
+from profiler.estimate.command import COMMON_OPTIONS, LAUNCH
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 from profiler.solve.command import WithMargin
@@ -48,7 +48,7 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program)."""
-    given = read_given(AdviseOptions, as_pairs(words))
+    given = read_given(AdviseOptions, as_pairs(words, rest=LAUNCH))
     rest = read_estimate(given.others, OPTIONS)
     faults = (*rest.faults, *given.reader.faults, *_card_faults(rest))
     return Command(options=given.options, rest=rest, wants_help=given.wants_help, faults=faults)

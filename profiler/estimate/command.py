@@ -31,6 +31,8 @@ from profiler.estimate.cards import ANY, GPU, read_size
 from profiler.storage.foreign.price_file import PRICES
 
 CONFIG = "config"
+LAUNCH = "launch"
+"""Name of the option that the words after ``--`` are the value of."""
 
 
 def _files(reader: FieldReader, key: str) -> tuple[str, ...]:
@@ -56,6 +58,12 @@ class EstimateOptions:
         "a file that describes the job, for keys that are not given; it may be repeated",
         name=CONFIG,
         null="the keys describe the job",
+    )
+    launch: str | None = option(
+        None,
+        name("a command", "COMMAND"),
+        "a command that trains, for keys that are not given; or its words after --",
+        null="none",
     )
     trl: str | None = option(
         None,
@@ -130,7 +138,7 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program); a later word of the same key wins, except that files add up."""
-    return read_pairs(as_pairs(words))
+    return read_pairs(as_pairs(words, rest=LAUNCH))
 
 
 def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> Command:
@@ -159,7 +167,7 @@ def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> C
         given.reader.fail(DETAILS, "is an option of python -m profiler.estimate")
     elif options.details and (any_card or any(len(found) > 1 for found in values.values())):
         given.reader.fail(DETAILS, "is for the estimate of one trial on one card, and a table was asked for")
-    if options.trl is not None and options.configs is None:
+    if options.trl is not None and options.configs is None and options.launch is None:
         problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
         given.reader.fail(TRL, problem)
     return Command(
@@ -218,13 +226,17 @@ def usage() -> str:
 python -m profiler.estimate model=NAME [key=value ...] [format=table|json]
 python -m profiler.estimate model=NAME,NAME key=value,value [key=value ...]
 python -m profiler.estimate config=FILE [config=FILE ...] [key=value ...]
+python -m profiler.estimate [key=value ...] -- COMMAND
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
 configuration of trl (GRPO, RLOO or SFT) or of verl: its YAML, a run script, or
 its defaults (config=verl), with Hydra's overrides as further words. Files next
 to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
-adapter_config.json, and the script, whose literals are read without running it.
+adapter_config.json, and the script or notebook, read without running it. COMMAND,
+or a shell script as FILE, starts a training with trl: trl grpo --key value ...,
+or accelerate launch, torchrun, deepspeed or python with a script. Files that it
+names are read where they are, and its arguments win over them.
 Keys win over files. Keys of FILE that trl does not have are listed and ignored;
 strict=true refuses them.
 
@@ -249,6 +261,7 @@ Examples:
   python -m profiler.estimate config=grpo.yaml format=json
   python -m profiler.estimate config=grpo.yaml config=accelerate.yaml
   python -m profiler.estimate config=train.py gpu=4090
+  python -m profiler.estimate gpu=h100 -- trl grpo --config grpo.yaml
   python -m profiler.estimate config=run_qwen2-7b.sh trainer.n_gpus_per_node=4
   python -m profiler.estimate model=qwen2.5-7b gpu=any
 """

@@ -11,7 +11,7 @@ from profiler.config.options.reading import FieldReader
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trials.keys import Kind, MemoryOrder
 from profiler.domain.trials.trial import TRIAL_KEYS, Backend
-from profiler.estimate.command import COMMON_OPTIONS
+from profiler.estimate.command import COMMON_OPTIONS, LAUNCH
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 from profiler.rendering.figures.kinds import FigureKind
@@ -80,7 +80,7 @@ class Command:
 
 def read_command(words: Sequence[str]) -> Command:
     """Parse `words` (argv without the program)."""
-    given = read_given(SolveOptions, as_pairs(words))
+    given = read_given(SolveOptions, as_pairs(words, rest=LAUNCH))
     named = [word for word in given.others if all(part.isidentifier() for part in word.split(","))]
     keys = tuple(key for word in named for key in word.split(","))
     rest = read_estimate([word for word in given.others if word not in named], OPTIONS)

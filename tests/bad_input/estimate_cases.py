@@ -448,9 +448,54 @@ FILES = (
     bad("config=a.toml", files={"a.toml": "a = 1"}, says="config= … is TOML, and no program whose files are read"),
     bad("config=a.ipynb", files={"a.ipynb": "{"}, says="config= … cannot be read as JSON"),
     bad("config=a.ipynb", files={"a.ipynb": '{"cells": [{"cell_type": "code", "source": 3}]}'}, says="is a notebook"),
+    bad("config=a.ipynb", files={"a.ipynb": '{"cells": 5}'}, says="config= … is a notebook without code"),
+    bad("config=run.sh", files={"run.sh": "trl dpo --model_name_or_path tiny"}, says="config= … has no recipe here"),
     bad(
-        "config=a.ipynb", files={"a.ipynb": '{"cells": 5}'}, says="config= … is a notebook, and notebooks are not read"
+        "config=run.sh",
+        files={"run.sh": "trl grop --bf16"},
+        says="config= … runs trl grop, and trl has no such command",
     ),
+    bad(
+        "config=run.sh",
+        files={"run.sh": "trl grpo --model_name_or_path $MODEL"},
+        says="model= … is the model in run.sh, which does not say what it is",
+    ),
+    bad(
+        "config=run.sh",
+        files={"run.sh": "trl grpo --config missing.yaml"},
+        says="config= … is the recipe of trl grpo, and there is no such file here",
+    ),
+    bad(
+        "config=run.sh",
+        files={"run.sh": "trl grpo --config a.yaml", "a.yaml": "- 1"},
+        says="config= … contains no keys with values",
+    ),
+    bad(
+        "config=run.sh",
+        files={"run.sh": "trl sft --config a.yaml\ntrl grpo --config b.yaml"},
+        says="config= … starts 2 trainings",
+    ),
+    bad(MODEL, "--", says="launch= … must be a command"),
+    bad("--", "ls", "-l", says="launch= … starts nothing that is known"),
+    bad("--", "trl", says="launch= … starts nothing that is known"),
+    bad("--", "trl", "env", says="launch= … runs trl env, which trains nothing"),
+    bad("--", "trl", "fly", says="launch= … runs trl fly, and trl has no such command"),
+    bad("launch=trl grpo '", says="launch= … is not a command (no closing quotation)"),
+    bad("--", "swift", "rlhf", says="launch= … runs ms-swift"),
+    bad(
+        "config=t.py",
+        files={"t.py": "from trl import GRPOConfig\ndef f(): return f()\nGRPOConfig(num_generations=f())"},
+        says="model= … must be a built-in name",
+    ),
+    bad(
+        MODEL,
+        "config=a.yaml",
+        files={
+            "a.yaml": "grpo: {num_generations: 8, beta: 0}\nours: {batch: 1, lora_size: 2, model_kind: 3, max_len: 4}"
+        },
+        says="config= … has 4 of 6 keys that may change memory by names that trl does not have",
+    ),
+    bad("config=a.ipynb", files={"a.ipynb": '{"cells": []}'}, says="config= … is a notebook without code"),
     bad("config=run.sh", files={"run.sh": b"\xff"}, says="config= … is not valid text"),
     bad("config=run.sh", files={"run.sh": Special.ZERO}, says="config= … cannot be read"),
     bad(

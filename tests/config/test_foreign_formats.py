@@ -69,11 +69,15 @@ COMMANDS = [
     ("torchtune (tune run)", "tune run lora_finetune_single_device --config a.yaml"),
     ("Unsloth (unsloth-cli.py)", "python unsloth-cli.py --model_name a/b"),
     ("EasyR1 (verl.trainer.main)", "python3 -m verl.trainer.main config=a.yaml worker.actor.model.model_path=a/b"),
-    ("is a command line of trl", "trl grpo --model_name_or_path a/b --dataset_name c"),
-    ("config=r.yaml, with the other arguments", "trl sft --config r.yaml --num_processes 2"),
-    ("starts src/train.py,", "accelerate launch --config_file acc.yaml src/train.py --model_name_or_path a/b"),
-    ("Give config=src/grpo.py if it trains with trl, and config=r.yaml", "torchrun src/grpo.py --config r.yaml"),
-    ("starts RL2.trainer.ppo,", "torchrun -m RL2.trainer.ppo actor.model_name=a/b"),
+    ("trl dpo: has no recipe here", "trl dpo --model_name_or_path a/b --dataset_name c"),
+    ("trl has no such command", "trl train --model_name_or_path a/b"),
+    ("config=r.yaml: is the recipe of trl sft", "trl sft --config r.yaml --num_processes 2"),
+    (
+        "neither its name nor its arguments",
+        "accelerate launch --config_file acc.yaml src/train.py --model_name_or_path a/b",
+    ),
+    ("config=r.yaml: is the recipe of torchrun src/grpo.py", "torchrun src/grpo.py --config r.yaml"),
+    ("RL2.trainer.ppo: is a trainer without a recipe here", "torchrun -m RL2.trainer.ppo actor.model_name=a/b"),
     ("starts no training that is known", "# python train.py\nnvidia-smi\necho done"),
 ]
 
@@ -114,9 +118,9 @@ def test_a_comment_is_no_command(tmp_path, capsys, comment):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("from trl import GRPOTrainer", "is a notebook, and notebooks are not read"),
-        ("import torch\nfrom unsloth import FastLanguageModel", "is a notebook that imports Unsloth"),
-        ("from torchtune import training", "is a notebook that imports torchtune"),
+        ("from trl import GRPOTrainer", "calls neither GRPOConfig nor SFTConfig"),
+        ("import torch\nfrom unsloth import FastLanguageModel", "trains with Unsloth, which it imports"),
+        ("from torchtune import training", "trains with torchtune, which it imports"),
     ],
 )
 def test_a_notebook_is_named_with_what_it_imports(tmp_path, capsys, code, said):

@@ -12,6 +12,7 @@ from profiler.config.files.companion_files import (
 )
 from profiler.config.files.launch_keys import environment_notes, launch_part
 from profiler.config.files.own_keys import mostly_unknown, renamed_keys, unknown_leaves
+from profiler.config.files.own_sections import own_part
 from profiler.config.trl.arguments.keys import is_trl_key
 from profiler.config.trl.arguments.trainers import OTHERS
 from profiler.config.trl.parts import Part
@@ -36,7 +37,7 @@ def part_of(name: str, values: Mapping[str, object]) -> Part:
     if all(key in values for key in _MODEL):
         problem = "is the config.json of a model"
         return Part(name=name, faults=(Fault(key="config", found=name, problem=problem, hint="Give it as model=."),))
-    return _trl_part(name, values)
+    return trl_part(name, values)
 
 
 def _only_accelerate(values: Mapping[str, object]) -> bool:
@@ -54,13 +55,13 @@ def _is_of_trl(key: str) -> bool:
     return is_trl_key(key) or any(key in other.keys for other in OTHERS)
 
 
-def _trl_part(name: str, values: Mapping[str, object]) -> Part:
+def trl_part(name: str, values: Mapping[str, object]) -> Part:
     """Return what a file of trl says; DeepSpeed's configuration may be inside, and keys of `accelerate launch`."""
     unknown = unknown_leaves(values, _is_of_trl)
     known = sum(_is_of_trl(str(key)) for key in values)
     fault = mostly_unknown(name, unknown, known=known, program="trl", is_certain=_OF_TRL in values)
     if fault is not None:
-        return Part(name=name, faults=(fault,))
+        return own_part(name, values) or Part(name=name, faults=(fault,))
     launched = launch_part(name, values)
     faults = (*renamed_keys(name, values), *launched.faults)
     notes = (*launched.notes, *environment_notes(name, values))

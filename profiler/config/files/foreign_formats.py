@@ -1,14 +1,17 @@
-"""Files of other programs, each known by its signature: one row per format.
+"""Files of other programs, each known by its signature: one row per format, read where the row has its names.
 
 A signature is found in the keys of a file (YAML, JSON or TOML), in the commands of a shell script, or in the imports of
 a Python script. Each row names the source of its keys.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from profiler.config.files.vocabulary import Vocabulary, translated
+from profiler.config.notes import Note
+from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 
 _MOST_DEPTH = 6
@@ -40,7 +43,7 @@ class Keys:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """Files of one program that are not read."""
+    """Files of one program, which are read where `vocabulary` has its names."""
 
     name: str
     """Its name in a sentence, after "is of"."""
@@ -52,6 +55,8 @@ class Format:
     """What a shell script calls."""
     modules: frozenset[str] = frozenset()
     """Modules that a Python script imports."""
+    vocabulary: Vocabulary | None = None
+    """Its names for keys of trl; None if its files are named and not read."""
     hint: str = _HINT
 
 
@@ -223,69 +228,78 @@ FORMATS = (
         keys=(Keys(any_of=_words("model.partial_pretrain")),),
     ),
 )
-"""Formats that are named and not read; the first that matches is meant."""
+"""The first that matches is meant."""
 
-_TRL_COMMAND = re.compile(r"\btrl +(?:grpo|rloo|sft|dpo|kto|reward|gkd|ppo|online_dpo)\b")
-_LAUNCH = re.compile(r"\b(?:accelerate +launch|torchrun|torch\.distributed\.(?:run|launch)|deepspeed|python3?)\b")
-_STARTED = re.compile(r"(?<![\w/.-])(?:-m +(?P<module>[A-Za-z_][\w.]*)|(?P<file>[\w./${}-]*\.py)\b)")
-_RECIPE = re.compile(r"--config(?:[= ]+|_file[= ]+)(?P<file>[^\s\\]+\.(?:ya?ml|json))")
 _OF_VERL = re.compile(
     r"\bactor_rollout_ref\.|\bverl\.(?!trainer\.main\b)\w+\.\w|\bverl/trainer/\w+\.py|\bmain_(?:ppo|dapo)"
 )
 _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _CONTINUED = re.compile(r"\\\r?\n")
-_LAUNCHERS = ("accelerate.commands.launch", "torch.distributed.run", "torch.distributed.launch", "pip", "http.server")
 
 
-def foreign_keys(name: str, values: Mapping[str, object]) -> Fault | None:
-    """Return the fault of a file with keys that is of another program; None if no signature matches."""
+def foreign_part(name: str, values: Mapping[str, object], formats: Sequence[Format] = FORMATS) -> Part | None:
+    """Return what a file with keys of another program says; None if no signature matches.
+
+    Args:
+        name: The file.
+        values: Its keys.
+        formats: The formats.
+    """
     keys, suffix = list(_key_names(values)), PurePosixPath(name).suffix
-    for each in FORMATS:
+    for each in formats:
         if suffix not in each.suffixes:
             continue
         found = next((found for signature in each.keys if (found := signature.found(keys))), None)
+        if found and each.vocabulary is not None:
+            return _read_by(each.vocabulary, name, values)
         if found:
             shown = ", ".join(key.removeprefix("*.") for key in found[:_SHOWN])
             problem = f"is a file of {each.name}, by its {_plural('key', found[:_SHOWN])} {shown}, and that is not read"
-            return Fault(key="config", found=name, problem=problem, hint=each.hint)
+            return Part(name=name, faults=(Fault(key="config", found=name, problem=problem, hint=each.hint),))
     return None
 
 
+def _read_by(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) -> Part:
+    """Return what a file says by the names of its format."""
+    found = translated(vocabulary, name, values)
+    note = Note(key="", text=f"the names of {name} are those of {vocabulary.version}")
+    return Part(
+        name=name,
+        values=found.values,
+        recipe=found.recipe,
+        notes=(note,),
+        unknown=tuple(path for path in found.unknown if path.rpartition(".")[2] not in vocabulary.free),
+        faults=found.faults,
+    )
+
+
 def foreign_script(name: str, text: str) -> Fault | None:
-    """Return the fault of a shell script that does not run verl's trainer; None for a script of verl."""
-    commands = _CONTINUED.sub(" ", _COMMENT.sub("", text))
-    if _OF_VERL.search(commands):
-        return None
+    """Return the fault of a shell script that runs another program; None for a script of verl or trl."""
+    return None if is_of_verl(text) else _foreign_call("config", name, _commands(text))
+
+
+def foreign_command(text: str) -> Fault | None:
+    """Return the fault of a command that runs another program; None if it may be one of trl."""
+    return _foreign_call("launch", text, text)
+
+
+def is_of_verl(text: str) -> bool:
+    """Return whether a shell script runs verl's trainer."""
+    return _OF_VERL.search(_commands(text)) is not None
+
+
+def _commands(text: str) -> str:
+    """Return a script without comments, each command in a line."""
+    return _CONTINUED.sub(" ", _COMMENT.sub("", text))
+
+
+def _foreign_call(key: str, found: str, commands: str) -> Fault | None:
     for each in FORMATS:
         match = each.commands.search(commands) if each.commands is not None else None
         if match is not None:
             problem = f"runs {each.name} ({' '.join(match[0].split())}), and that is not read"
-            return Fault(key="config", found=name, problem=problem, hint=each.hint)
-    return _launch_fault(name, commands)
-
-
-def _launch_fault(name: str, commands: str) -> Fault:
-    """Return the fault of a shell script that starts trl, a script, or nothing that trains."""
-    recipe = next((match["file"] for match in _RECIPE.finditer(commands) if "accelerate" not in match["file"]), None)
-    from_recipe = f"config={recipe}, with the other arguments as key=value" if recipe else ""
-    as_keys = from_recipe or "its arguments as key: value in a YAML file, or as key=value on the command line"
-    if _TRL_COMMAND.search(commands):
-        problem = "is a command line of trl, and shell scripts are read for verl only"
-        return Fault(key="config", found=name, problem=problem, hint=f"Give {as_keys}.")
-    started = _started(commands) if _LAUNCH.search(commands) else None
-    if started is None:
-        problem = "starts no training that is known; of shell scripts, those of verl's main_ppo are read"
-        return Fault(key="config", found=name, problem=problem)
-    problem = f"starts {started}, which is not verl's trainer, and shell scripts are read for verl only"
-    script = f"config={started} if it trains with trl, and " if started.endswith(".py") else ""
-    return Fault(key="config", found=name, problem=problem, hint=f"Give {script}{as_keys}.")
-
-
-def _started(commands: str) -> str | None:
-    """Return the last script or module that is started, which after preparations is the one that trains."""
-    names = [match["module"] or match["file"] for match in _STARTED.finditer(commands)]
-    names = [each for each in names if each not in _LAUNCHERS]
-    return names[-1] if names else None
+            return Fault(key=key, found=found, problem=problem, hint=each.hint)
+    return None
 
 
 def foreign_module(modules: Collection[str]) -> Format | None:

@@ -5,6 +5,7 @@ Recipes have keys of the user's script next to trl's, and stay readable: of 506 
 least 50 %, or state what trl has a key for under another name.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from profiler.config.options.reading import show
@@ -12,7 +13,7 @@ from profiler.config.trl.arguments.keys import KEY_OF, is_trl_key
 from profiler.config.trl.config import TRL_DEFAULTS
 from profiler.domain.errors import Fault
 
-_SHOWN = 6
+SHOWN = 6
 """Most unknown keys that a sentence names."""
 
 _HINT = "Give the job by keys of a trial (model=NAME tuning=lora ...), or as a YAML file with trl's keys."
@@ -54,6 +55,50 @@ _SAME = (frozenset({"max_length", "max_seq_length"}), frozenset({"dtype", "torch
 """trl's names of the same key in several versions."""
 
 
+_MEMORY_WORDS: Mapping[str, str] = {
+    "model_name_or_path": "model base_model pretrained policy checkpoint",
+    "use_peft": "lora qlora peft adapter rank freeze dora target_modules tuning quantization quantize 4bit 8bit bnb",
+    "per_device_train_batch_size": "batch micro minibatch",
+    "gradient_accumulation_steps": "accum accumulation",
+    "num_generations": "group rollouts generations samples_per_prompt",
+    "max_completion_length": "new_tokens response_length completion max_tokens length seq_len max_len obs",
+    "max_prompt_length": "prompt_length prompt_len pixels image_size",
+    "dtype": "dtype precision half bfloat16 float16 fp8",
+    "gradient_checkpointing": "checkpointing",
+    "optim": "optimizer optim",
+    "vllm_gpu_memory_utilization": "vllm gpu_memory max_model_len tensor_parallel",
+    "num_processes": "num_gpus n_gpus gpus nodes world_size",
+    "beta": "kl ref_model",
+    "distributed_type": "fsdp deepspeed zero zero_stage offload",
+}
+"""Words in names of keys that may change memory, by trl's key for it."""
+
+_WORD_OF = dict(
+    sorted(
+        ((word, key) for key, words in _MEMORY_WORDS.items() for word in words.split()), key=lambda each: -len(each[0])
+    )
+)
+"""The longest word first, because it is the more exact one."""
+
+_NO_MEMORY = re.compile(
+    r"(?:^|_)(?:path|dir|file|files|folder|url|name|id|project|entity|steps|every|interval|limit|lr|learning|rate|reward|"
+    r"rewards|weight|coef|penalty|temperature|clip|epsilon|seed|patien\w*|ratio|log|logging|eval|save|wandb|data|dataset|"
+    r"column|field|revision|warmup|scheduler|prompt_template|system|mask|shuffle|streaming|min|top|bonus|score|cosine)(?:_|$)"
+)
+"""Words in names of keys that say where, when, or by which number."""
+
+
+def memory_key(name: str) -> str:
+    """Return the key of a trial that a key of unknown meaning may stand for, by its name; empty if none."""
+    last = name.rpartition(".")[2].lower()
+    known = _KEY_BY_OTHER_NAME.get(last)
+    if known is None and _NO_MEMORY.search(last):
+        return ""
+    words = f"_{last}_"
+    found = known or next((key for word, key in _WORD_OF.items() if f"_{word}_" in words), "")
+    return _SETTLES.get(found, KEY_OF.get(found, found)) if found else ""
+
+
 def unknown_leaves(values: Mapping[str, object], is_known: Callable[[str], bool]) -> list[str]:
     """Return the unknown keys; of a section that is unknown, each key in it as ``section.key``."""
     return [leaf for key, value in values.items() if not is_known(str(key)) for leaf in _leaves(str(key), value)]
@@ -79,7 +124,7 @@ def mostly_unknown(
     """
     if not unknown or len(unknown) < known + is_certain:
         return None
-    shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
+    shown = ", ".join(unknown[:SHOWN]) + (", ..." if len(unknown) > SHOWN else "")
     problem = f"has {len(unknown)} of {known + len(unknown)} keys that {program} does not have ({shown})"
     return Fault(key="config", found=name, problem=f"{problem}, so it is no file of {program}", hint=_HINT)
 

@@ -4,6 +4,7 @@
 """
 
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -22,7 +23,7 @@ _NO_VALUE = re.compile(r"-(?![0-9.])|[+~]{0,2}[A-Za-z_][\w.]*=")
 """How a word begins that is not the value of the option before it: another option, which no number is, or `key=`."""
 
 
-def as_pairs(words: Sequence[str], *, flags: Collection[str] = ()) -> tuple[str, ...]:
+def as_pairs(words: Sequence[str], *, flags: Collection[str] = (), rest: str = "") -> tuple[str, ...]:
     """Return `words` with options as `key=value`: ``--num-generations 8`` becomes ``num_generations=8``.
 
     An option takes the word after it, unless that is another option or a `key=value`; `-1` is a value. An option
@@ -31,11 +32,14 @@ def as_pairs(words: Sequence[str], *, flags: Collection[str] = ()) -> tuple[str,
     Args:
         words: Words of a command line.
         flags: Words that stay as they stand, besides those that ask for help.
+        rest: The option whose value the words after `END` are, quoted as a shell reads them; empty for none.
     """
     left = list(words)
-    pairs = []
+    pairs: list[str] = []
     while left:
         word = left.pop(0)
+        if rest and word == END:
+            return (*pairs, f"{rest}={shlex.join(left)}")
         option = None if word.partition("=")[0] in (*flags, *HELP_FLAGS) else _OPTION.fullmatch(word)
         if option is not None and option[2] is not None:
             pairs.append(_pair(option[1], option[2][1:]))

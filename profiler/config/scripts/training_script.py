@@ -1,101 +1,72 @@
 """A Python script that trains with trl, read without running it: the literal arguments of the calls that configure it.
 
 A name stands for a literal if the file binds it once, outside of conditions and loops. What is no literal becomes an
-assumption, with its line. Of a value from the command line or the environment that is the script's own default.
+assumption, with its line. Of a value from the command line or the environment that is what a given line passes, else
+the script's own default.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from profiler.config.files.arguments import Arguments
+from profiler.config.files.assumed import assumed_note
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.foreign_formats import foreign_module
-from profiler.config.foreign_text import MOST_DEPTH, parse_python
+from profiler.config.files.own_keys import renamed_keys
+from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.defaults import OutsideValues
+from profiler.config.scripts.calls import (
+    BITSANDBYTES,
+    CAUSAL,
+    LOADED,
+    NAMES_OF_MODELS,
+    OTHER_CONFIGS,
+    PATCHES_TRL,
+    RECIPES,
+    TRAINERS,
+    UNSLOTH,
+)
+from profiler.config.scripts.declared import Declared, derived_trainers
+from profiler.config.scripts.evaluation import Evaluator, Given, NoLiteralError
 from profiler.config.scripts.models import LOADER, Load, trained_model
-from profiler.config.scripts.names import bound_once, called_name, imported, owner_name
-from profiler.config.trials.specification import DEFAULT_LORA_RANK
-from profiler.config.trl.arguments.keys import KEY_OF, NEUTRAL_VALUES
-from profiler.config.trl.config import PEFT_TARGETS, TRL_DEFAULTS
+from profiler.config.scripts.names import called_name, imported, owner_name
+from profiler.config.scripts.reached import reached_calls
+from profiler.config.trl.arguments.keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import key_named
 
-_RECIPES = {"GRPOConfig": Recipe.GRPO, "RLOOConfig": Recipe.RLOO, "SFTConfig": Recipe.SFT}
-
-_TRAINERS = {"GRPOTrainer": Recipe.GRPO, "RLOOTrainer": Recipe.RLOO, "SFTTrainer": Recipe.SFT}
-
-_OTHER_CONFIGS = frozenset(
-    """
-    DPOConfig KTOConfig RewardConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
-    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
-    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
-    """.split()  # noqa: SIM905
-)
-"""Arguments of trl's trainers that have no recipe here."""
-
-_UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
-
-_CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
-
-_BITSANDBYTES = {
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
-    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
-}
-"""trl's names of the fields of `BitsAndBytesConfig`."""
-
-_LOADED = {
-    "pretrained_model_name_or_path": "model_name_or_path",
-    "torch_dtype": "dtype",
-    "dtype": "dtype",
-    "attn_implementation": "attn_implementation",
-    "load_in_4bit": "load_in_4bit",
-    "load_in_8bit": "load_in_8bit",
-}
-"""trl's names of the arguments of `from_pretrained`."""
-
-_DEFAULTS: Mapping[str, object] = {
-    **TRL_DEFAULTS,
-    "lora_rank": DEFAULT_LORA_RANK,
-    "lora_target_modules": PEFT_TARGETS,
-}
-"""What is assumed where the script has no literal."""
-
-_NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
-
-_PATCHES_TRL = "unsloth"
-"""The module that changes trl's trainers where it is imported."""
-
-_ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
-"""What is true on every card since Ampere; the other value has as many bytes."""
-
-_MOST_DIGITS = 15
-"""Longest number that arithmetic may make."""
-
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda left, right: left + right,
-    ast.Sub: lambda left, right: left - right,
-    ast.Mult: lambda left, right: left * right,
-    ast.FloorDiv: lambda left, right: left // right,
-}
+Where = Callable[[int], str]
+"""Returns how a sentence names a line of the script."""
 
 
-class _NoLiteralError(ValueError):
-    """An expression whose value is not in the file."""
-
-
-def script_part(name: str, text: str) -> Part:
+def script_part(
+    name: str,
+    text: str,
+    *,
+    arguments: Arguments | None = None,
+    recipe: Mapping[str, object] | None = None,
+    line: str = "",
+    where: Where | None = None,
+) -> Part:
     """Return what the calls in a script of trl say.
+
+    Args:
+        name: The script, for sentences.
+        text: Its text.
+        arguments: What a command line passes to it; None if none is given.
+        recipe: Keys of the file that the command line names by ``--config``.
+        line: What states the command line.
+        where: How sentences name a line; None for ``line 5 of train.py``.
 
     Raises:
         ForeignTextError: It is not valid Python, or exceeds a limit.
     """
-    return _Script(name, parse_python(text)).part()
+    found = arguments or Arguments()
+    given = Given(arguments=found.values, undecided=found.undecided, recipe=recipe or {}, line=line)
+    return _Script(name, parse_python(text), given, where or (lambda number: f"line {number} of {name}")).part()
 
 
 @dataclass
@@ -112,24 +83,29 @@ class _Found:
 class _Script:
     """One script."""
 
-    def __init__(self, name: str, tree: ast.Module) -> None:
-        self._name, self._tree = name, tree
-        self._literals = dict(bound_once(tree))
-        self._outside = OutsideValues(tree)
-        self._taken: list[str] = []
-        self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    def __init__(self, name: str, tree: ast.Module, given: Given, where: Where) -> None:
+        self._name, self._tree, self._given, self._where = name, tree, given, where
+        self._declared = Declared(tree)
+        self._evaluator = Evaluator(tree, self._declared, given)
+        self._reached = reached_calls(tree, self._evaluator)
+        self._calls = self._reached.calls
+        self._configs = {**RECIPES, **_of_classes(self._declared.derived(*RECIPES), RECIPES)}
+        self._trainers = {**TRAINERS, **_of_classes(derived_trainers(tree, TRAINERS), TRAINERS)}
         self._found = _Found()
 
     def part(self) -> Part:
         found = self._found
         recipe = self._recipe()
-        for call in self._called(*_RECIPES):
+        self._read_parsed()
+        for call in self._called(*self._configs):
+            self._read(call, {})
+        for call in self._called("ModelConfig"):
             self._read(call, {})
         for call in self._called("BitsAndBytesConfig"):
-            self._read(call, _BITSANDBYTES, only=True)
+            self._read(call, BITSANDBYTES, only=True)
         self._read_adapter()
         self._read_models()
-        faults = [*self._foreign(), *found.faults]
+        faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = "calls neither GRPOConfig nor SFTConfig, so what it trains is not in the file"
             faults.append(Fault(key="config", found=self._name, problem=problem))
@@ -143,41 +119,98 @@ class _Script:
         return with_inner_deepspeed(part)
 
     def _recipe(self) -> Recipe | None:
-        names = {**_RECIPES, **_TRAINERS}
+        names = {**self._configs, **self._trainers}
         recipes = list(dict.fromkeys(names[called_name(call)] for call in self._called(*names)))
+        if not recipes and self._declared.parsed_of_trl:
+            recipes = [RECIPES[self._declared.parsed_of_trl]]
         if len(recipes) > 1:
             problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
             self._found.faults.append(Fault(key="config", found=self._name, problem=problem))
         return recipes[0] if recipes else None
 
+    def _read_parsed(self) -> None:
+        """Read what a parser fills: defaults of the script's own classes, a line's arguments, and what it sets then."""
+        if not self._declared.reads_trl:
+            return
+        kinds = {id(kind): kind for kind in self._declared.parsed.values() if kind.of_trl}.values()
+        own = {name for kind in self._declared.parsed.values() for name in kind.names}
+        trls = {name for kind in kinds for name in kind.names}
+        for kind in kinds:
+            for key, default in kind.defaults.items():
+                value = self._literal_or_none(default)
+                if is_trl_key(key) and value is not None and key not in self._given.parsed:
+                    self._found.values[key] = value
+        for key, value in self._given.parsed.items():
+            if is_trl_key(key) and (key not in own or key in trls) and value is not None:
+                self._found.values[key] = value
+        for key, said in self._given.undecided.items():
+            note = assumed_note(key, f"{self._given.line} has {said}")
+            if note is not None and key not in self._found.values:
+                self._found.notes.append(note)
+        self._without_adapter()
+        for node in ast.walk(self._tree):
+            match node:
+                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=key)], value=value) if (
+                    name in self._declared.parsed and self._declared.parsed[name].of_trl and is_trl_key(key)
+                ):
+                    self._set(key, value)
+
+    def _without_adapter(self) -> None:
+        """Leave out an adapter that the script does not make of its arguments."""
+        values = self._found.values
+        if values.get("use_peft") is True and not self._called("get_peft_config", "LoraConfig"):
+            values.pop("use_peft")
+            self._found.notes.append(Note(key="tuning", text=f"tuning=full ({self._name} does not use use_peft)"))
+
+    def _set(self, key: str, expression: ast.expr) -> None:
+        """Read what the script sets after parsing."""
+        try:
+            self._found.values[key] = self._evaluator.value(expression)
+        except NoLiteralError:
+            self._found.values.pop(key, None)
+            self._found.lines[key] = expression.lineno
+
     def _foreign(self) -> Iterator[Fault]:
-        others = list(dict.fromkeys(called_name(call) for call in self._called(*_OTHER_CONFIGS)))
+        own = {name for module, name in imported(self._tree) if module.partition(".")[0] != "trl"}
+        own |= {name for name, kind in self._declared.classes.items() if kind.names}
+        others = list(dict.fromkeys(called_name(call) for call in self._called(*OTHER_CONFIGS)))
+        others = [each for each in others if each not in own]
         for other in others:
             problem = f"calls {other}, whose trainer has no recipe here; the recipes are {', '.join(Recipe)}"
             yield Fault(key="config", found=self._name, problem=problem)
         if not others:
             yield from self._of_other_program()
 
+    def _is_without_trl(self, own: set[str]) -> bool:
+        """Return whether the script imports its trainer or its arguments, and nothing of trl."""
+        modules = {module.partition(".")[0] for module, _ in imported(self._tree)}
+        named = own & {*RECIPES, *TRAINERS}
+        return bool(named) and "trl" not in modules and not self._declared.parsed
+
     def _of_other_program(self) -> Iterator[Fault]:
         """Return a fault if another program trains, or changes trl's trainers where it is imported, as Unsloth does."""
-        unsloth = next((owner_name(call) for call in self._calls if owner_name(call) in _UNSLOTH), None)
+        unsloth = next((owner_name(call) for call in self._calls if owner_name(call) in UNSLOTH), None)
         if unsloth is not None:
             problem = f"loads its model by Unsloth's {unsloth}, whose kernels have no formula here"
             yield Fault(key="config", found=self._name, problem=problem)
             return
-        trained = {called_name(call) for call in self._called(*_RECIPES, *_TRAINERS)}
+        trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         names = list(imported(self._tree))
-        modules = {module for module, name in names if not trained or name in trained or module == _PATCHES_TRL}
+        modules = {module for module, name in names if not trained or name in trained or module == PATCHES_TRL}
         other = foreign_module(modules)
         if other is not None:
             problem = f"trains with {other.name}, which it imports, and that is not read"
             yield Fault(key="config", found=self._name, problem=problem, hint=other.hint)
+        elif self._is_without_trl({name for module, name in names if module.partition(".")[0] != "trl"}):
+            problem = "takes its trainer from a module of its own, and imports nothing of trl"
+            yield Fault(key="config", found=self._name, problem=problem)
 
     def _called(self, *names: str) -> list[ast.Call]:
         return [call for call in self._calls if called_name(call) in names]
 
     def _read_adapter(self) -> None:
         calls = self._called("LoraConfig")
+        self._name_conditions(calls)
         if not calls:
             return
         fields: dict[str, object] = {}
@@ -193,12 +226,25 @@ class _Script:
         self._found.values.update({key: value for key, value in stated.items() if key not in open_keys})
         self._found.notes.extend(notes)
 
+    def _name_conditions(self, calls: Sequence[ast.Call]) -> None:
+        """Name an adapter that is not trained, and one whose condition is unknown on a given command line."""
+        for call, why in self._reached.passed:
+            if called_name(call) == "LoraConfig" and not calls and why:
+                text = f"tuning=full (by {why}, {self._where(call.lineno)} makes no adapter)"
+                self._found.notes.append(Note(key="tuning", text=text))
+                return
+        unknown = [call for call in calls if call in self._reached.possible] if self._given.line else []
+        if unknown:
+            where = self._where(unknown[0].lineno)
+            text = f"an adapter ({where} is under a condition that is not known)"
+            self._found.notes.append(Note(key="tuning", text=text))
+
     def _read_models(self) -> None:
         for call in self._called(LOADER):
             if owner_name(call).endswith("ForSequenceClassification"):
                 self._read_reward_model(call)
         self._read_trained_model()
-        for call in self._called(*_TRAINERS):
+        for call in self._called(*self._trainers):
             if "model_name_or_path" in self._found.values:
                 continue
             self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
@@ -215,22 +261,24 @@ class _Script:
 
     def _read_trained_model(self) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of language models."""
-        trained = trained_model(self._tree, [found for call in self._called(*_TRAINERS) for found in _model_of(call)])
+        trained = trained_model(
+            self._tree, [found for call in self._called(*self._trainers) for found in _model_of(call)]
+        )
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             self._found.faults.append(self._adapter_fault(trained.adapter_line))
-        loads = trained.loads
+        loads = tuple(load for load in trained.loads if load.call in self._calls)
         if not loads and not (trained.is_certain and trained.is_name):
-            causal = [call for call in self._called(LOADER) if owner_name(call).endswith(_CAUSAL)]
+            causal = [call for call in self._called(LOADER) if owner_name(call).endswith(CAUSAL)]
             loads = tuple(Load(call=call, cast="") for call in causal)
         if loads and not trained.is_name:
             # trl ignores them for a model that is already loaded.
             self._found.values.pop("model_init_kwargs", None)
         for load in loads:
-            self._read(load.call, _LOADED, first="pretrained_model_name_or_path", only=True)
+            self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             self._read_type(load)
 
     def _adapter_fault(self, line: int) -> Fault:
-        problem = f"is that of the adapter which line {line} of {self._name} loads, and its file says what it is"
+        problem = f"is that of the adapter which {self._where(line)} loads, and its file says what it is"
         hint = "Give tuning=lora with lora_rank= and lora_target_modules= of its adapter_config.json."
         return Fault(key="tuning", found="null", problem=problem, hint=hint)
 
@@ -276,10 +324,10 @@ class _Script:
         """Return each argument with its value, or with its expression where that is no literal, and its line."""
         named = [(keyword.arg, keyword.value) for keyword in call.keywords]
         for argument, expression in [*[(first, value) for value in call.args[:1] if first], *named]:
-            self._taken = []
+            self._evaluator.taken.clear()
             try:
-                value = self._value(expression)
-            except _NoLiteralError:
+                value = self._evaluator.value(expression)
+            except NoLiteralError:
                 value = expression
             else:
                 self._note_defaults(argument, value, expression.lineno)
@@ -289,14 +337,14 @@ class _Script:
                 for key, inner in value.items():
                     yield str(key), inner, expression.lineno
             else:
-                where = f"{called_name(call)}, line {expression.lineno} of {self._name}"
+                where = f"{called_name(call)}, {self._where(expression.lineno)}"
                 self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
 
     def _note_defaults(self, argument: str | None, value: object, line: int) -> None:
-        if self._taken and argument is not None:
-            of = " and ".join(dict.fromkeys(self._taken))
-            key = "model" if argument in _NAMES_OF_MODELS else KEY_OF.get(argument, "")
-            text = f"{argument}={show(value)} (the default of {of} in line {line} of {self._name})"
+        if self._evaluator.taken and argument is not None:
+            of = " and ".join(dict.fromkeys(self._evaluator.taken))
+            key = "model" if argument in NAMES_OF_MODELS else KEY_OF.get(argument, "")
+            text = f"{argument}={show(value)} (the default of {of} in {self._where(line)})"
             self._found.notes.append(Note(key=key, text=text))
 
     def _state(self, values: dict[str, object], key: str, value: object) -> None:
@@ -309,78 +357,21 @@ class _Script:
 
     def _assumed(self) -> Iterator[Note]:
         for key, line in self._found.lines.items():
-            if self._found.values.get(key) is not None:
-                continue
-            where = f"line {line} of {self._name} has no literal"
-            if key in KEY_OF:
-                name = KEY_OF[key]
-                default = _DEFAULTS.get(name, key_named(name).default)
-                yield Note(key=name, text=f"{name}={show(default)} ({where})")
-            elif key in NEUTRAL_VALUES:
-                yield Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({where})")
-            elif key in ("load_in_4bit", "generation_batch_size", "deepspeed", "fsdp"):
-                yield Note(key="", text=f"no {key} ({where})")
+            if self._found.values.get(key) is None:
+                note = assumed_note(key, f"{self._where(line)} has no literal")
+                if note is not None:
+                    yield note
 
     def _literal_or_none(self, expression: ast.expr) -> object:
         try:
-            return self._value(expression)
-        except _NoLiteralError:
+            return self._evaluator.value(expression)
+        except NoLiteralError:
             return None
 
-    def _value(self, expression: ast.expr, depth: int = 0) -> object:
-        """Return the value of a literal, of a name of one, of `torch.bfloat16`, or of arithmetic with whole numbers.
 
-        Of a value from outside of the script it is the default, which `_taken` then names.
-
-        Raises:
-            _NoLiteralError: It is none of these.
-        """
-        if depth > MOST_DEPTH:
-            raise _NoLiteralError
-        outside = self._outside.find(expression)
-        if outside is not None:
-            self._taken.append(outside.name)
-            return self._value(outside.default, depth + 1)
-        match expression:
-            case ast.Constant(value=value):
-                return value
-            case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
-                return self._number(kind, self._value(inner, depth + 1))
-            case ast.Name(id=name) if name in self._literals:
-                return self._value(self._literals[name], depth + 1)
-            case ast.Attribute(value=ast.Name(id="torch"), attr=name):
-                return name
-            case ast.IfExp(test=ast.Call() as test, body=body) if called_name(test) in _ASKS_FOR_BFLOAT16:
-                return self._value(body, depth + 1)
-            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-                return [self._value(item, depth + 1) for item in items]
-            case ast.Dict(keys=keys, values=values) if None not in keys:
-                pairs = zip([key for key in keys if key is not None], values, strict=True)
-                return {show(self._value(key, depth + 1)): self._value(value, depth + 1) for key, value in pairs}
-            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords) if all(each.arg for each in keywords):
-                return {str(each.arg): self._value(each.value, depth + 1) for each in keywords}
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                positive = self._value(operand, depth + 1)
-                if isinstance(positive, int | float):
-                    return -positive
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return self._calculated(type(op), self._value(left, depth + 1), self._value(right, depth + 1))
-        raise _NoLiteralError
-
-    def _number(self, kind: str, value: object) -> int | float:
-        if not isinstance(value, int | float | str) or len(str(value)) > _MOST_DIGITS:
-            raise _NoLiteralError
-        try:
-            return int(value) if kind == "int" else float(value)
-        except ValueError as error:
-            raise _NoLiteralError from error
-
-    def _calculated(self, operator: type[ast.operator], left: object, right: object) -> int:
-        if not isinstance(left, int) or not isinstance(right, int) or (operator is ast.FloorDiv and right == 0):
-            raise _NoLiteralError
-        if max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
-            raise _NoLiteralError
-        return _ARITHMETIC[operator](left, right)
+def _of_classes(derived: Mapping[str, str], recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """Return the recipes of the script's own classes by those of trl from which they derive."""
+    return {name: recipes[base] for name, base in derived.items()}
 
 
 def _model_of(call: ast.Call) -> list[ast.expr]:

@@ -1,13 +1,14 @@
-"""Read the files that describe a job: YAML, JSON, a Python script that trains with trl, or a shell script for verl.
+"""Read the files that describe a job: YAML, JSON, a Python script or notebook of trl, or a shell script of trl or verl.
 
-TOML and notebooks are parsed too, to say of which program they are.
+TOML is parsed too, to say of which program it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from profiler.config.files.file_kinds import part_of
-from profiler.config.files.foreign_formats import foreign_keys, foreign_script
+from profiler.config.files.foreign_formats import foreign_command, foreign_part, foreign_script, is_of_verl
 from profiler.config.foreign_text import (
     MOST_JSON_BYTES,
     MOST_SCRIPT_BYTES,
@@ -17,14 +18,17 @@ from profiler.config.foreign_text import (
     parse_toml,
     parse_yaml,
 )
-from profiler.config.scripts.notebooks import notebook_fault
+from profiler.config.launch.lines import training_in, training_of, words_of
+from profiler.config.launch.parts import launch_parts
+from profiler.config.scripts.notebooks import notebook_part
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
 from profiler.config.trl.parts import Part
 from profiler.config.verl.config import SECTION, flattened
 from profiler.config.verl.sources import VerlSource, file_source, script_source
 from profiler.domain.errors import Fault, UsageError
-from profiler.estimate.command import CONFIG
+from profiler.estimate.command import CONFIG, LAUNCH
+from profiler.estimate.job.named_files import NamedFiles
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 
 VERL, VERL_MEGATRON = "verl", "verl-megatron"
@@ -37,15 +41,21 @@ _SHELL = (".sh", ".bash", ".slurm", ".sbatch")
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """What one file says: a part of a job of trl, or a configuration of verl."""
+    """What one file says: parts of a job of trl, or a configuration of verl."""
 
     path: str
-    part: Part | None = None
+    parts: tuple[Part, ...] = ()
     verl: VerlSource | None = None
+    read: tuple[str, ...] = ()
+    """Other files of the user that it names, and that are part of it."""
 
 
-def load_config(path: str) -> ConfigFile:
+def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
     """Return what the file `path` says; `VERL` is verl's own default configuration.
+
+    Args:
+        path: The file.
+        others: Further files of the user, which it may name.
 
     Raises:
         UsageError: There is no such file, or it describes no job.
@@ -56,9 +66,9 @@ def load_config(path: str) -> ConfigFile:
         file = expanded(path)
         text = read_bytes(file, most_bytes=_MOST_BYTES.get(file.suffix, MOST_YAML_BYTES))
         if file.suffix == ".py":
-            return ConfigFile(path=path, part=script_part(file.name, text.decode()))
+            return ConfigFile(path=path, parts=(script_part(file.name, text.decode()),))
         if file.suffix in _SHELL or text.startswith(b"#!"):
-            return ConfigFile(path=path, verl=_run_script(file.name, text.decode()))
+            return _run_script(path, file, text.decode(), others)
         values = _parsed(file.suffix, text)
     except OSError as error:
         raise _fault(path, f"cannot be read ({reason(error)})") from error
@@ -70,32 +80,77 @@ def load_config(path: str) -> ConfigFile:
     if not isinstance(values, Mapping):
         raise _fault(path, "contains no keys with values")
     if file.suffix == ".ipynb":
-        raise UsageError([notebook_fault(file.name, values)])
+        return ConfigFile(path=path, parts=_sound((_notebook(path, file.name, values),)))
     if SECTION in values and file.suffix != ".toml":
         return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
-    foreign = foreign_keys(file.name, values)
+    foreign = foreign_part(file.name, values)
     if foreign is not None:
-        raise UsageError([foreign])
+        return ConfigFile(path=path, parts=_sound((foreign,)))
     if file.suffix == ".toml":
         raise _fault(path, "is TOML, and no program whose files are read has such")
-    part = part_of(file.name, values)
-    refused = [fault for fault in part.faults if fault.key == CONFIG]
+    return ConfigFile(path=path, parts=_sound((part_of(file.name, values),)))
+
+
+def _sound(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return parts of which no file is refused as a whole.
+
+    Raises:
+        UsageError: One is.
+    """
+    refused = [fault for part in parts for fault in part.faults if fault.key == CONFIG]
     if refused:
         raise UsageError(refused)
-    return ConfigFile(path=path, part=part)
+    return parts
 
 
-def _run_script(name: str, text: str) -> VerlSource:
-    """Return what a shell script passes to verl.
+def load_command(text: str, others: Sequence[str] = ()) -> ConfigFile:
+    """Return what a command that trains says.
+
+    Args:
+        text: Its words, quoted as a shell reads them.
+        others: Files of the user that it may name.
+
+    Raises:
+        UsageError: It starts no training that is known, or a file that it names cannot be read.
+    """
+    foreign = foreign_command(text)
+    if foreign is not None:
+        raise UsageError([foreign])
+    try:
+        found = training_of(words_of(text))
+        files = NamedFiles(Path(), others)
+        return ConfigFile(path=text, parts=_sound(launch_parts("the command", found, files)), read=tuple(files.read))
+    except ForeignTextError as error:
+        raise UsageError([Fault(key=LAUNCH, found=text, problem=str(error))]) from error
+
+
+def _run_script(path: str, file: Path, text: str, others: Sequence[str]) -> ConfigFile:
+    """Return what a shell script passes to verl or to a training with trl.
 
     Raises:
         UsageError: It is of another program.
-        ForeignTextError: It is of verl and cannot be read.
+        ForeignTextError: It is of verl or trl and cannot be read.
     """
-    foreign = foreign_script(name, text)
+    foreign = foreign_script(file.name, text)
     if foreign is not None:
         raise UsageError([foreign])
-    return script_source(read_run_script(text), name=name)
+    if is_of_verl(text):
+        return ConfigFile(path=path, verl=script_source(read_run_script(text), name=file.name))
+    files = NamedFiles(file.parent, others)
+    parts = launch_parts(file.name, training_in(text), files)
+    return ConfigFile(path=path, parts=_sound(parts), read=tuple(files.read))
+
+
+def _notebook(path: str, name: str, values: Mapping[str, object]) -> Part:
+    """Return what the cells of a notebook say.
+
+    Raises:
+        UsageError: It is of another program, has no code, or no valid Python.
+    """
+    try:
+        return notebook_part(name, values)
+    except ForeignTextError as error:
+        raise _fault(path, str(error)) from error
 
 
 def _parsed(suffix: str, text: bytes) -> object:

@@ -265,18 +265,25 @@ def job_files(command: Command) -> JobFiles:
     Raises:
         UsageError: A file cannot be read, or files of verl are mixed with others.
     """
-    if not command.configs and not command.overrides:
+    if not command.configs and not command.overrides and command.options.launch is None:
         return JobFiles()
     from profiler.config.trl.parts import merged
     from profiler.config.verl.sources import joined, override_source
-    from profiler.estimate.job.config_file import load_config
+    from profiler.estimate.job.config_file import load_command, load_config
 
     files, faults = [], list(command.faults)
     for path in command.configs:
         try:
-            files.append(load_config(path))
+            files.append(load_config(path, [other for other in command.configs if other != path]))
         except UsageError as error:
             faults.extend(error.faults)
+    if command.options.launch is not None:
+        try:
+            files.append(load_command(command.options.launch, command.configs))
+        except UsageError as error:
+            faults.extend(error.faults)
+    named = {path for file in files for path in file.read}
+    files = [file for file in files if file.path not in named]
     of_verl = [file for file in files if file.verl is not None]
     if of_verl and len(of_verl) < len(files):
         problem = "is a configuration of verl, which is not read with files of trl"
@@ -291,5 +298,5 @@ def job_files(command: Command) -> JobFiles:
     if of_verl or command.overrides:
         sources = [file.verl for file in of_verl if file.verl is not None]
         return JobFiles(verl=joined([*sources, override_source(command.overrides)]))
-    parts = [file.part for file in files if file.part is not None]
+    parts = [part for file in files for part in file.parts]
     return JobFiles(part=merged(parts, given={*command.keys, *command.axes}) if parts else None)

@@ -8,6 +8,7 @@ from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
 from profiler.analytical.explanation.cards import card_verdict
 from profiler.config.models.context import model_lines
+from profiler.config.options.reading import NULL
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl_releases.versions import RELEASES, spans_text
 from profiler.domain.architectures.architecture import Architecture
@@ -16,6 +17,8 @@ from profiler.domain.errors import UsageError
 from profiler.domain.trials.trial import Logprobs, TrialSpec
 from profiler.domain.units import MIB, gib_text
 from profiler.estimate.job.inputs import Inputs
+
+_MODEL = "model"
 
 ArchitectureOf = Callable[[str], Architecture]
 
@@ -123,7 +126,9 @@ def _candidate(
     try:
         spec = parse_point(inputs.at(changes), architecture_of=architecture_of)
     except UsageError as error:
-        faults.extend(error.faults)
+        # A model that a file names in a way that is not read is missing for that reason.
+        named = any(fault.key == _MODEL for fault in faults)
+        faults.extend(fault for fault in error.faults if not (named and fault.key == _MODEL and fault.found == NULL))
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     known = (with_form(spec, architecture_of) if inputs.releases else None) or spec

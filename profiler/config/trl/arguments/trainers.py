@@ -80,6 +80,12 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
     return Recipe.GRPO, []
 
 
+def trainer_is_known(values: Mapping[str, object]) -> bool:
+    """Return whether a key says which trainer a file is for."""
+    keys = GENERATION_KEYS | SFT_KEYS | RLOO_KEYS | {"max_length"}.union(*(other.keys for other in OTHERS))
+    return not keys.isdisjoint(values)
+
+
 def _no_recipe(key: str, trainer: str) -> Fault:
     return Fault(
         key="config",

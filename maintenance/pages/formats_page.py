@@ -1,0 +1,125 @@
+"""`python -m maintenance.pages.formats_page`: which files of others are read, and how many kept ones are answered.
+
+Writes docs/files_you_can_bring.md.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from profiler.config.files.foreign_formats import FORMATS
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import markdown_table
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "files_you_can_bring.md"
+_COUNTS = ROOT / "tests" / "formats" / "counts.json"
+
+
+class _Read(NamedTuple):
+    """A format that is read."""
+
+    name: str
+    version: str
+    read: str
+    refused: str
+    kept: str
+    """Its key in the counts of kept files; empty if its files are counted elsewhere."""
+
+
+_READ = (
+    _Read(
+        "a recipe of trl (YAML)",
+        "trl 0.14 to 1.16",
+        "every key of its arguments; accelerate's, DeepSpeed's and peft's files next to it",
+        "keys that change memory without a formula",
+        "",
+    ),
+    _Read(
+        "a command line of trl, `accelerate launch`, `torchrun`, `deepspeed` or `python`: a shell script, or "
+        "words after `--`",
+        "trl 1.16, accelerate 1.15, torch 2.9, DeepSpeed 0.18",
+        "variables, arrays, branches; the recipe, the configuration and the script that it names, where they are; "
+        "arguments over all of these",
+        "several trainings in one script, trainers without a recipe, a recipe that is not there, own arguments of a "
+        "script that is not there and that may change memory",
+        "trl_command_lines",
+    ),
+    _Read(
+        "a training script of trl, or a notebook (`.py`, `.ipynb`)",
+        "trl 1.16, transformers 5.23, peft 0.21",
+        "literals, constants, f-strings, dictionaries, functions with one `return`, options of argparse and fields of "
+        "dataclasses with their defaults; calls under conditions that do not hold are passed",
+        "a trainer that is not trl's, two values of one key; what is no literal is named with its line",
+        "python_scripts",
+    ),
+    _Read(
+        "a YAML of a user's own script, with sections",
+        "names of trl 1.16 and peft 0.21",
+        "keys of trl, transformers and peft in any section, and a few names that can mean one thing only",
+        "fewer than half of the keys that may change memory known; single ones are named with what settles them",
+        "own_yaml",
+    ),
+    _Read(
+        "a run script or YAML of verl's `main_ppo`",
+        "verl 0.8",
+        "Hydra's overrides with the variables and branches of the shell",
+        "engines without a closed form",
+        "",
+    ),
+)
+
+
+def formats_page() -> str:
+    """Return the page."""
+    counts = json.loads(_COUNTS.read_text(encoding="utf-8"))
+    rows = [[each.name, each.version, each.read, each.refused] for each in _READ]
+    lines = [
+        "# Which files can I bring?",
+        "",
+        "`estimate`, `solve` and `advise` read them with `config=FILE`, and the page for the browser",
+        "where they are dropped. A command is given after `--`:",
+        "`python -m profiler.estimate gpu=h100 -- trl grpo --config grpo.yaml`.",
+        "Nothing of a file is run. A value that changes memory and is not stated is named as an assumption, or refuses",
+        "the file.",
+        "",
+        markdown_table(["format", "read from", "what is read", "what is refused by name"], rows, align=Align.LEFT),
+        "",
+        "## Kept files",
+        "",
+        "Of files in public repositories the tests keep keys and values, and compare each answer with them. None is",
+        "answered otherwise than its file says.",
+        "",
+        markdown_table(
+            ["format", "files", "answered", "answered after `model=`", "refused by name", "wrong"], list(_kept(counts))
+        ),
+        "",
+        "## Formats that are named and not read",
+        "",
+        markdown_table(
+            ["format", "known by"],
+            [[each.name, _known_by(each.name)] for each in FORMATS if each.vocabulary is None],
+            align=Align.LEFT,
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _kept(counts: dict[str, dict[str, int]]) -> Iterator[list[str]]:
+    for each in _READ:
+        if each.kept:
+            found = counts[each.kept]
+            shown = [found.get(key, 0) for key in ("answered", "answered with model=", "refused")]
+            yield [each.name, str(sum(shown)), *map(str, shown), "0"]
+
+
+def _known_by(name: str) -> str:
+    found = next(each for each in FORMATS if each.name == name)
+    ways = [("keys", found.keys), ("commands", found.commands), ("imports", found.modules)]
+    return ", ".join(way for way, signature in ways if signature)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(formats_page(), encoding="utf-8")

@@ -1,0 +1,138 @@
+"""The arguments of a program as `HfArgumentParser` of transformers reads them: ``--key value``, ``--key=value``, flags.
+
+An option without a value is true, ``--no_key`` is false, and several values are a list. A dash in a name is an
+underscore. Source: `transformers/hf_argparser.py` of transformers 5.23.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from profiler.config.foreign_text import ForeignTextError, parse_json
+from profiler.config.options.file_values import read_flag
+from profiler.config.shell.values import Item
+from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl.config import TRL_DEFAULTS
+from profiler.domain.trials.trial import key_named
+
+_OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_INT = re.compile(r"[+-]?[0-9](?:_?[0-9]){0,30}")
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+_NO = "no_"
+_OWN_FLAGS = ("use_peft", "disable_dropout", "load_in_4bit", "packing")
+"""Flags among the keys of trl that are no key of a trial."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What a line passes to a program."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    """Options whose value the line does not state, with what it says: ``$MODEL``, or the values of several branches."""
+    words: tuple[str, ...] = ()
+    """What is neither an option nor its value."""
+
+    def value(self, key: str) -> str:
+        """Return the text of an option; empty if it is absent or has no one text."""
+        found = self.values.get(key)
+        return found if isinstance(found, str) else ""
+
+
+def is_flag(key: str) -> bool:
+    """Return whether a key of trl is true or false."""
+    name = KEY_OF.get(key, "")
+    default = TRL_DEFAULTS.get(name, key_named(name).default) if name else NEUTRAL_VALUES.get(key, (None,))[:1]
+    return key in _OWN_FLAGS or isinstance(default, bool) or default in ((False,), (True,))
+
+
+def typed(key: str, text: str) -> object:
+    """Return the value of an argument's text."""
+    if is_flag(key):
+        flag = read_flag(text)
+        return text if flag is None else flag
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if text[:1] in ("{", "["):
+        try:
+            return parse_json(text.encode())
+        except ForeignTextError:
+            return text
+    return text
+
+
+def read_arguments(items: Sequence[Item]) -> Arguments:
+    """Return the arguments of a program; of an option that is repeated, the last value counts."""
+    values: dict[str, object] = {}
+    undecided: dict[str, str] = {}
+    words: list[str] = []
+    left = list(items)
+    while left:
+        item = left.pop(0)
+        option = _option(item)
+        if option is None:
+            words.append(item.value.text)
+            continue
+        key, text = option
+        own: list[Item] = []
+        while text is None and left and _option(left[0]) is None:
+            own.append(left.pop(0))
+        unclear = [each for each in (item, *own) if not each.value.is_known or not each.is_certain]
+        if unclear:
+            undecided[key] = _said(unclear, text)
+            values.pop(key, None)
+            continue
+        undecided.pop(key, None)
+        texts = [each.value.text for each in own] if text is None else [text]
+        key, value = _stated(key, texts)
+        values[key] = value
+    return Arguments(values=values, undecided=undecided, words=tuple(words))
+
+
+def full_names(arguments: Arguments, known: Collection[str] = ()) -> Arguments:
+    """Return the arguments with the beginnings of names spelled out, as argparse takes them where only one fits.
+
+    Args:
+        arguments: The arguments.
+        known: Further options of the program.
+    """
+    all_names = {*KEY_OF, *FREE_KEYS, *MODEL_KEYS, *NEUTRAL_VALUES, *known}
+
+    def full(key: str) -> str:
+        fitting = [name for name in all_names if name.startswith(key)] if key not in all_names else []
+        return fitting[0] if len(fitting) == 1 else key
+
+    return Arguments(
+        values={full(key): value for key, value in arguments.values.items()},
+        undecided={full(key): text for key, text in arguments.undecided.items()},
+        words=arguments.words,
+    )
+
+
+def _option(item: Item) -> tuple[str, str | None] | None:
+    """Return the name of an option, with the value that it has after ``=``; None for any other word."""
+    found = _OPTION.fullmatch(item.value.text)
+    return (found[1].replace("-", "_"), found[2]) if found is not None else None
+
+
+def _stated(key: str, texts: Sequence[str]) -> tuple[str, object]:
+    if not texts:
+        base = key.removeprefix(_NO)
+        return (base, False) if key.startswith(_NO) and is_flag(base) else (key, True)
+    values = [typed(key, text) for text in texts]
+    return key, values[0] if len(values) == 1 else values
+
+
+def _said(unclear: Sequence[Item], text: str | None) -> str:
+    """Return what the line says of a value that it does not state."""
+    value = unclear[-1].value
+    if value.is_known:
+        return f"{value.text}, in one branch"
+    if value.alternatives:
+        return " or ".join(each.partition("=")[2] if text is not None else each for each in value.alternatives)
+    return text if text is not None else value.text

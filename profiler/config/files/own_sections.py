@@ -1,0 +1,162 @@
+"""A YAML file of a user's own script, with sections: keys of trl, transformers and peft in it are read.
+
+Of such files at least half of the keys that may change memory must be known. A key that may change memory and has a
+name of the user's own is a fault, which the same key on the command line settles.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from profiler.config.files.own_keys import SHOWN, memory_key
+from profiler.config.files.vocabulary import Translation, Vocabulary, leaves_of, translated
+from profiler.config.notes import Note, not_counted
+from profiler.config.options.reading import show
+from profiler.config.trl.arguments.keys import FREE_KEYS, FREE_KEYS_BY_REASON, is_trl_key
+from profiler.config.trl.arguments.trainers import trainer_is_known
+from profiler.config.trl.parts import Part
+from profiler.domain.errors import Fault, shortened
+from profiler.domain.trials.recipe import Recipe
+
+_AUTO = "auto"
+"""What a user's own script decides itself."""
+
+_FEWEST = 2
+"""Fewest keys of trl that change memory in a file that is read."""
+
+_MOST_NAMED = 1500
+"""Longest list of keys in a sentence."""
+
+_ASIDE = frozenset(
+    """
+    fallback smoke smoke_test debug test tests sweep ablation ablations eval evaluation inference benchmark judge wandb
+    logging paths
+    """.split()  # noqa: SIM905
+)
+"""Sections about other runs than the training."""
+
+_OTHER_MODELS = frozenset({"reward_model", "teacher", "critic", "value_model", "ref_model"})
+"""Sections about further models, which are on a GPU as well."""
+
+_MODEL = ("model", "policy", "base_model")
+_NAMES_OF_MODELS = ("name", "id", "model_id", "name_or_path", "model_name", "base_model", "base", "path", "hf_id")
+_ADAPTER = ("lora", "peft", "lora_config", "peft_config")
+_NAMES_OF_ADAPTERS = {
+    "r": "lora_r",
+    "rank": "lora_r",
+    "lora_rank": "lora_r",
+    "alpha": "lora_alpha",
+    "dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+    "modules_to_save": "lora_modules_to_save",
+    "enabled": "use_peft",
+    "enable": "use_peft",
+    "use_lora": "use_peft",
+    "using_lora": "use_peft",
+    "use_rslora": "use_rslora",
+    "task_type": "lora_task_type",
+    "bias": "lora_task_type",
+}
+
+_PLAIN = frozenset(key for keys in FREE_KEYS_BY_REASON.values() for key in keys)
+_OF_DATA = ("dataset_name", "eval_strategy", "per_device_eval_batch_size")
+"""Keys without memory of their own that decide what is counted. Others are left out: they would tell the release of
+trl, and a user's own script may give such names to what it likes."""
+
+OWN = Vocabulary(
+    version="a user's own script",
+    names={
+        **{f"{section}.{name}": "model_name_or_path" for section in _MODEL for name in _NAMES_OF_MODELS},
+        **{
+            f"{section}.{name}": key
+            for section in _ADAPTER
+            for name, key in _NAMES_OF_ADAPTERS.items()
+            if name != "bias"
+        },
+        "vllm.enabled": "use_vllm",
+        "vllm.gpu_memory_utilization": "vllm_gpu_memory_utilization",
+        "vllm.mode": "vllm_mode",
+        "vllm.tensor_parallel_size": "vllm_tensor_parallel_size",
+        "grpo.group_size": "num_generations",
+        "grpo.max_new_tokens": "max_completion_length",
+        "generation.max_new_tokens": "max_completion_length",
+        "rollout.max_new_tokens": "max_completion_length",
+        "grpo.kl_coef": "beta",
+        "*.use_lora": "use_peft",
+    },
+    free=frozenset({"bias", "device_map", "low_cpu_mem_usage"}),
+)
+"""Names in sections that can mean one thing only."""
+
+
+def own_part(name: str, values: Mapping[str, object]) -> Part | None:
+    """Return what a file of a user's own script says; None for one without sections, or without keys of trl.
+
+    Args:
+        name: The file.
+        values: Its keys.
+    """
+    if not any(isinstance(value, Mapping) and value for value in values.values()):
+        return None
+    kept = {key: value for key, value in values.items() if str(key) not in _ASIDE and str(key) not in _OTHER_MODELS}
+    found = translated(OWN, name, kept)
+    known = [path for path in found.read if path.rpartition(" as ")[2].rpartition(".")[2] not in FREE_KEYS]
+    of_trl = [path for path in known if is_trl_key(path.rpartition(".")[2])]
+    open_paths = [path for path in found.unknown if memory_key(path)]
+    if len(of_trl) < _FEWEST:
+        return None
+    if len(known) < len(open_paths):
+        return Part(name=name, faults=(_below_half(name, known, open_paths),))
+    recipe, faults = _recipe(name, values, found)
+    content = {key: value for key, value in found.values.items() if key not in _PLAIN or key in _OF_DATA}
+    if any(str(path).split(".")[-2:-1] == [each] for each in _ADAPTER for path in _paths(found)):
+        content.setdefault("use_peft", True)
+    left = [*found.unknown, *(str(key) for key in values if str(key) in _ASIDE)]
+    others = [not_counted(f"what {key} of {name} changes") for key in values if str(key) in _OTHER_MODELS]
+    others += [_left_to_script(name, path) for path, value in leaves_of(kept) if path in open_paths and value == _AUTO]
+    read = shortened(", ".join(found.read), _MOST_NAMED)
+    return Part(
+        name=name,
+        values=content,
+        recipe=recipe,
+        notes=(Note(key="", text=f"{name} is of a script of its own, and these keys of it are trl's: {read}"), *others),
+        unknown=tuple(left),
+        faults=(*_once(found.faults), *faults),
+    )
+
+
+def _left_to_script(name: str, path: str) -> Note:
+    key = memory_key(path)
+    return Note(key=key, text=f"trl's default of {key} ({name} has {path}: {_AUTO})")
+
+
+def _paths(found: Translation) -> Iterator[str]:
+    yield from (path.partition(" as ")[0] for path in found.read)
+
+
+def _once(faults: tuple[Fault, ...]) -> Iterator[Fault]:
+    """Return one fault per key."""
+    yield from {fault.key: fault for fault in reversed(faults)}.values()
+
+
+def _below_half(name: str, known: list[str], unknown: list[str]) -> Fault:
+    shown = ", ".join(unknown[:SHOWN]) + (", ..." if len(unknown) > SHOWN else "")
+    count = len(known) + len(unknown)
+    problem = f"has {len(unknown)} of {count} keys that may change memory by names that trl does not have ({shown})"
+    hint = "Give the job by keys of a trial (model=NAME tuning=lora ...), or the script with it."
+    return Fault(key="config", found=name, problem=problem, hint=hint)
+
+
+def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tuple[Recipe | None, list[Fault]]:
+    """Return the trainer by the sections, and a fault if they are of several or of one without a recipe."""
+    sections = {str(key).lower() for key, value in values.items() if isinstance(value, Mapping)}
+    methods = {show(value).lower() for path, value in leaves_of(values) if path in ("method", "algorithm", "trainer")}
+    named = [each for each in Recipe if each in sections | methods]
+    others = [each for each in ("dpo", "ppo", "kto", "orpo") if each in sections | methods]
+    if len(named) > 1:
+        problem = f"has sections of {' and '.join(named)}, and one recipe is allowed"
+        return None, [Fault(key="recipe", found=name, problem=problem, hint="Give recipe= as well.")]
+    if named:
+        return named[0], []
+    if others or not trainer_is_known(found.values):
+        what = f"is for {others[0]}, which has no recipe here" if others else "does not say which trainer it is for"
+        return None, [Fault(key="recipe", found=name, problem=what, hint=f"The recipes are {', '.join(Recipe)}.")]
+    return None, []

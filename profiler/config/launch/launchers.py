@@ -1,0 +1,213 @@
+"""What starts a training on a command line: one row per launcher, with its options that take no value.
+
+Sources: `launch_command_parser` of accelerate 1.15, `get_args_parser` of `torch/distributed/run.py` in torch 2.9,
+`deepspeed/launcher/runner.py` of DeepSpeed 0.18, and `trl/cli/` of trl 1.16.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from profiler.config.files.arguments import Arguments, read_arguments
+from profiler.config.files.companion_files import DEEPSPEED_FIELDS, FSDP_FIELDS
+from profiler.config.shell.values import Item
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """A program that starts the one that trains."""
+
+    name: str
+    starts: tuple[re.Pattern[str], ...]
+    """The words that call it."""
+    flags: frozenset[str] = frozenset()
+    """Its options without a value."""
+    processes: Callable[[Arguments], object]
+    """Returns how many processes it starts in all; None if the line leaves it open, and a text if it is undecided."""
+
+
+def _product(arguments: Arguments, per_node: str, nodes: str) -> object:
+    """Return the processes of all nodes."""
+    if per_node in arguments.undecided or nodes in arguments.undecided:
+        return arguments.undecided.get(per_node, arguments.undecided.get(nodes))
+    counts = (arguments.values.get(per_node), arguments.values.get(nodes, 1))
+    if counts[0] is None:
+        return None
+    first, second = counts
+    if isinstance(first, int) and isinstance(second, int):
+        return first * second
+    return f"{first} x {second}"
+
+
+def _of_torchrun(arguments: Arguments) -> object:
+    found = _product(arguments, "nproc_per_node", "nnodes")
+    return 1 if found is None else found  # torchrun's default of --nproc_per_node
+
+
+def _of_deepspeed(arguments: Arguments) -> object:
+    include = arguments.values.get("include", arguments.values.get("i"))
+    if isinstance(include, str) and ":" in include:
+        return sum(len(host.partition(":")[2].split(",")) for host in include.split("@"))
+    return _product(arguments, "num_gpus", "num_nodes")
+
+
+def _of_accelerate(arguments: Arguments) -> object:
+    return arguments.undecided.get("num_processes", arguments.values.get("num_processes"))
+
+
+def _called(*words: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(rf"(?:.*/)?{word}") for word in words)
+
+
+ACCELERATE = Launcher(
+    name="accelerate launch",
+    starts=_called("accelerate", "launch"),
+    flags=_words(
+        """
+        cpu debug downcast_bf16 dynamo_use_dynamic dynamo_use_fullgraph dynamo_use_regional_compilation
+        enable_cpu_affinity fp8_use_autocast_during_eval help m module multi_gpu no_python no_tpu_cluster q quiet
+        same_network tpu tpu_cluster tpu_use_sudo use_deepspeed use_fsdp use_megatron_lm use_parallelism_config
+        """
+    ),
+    processes=_of_accelerate,
+)
+
+TORCHRUN = Launcher(
+    name="torchrun",
+    starts=_called("torchrun"),
+    flags=_words("help m module no_python run_path standalone virtual_local_rank use_env"),
+    processes=_of_torchrun,
+)
+
+DEEPSPEED = Launcher(
+    name="deepspeed",
+    starts=_called("deepspeed"),
+    flags=_words("module m no_python no_local_rank no_ssh_check force_multi enable_each_rank_log bind_cores_to_rank"),
+    processes=_of_deepspeed,
+)
+
+PYTHON = Launcher(
+    name="python",
+    starts=_called(r"python[0-9.]*"),
+    flags=_words("u O OO B E s S I v q m b d i P x"),
+    processes=lambda _: 1,
+)
+
+TRL = Launcher(name="trl", starts=_called("trl"), processes=lambda _: None)
+
+LAUNCHERS = (ACCELERATE, TORCHRUN, DEEPSPEED, TRL, PYTHON)
+"""The first that fits is meant."""
+
+_MODULES = {
+    "accelerate.commands.launch": ACCELERATE,
+    "torch.distributed.run": TORCHRUN,
+    "torch.distributed.launch": TORCHRUN,
+    "deepspeed.launcher.runner": DEEPSPEED,
+}
+"""Launchers that Python starts as a module."""
+
+_MODULE = ("m", "module")
+
+ACCELERATE_OPTIONS = frozenset(
+    {
+        *("config_file", "num_processes", "num_machines", "mixed_precision", "use_deepspeed", "use_fsdp", "multi_gpu"),
+        *("cpu", "main_process_port", "main_process_ip", "machine_rank", "gpu_ids", "dynamo_backend", "rdzv_backend"),
+        *DEEPSPEED_FIELDS,
+        *FSDP_FIELDS,
+    }
+) - {"gradient_accumulation_steps"}
+"""Options of `accelerate launch` that `trl grpo` passes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """What a line starts: a launcher with its options, a program, and the arguments of that."""
+
+    launcher: Launcher
+    options: Arguments
+    program: str
+    """A file, a module, or a command of trl; empty if there is none."""
+    arguments: tuple[Item, ...]
+    is_module: bool = False
+    is_stated: bool = True
+    """Whether the line says what the program is."""
+
+    @property
+    def said(self) -> str:
+        """The launcher and the program."""
+        return f"{self.launcher.name} {self.program}"
+
+
+def started(items: Sequence[Item]) -> Started | None:
+    """Return what the words of a command start; None if no launcher is among them."""
+    texts = [item.value.text for item in items]
+    for place in range(len(texts)):
+        for launcher in LAUNCHERS:
+            count = len(launcher.starts)
+            words = texts[place : place + count]
+            if len(words) == count and all(p.fullmatch(w) for p, w in zip(launcher.starts, words, strict=True)):
+                return _program(launcher, items[place + count :])
+        if texts[place].endswith(".py") and "run" in texts[:place] and "uv" in texts[:place]:
+            return _program(PYTHON, items[place:])
+    return None
+
+
+def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
+    """Return the program after a launcher's own options."""
+    place, is_module = 0, False
+    while place < len(items):
+        text = items[place].value.text
+        if not text.startswith("-") or text == "--":
+            break
+        name = text.lstrip("-").partition("=")[0].replace("-", "_")
+        is_module = is_module or name in _MODULE
+        place += 1 if "=" in text or name in launcher.flags or launcher is TRL else 2
+    options = read_arguments(items[:place])
+    place += place < len(items) and items[place].value.text == "--"
+    if place >= len(items):
+        return Started(launcher=launcher, options=options, program="", arguments=())
+    value, rest = items[place].value, tuple(items[place + 1 :])
+    inner = _MODULES.get(value.text) if is_module and launcher is PYTHON else None
+    if inner is not None:
+        return _program(inner, rest)
+    return Started(
+        launcher=launcher,
+        options=options,
+        program=value.text,
+        arguments=rest,
+        is_module=is_module,
+        is_stated=value.is_known,
+    )
+
+
+def accelerate_values(options: Mapping[str, object], stated: Mapping[str, object]) -> dict[str, object]:
+    """Return accelerate's configuration: its file's keys, under those of the line.
+
+    Args:
+        options: Options of `accelerate launch`.
+        stated: Keys of its configuration file; empty without one.
+    """
+    values = dict(stated)
+    for key in ("num_processes", "num_machines", "mixed_precision"):
+        if options.get(key) is not None:
+            values[key] = options[key]
+    for switch, kind, section, fields in (
+        ("use_deepspeed", "DEEPSPEED", "deepspeed_config", DEEPSPEED_FIELDS),
+        ("use_fsdp", "FSDP", "fsdp_config", FSDP_FIELDS),
+    ):
+        if options.get(switch):
+            values["distributed_type"] = kind
+        own = {key: value for key, value in options.items() if key in fields}
+        inner = values.get(section, {})
+        if own and values.get("distributed_type") == kind and isinstance(inner, Mapping):
+            values[section] = {**inner, **own}
+    if options.get("cpu"):
+        values["use_cpu"] = True
+    several = isinstance(values.get("num_processes"), int) and values.get("num_processes") != 1
+    if "distributed_type" not in values:
+        values["distributed_type"] = "MULTI_GPU" if several or options.get("multi_gpu") else "NO"
+    return values

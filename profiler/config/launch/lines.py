@@ -1,0 +1,134 @@
+"""The one command of a shell script, or of a command line, that trains."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from profiler.config.files.arguments import read_arguments
+from profiler.config.foreign_text import ForeignTextError
+from profiler.config.launch.launchers import PYTHON, TRL, Started, started
+from profiler.config.shell.running import commands_run
+from profiler.config.shell.values import Item, Value
+from profiler.config.trl.arguments.keys import is_trl_key
+
+TRL_TRAINERS = frozenset("bco cpo dpo gkd grpo kto nash_md online_dpo orpo ppo prm reward rloo sft xpo".split())  # noqa: SIM905
+"""Commands of trl that train, in any version."""
+
+_OTHER_COMMANDS = frozenset({"chat", "env", "skills", "vllm-serve", "vllm_serve", "run", ""})
+"""Commands of trl that do not."""
+
+_PREPARES = re.compile(
+    r"(?:^|_)(?:eval\w*|infer\w*|test\w*|prepare\w*|preprocess\w*|download\w*|merge\w*|convert\w*|generate\w*|serve\w*|"
+    r"plot\w*|upload\w*|build\w*|filter\w*|score\w*|export\w*|push\w*|check\w*|verify\w*|setup|install\w*|bench\w*)(?:_|$)"
+)
+"""Names of scripts that prepare a training or use its result."""
+
+_TRAINS = re.compile(r"train|grpo|rloo|sft|dpo|ppo|kto|orpo|finetune|(?:^|_)rl(?:_|$)|(?:^|_)ft(?:_|$)", re.IGNORECASE)
+_LAUNCHES = re.compile(r"\b(?:accelerate|torchrun|trl|deepspeed|python3?)\b")
+_NOT_SCRIPTS = ("pip", "vllm", "http.server", "venv", "json.tool", "ipykernel", "ray")
+_FEWEST_KEYS = 2
+"""Keys of trl among the arguments of a script, by which it trains whatever its name is."""
+
+
+def training_in(text: str) -> Started:
+    """Return what a shell script starts that trains.
+
+    Raises:
+        ForeignTextError: It starts no training, or several, or exceeds a limit.
+    """
+    return _one([found for call in commands_run(text) for found in _trainings(call.items)])
+
+
+def training_of(words: Sequence[str]) -> Started:
+    """Return what the words of one command start.
+
+    Raises:
+        ForeignTextError: It is not known that this trains.
+    """
+    if not words:
+        raise ForeignTextError("is empty, and a command that trains must follow")
+    items = [Item(value=Value(text=word)) for word in words if not _is_assignment(word)]
+    found = started(items)
+    if found is None or not found.program:
+        raise ForeignTextError(
+            "starts nothing that is known; trl, accelerate launch, torchrun, deepspeed and python are"
+        )
+    _check_command(found)
+    return found
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a command.
+
+    Raises:
+        ForeignTextError: A quote is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ForeignTextError(f"is not a command ({str(error).lower()})") from error
+
+
+def _is_assignment(word: str) -> bool:
+    return re.match(r"[A-Za-z_]\w*=", word) is not None
+
+
+def _trainings(items: Sequence[Item], *, is_inner: bool = False) -> Iterator[Started]:
+    """Return the trainings of a command: its own, or those of a text that it passes to another shell."""
+    found = started(items)
+    if found is not None:
+        if _trains(found):
+            yield found
+        return
+    for item in items if not is_inner else ():
+        text = item.value.text
+        if item.value.is_known and " " in text.strip() and _LAUNCHES.search(text):
+            for call in commands_run(text):
+                yield from _trainings(call.items, is_inner=True)
+
+
+def _trains(found: Started) -> bool:
+    program = found.program
+    if found.launcher is TRL:
+        return program not in _OTHER_COMMANDS
+    if not program or (found.is_module and program.partition(".")[0] in _NOT_SCRIPTS):
+        return False
+    stem = stem_of(program)
+    keys = read_arguments(found.arguments)
+    own = [key for key in (*keys.values, *keys.undecided) if is_trl_key(key) or key == "config"]
+    if len(own) >= _FEWEST_KEYS:
+        return True
+    if _PREPARES.search(stem) or (not found.is_module and not program.endswith(".py")):
+        return False
+    return found.launcher is not PYTHON or _TRAINS.search(stem) is not None
+
+
+def stem_of(program: str) -> str:
+    """Return the name of a script or module without folder, package and suffix."""
+    return PurePosixPath(program).stem if program.endswith(".py") else program.rpartition(".")[2]
+
+
+def _one(found: Sequence[Started]) -> Started:
+    different = list(dict.fromkeys(found_words(each) for each in found))
+    if not found:
+        raise ForeignTextError("starts no training that is known")
+    if len(different) > 1:
+        shown = ", ".join(dict.fromkeys(each.said for each in found))
+        raise ForeignTextError(f"starts {len(different)} trainings ({shown}), and one is read; give it after --")
+    _check_command(found[0])
+    return found[0]
+
+
+def found_words(found: Started) -> tuple[object, ...]:
+    """Return what distinguishes one training from another."""
+    return (found.said, repr(found.options), found.arguments)
+
+
+def _check_command(found: Started) -> None:
+    """Check that a command of trl is one that trains."""
+    if found.launcher is not TRL or found.program in TRL_TRAINERS:
+        return
+    if found.program in _OTHER_COMMANDS:
+        raise ForeignTextError(f"runs trl {found.program}, which trains nothing")
+    raise ForeignTextError(f"runs trl {found.program}, and trl has no such command")

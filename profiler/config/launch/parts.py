@@ -1,0 +1,240 @@
+"""What a command that trains says of a job: its launcher, the files that it names, and its arguments over these."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from profiler.config.files.arguments import Arguments, full_names, read_arguments
+from profiler.config.files.assumed import assumed_note
+from profiler.config.files.companion_files import accelerate_part
+from profiler.config.files.file_kinds import trl_part
+from profiler.config.files.own_keys import memory_key
+from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
+from profiler.config.launch.lines import stem_of
+from profiler.config.notes import Note, not_counted
+from profiler.config.options.reading import show
+from profiler.config.scripts.training_script import script_part
+from profiler.config.trl.arguments.keys import is_trl_key
+from profiler.config.trl.arguments.trainers import recipe_of, trainer_is_known
+from profiler.config.trl.parts import Part
+from profiler.domain.errors import Fault
+from profiler.domain.trials.recipe import Recipe
+
+_RECIPE_FILES = (".yaml", ".yml", ".json")
+
+_FILES = ("deepspeed", "fsdp_config")
+"""Arguments of transformers that name a file of keys."""
+
+_OTHER_TRAINERS = re.compile(r"(?:^|_)(dpo|ppo|kto|orpo|cpo|bco|gkd|reward|rm|prm|distill\w*)(?:_|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedFile:
+    """A file that a command names."""
+
+    name: str
+    content: Mapping[str, object] | str
+    """Its keys, or the text of a script."""
+
+
+FileReader = Callable[[str], NamedFile | None]
+"""Returns the file of a name; None if it is not there."""
+
+
+def launch_parts(name: str, found: Started, read: FileReader) -> tuple[Part, ...]:
+    """Return what a command says.
+
+    Args:
+        name: The shell script, or how the command is called in sentences.
+        found: The command.
+        read: Reads the files that it names.
+    """
+    arguments = read_arguments(found.arguments)
+    options = found.options
+    if found.launcher is TRL:
+        options, arguments = _of_trl(arguments)
+    job = _job_part(name, replace(found, options=options), read)
+    parts = _program_parts(name, found, arguments, read)
+    return (job, *(_under(job, part) for part in parts))
+
+
+def _under(job: Part, part: Part) -> Part:
+    """Return a part without what the launcher settles: a recipe's number of processes."""
+    return replace(
+        part,
+        values={k: v for k, v in part.values.items() if k not in job.job},
+        job={k: v for k, v in part.job.items() if k not in job.job or k != "num_processes"},
+    )
+
+
+def _of_trl(arguments: Arguments) -> tuple[Arguments, Arguments]:
+    """Return the options that trl passes on to accelerate, and its own arguments."""
+    arguments = full_names(arguments, ("config", *ACCELERATE_OPTIONS))
+    passed = {
+        key for key in (*arguments.values, *arguments.undecided) if key in ACCELERATE_OPTIONS and not is_trl_key(key)
+    }
+    return _only(arguments, passed), _only(arguments, {*arguments.values, *arguments.undecided} - passed)
+
+
+def _only(arguments: Arguments, keys: set[str]) -> Arguments:
+    return Arguments(
+        values={key: value for key, value in arguments.values.items() if key in keys},
+        undecided={key: text for key, text in arguments.undecided.items() if key in keys},
+        words=arguments.words,
+    )
+
+
+def _job_part(name: str, found: Started, read: FileReader) -> Part:
+    """Return how the launcher shares the work."""
+    notes: list[Note] = []
+    if found.launcher not in (ACCELERATE, TRL):
+        count = found.launcher.processes(found.options)
+        job: dict[str, object] = {"num_processes": count} if isinstance(count, int) else {}
+        if count is not None and not job:
+            notes.append(_processes_note(name, count))
+        return Part(name=name, job=job, notes=tuple(notes))
+    options = found.options
+    stated: Mapping[str, object] = {}
+    file = options.value("config_file") or options.undecided.get("config_file", "")
+    if file:
+        there = read(file)
+        if there is not None and isinstance(there.content, Mapping):
+            stated = there.content
+        else:
+            notes.append(not_counted(f"what accelerate's {file} changes (read it as well: config={file})"))
+    undecided = options.undecided.get("num_processes")
+    if undecided is not None:
+        stated = {key: value for key, value in stated.items() if key != "num_processes"}
+        notes.append(_processes_note(name, undecided))
+    if not file and not options.values:
+        return Part(name=name, notes=tuple(notes))
+    part = accelerate_part(name, accelerate_values(options.values, stated))
+    return replace(part, notes=(*notes, *part.notes))
+
+
+def _processes_note(name: str, said: object) -> Note:
+    text = f"the fewest processes that the keys allow ({name} has {show(said)}; num_processes= counts it)"
+    return Note(key="num_processes", text=text)
+
+
+def _program_parts(name: str, found: Started, arguments: Arguments, read: FileReader) -> Iterator[Part]:
+    """Return what the arguments, the recipe that they name and the script say."""
+    script = None
+    if found.launcher is not TRL:
+        script = read(f"{found.program.replace('.', '/')}.py" if found.is_module else found.program)
+    recipe, faults = _recipe_file(found, arguments, read)
+    if script is not None and isinstance(script.content, str):
+        part = script_part(script.name, script.content, arguments=arguments, recipe=recipe, line=name)
+        yield replace(part, faults=(*faults, *part.faults))
+        return
+    if faults:
+        yield Part(name=name, faults=faults)
+        return
+    arguments = full_names(arguments)
+    file = arguments.value("accelerate_config") or recipe.get("accelerate_config")
+    there = read(file) if isinstance(file, str) else None
+    if there is not None and isinstance(there.content, Mapping):
+        recipe = {key: value for key, value in recipe.items() if key != "accelerate_config"}
+        values = {key: value for key, value in arguments.values.items() if key != "accelerate_config"}
+        arguments = replace(arguments, values=values)
+        count = {**recipe, **values}.get("num_processes")
+        own = {"num_processes": count} if count is not None else {}
+        yield accelerate_part(there.name, {**there.content, **own})
+    yield _trl_arguments(name, found, arguments, recipe, read)
+
+
+def _recipe_file(
+    found: Started, arguments: Arguments, read: FileReader
+) -> tuple[Mapping[str, object], tuple[Fault, ...]]:
+    """Return the keys of the recipe that the arguments name, and a fault if it is not there."""
+    words = [word for word in arguments.words if word.endswith(_RECIPE_FILES)]
+    file = arguments.value("config") or arguments.undecided.get("config", "") or next(iter(words), "")
+    if not file or "=" in file:
+        return {}, ()
+    there = read(file)
+    if there is not None and isinstance(there.content, Mapping):
+        return there.content, ()
+    problem = f"is the recipe of {found.said}, and there is no such file here"
+    return {}, (Fault(key="config", found=file, problem=problem, hint="Give it as well, as config=FILE."),)
+
+
+def _trl_arguments(
+    name: str, found: Started, arguments: Arguments, recipe: Mapping[str, object], read: FileReader
+) -> Part:
+    """Return what arguments say that are read as trl's, over a recipe."""
+    stated = {key: value for key, value in arguments.values.items() if key != "config"}
+    # A file of DeepSpeed in a folder of the user's machine may be here.
+    named = {key: text for key, text in arguments.undecided.items() if key in _FILES}
+    values = {key: value for key, value in recipe.items() if key not in arguments.undecided} | stated | named
+    part = trl_part(name, _with_files(values, read))
+    notes = [*part.notes]
+    faults = [*part.faults]
+    for key, said in arguments.undecided.items():
+        if key in named:
+            continue
+        if key == "model_name_or_path":
+            problem = f"is the model in {name}, which does not say what it is"
+            faults.append(Fault(key="model", found=said, problem=problem, hint="Give model=."))
+        if key == "num_processes":
+            notes.append(_processes_note(name, said))
+        note = assumed_note(key, f"{name} has {said}")
+        if note is not None:
+            notes.append(note)
+    if found.launcher is TRL:
+        kind, wrong = _recipe_of_trl(found.program)
+    else:
+        kind, wrong = _recipe_of_script(name, found, part.values)
+        what = f"{found.program} is not here: its arguments count as trl's, and what else it sets is not known"
+        notes.insert(0, Note(key="", text=what))
+        settled = {fault.key for fault in faults}
+        own = [] if recipe else _own_arguments(found.program, arguments)
+        faults += {fault.key: fault for fault in own if fault.key not in settled}.values()
+    return replace(part, recipe=kind, notes=tuple(notes), faults=(*wrong, *faults))
+
+
+def _own_arguments(program: str, arguments: Arguments) -> Iterator[Fault]:
+    """Return a fault per argument that trl does not have, of a script that is not here, which may change memory."""
+    for key in (*arguments.values, *arguments.undecided):
+        settled_by = "" if is_trl_key(key) else memory_key(key)
+        if settled_by and key not in _FILES and key != "config":
+            said = show(arguments.values.get(key, arguments.undecided.get(key)))
+            problem = f"is --{key} {said} of {program}, which is not here, and trl has no such argument"
+            hint = f"Give {settled_by}= as well, or the script."
+            yield Fault(key=settled_by, found=said, problem=problem, hint=hint)
+
+
+def _with_files(values: Mapping[str, object], read: FileReader) -> dict[str, object]:
+    """Return the keys with the content of the files of DeepSpeed and FSDP that they name."""
+    found = dict(values)
+    for key in _FILES:
+        file = values.get(key)
+        there = read(file) if isinstance(file, str) and file.endswith(_RECIPE_FILES) else None
+        if there is not None and isinstance(there.content, Mapping):
+            found[key] = there.content
+    return found
+
+
+def _recipe_of_trl(command: str) -> tuple[Recipe | None, tuple[Fault, ...]]:
+    if command in list(Recipe):
+        return Recipe(command), ()
+    problem = f"has no recipe here; the recipes are {', '.join(Recipe)}"
+    return None, (Fault(key="config", found=f"trl {command}", problem=problem),)
+
+
+def _recipe_of_script(
+    name: str, found: Started, values: Mapping[str, object]
+) -> tuple[Recipe | None, tuple[Fault, ...]]:
+    """Return the trainer of a script that is not here, by its name or by keys that only one trainer has."""
+    stem = stem_of(found.program)
+    named = [each for each in Recipe if re.search(rf"(?:^|_){each}(?:_|$)", stem, re.IGNORECASE)]
+    other = _OTHER_TRAINERS.search(stem)
+    if other is not None and not named:
+        problem = f"is a trainer without a recipe here, by its name; the recipes are {', '.join(Recipe)}"
+        return None, (Fault(key="config", found=found.program, problem=problem),)
+    if named:
+        return named[0], ()
+    if trainer_is_known(values):
+        return recipe_of(values)[0], ()
+    problem = f"is started by {name}, and neither its name nor its arguments say which trainer it has"
+    hint = f"Give recipe={'|'.join(Recipe)}, or the script as well."
+    return None, (Fault(key="recipe", found=found.program, problem=problem, hint=hint),)

@@ -1,0 +1,159 @@
+"""What a script declares that its values depend on: functions, classes with fields, and parsers of its command line."""
+
+import ast
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from profiler.config.scripts.names import called_name
+
+PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
+"""Parsers that fill dataclasses from the command line, the last of alignment-handbook."""
+
+_PARSES = ("parse_args_and_config", "parse_args_into_dataclasses", "parse")
+
+TRL_CLASSES = ("GRPOConfig", "RLOOConfig", "SFTConfig", "ModelConfig", "ScriptArguments", "TrainingArguments")
+"""Classes of trl and transformers whose fields have the names of trl's keys."""
+
+CONFIGS = TRL_CLASSES[:3]
+"""Arguments of trainers that have a recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """A class with fields: of the script, or of trl, or of the script after one of trl."""
+
+    name: str
+    of_trl: str
+    """The class of trl that it is or derives from; empty for the script's own."""
+    defaults: dict[str, ast.expr]
+    names: frozenset[str]
+    """The fields that the script declares."""
+
+
+class Declared:
+    """The declarations of one script."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.functions: dict[str, ast.FunctionDef] = {}
+        twice: set[str] = set()
+        classes: list[ast.ClassDef] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                twice |= {node.name} & self.functions.keys()
+                self.functions[node.name] = node
+            elif isinstance(node, ast.ClassDef):
+                classes.append(node)
+        for name in twice:
+            del self.functions[name]
+        self.classes = {name: Fields(name=name, of_trl=name, defaults={}, names=frozenset()) for name in TRL_CLASSES}
+        for each in classes:
+            self._add_class(each)
+        self.parsed: dict[str, Fields] = {}
+        """Names that the script gives to a dataclass that a parser has filled."""
+        self._add_parsed(tree)
+
+    def derived(self, *bases: str) -> dict[str, str]:
+        """Return the classes of the script that derive from one of `bases`, each with that one."""
+        return {
+            name: each.of_trl for name, each in self.classes.items() if each.of_trl in bases and name != each.of_trl
+        }
+
+    @property
+    def reads_trl(self) -> bool:
+        """Whether a parser of the script fills a class of trl."""
+        return any(each.of_trl in CONFIGS for each in self.parsed.values())
+
+    @property
+    def parsed_of_trl(self) -> str:
+        """The arguments of a trainer that a parser fills; empty if none."""
+        return next((each.of_trl for each in self.parsed.values() if each.of_trl in CONFIGS), "")
+
+    def _add_class(self, node: ast.ClassDef) -> None:
+        bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if _has_name(base)]
+        above = [self.classes[base] for base in bases if base in self.classes]
+        own = dict(_fields(node))
+        names = frozenset(
+            each.target.id
+            for each in node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        )
+        of_trl = next((each.of_trl for each in above if each.of_trl), "")
+        inherited = {key: value for each in above for key, value in each.defaults.items()}
+        self.classes[node.name] = Fields(
+            name=node.name,
+            of_trl=of_trl,
+            defaults={**inherited, **own},
+            names=names.union(*(each.names for each in above)),
+        )
+
+    def _add_parsed(self, tree: ast.Module) -> None:
+        parsers: dict[str, list[Fields]] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if called_name(call) in PARSERS:
+                    parsers[name] = list(self._types(call))
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call):
+                    types = self._filled(call, parsers)
+                    for target, kind in zip(targets, types, strict=False):
+                        if isinstance(target, ast.Name):
+                            self.parsed[target.id] = kind
+                case ast.Assign(
+                    targets=[ast.Name(id=name)],
+                    value=ast.Subscript(value=ast.Call() as call, slice=ast.Constant(value=int(at))),
+                ):
+                    types = self._filled(call, parsers)
+                    if 0 <= at < len(types):
+                        self.parsed[name] = types[at]
+        for node in ast.walk(tree):
+            match node:
+                case ast.arg(arg=name, annotation=ast.Name(id=annotated)) if annotated in self.classes and self.parsed:
+                    self.parsed.setdefault(name, self.classes[annotated])
+
+    def _filled(self, call: ast.Call, parsers: dict[str, list[Fields]]) -> list[Fields]:
+        match call.func:
+            case ast.Attribute(value=ast.Name(id=name), attr=method) if method in _PARSES:
+                return parsers.get(name, [])
+            case ast.Attribute(value=ast.Call() as inner, attr=method) if method in _PARSES:
+                return list(self._types(inner)) if called_name(inner) in PARSERS else []
+        return []
+
+    def _types(self, call: ast.Call) -> Iterator[Fields]:
+        given = [*call.args[:1], *[each.value for each in call.keywords if each.arg == "dataclass_types"]]
+        for argument in given:
+            each = argument.elts if isinstance(argument, ast.Tuple | ast.List) else [argument]
+            for kind in each:
+                name = kind.id if isinstance(kind, ast.Name) else kind.attr if isinstance(kind, ast.Attribute) else ""
+                yield self.classes.get(name) or Fields(name=name, of_trl="", defaults={}, names=frozenset())
+
+
+def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, str]:
+    """Return the classes of the script that derive from a trainer, each with that one."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if _has_name(base)]
+            trainer = next((found.get(base, base) for base in bases if base in trainers or base in found), None)
+            if trainer is not None:
+                found[node.name] = trainer
+    return found
+
+
+def _has_name(base: ast.expr) -> TypeGuard[ast.Name | ast.Attribute]:
+    return isinstance(base, ast.Name | ast.Attribute)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """Return the fields of a class with their defaults."""
+    for each in node.body:
+        match each:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call() as call) if called_name(call) == "field":
+                for keyword in call.keywords:
+                    if keyword.arg == "default":
+                        yield name, keyword.value
+                    elif keyword.arg == "default_factory" and isinstance(keyword.value, ast.Lambda):
+                        yield name, keyword.value.body
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+                yield name, value

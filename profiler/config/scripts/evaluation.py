@@ -1,0 +1,358 @@
+"""Values of expressions in a script that is not run: literals, names that are bound once, and what follows from these.
+
+Of a value from the command line or the environment it is what a given line passes, else the script's own default.
+"""
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from profiler.config.foreign_text import MOST_DEPTH
+from profiler.config.options.reading import show
+from profiler.config.scripts.declared import Declared, Fields
+from profiler.config.scripts.defaults import OutsideValue, OutsideValues
+from profiler.config.scripts.names import bound_once, called_name
+
+_ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
+"""What is true on every card since Ampere; the other value has as many bytes."""
+
+_LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
+"""Functions that return the content of a file with keys."""
+
+_MOST_DIGITS = 15
+"""Longest number that arithmetic may make."""
+
+_MOST_STEPS = 20_000
+"""Most expressions that are followed for one script."""
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.FloorDiv: lambda left, right: left // right,
+}
+
+
+class NoLiteralError(ValueError):
+    """An expression whose value is not in the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a command line passes to the script."""
+
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    """Options of the line."""
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are passed without a value that is known."""
+    recipe: Mapping[str, object] = field(default_factory=dict)
+    """Keys of the file that ``--config`` names."""
+    line: str = ""
+    """What states them; empty if none is given."""
+
+    @property
+    def parsed(self) -> Mapping[str, object]:
+        """What a parser of dataclasses gets, which reads the file itself: the line wins."""
+        inner = {key: value for key, value in self.recipe.items() if key not in self.undecided}
+        return {**inner, **self.arguments}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Namespace:
+    """What `parse_args` of argparse returns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Instance:
+    """An instance of a class with fields."""
+
+    kind: Fields
+    given: Mapping[str, object]
+
+
+class Evaluator:
+    """The values of one script."""
+
+    def __init__(self, tree: ast.Module, declared: Declared, given: Given) -> None:
+        self._literals = dict(bound_once(tree))
+        self._outside = OutsideValues(tree, declared.functions)
+        self._declared, self._given = declared, given
+        self._local: list[dict[str, object]] = []
+        self._steps = 0
+        self.taken: list[str] = []
+        """What values from outside were read, which have the script's default."""
+
+    def value(self, expression: ast.expr) -> object:
+        """Return the value of an expression.
+
+        Raises:
+            NoLiteralError: It is not in the file.
+        """
+        self._steps = 0
+        found = self._value(expression, 0)
+        if isinstance(found, _Namespace | _Instance):
+            raise NoLiteralError
+        return found
+
+    def holds(self, test: ast.expr) -> bool | None:
+        """Return whether a condition holds; None where that is not in the file."""
+        self._steps = 0
+        try:
+            return self._is_met(test, 0)
+        except NoLiteralError:
+            return None
+
+    def _value(self, expression: ast.expr, depth: int) -> object:
+        self._steps += 1
+        if depth > MOST_DEPTH or self._steps > _MOST_STEPS:
+            raise NoLiteralError
+        outside = self._outside.find(expression)
+        if outside is not None:
+            return self._from_outside(outside, depth)
+        match expression:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                return self._name(name, depth)
+            case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+                return name
+            case ast.Attribute(value=owner, attr=name):
+                return self._attribute(self._value(owner, depth + 1), name, depth)
+            case ast.Call():
+                return self._call(expression, depth)
+            case ast.Subscript(value=owner, slice=key):
+                return _item(self._value(owner, depth + 1), self._value(key, depth + 1))
+            case ast.JoinedStr(values=parts):
+                return "".join(self._text(part, depth) for part in parts)
+            case ast.IfExp(test=ast.Call() as test, body=body) if called_name(test) in _ASKS_FOR_BFLOAT16:
+                return self._value(body, depth + 1)
+            case ast.IfExp(test=test, body=body, orelse=other):
+                return self._value(body if self._is_met(test, depth) else other, depth + 1)
+            case ast.BoolOp(op=op, values=operands):
+                return self._either(operands, isinstance(op, ast.Or), depth)
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+                return [self._value(item, depth + 1) for item in items]
+            case ast.Dict(keys=keys, values=values):
+                return self._dictionary(zip(keys, values, strict=True), depth)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                positive = self._value(operand, depth + 1)
+                if isinstance(positive, int | float):
+                    return -positive
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not self._is_met(operand, depth)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._calculated(type(op), self._value(left, depth + 1), self._value(right, depth + 1))
+            case ast.Compare():
+                return self._is_met(expression, depth)
+        raise NoLiteralError
+
+    def _from_outside(self, outside: OutsideValue, depth: int) -> object:
+        """Return what a command line passes, else the script's own default, which is named."""
+        for key in outside.keys:
+            if key in self._given.undecided:
+                raise NoLiteralError
+            if key in self._given.arguments:
+                return False if outside.is_off else self._given.arguments[key]
+        if outside.default is None:
+            raise NoLiteralError
+        if not self._given.line or not outside.keys:
+            self.taken.append(outside.name)
+        return self._value(outside.default, depth + 1)
+
+    def _name(self, name: str, depth: int) -> object:
+        for local in self._local[-1:]:
+            if name in local:
+                return local[name]
+        if name in self._declared.parsed:
+            return _Instance(kind=self._declared.parsed[name], given=self._given.parsed)
+        if name in self._literals:
+            return self._value(self._literals[name], depth + 1)
+        if self._outside.is_namespace(name):
+            return _Namespace()
+        raise NoLiteralError
+
+    def _attribute(self, owner: object, name: str, depth: int) -> object:
+        match owner:
+            case _Instance(kind=kind, given=given):
+                if name in self._given.undecided:
+                    raise NoLiteralError
+                if name in given:
+                    return given[name]
+                if name in kind.defaults:
+                    if not self._given.line:
+                        self.taken.append(f"{kind.name}.{name}")
+                    return self._value(kind.defaults[name], depth + 1)
+            case Mapping() if name in owner:
+                return owner[name]
+        raise NoLiteralError
+
+    def _call(self, call: ast.Call, depth: int) -> object:
+        match call:
+            case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
+                return _number(kind, self._value(inner, depth + 1))
+            case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):
+                return self._is_met(inner, depth)
+            case ast.Call(func=ast.Name(id="str"), args=[inner], keywords=[]):
+                return show(self._value(inner, depth + 1))
+            case ast.Call(func=ast.Name(id="dict"), args=[]):
+                return self._dictionary(
+                    ((ast.Constant(value=each.arg) if each.arg else None, each.value) for each in call.keywords), depth
+                )
+            case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[inner]):
+                return self._as_dictionary(self._value(inner, depth + 1), depth)
+            case ast.Call(func=ast.Attribute(attr="parse_args")):
+                return _Namespace()
+            case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[key, *default]):
+                mapping, name = self._value(owner, depth + 1), self._value(key, depth + 1)
+                if isinstance(mapping, Mapping):
+                    return mapping[name] if name in mapping else self._value(default[0], depth + 1) if default else None
+            case ast.Call(func=ast.Name(id=name)) if name in self._declared.classes:
+                return self._instance(self._declared.classes[name], call, depth)
+            case ast.Call(func=ast.Name(id=name)) if name in self._declared.functions:
+                return self._returned(self._declared.functions[name], call, depth)
+            case ast.Call() if called_name(call) in _LOADS and self._given.recipe:
+                return self._given.recipe
+        raise NoLiteralError
+
+    def _instance(self, kind: Fields, call: ast.Call, depth: int) -> _Instance:
+        if call.args:
+            raise NoLiteralError
+        given: dict[str, object] = {}
+        for each in call.keywords:
+            value = self._value(each.value, depth + 1)
+            if each.arg is not None:
+                given[each.arg] = value
+            elif isinstance(value, Mapping):
+                given.update(value)
+        return _Instance(kind=kind, given=given)
+
+    def _as_dictionary(self, owner: object, depth: int) -> dict[str, object]:
+        found: dict[str, object] = {}
+        match owner:
+            case _Namespace():
+                for name, option in self._outside.options():
+                    try:
+                        found[name] = self._from_outside(option, depth)
+                    except NoLiteralError:
+                        continue
+                return found
+            case _Instance(kind=kind, given=given):
+                for name in (*given, *kind.defaults):
+                    try:
+                        found[name] = self._attribute(owner, name, depth)
+                    except NoLiteralError:
+                        continue
+                return found
+        raise NoLiteralError
+
+    def _returned(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> object:
+        """Return what a function returns that has one `return`, which runs whenever the function does."""
+        returns = [node for node in ast.walk(function) if isinstance(node, ast.Return)]
+        if len(returns) != 1 or returns[0].value is None or not _is_certain(function.body, returns[0]):
+            raise NoLiteralError
+        if len(self._local) > MOST_DEPTH // 4:
+            raise NoLiteralError
+        local = self._bound(function, call, depth)
+        self._local.append(local)
+        try:
+            return self._value(returns[0].value, depth + 4)
+        finally:
+            self._local.pop()
+
+    def _bound(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> dict[str, object]:
+        """Return the parameters of a call whose values are known."""
+        names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        stated: dict[str, ast.expr] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
+        for key, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+            if default is not None:
+                stated[key.arg] = default
+        stated.update(zip(names, call.args, strict=False))
+        stated.update({each.arg: each.value for each in call.keywords if each.arg is not None})
+        found: dict[str, object] = {}
+        for name, expression in stated.items():
+            try:
+                found[name] = self._value(expression, depth + 4)
+            except NoLiteralError:
+                continue
+        return found
+
+    def _dictionary(
+        self, pairs: "Iterator[tuple[ast.expr | None, ast.expr]] | zip[tuple[ast.expr | None, ast.expr]]", depth: int
+    ) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for key, value in pairs:
+            inner = self._value(value, depth + 1)
+            if key is not None:
+                found[show(self._value(key, depth + 1))] = inner
+            elif isinstance(inner, Mapping):
+                found.update(inner)
+            else:
+                raise NoLiteralError
+        return found
+
+    def _text(self, part: ast.expr, depth: int) -> str:
+        match part:
+            case ast.Constant(value=str(text)):
+                return text
+            case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
+                return str(self._value(inner, depth + 1))
+        raise NoLiteralError
+
+    def _either(self, operands: list[ast.expr], is_or: bool, depth: int) -> object:
+        found: object = None
+        for operand in operands:
+            found = self._value(operand, depth + 1)
+            if bool(found) is is_or:
+                return found
+        return found
+
+    def _is_met(self, test: ast.expr, depth: int) -> bool:
+        match test:
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                first, second = self._value(left, depth + 1), self._value(right, depth + 1)
+                match op:
+                    case ast.Eq():
+                        return first == second
+                    case ast.NotEq():
+                        return first != second
+                    case ast.Is():
+                        return first is second
+                    case ast.IsNot():
+                        return first is not second
+                raise NoLiteralError
+        found = self._value(test, depth + 1)
+        if isinstance(found, _Namespace | _Instance):
+            raise NoLiteralError
+        return bool(found)
+
+    def _calculated(self, operator: type[ast.operator], left: object, right: object) -> int | str:
+        if operator is ast.Add and isinstance(left, str) and isinstance(right, str):
+            return left + right
+        if operator not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
+            raise NoLiteralError
+        if (operator is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
+            raise NoLiteralError
+        return _ARITHMETIC[operator](left, right)
+
+
+def _item(owner: object, key: object) -> object:
+    match owner, key:
+        case Mapping(), _ if show(key) in owner:
+            return owner[show(key)]
+        case list(), int() if -len(owner) <= key < len(owner):
+            return owner[key]
+    raise NoLiteralError
+
+
+def _number(kind: str, value: object) -> int | float:
+    if not isinstance(value, int | float | str) or len(str(value)) > _MOST_DIGITS:
+        raise NoLiteralError
+    try:
+        return int(value) if kind == "int" else float(value)
+    except ValueError as error:
+        raise NoLiteralError from error
+
+
+def _is_certain(body: list[ast.stmt], wanted: ast.Return) -> bool:
+    """Return whether a statement runs whenever its function does."""
+    return any(each is wanted or (isinstance(each, ast.With) and _is_certain(each.body, wanted)) for each in body)

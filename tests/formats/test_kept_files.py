@@ -1,0 +1,57 @@
+"""Files of public repositories are answered by their facts, or refused by name, and none is answered wrongly."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rebuilt import HERE, MODEL, cases, said, write_script, write_shell, write_yaml, wrong
+
+FORMATS: dict[str, Callable[[Path, Mapping[str, Any]], str]] = {
+    "trl_command_lines": write_shell,
+    "python_scripts": write_script,
+    "own_yaml": write_yaml,
+}
+
+COUNTS = json.loads((HERE / "counts.json").read_text())
+"""How many files of each format are answered, answered after ``model=``, and refused.
+
+`FILES_KEPT=new python -m pytest tests/formats/test_kept_files.py` writes them again, and
+`python -m maintenance.pages.formats_page` the page that has them.
+"""
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_there_are_enough_files_of_enough_repositories(name):
+    kept = cases(name)
+    assert len(kept) >= 15
+    assert len({case["repository"] for case in kept}) >= 5
+    assert all(case["path"] and case["commit"] for case in kept)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_file_is_answered_wrongly(name, tmp_path):
+    contradicted = {}
+    counts: Counter[str] = Counter()
+    for number, case in enumerate(cases(name)):
+        own = tmp_path / str(number)
+        own.mkdir()
+        word = FORMATS[name](own, case)
+        answer, how = said(word), "answered"
+        if answer.trial is None:
+            assert all("=" in error and len(error) < 5000 for error in answer.errors[-1:])
+            answer, how = said(word, MODEL), "answered with model="
+        counts[how if answer.trial is not None else "refused"] += 1
+        if answer.trial is None:
+            continue
+        differs = wrong(case["facts"], answer, with_model=how != "answered")
+        if differs:
+            contradicted[f"{case['repository']} {case['path']}"] = differs
+    assert contradicted == {}
+    if os.environ.get("FILES_KEPT") == "new":
+        COUNTS[name] = dict(sorted(counts.items()))
+        (HERE / "counts.json").write_text(json.dumps(COUNTS, indent=1) + "\n")
+    assert counts == COUNTS[name]

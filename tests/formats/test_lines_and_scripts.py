@@ -1,0 +1,261 @@
+"""Command lines, scripts, notebooks and own YAML: what each construct says."""
+
+import json
+
+import pytest
+import yaml
+
+from profiler.config.files.foreign_formats import Format, Keys, foreign_part
+from profiler.config.files.vocabulary import Vocabulary
+from profiler.domain.errors import EXIT_USAGE
+from profiler.domain.trials.recipe import Recipe
+from profiler.estimate.main import answer, main
+from profiler.solve.main import main as solve
+
+MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+LINE = ["trl", "grpo", "--model_name_or_path", MODEL, "--num_generations", "4"]
+
+
+def found(*words):
+    options, end, line = words, (), ()
+    if "--" in words:
+        place = words.index("--")
+        options, end, line = words[:place], ("--",), words[place + 1 :]
+    return json.loads(answer([*options, "trl=1.16", "format=json", *end, *line]))
+
+
+def refused(capsys, *words):
+    assert main(list(words)) == EXIT_USAGE
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_words_after_the_end_are_a_command(folder):
+    trial = found("gpu=h100", "--", *LINE, "--use_peft", "--lora_target_modules", "q_proj", "k_proj", "--no_bf16")[
+        "trial"
+    ]
+    assert (trial["model"], trial["num_generations"], trial["tuning"]) == ("qwen2.5-0.5b", 4, "lora")
+    assert trial["lora_target_modules"] == ["q_proj", "k_proj"]
+    assert found(f"launch={' '.join(LINE)}")["trial"] == found("--", *LINE)["trial"]
+
+
+def test_every_command_reads_the_same_line(folder, capsys):
+    assert solve(["gpu", "--", *LINE]) != EXIT_USAGE, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "stage"),
+    [
+        ("accelerate launch --num_processes 2 --use_deepspeed --zero_stage 3 grpo.py", 2, 3),
+        ("accelerate launch --config_file two.yaml grpo.py", 4, 2),
+        ("accelerate launch --config_file two.yaml --num_processes 8 grpo.py", 8, 2),
+        ("torchrun --nproc_per_node=2 --nnodes=2 -m ours.grpo --deepspeed three.json", 4, 3),
+        ("python -m torch.distributed.run --nproc-per-node 2 grpo.py", 2, None),
+        ("deepspeed --include localhost:0,1 grpo.py --deepspeed three.json", 2, 3),
+        ("python grpo.py --num_generations 2 --per_device_train_batch_size 2", 1, None),
+        ("trl grpo --accelerate_config zero2", 8, 2),
+        ("trl grpo --accelerate_config zero2 --num_processes 2", 2, 2),
+        ("trl grpo --accelerate_config two.yaml", 4, 2),
+    ],
+)
+def test_a_launcher_says_how_the_work_is_shared(folder, line, count, stage):
+    (folder / "two.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 2}\n", encoding="utf-8"
+    )
+    (folder / "three.json").write_text('{"zero_optimization": {"stage": 3}, "train_batch_size": "auto"}')
+    trial = found("dtype=bfloat16", "--", *line.split(), "--model_name_or_path", MODEL)["trial"]
+    assert (trial["num_processes"], trial.get("zero_stage")) == (count, stage)
+
+
+def test_arguments_win_over_the_recipe_that_they_name(folder):
+    (folder / "r.yaml").write_text(f"model_name_or_path: {MODEL}\nnum_generations: 8\nmax_completion_length: 64\n")
+    (folder / "run.sh").write_text('N=${N:-4}\nARGS=(--num_generations $N)\ntrl grpo --config r.yaml "${ARGS[@]}" $@\n')
+    trial = found("config=run.sh")["trial"]
+    assert (trial["num_generations"], trial["max_completion_length"]) == (4, 64)
+    # The recipe may be given as well, from another folder: it is not read a second time.
+    (folder / "elsewhere").mkdir()
+    (folder / "r.yaml").rename(folder / "elsewhere" / "r.yaml")
+    assert found("config=run.sh", "config=elsewhere/r.yaml")["trial"] == trial
+
+
+def test_a_value_that_the_line_does_not_state_is_named(folder, capsys):
+    (folder / "run.sh").write_text(f"trl grpo --model_name_or_path {MODEL} --max_completion_length $TOKENS\n")
+    assert "max_completion_length=512 (run.sh has $TOKENS)" in found("config=run.sh")["notes"][0]
+
+
+def test_an_own_argument_that_may_change_memory_is_refused(folder, capsys):
+    line = ["torchrun", "train_grpo.py", "--model_name_or_path", MODEL, "--rank", "256"]
+    assert "is --rank 256 of train_grpo.py, which is not here" in refused(capsys, "--", *line)
+
+
+def test_the_script_of_a_line_is_read_with_its_arguments(folder):
+    (folder / "train.py").write_text(
+        f"""
+import argparse
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", "-b", type=int, default=2)
+parser.add_argument("--rank", type=int, default=8)
+parser.add_argument("--lora", action="store_true")
+parser.add_argument("--no-checkpointing", dest="checkpointing", action="store_false")
+def main(args):
+    peft = LoraConfig(r=args.rank) if args.lora else None
+    config = GRPOConfig(per_device_train_batch_size=args.batch_size, num_generations=2,
+                        gradient_checkpointing=args.checkpointing)
+    GRPOTrainer(model="{MODEL}", args=config, peft_config=peft)
+main(parser.parse_args())
+"""
+    )
+    plain = found("config=train.py")
+    assert (plain["trial"]["per_device_train_batch_size"], plain["trial"]["tuning"]) == (2, "full")
+    assert "tuning=full (by --lora, line 11 of train.py makes no adapter)" in plain["notes"][0]
+    line = ["python", "train.py", "--batch-size", "6", "--lora", "--rank", "32", "--no-checkpointing"]
+    trial = found("--", *line)["trial"]
+    assert (trial["per_device_train_batch_size"], trial["tuning"], trial["lora_rank"]) == (6, "lora", 32)
+    assert trial["gradient_checkpointing"] is False
+
+
+PARSED = f"""
+from dataclasses import dataclass, field
+import trl
+from trl import GRPOTrainer, ModelConfig, TrlParser, get_peft_config
+@dataclass
+class Ours:
+    tokens: int = field(default=96)
+@dataclass
+class Config(trl.GRPOConfig):
+    num_generations: int = 2
+if __name__ == "__main__":
+    parser = TrlParser((Ours, Config, ModelConfig))
+    ours, training_args, model_args = parser.parse_args_and_config()
+    training_args.max_completion_length = ours.tokens
+    GRPOTrainer(model=model_args.model_name_or_path or "{MODEL}", args=training_args,
+                peft_config=get_peft_config(model_args))
+"""
+
+
+def test_a_parser_of_dataclasses_takes_a_lines_arguments(folder):
+    (folder / "train.py").write_text(PARSED)
+    (folder / "r.yaml").write_text(f"model_name_or_path: {MODEL}\nper_device_train_batch_size: 4\n")
+    line = ["accelerate", "launch", "train.py", "--config", "r.yaml", "--use_peft", "--lora_r", "4", "--tokens", "32"]
+    trial = found("--", *line)["trial"]
+    assert (trial["model"], trial["num_generations"], trial["per_device_train_batch_size"]) == ("qwen2.5-0.5b", 2, 4)
+    assert (trial["tuning"], trial["lora_rank"], trial["max_completion_length"]) == ("lora", 4, 32)
+
+
+def test_an_adapter_that_the_script_does_not_make_does_not_count(folder):
+    (folder / "train.py").write_text(PARSED.replace("peft_config=get_peft_config(model_args)", ""))
+    answered = found("--", "python", "train.py", "--use_peft", "--model_name_or_path", MODEL)
+    assert answered["trial"]["tuning"] == "full"
+    assert "tuning=full (train.py does not use use_peft)" in answered["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("def n():\n    return 4\nA = dict(num_generations=n())\nGRPOConfig(**A)", 4),
+        ("def c(n=2):\n    return {'num_generations': n}\nGRPOConfig(**{**c(4), 'beta': 0.1})", 4),
+        ("CFG = {'a': {'n': [4, 8]}}\nGRPOConfig(num_generations=CFG['a']['n'][0])", 4),
+        ("CFG = {'n': 4}\nGRPOConfig(num_generations=CFG.get('n', 8))", 4),
+        ("LARGE = False\nGRPOConfig(num_generations=8 if LARGE else 4)", 4),
+        ("def n():\n    return n()\nGRPOConfig(num_generations=n())", None),
+        ("def n():\n    if x:\n        return 2\n    return 4\nGRPOConfig(num_generations=n())", None),
+    ],
+)
+def test_a_value_is_followed_within_the_file(folder, text, value):
+    (folder / "train.py").write_text(
+        f"from trl import GRPOConfig\n{text}\nM = 'Qwen'\nGRPOTrainer(f'{{M}}/Qwen2.5-0.5B')\n"
+    )
+    answered = found("config=train.py")
+    assert answered["trial"]["model"] == "qwen2.5-0.5b"
+    assert answered["trial"]["num_generations"] == (value or 8)
+    assert ("has no literal" in answered["notes"][0]) == (value is None)
+
+
+def test_a_trainer_that_is_not_trls_is_refused(folder, capsys):
+    (folder / "train.py").write_text("from ours import GRPOConfig, GRPOTrainer\nGRPOTrainer('tiny', GRPOConfig())\n")
+    assert "imports nothing of trl" in refused(capsys, "config=train.py")
+
+
+def test_lines_of_a_notebook_are_named_by_cell(folder):
+    cells = [
+        {
+            "cell_type": "code",
+            "source": ["!pip install trl \\\n", "  peft\n", "%cd work\n", "from trl import GRPOConfig\n"],
+        },
+        {"cell_type": "markdown", "source": "text"},
+        {
+            "cell_type": "code",
+            "source": f"\nargs = GRPOConfig(num_generations=choose())\nGRPOTrainer('{MODEL}', args=args)",
+        },
+    ]
+    (folder / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    assert "num_generations=8 (line 2 of cell 3 of n.ipynb has no literal)" in found("config=n.ipynb")["notes"][0]
+
+
+def test_keys_in_sections_are_read_and_named(folder, capsys):
+    own = {
+        "model": {"name": MODEL, "dtype": "bfloat16"},
+        "lora": {"r": 4, "alpha": 8, "target_modules": ["q_proj"]},
+        "training": {"per_device_train_batch_size": 4, "num_generations": 4, "logging_steps": 1},
+        "smoke": {"training": {"num_generations": 2}},
+        "rewards": {"ours": 1.0},
+    }
+    (folder / "own.yaml").write_text(yaml.safe_dump(own))
+    answered = found("config=own.yaml")
+    trial = answered["trial"]
+    assert (trial["model"], trial["tuning"], trial["lora_rank"], trial["lora_alpha"]) == ("qwen2.5-0.5b", "lora", 4, 8)
+    assert (trial["num_generations"], trial["per_device_train_batch_size"]) == (4, 4)
+    assert "model.name as model_name_or_path" in answered["notes"][0]
+    assert main(["config=own.yaml"]) == 0
+    assert "rewards.ours" in capsys.readouterr().err
+    own["training"]["batch_size"] = 7
+    (folder / "own.yaml").write_text(yaml.safe_dump(own))
+    assert "is training.batch_size in own.yaml, and trl has no key of that name" in refused(capsys, "config=own.yaml")
+    assert found("config=own.yaml", "per_device_train_batch_size=8")["trial"]["per_device_train_batch_size"] == 8
+
+
+def test_two_values_of_a_key_in_sections_are_a_fault(folder, capsys):
+    own = {
+        "model": {"name": MODEL},
+        "a": {"num_generations": 4, "beta": 0.1},
+        "b": {"num_generations": 8, "x": 1, "y": 2},
+    }
+    own["b"].update({f"own_{number}": number for number in range(9)})
+    (folder / "own.yaml").write_text(yaml.safe_dump(own))
+    assert "is 4 by a.num_generations and 8 by b.num_generations" in refused(capsys, "config=own.yaml")
+
+
+def test_a_format_with_a_vocabulary_is_read():
+    names = Vocabulary(
+        version="ours 1.0",
+        names={"base": "model_name_or_path", "mem.rows": "per_device_train_batch_size"},
+        values={"optim": {"adam": "adamw_torch"}},
+        defaults={"max_completion_length": 99},
+        recipe_key="kind",
+        recipes={"rl": Recipe.GRPO},
+        rules=(lambda leaves: {"beta": 0.0} if leaves.get("no_ref") else {},),
+        free=frozenset({"colour"}),
+        changes={"kernels": ("none",)},
+    )
+    ours = Format(name="ours", keys=(Keys(any_of=frozenset({"base"})),), vocabulary=names)
+    values = {"base": "tiny", "mem": {"rows": 2}, "optim": "adam", "kind": "rl", "no_ref": True, "colour": "red"}
+    part = foreign_part("o.yaml", values, [ours])
+    assert part is not None
+    assert part.values == {
+        "model_name_or_path": "tiny",
+        "per_device_train_batch_size": 2,
+        "optim": "adamw_torch",
+        "max_completion_length": 99,
+        "beta": 0.0,
+    }
+    assert (part.recipe, part.faults, part.unknown) == (Recipe.GRPO, (), ("no_ref",))
+    wrong = foreign_part("o.yaml", {"base": "tiny", "kind": "dpo", "kernels": "fast", "lora_size": 3}, [ours])
+    assert wrong is not None
+    assert {fault.key for fault in wrong.faults} == {"recipe", "kernels", "tuning"}
