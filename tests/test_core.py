@@ -178,7 +178,7 @@ def test_what_needs_more_is_one_sentence(folder, words, says):
 
 
 @pytest.mark.parametrize("words", [("qwen2.5-7b",), ("solve", "gpu", "model=qwen2.5-7b")])
-def test_no_command_runs_next_to_the_distribution_of_the_former_name(tmp_path, words):
+def test_no_command_runs_next_to_the_former_distribution(tmp_path, words):
     for name, version in (("grpo_vram", "0.2.0"), ("grpo_vram_profiler", "0.1.0")):
         notes = tmp_path / "site" / f"{name}-{version}.dist-info" / "METADATA"
         notes.parent.mkdir(parents=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from maintenance.pages.files_page import ROOT
+from maintenance.pages.formats_page import formats_page
 from maintenance.pages.reference.catalogue import cards_page, grids_page, models_page
 from maintenance.pages.reference.columns import COLUMN_TABLES, column_page, columns_page
 from maintenance.pages.reference.commands import command_page, commands_page, run_options_page
@@ -24,6 +25,7 @@ REFERENCE_PAGES: Mapping[str, Callable[[], str]] = {
     "docs/columns.md": columns_page,
     "docs/commands.md": commands_page,
     "docs/exit_codes.md": exit_codes_page,
+    "docs/files_you_can_bring.md": formats_page,
     "docs/keys.md": keys_page,
     "docs/run_options.md": run_options_page,
     "docs/reference/cards.md": cards_page,

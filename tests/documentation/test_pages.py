@@ -187,7 +187,7 @@ def repository(tmp_path):
     return tmp_path
 
 
-def test_the_site_has_what_pages_link_to_in_the_parts_of_the_index(repository):
+def test_the_site_has_what_pages_of_the_index_link_to(repository):
     found = {name: content.decode() for name, content in staged(repository).items()}
     assert set(found) == {"docs/README.md", "docs/one.md", "docs/two.md", "results/r.md", "results/f.png", "code/a.py"}
     assert found["docs/README.md"].count("```{toctree}") == 2

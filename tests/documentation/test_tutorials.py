@@ -99,7 +99,7 @@ def test_a_command_of_a_tutorial_runs_and_prints_what_is_shown(page, line, shown
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(("page", "line", "shown"), SLOW, ids=name_of)
-def test_a_command_of_a_tutorial_that_starts_processes_leaves_its_report(page, line, shown, folder):
+def test_a_tutorial_command_with_processes_leaves_a_report(page, line, shown, folder):
     assert main(shlex.split(line)[1:]) == EXIT_OK
     assert shown == ()
     written = sorted((folder / "results").rglob("report.html"))

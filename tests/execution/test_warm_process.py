@@ -228,7 +228,7 @@ def test_without_a_short_folder_the_variable_is_named(long_tmpdir, monkeypatch):
         WarmProcess(replace(BY_LABEL, preload=()), jobs=1, warm_up_s=LIMIT_S).start()
 
 
-def test_what_is_done_while_it_imports_is_done_once_it_runs_and_before_the_first_trial(run):
+def test_what_is_done_during_imports_is_done_once_and_first(run):
     found: list[tuple[bool, list[str]]] = []
     witness = Witness()
     run(

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.foreign_formats import Format, Keys, foreign_part
 from profiler.config.files.vocabulary import Vocabulary
 from profiler.domain.errors import EXIT_USAGE
@@ -259,3 +260,9 @@ def test_a_format_with_a_vocabulary_is_read():
     wrong = foreign_part("o.yaml", {"base": "tiny", "kind": "dpo", "kernels": "fast", "lora_size": 3}, [ours])
     assert wrong is not None
     assert {fault.key for fault in wrong.faults} == {"recipe", "kernels", "tuning"}
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_iterations", 1), ("steps_per_generation", 1), ("bf16", True)])
+def test_only_keys_of_true_and_false_are_flags(key, value):
+    assert is_flag(key) is isinstance(value, bool)
+    assert repr(typed(key, "1")) == repr(value)

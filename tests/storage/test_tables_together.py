@@ -86,7 +86,7 @@ def _stop_while_reading_records(folder, records):
     assemble_tables(folder, stopping(), lambda _: {})
 
 
-def test_a_reader_does_not_wait_while_another_sweep_assembles_its_tables(tmp_path, records):
+def test_a_reader_does_not_wait_while_tables_are_assembled(tmp_path, records):
     write_tables(tmp_path, records, {})
     writer = multiprocessing.get_context("spawn").Process(target=_stop_while_reading_records, args=(tmp_path, records))
     writer.start()

@@ -44,7 +44,8 @@ def is_flag(key: str) -> bool:
     """Return whether a key of trl is true or false."""
     name = KEY_OF.get(key, "")
     default = TRL_DEFAULTS.get(name, key_named(name).default) if name else NEUTRAL_VALUES.get(key, (None,))[:1]
-    return key in _OWN_FLAGS or isinstance(default, bool) or default in ((False,), (True,))
+    only = default[0] if isinstance(default, tuple) and len(default) == 1 else default
+    return key in _OWN_FLAGS or isinstance(only, bool)  # not by ==, because 1 == True
 
 
 def typed(key: str, text: str) -> object:
