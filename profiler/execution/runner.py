@@ -1,7 +1,7 @@
 """Run a plan of trials, each once in a fresh process, however that process ends."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.runs.outcome import Versions
@@ -27,7 +27,6 @@ def run_trials(
     gpus: GpuPool | None = None,
     pruning: Pruning | None = None,
     program: WorkerProgram = TRIAL_WORKER,
-    while_warming: Callable[[], None] | None = None,
 ) -> tuple[str, ...]:
     """Run every trial of `plan` in its own process. Afterwards each has a record in `store`.
 
@@ -43,7 +42,6 @@ def run_trials(
         gpus: GPUs for the trials on CUDA, one GPU per trial; None to assign no GPU.
         pruning: Finds trials on CUDA that need not run; None to run all.
         program: The code of the workers, and the Python that runs it.
-        while_warming: Called once the warmed process imports: this process only waits for it.
 
     Returns:
         One sentence per GPU that was retired, and per restart of the process that workers are forked from.
@@ -62,8 +60,6 @@ def run_trials(
         open_trials = OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning)
         slots = LocalSlots(trials=open_trials, gpus=gpus, warm=warm)
         warm.start()
-        if while_warming is not None:
-            while_warming()
         RunningSweep(slots=slots, trials=open_trials).run(trials)
         slots.check_placed()
         notes.extend(warm.problems)

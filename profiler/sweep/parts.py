@@ -4,7 +4,7 @@ The functions import what they call when they are first called, so that wrong in
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -137,13 +137,6 @@ def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str
     from profiler.report.drawing import render_folder
 
     render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
-
-
-def import_for_results() -> None:
-    """Import what writes and draws results, which then takes no time at the end. What is missing is reported there."""
-    with suppress(ImportError):
-        import profiler.report.drawing
-        import profiler.storage.sweep_tables.tables  # noqa: F401
 
 
 def _watch(tally: SweepTally) -> AbstractContextManager["SweepObserver"]:

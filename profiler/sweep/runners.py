@@ -1,6 +1,6 @@
 """Where the trials of a sweep run: this machine, slots of a cluster, or slots that find their work themselves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,8 +27,6 @@ class LocalRunner:
     gpu_uuids: Sequence[str] = ()
     """GPUs to measure on."""
     program: WorkerProgram = TRIAL_WORKER
-    while_warming: Callable[[], None] | None = None
-    """What this process does while the one that workers are forked from imports."""
 
     def run(self, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Sequence[str]:
         """Run each trial in its own process."""
@@ -41,7 +39,6 @@ class LocalRunner:
             gpus=self._gpus(),
             pruning=trials.pruning,
             program=self.program,
-            while_warming=self.while_warming,
         )
 
     def _gpus(self) -> GpuPool | None:

@@ -226,16 +226,3 @@ def test_without_a_short_folder_the_variable_is_named(long_tmpdir, monkeypatch):
     monkeypatch.setattr(warm_module, "_SHORT_FOLDERS", ("/nowhere/at/all",))
     with pytest.raises(UsageError, match=r"TMPDIR=.*: is too long for the path of a socket"):
         WarmProcess(replace(BY_LABEL, preload=()), jobs=1, warm_up_s=LIMIT_S).start()
-
-
-def test_what_is_done_during_imports_is_done_once_and_first(run):
-    found: list[tuple[bool, list[str]]] = []
-    witness = Witness()
-    run(
-        [planned("a"), planned("b")],
-        witness=witness,
-        while_warming=lambda: found.append((warm_module._server_pid() is not None, list(witness.records))),
-    )
-
-    assert found == [(True, [])]
-    assert list(witness.records) == ["a", "b"]

@@ -32,7 +32,7 @@ from profiler.storage.foreign.model_config import check_weights
 from profiler.storage.stores.folder_faults import folder_faults, writable_faults
 from profiler.storage.stores.shared_store import shared_faults, work_folder
 from profiler.sweep.command import Command, for_each_python
-from profiler.sweep.parts import SweepParts, import_for_results
+from profiler.sweep.parts import SweepParts
 from profiler.sweep.prepared.backend import (
     gpus_alike,
     missing_deepspeed,
@@ -91,11 +91,7 @@ class Sweep:
             return ArrayRunner(array=self.array)
         if self.cluster is not None:
             return ClusterRunner(cluster=self.cluster, kind_of=self.kind_of)
-        return LocalRunner(
-            gpu_uuids=self.gpu_uuids,
-            program=replace(TRIAL_WORKER, interpreter_of=self.interpreter_of),
-            while_warming=import_for_results,
-        )
+        return LocalRunner(gpu_uuids=self.gpu_uuids, program=replace(TRIAL_WORKER, interpreter_of=self.interpreter_of))
 
     @property
     def place(self) -> str:
