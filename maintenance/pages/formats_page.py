@@ -1,7 +1,4 @@
-"""`python -m maintenance.pages.formats_page`: which files of others are read, and how many kept ones are answered.
-
-Writes docs/files_you_can_bring.md.
-"""
+"""The page of the reference that says which files of others are read, and how many kept ones are answered."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +10,6 @@ from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import markdown_table
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "files_you_can_bring.md"
 _COUNTS = ROOT / "tests" / "formats" / "counts.json"
 
 
@@ -112,14 +108,10 @@ def _kept(counts: dict[str, dict[str, int]]) -> Iterator[list[str]]:
         if each.kept:
             found = counts[each.kept]
             shown = [found.get(key, 0) for key in ("answered", "answered with model=", "refused")]
-            yield [each.name, str(sum(shown)), *map(str, shown), "0"]
+            yield [each.name, str(sum(shown)), *map(str, shown), str(found["wrong"])]
 
 
 def _known_by(name: str) -> str:
     found = next(each for each in FORMATS if each.name == name)
     ways = [("keys", found.keys), ("commands", found.commands), ("imports", found.modules)]
     return ", ".join(way for way, signature in ways if signature)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(formats_page(), encoding="utf-8")

@@ -17,10 +17,10 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, Any]], str]] = {
 }
 
 COUNTS = json.loads((HERE / "counts.json").read_text())
-"""How many files of each format are answered, answered after ``model=``, and refused.
+"""How many files of each format are answered, answered after ``model=``, refused, and answered otherwise than they say.
 
 `FILES_KEPT=new python -m pytest tests/formats/test_kept_files.py` writes them again, and
-`python -m maintenance.pages.formats_page` the page that has them.
+`python -m maintenance.pages.reference_pages` the page that has them.
 """
 
 
@@ -48,6 +48,7 @@ def test_no_file_is_answered_wrongly(name, tmp_path):
         if answer.trial is None:
             continue
         differs = wrong(case["facts"], answer, with_model=how != "answered")
+        counts["wrong"] += bool(differs)
         if differs:
             contradicted[f"{case['repository']} {case['path']}"] = differs
     assert contradicted == {}
