@@ -31,8 +31,8 @@ Columns of data sets:
       functions.
     - What the script does with a value decides its shape: a conversation with `role` and `content` or with `from` and
       `value`, a record with the keys that are read, a list, an image, a number, one of two classes, a text that is
-      JSON. Where it does nothing that tells, the name decides. A column that the source does not show is answered when
-      it is read, and the report names it.
+      JSON. If it does nothing with the value, the name of the column decides. A column that the source does not show
+      is answered when it is read, and the report names it.
     - Texts of GSM8K, of MATH and its relatives, and of hh-rlhf have the marks by which scripts take them apart: `####
       7`, `\boxed{7}`, `Human:` and `Assistant:`. A script that selects or splits off more rows than there are gets
       them again.

@@ -89,6 +89,17 @@ def test_a_value_that_the_line_does_not_state_is_named(folder, capsys):
     assert "max_completion_length=512 (run.sh has $TOKENS)" in found("config=run.sh")["notes"][0]
 
 
+@pytest.mark.parametrize(
+    "stated", ["--num_generations 4 $EXTRA", "--output_dir out $EXTRA", "$EXTRA --num_generations 4"]
+)
+def test_arguments_that_a_line_hides_are_named(folder, stated):
+    (folder / "run.sh").write_text(f"trl grpo {stated} --model_name_or_path {MODEL}\n")
+    text = answer(["config=run.sh", "trl=1.16"])
+    assert "Not counted: what run.sh passes on as $EXTRA." in text
+    shown = found("config=run.sh")["trial"]["num_generations"]
+    assert shown == (8 if "output_dir" in stated else 4)
+
+
 def test_an_own_argument_that_may_change_memory_is_refused(folder, capsys):
     line = ["torchrun", "train_grpo.py", "--model_name_or_path", MODEL, "--rank", "256"]
     assert "is --rank 256 of train_grpo.py, which is not here" in refused(capsys, "--", *line)

@@ -6,7 +6,7 @@ underscore. Source: `transformers/hf_argparser.py` of transformers 5.23.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from profiler.config.foreign_text import ForeignTextError, parse_json
 from profiler.config.options.file_values import read_flag
@@ -33,6 +33,8 @@ class Arguments:
     """Options whose value the line does not state, with what it says: ``$MODEL``, or the values of several branches."""
     words: tuple[str, ...] = ()
     """What is neither an option nor its value."""
+    unread: tuple[str, ...] = ()
+    """Words whose text the line does not state, where further arguments may stand: ``$EXTRA_ARGS``."""
 
     def value(self, key: str) -> str:
         """Return the text of an option; empty if it is absent or has no one text."""
@@ -72,27 +74,37 @@ def read_arguments(items: Sequence[Item]) -> Arguments:
     values: dict[str, object] = {}
     undecided: dict[str, str] = {}
     words: list[str] = []
+    unread: list[str] = []
     left = list(items)
     while left:
         item = left.pop(0)
         option = _option(item)
         if option is None:
-            words.append(item.value.text)
+            (words if item.value.is_known else unread).append(item.value.text)
             continue
         key, text = option
         own: list[Item] = []
         while text is None and left and _option(left[0]) is None:
             own.append(left.pop(0))
-        unclear = [each for each in (item, *own) if not each.value.is_known or not each.is_certain]
+        stated, further = _without_unknown_end(own)
+        unread.extend(further)
+        unclear = [each for each in (item, *stated) if not each.value.is_known or not each.is_certain]
         if unclear:
             undecided[key] = _said(unclear, text)
             values.pop(key, None)
             continue
         undecided.pop(key, None)
-        texts = [each.value.text for each in own] if text is None else [text]
+        texts = [each.value.text for each in stated] if text is None else [text]
         key, value = _stated(key, texts)
         values[key] = value
-    return Arguments(values=values, undecided=undecided, words=tuple(words))
+    return Arguments(values=values, undecided=undecided, words=tuple(words), unread=tuple(unread))
+
+
+def _without_unknown_end(own: Sequence[Item]) -> tuple[Sequence[Item], list[str]]:
+    """Return the values of an option, and the unknown words after stated ones, which may be further options."""
+    known = [place for place, each in enumerate(own) if each.value.is_known]
+    end = known[-1] + 1 if known else len(own)
+    return own[:end], [each.value.text for each in own[end:]]
 
 
 def full_names(arguments: Arguments, known: Collection[str] = ()) -> Arguments:
@@ -108,10 +120,10 @@ def full_names(arguments: Arguments, known: Collection[str] = ()) -> Arguments:
         fitting = [name for name in all_names if name.startswith(key)] if key not in all_names else []
         return fitting[0] if len(fitting) == 1 else key
 
-    return Arguments(
+    return replace(
+        arguments,
         values={full(key): value for key, value in arguments.values.items()},
         undecided={full(key): text for key, text in arguments.undecided.items()},
-        words=arguments.words,
     )
 
 

@@ -54,6 +54,8 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[Part, ...
     if found.launcher is TRL:
         options, arguments = _of_trl(arguments)
     job = _job_part(name, replace(found, options=options), read)
+    unread = tuple(not_counted(f"what {name} passes on as {word}") for word in arguments.unread)
+    job = replace(job, notes=(*job.notes, *unread))
     parts = _program_parts(name, found, arguments, read)
     return (job, *(_under(job, part) for part in parts))
 
@@ -77,10 +79,10 @@ def _of_trl(arguments: Arguments) -> tuple[Arguments, Arguments]:
 
 
 def _only(arguments: Arguments, keys: set[str]) -> Arguments:
-    return Arguments(
+    return replace(
+        arguments,
         values={key: value for key, value in arguments.values.items() if key in keys},
         undecided={key: text for key, text in arguments.undecided.items() if key in keys},
-        words=arguments.words,
     )
 
 
