@@ -46,7 +46,7 @@ def _stop_in_between(folder, records):
     def stopping(self, target):
         found = replace(self, target)
         if Path(target).name == "runs.parquet":
-            (folder / "between").touch()
+            (folder / "waits").touch()
             while not (folder / "go").exists():
                 time.sleep(0.01)
         return found
@@ -55,21 +55,27 @@ def _stop_in_between(folder, records):
     write_tables(folder, _without_peaks(records), {})
 
 
-def test_a_reader_finds_tables_of_one_sweep_while_another_replaces_them(tmp_path, records):
-    write_tables(tmp_path, records, {})
-    writer = multiprocessing.get_context("spawn").Process(target=_stop_in_between, args=(tmp_path, records))
+def _read_next_to(writing, folder, records, *, at_most_s):
+    """Read tables while `writing` in another process waits; return whether they were read by then, and the tables."""
+    write_tables(folder, records, {})
+    writer = multiprocessing.get_context("spawn").Process(target=writing, args=(folder, records))
     writer.start()
-    while not (tmp_path / "between").exists() and writer.is_alive():
+    while not (folder / "waits").exists() and writer.is_alive():
         time.sleep(0.01)
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read_tables, tmp_path)
-        wait([reading], timeout=NOT_BEFORE_S)
-        has_waited = not reading.done()
-        (tmp_path / "go").touch()
+        reading = pool.submit(read_tables, folder)
+        wait([reading], timeout=at_most_s)
+        has_read = reading.done()
+        (folder / "go").touch()
         found = reading.result()
     writer.join()
     assert writer.exitcode == 0
-    assert has_waited
+    return has_read, found
+
+
+def test_a_reader_finds_tables_of_one_sweep_while_another_replaces_them(tmp_path, records):
+    has_read, found = _read_next_to(_stop_in_between, tmp_path, records, at_most_s=NOT_BEFORE_S)
+    assert not has_read
     assert len(found.phases) == 0, "the tables of the second sweep, and not one of each"
 
 
@@ -79,7 +85,7 @@ def _stop_while_reading_records(folder, records):
     def stopping():
         for each in sorted(_without_peaks(records), key=lambda record: record.trial_id):
             yield each
-            (folder / "assembling").touch()
+            (folder / "waits").touch()
             while not (folder / "go").exists():
                 time.sleep(0.01)
 
@@ -87,20 +93,9 @@ def _stop_while_reading_records(folder, records):
 
 
 def test_a_reader_does_not_wait_while_tables_are_assembled(tmp_path, records):
-    write_tables(tmp_path, records, {})
-    writer = multiprocessing.get_context("spawn").Process(target=_stop_while_reading_records, args=(tmp_path, records))
-    writer.start()
-    while not (tmp_path / "assembling").exists() and writer.is_alive():
-        time.sleep(0.01)
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read_tables, tmp_path)
-        wait([reading], timeout=LONGEST_S)
-        has_read = reading.done()
-        (tmp_path / "go").touch()
-    writer.join()
-    assert writer.exitcode == 0
+    has_read, found = _read_next_to(_stop_while_reading_records, tmp_path, records, at_most_s=LONGEST_S)
     assert has_read
-    assert len(reading.result().phases) > 0, "the tables of before"
+    assert len(found.phases) > 0, "the tables of before"
     assert len(read_tables(tmp_path).phases) == 0
 
 
