@@ -94,6 +94,15 @@ def test_an_evaluation_after_one_step_has_optimizer_state():
     assert one.sizes[Category.OPTIMIZER_STATE] == 2 * 2 * 494_032_768 + 290 * 4
 
 
+def test_an_evaluation_has_the_state_of_the_critic_too():
+    with_critic = replace(SPEC, critic=True, per_device_eval_batch_size=4)
+    found = phase_instants(with_critic, POLICY)
+    state = found[Phase.OPTIMIZER].sizes[Category.OPTIMIZER_STATE]
+    assert found[Phase.EVALUATION].sizes[Category.OPTIMIZER_STATE] == state
+    alone = phase_instants(replace(with_critic, critic=False), POLICY)[Phase.EVALUATION]
+    assert state > 1.9 * alone.sizes[Category.OPTIMIZER_STATE]
+
+
 def test_arrays_of_trials_agree_with_single_ones():
     specs = [
         replace(SCORED, per_device_eval_batch_size=rows, max_completion_length=n) for rows in (8, 64) for n in (32, 64)

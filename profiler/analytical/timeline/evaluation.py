@@ -11,7 +11,7 @@ from profiler.analytical.formulas.sizes.term import Term, Terms, added
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, with_keys
 from profiler.analytical.formulas.vllm_memory import resident_engine
 from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.analytical.timeline.persistent import generated_inputs, inputs_text, state
+from profiler.analytical.timeline.persistent import both_states, generated_inputs, inputs_text, state
 from profiler.analytical.timeline.reward_instants import reward_instants
 from profiler.analytical.timeline.step_instants import (
     engine_rollout_instants,
@@ -43,7 +43,7 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     evaluated = _evaluated(spec, spec.per_device_eval_batch_size)
     present = {
         **persistent,
-        Category.OPTIMIZER_STATE: state(spec, architecture),
+        Category.OPTIMIZER_STATE: both_states(spec, architecture, state(spec, architecture)),
         Category.INPUTS: _both_inputs(spec, evaluated, architecture, persistent[Category.INPUTS].size),
     }
     scoring = added(present, {Category.ENGINE: resident_engine(spec, architecture)})
