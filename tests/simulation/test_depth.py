@@ -2,14 +2,20 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.depth.alignment import DepthDiffersError
 from profiler.simulation.depth.continuation import continued
+from profiler.simulation.depth.tokens import _combined
 
 NORMS = "aten.stack"
+A100, T4 = (KNOWN_GPUS[name].chip for name in ("a100-80gb", "t4-16gb"))
 
 
 def site(operation: str, layer: int, *shape: int) -> Site:
@@ -41,9 +47,13 @@ def trace_of(
     builder.enter(Phase.FORWARD)
     kept = []
     for layer in range(layers):
-        builder.free(builder.allocate(32, Category.WORKSPACE, builder.site_index(site("scratch", layer))))
+        scratch = builder.allocate(32, Category.WORKSPACE, builder.site_index(site("scratch", layer)))
+        builder.streams[scratch] = 2
+        builder.sizes_by_capability[scratch] = {A100: 48}
+        builder.free(scratch)
         index = builder.site_index(site("aten.mm", layer, 16))
         kept.append(builder.allocate(size(layer), Category.ACTIVATIONS, index))
+        builder.sizes_by_capability[kept[-1]] = {A100: 80, T4: 96}
     builder.enter(Phase.BACKWARD)
     builder.empty_cache()
     for block in reversed(kept):
@@ -76,6 +86,7 @@ def test_equal_layers_are_continued(deep: int, layers: int) -> None:
     assert found.events == whole.events
     assert by_value(found) == by_value(whole)
     assert (found.names, found.streams) == (whole.names, whole.streams)
+    assert found.sizes_by_capability == whole.sizes_by_capability
     assert (found.phase_starts, found.cache_emptied) == (whole.phase_starts, whole.cache_emptied)
 
 
@@ -101,3 +112,13 @@ def test_other_phases_are_refused() -> None:
     builder.enter(Phase.LOAD)
     with pytest.raises(DepthDiffersError, match="phases differ"):
         continued(builder.finished(), trace_of(3), layers_of_deep=3, layers=12)
+
+
+VALUES = st.one_of(st.integers(-3, 3), st.integers(-(10**12), 10**12))
+
+
+@given(st.integers(1, 4).flatmap(lambda columns: st.lists(st.tuples(*[VALUES] * columns), min_size=1, max_size=12)))
+def test_only_equal_properties_have_equal_tokens(rows: list[tuple[int, ...]]) -> None:
+    found = _combined([np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]).tolist()
+    places = range(len(rows))
+    assert all((found[one] == found[two]) == (rows[one] == rows[two]) for one in places for two in places)
