@@ -8,6 +8,7 @@ import yaml
 from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.foreign_formats import Format, Keys, foreign_part
 from profiler.config.files.vocabulary import Vocabulary
+from profiler.config.trl.arguments.trainers import OTHER_TRAINERS
 from profiler.domain.errors import EXIT_USAGE
 from profiler.domain.trials.recipe import Recipe
 from profiler.estimate.main import answer, main
@@ -231,6 +232,17 @@ def test_keys_in_sections_are_read_and_named(folder, capsys):
     (folder / "own.yaml").write_text(yaml.safe_dump(own))
     assert "is training.batch_size in own.yaml, and trl has no key of that name" in refused(capsys, "config=own.yaml")
     assert found("config=own.yaml", "per_device_train_batch_size=8")["trial"]["per_device_train_batch_size"] == 8
+
+
+@pytest.mark.parametrize("trainer", OTHER_TRAINERS)
+def test_a_trainer_without_a_recipe_is_named_everywhere(folder, capsys, trainer):
+    training = "training: {bf16: true, max_steps: 9, per_device_train_batch_size: 4}"
+    (folder / "own.yaml").write_text(f"method: {trainer}\nmodel: {{name: {MODEL}}}\n{training}\n")
+    assert f"is for {trainer}, which has no recipe here" in refused(capsys, "config=own.yaml")
+    (folder / "run.sh").write_text(f"trl {trainer} --model_name_or_path {MODEL}\n")
+    assert f"trl {trainer}: has no recipe here" in refused(capsys, "config=run.sh")
+    (folder / "run.sh").write_text(f"python train_{trainer}.py --model_name_or_path {MODEL} --bf16\n")
+    assert "is a trainer without a recipe here, by its name" in refused(capsys, "config=run.sh")
 
 
 def test_two_values_of_a_key_in_sections_are_a_fault(folder, capsys):

@@ -11,7 +11,7 @@ from profiler.config.files.vocabulary import Translation, Vocabulary, leaves_of,
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.arguments.keys import FREE_KEYS, FREE_KEYS_BY_REASON, is_trl_key
-from profiler.config.trl.arguments.trainers import trainer_is_known
+from profiler.config.trl.arguments.trainers import OTHER_TRAINERS, trainer_is_known
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.recipe import Recipe
@@ -35,6 +35,9 @@ _ASIDE = frozenset(
 
 _OTHER_MODELS = frozenset({"reward_model", "teacher", "critic", "value_model", "ref_model"})
 """Sections about further models, which are on a GPU as well."""
+
+_OF_ANY_TRAINER = frozenset({"prm", "reward"})
+"""Sections that say how completions are rewarded, whatever trains on them."""
 
 _MODEL = ("model", "policy", "base_model")
 _NAMES_OF_MODELS = ("name", "id", "model_id", "name_or_path", "model_name", "base_model", "base", "path", "hf_id")
@@ -150,7 +153,7 @@ def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tupl
     sections = {str(key).lower() for key, value in values.items() if isinstance(value, Mapping)}
     methods = {show(value).lower() for path, value in leaves_of(values) if path in ("method", "algorithm", "trainer")}
     named = [each for each in Recipe if each in sections | methods]
-    others = [each for each in ("dpo", "ppo", "kto", "orpo") if each in sections | methods]
+    others = [each for each in OTHER_TRAINERS if each in methods | (sections - _OF_ANY_TRAINER)]
     if len(named) > 1:
         problem = f"has sections of {' and '.join(named)}, and one recipe is allowed"
         return None, [Fault(key="recipe", found=name, problem=problem, hint="Give recipe= as well.")]

@@ -11,8 +11,10 @@ from profiler.config.launch.launchers import PYTHON, TRL, Started, started
 from profiler.config.shell.running import commands_run
 from profiler.config.shell.values import Item, Value
 from profiler.config.trl.arguments.keys import is_trl_key
+from profiler.config.trl.arguments.trainers import OTHER_TRAINERS
+from profiler.domain.trials.recipe import Recipe
 
-TRL_TRAINERS = frozenset("bco cpo dpo gkd grpo kto nash_md online_dpo orpo ppo prm reward rloo sft xpo".split())  # noqa: SIM905
+_TRL_TRAINERS = frozenset({*Recipe, *OTHER_TRAINERS})
 """Commands of trl that train, in any version."""
 
 _OTHER_COMMANDS = frozenset({"chat", "env", "skills", "vllm-serve", "vllm_serve", "run", ""})
@@ -127,7 +129,7 @@ def found_words(found: Started) -> tuple[object, ...]:
 
 def _check_command(found: Started) -> None:
     """Check that a command of trl is one that trains."""
-    if found.launcher is not TRL or found.program in TRL_TRAINERS:
+    if found.launcher is not TRL or found.program in _TRL_TRAINERS:
         return
     if found.program in _OTHER_COMMANDS:
         raise ForeignTextError(f"runs trl {found.program}, which trains nothing")

@@ -15,7 +15,7 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.arguments.keys import is_trl_key
-from profiler.config.trl.arguments.trainers import recipe_of, trainer_is_known
+from profiler.config.trl.arguments.trainers import OTHER_TRAINERS, recipe_of, trainer_is_known
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
@@ -25,7 +25,7 @@ _RECIPE_FILES = (".yaml", ".yml", ".json")
 _FILES = ("deepspeed", "fsdp_config")
 """Arguments of transformers that name a file of keys."""
 
-_OTHER_TRAINERS = re.compile(r"(?:^|_)(dpo|ppo|kto|orpo|cpo|bco|gkd|reward|rm|prm|distill\w*)(?:_|$)", re.IGNORECASE)
+_OTHER_TRAINERS = re.compile(rf"(?:^|_)({'|'.join(OTHER_TRAINERS)}|rm|distill\w*)(?:_|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,9 @@ from typing import NamedTuple
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
+OTHER_TRAINERS = ("bco", "cpo", "dpo", "gkd", "kto", "nash_md", "online_dpo", "orpo", "ppo", "prm", "reward", "xpo")
+"""Trainers of trl, in any version, that have no recipe here, as its command line names them."""
+
 GENERATION_KEYS = frozenset(
     """
     num_generations max_completion_length reward_funcs use_vllm vllm_mode steps_per_generation generation_batch_size
