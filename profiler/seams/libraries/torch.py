@@ -95,9 +95,10 @@ _BACKWARD = (
         "torch.autograd.function:BackwardCFunction", "apply", Parameters("self", "args"), _IN_PYTHON,
         "runs the Python of an autograd function in backward",
     ),
-    _seam(
-        "torch.autograd.function:BackwardCFunction", "apply_boxed", Parameters("self", "args"), _IN_PYTHON,
-        "the same with the gradients in a list",
+    Seam(
+        owner="torch.autograd.function:BackwardCFunction", name="apply_boxed", expected=Parameters("self", "args"),
+        used_by=(_IN_PYTHON,), why="the same with the gradients in a list", since="2.13",
+        absent_in=Absence.OLDER_VERSIONS,
     ),
     _seam(
         "torch.autograd.graph:saved_tensors_hooks", "__init__", Parameters("self", "pack_hook", "unpack_hook"),
@@ -204,10 +205,15 @@ _CUDA = (
 )  # fmt: skip
 
 
-def _operation(name: str, parameters: tuple[str, ...], used_by: str | tuple[str, ...], why: str) -> Seam:
-    """Return the seam of an ATen operation with a private name (`op` or `op.overload`)."""
+def _operation(
+    name: str, parameters: tuple[str, ...], used_by: str | tuple[str, ...], why: str, *, more: bool = False
+) -> Seam:
+    """Return the seam of an ATen operation with a private name (`op` or `op.overload`).
+
+    `more`: others may follow, which the project does not pass.
+    """
     packet, _, overload = name.partition(".")
-    return _seam(f"torch:ops.aten.{packet}", overload or "default", Parameters(*parameters), used_by, why)
+    return _seam(f"torch:ops.aten.{packet}", overload or "default", Parameters(*parameters, more=more), used_by, why)
 
 
 _OPERATIONS = (
@@ -230,10 +236,9 @@ _OPERATIONS = (
         "_flash_attention_forward",
         (
             "query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal",
-            "return_debug_mask", "scale", "window_size_left", "window_size_right", "seqused_k", "alibi_slopes",
-            "block_table", "num_splits",
+            "return_debug_mask", "scale", "window_size_left", "window_size_right",
         ),
-        "substitutes/flash_attention.py", "the kernel of flash-attn 2",
+        "substitutes/flash_attention.py", "the kernel of flash-attn 2", more=True,
     ),
     _operation(
         "_scaled_dot_product_attention_math",

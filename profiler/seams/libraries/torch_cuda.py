@@ -24,13 +24,13 @@ _CARD_CALLS = (
     "is_available", "is_initialized", "init", "device_count", "current_device", "set_device", "device", "device_of",
     "can_device_access_peer", "get_device_name", "get_device_properties", "get_arch_list", "get_gencode_flags",
     "is_bf16_supported", "is_tf32_supported", "ipc_collect", "cudart", "check_error", "current_blas_handle",
-    "current_solver_handle", "set_sync_debug_mode", "get_sync_debug_mode", "utilization", "memory_usage", "temperature",
+    "set_sync_debug_mode", "get_sync_debug_mode", "utilization", "memory_usage", "temperature",
     "power_draw", "clock_rate", "manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed", "get_rng_state",
     "get_rng_state_all", "set_rng_state", "set_rng_state_all", "default_generators",
 )  # fmt: skip
 """Names of `torch.cuda` that the simulated GPU answers."""
 
-_NEWER_CARD_CALLS = ("device_memory_used", "GreenContext")
+_NEWER_CARD_CALLS = ("device_memory_used", "GreenContext", "current_solver_handle")
 
 _MEMORY_CALLS = (
     "list_gpu_processes", "caching_allocator_alloc", "caching_allocator_delete", "change_current_allocator",

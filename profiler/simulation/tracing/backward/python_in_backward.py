@@ -16,10 +16,13 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 
-from profiler.seams.patching import patched
+from profiler.seams.patching import Patch, patched
 
 NO_BACKWARD = -1
 """`current_graph_task` outside of backward."""
+
+_BACKWARDS = ("apply", "apply_boxed")
+"""Torch before 2.13 has only the first."""
 
 
 class _Running(threading.local):
@@ -45,17 +48,8 @@ def python_is_running() -> bool:
 
 def watched() -> AbstractContextManager[None]:
     """While active, Python that the engine calls is noticed; hooks only if they are registered meanwhile."""
-    backward, backward_boxed = BackwardCFunction.apply, BackwardCFunction.apply_boxed
     unpacking = saved_tensors_hooks.__init__
     register, register_after = torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook
-
-    def apply(self: Any, *args: Any) -> Any:
-        with _in_python():
-            return backward(self, *args)
-
-    def apply_boxed(self: Any, *args: Any) -> Any:
-        with _in_python():
-            return backward_boxed(self, *args)
 
     def save_with_hooks(self: Any, pack_hook: Callable[..., Any], unpack_hook: Callable[..., Any]) -> None:
         unpacking(self, pack_hook, _noticed(unpack_hook))
@@ -68,13 +62,26 @@ def watched() -> AbstractContextManager[None]:
 
     return patched(
         [
-            (BackwardCFunction, "apply", apply),
-            (BackwardCFunction, "apply_boxed", apply_boxed),
+            *_noticed_backwards(),
             (saved_tensors_hooks, "__init__", save_with_hooks),
             (torch.Tensor, "register_hook", register_hook),
             (torch.Tensor, "register_post_accumulate_grad_hook", register_hook_after),
         ]
     )
+
+
+def _noticed_backwards() -> list[Patch]:
+    """Return replacements of the methods by which the engine runs the backward of an autograd function."""
+    methods = {name: getattr(BackwardCFunction, name, None) for name in _BACKWARDS}
+    return [(BackwardCFunction, name, _noticed_method(method)) for name, method in methods.items() if method]
+
+
+def _noticed_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self: Any, *args: Any) -> Any:
+        with _in_python():
+            return method(self, *args)
+
+    return run
 
 
 def _noticed(function: Callable[..., Any]) -> Callable[..., Any]:
