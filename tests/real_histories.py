@@ -15,6 +15,9 @@ import pyarrow.parquet as pq
 CHECKOUT = Path(__file__).parents[1]
 FOLDER = CHECKOUT / os.environ.get("RECORDED_HISTORIES", "../shared/recorded_histories")
 EMULATED = CHECKOUT / "tests" / "allocator" / "emulated"
+MEASURED = CHECKOUT / "tests" / "allocator" / "measured"
+"""Our own histories of a real card."""
+
 MISSING = f"there are no recorded histories at {FOLDER}; RECORDED_HISTORIES names another folder"
 
 

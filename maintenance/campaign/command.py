@@ -31,6 +31,9 @@ WHAT is one of:
   looking FOLDER ...        step times at different sampling periods
   simulate FOLDER           simulate the measured trials into the same folder
   thresholds FOLDER ...     measured and simulated trials, and the thresholds
+  keep FOLDER [FOLDER] KEPT rows, facts, page and figure of a campaign, in the
+                            folder KEPT of results/reference; the second folder
+                            has the trials simulated after a correction
 
 Keys of stage; further keys go to each of its sweeps:
   limit_s={LIMIT_S:g}               the stage ends by then; the same command goes on
@@ -52,13 +55,17 @@ _FOLDERS: Mapping[str, tuple[int, int | None]] = {
     "looking": (1, None),
     "simulate": (1, 1),
     "thresholds": (1, None),
+    "keep": (2, 3),
 }
 """Least and most folders of each command; None: any number."""
+
+_WANTED: Mapping[int | None, str] = {0: "no folder", 1: "one folder", 3: "two or three folders"}
+"""By the most folders of a command."""
 
 _FIRST_WORD: Mapping[str, str] = {"stage": "LETTER", "allocator_truth": "TUNING"}
 """Commands with a word before their folder."""
 
-_MUST_EXIST = ("simulate", "thresholds")
+_MUST_EXIST = ("simulate", "thresholds", "keep")
 _HINT = "Write: scripts/campaign.sh list"
 _TUNINGS = (Tuning.FULL, Tuning.LORA)
 
@@ -153,13 +160,20 @@ def _read_first(command: Command, word: str, faults: list[Fault]) -> None:
 def _read_folders(command: Command, words: Sequence[str], faults: list[Fault]) -> None:
     least, most = _FOLDERS[command.what]
     if len(words) < least or (most is not None and len(words) > most):
-        wanted = "no folder" if most == 0 else "one folder" if most == 1 else "at least one folder"
+        wanted = _WANTED.get(most, "at least one folder")
         found = " ".join(words) or "(none)"
         hint = _HINT
         faults.append(Fault(key="folder", found=found, problem=f"{command.what} takes {wanted}", hint=hint))
         return
     must_exist = command.what in _MUST_EXIST
-    command.folders = [_folder("folder", word, faults, must_exist=must_exist) for word in words]
+    command.folders = [
+        _folder("folder", word, faults, must_exist=must_exist and word != _written(command, words)) for word in words
+    ]
+
+
+def _written(command: Command, words: Sequence[str]) -> str | None:
+    """The folder that the command makes."""
+    return words[-1] if command.what == "keep" else None
 
 
 def _folder(key: str, text: str, faults: list[Fault], *, must_exist: bool = False) -> Path:

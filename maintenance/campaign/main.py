@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from maintenance.campaign.archive import pack, unpack
 from maintenance.campaign.command import LIMIT_S, USAGE, Command, read_command
 from maintenance.campaign.compared.judged import threshold_lines
+from maintenance.campaign.compared.kept import keep
 from maintenance.campaign.compared.side_by_side import looking_lines, rollout_lines, sampled_times
 from maintenance.campaign.compared.simulated import Simulate, simulate_measured
 from maintenance.campaign.facts import CardFacts, FactTools, take_facts
@@ -141,6 +142,8 @@ def _lines(asked: Command, parts: CampaignParts) -> Sequence[str]:
         return _simulated_lines(asked.folder, parts)
     if what == "thresholds":
         return threshold_lines(asked.folders)
+    if what == "keep":
+        return keep(*asked.folders)
     gpu = _the_gpu(parts)
     if what == "facts":
         return _facts(asked.folder, gpu, parts)

@@ -3,5 +3,5 @@
 EMULATION_VERSION = "1"
 """Raised when a change of the driver or of the values changes emulated numbers."""
 
-TRIED_TORCH = ("2.12", "2.13")
+TRIED_TORCH = ("2.11", "2.12", "2.13")
 """Minor versions of torch whose entry points and figures were looked at. Others run with `strict=false`."""

@@ -5,11 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
+from profiler.allocator import (
+    AllocatorConfig,
+    CardReplay,
+    Trace,
+    parse_alloc_conf,
+    replay_on_card,
+)
 from profiler.allocator.traces.largest import largest_groups
 from profiler.allocator.traces.snapshot import memory_snapshot
 from profiler.allocator.traces.step_shape import step_shape
 from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.cublas import installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
@@ -156,7 +163,7 @@ def unsupported(spec: TrialSpec, error: UnsupportedTrialError) -> Outcome:
 def outcome_on_card(run: SimulatedRun, spec: OnCard) -> Outcome:
     """Return the outcome of `run` on the card of `spec`; if it does not fit, up to the allocation that fails."""
     gpu = card_of(spec)
-    config = parse_alloc_conf(spec.alloc_conf)
+    config = parse_alloc_conf(spec.alloc_conf, torch_version=installed_torch_version())
     context = cuda_context_bytes(gpu.compute_capability)
     trace = run.trace.on(gpu.chip)
     unlimited = replay_on_card(trace, capacity_bytes=None, config=config)
@@ -216,6 +223,7 @@ def snapshot_on_card(run: SimulatedRun, spec: OnCard) -> Mapping[str, Any]:
         capacity_bytes=gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability),
         alloc_conf=spec.alloc_conf,
         most_entries=_SNAPSHOT_ENTRIES,
+        torch_version=installed_torch_version(),
     )
 
 

@@ -85,6 +85,27 @@ def a_card_can_be_given(model: Any) -> None:
 
 
 @scenario
+def of_equal_blocks_that_of_the_lower_address_is_taken(model: Any) -> None:
+    """`BlockComparatorSize`: the older segment's where addresses ascend, the younger one's where they descend."""
+    for descends, taken in ((False, 0), (True, 1)):
+        it = model.CachingAllocator(capacity_bytes=None, config=model.AllocatorConfig(addresses_descend=descends))
+        blocks = [it.allocate(30 * MIB), it.allocate(40 * MIB), it.allocate(30 * MIB)]
+        places = [block.address for block in blocks]
+        steps = [places[1] - places[0], places[2] - places[1]]
+        assert steps == ([-40 * MIB, -30 * MIB] if descends else [30 * MIB, 40 * MIB])
+        for block in blocks:
+            it.free(block)
+        assert it.allocate(30 * MIB).address == places[2 * taken]
+
+
+@scenario
+def addresses_decide_before_torch_2_13(model: Any) -> None:
+    """pytorch/pytorch#183591: from then on the age of the segment does."""
+    versions = ("1.14.0", "2.11.0+cu130", "2.12.1", "2.13.0", "2.14.0", "3.0.0")
+    assert [model.addresses_descend(version) for version in versions] == [True, True, True, False, False, False]
+
+
+@scenario
 def sizes_are_rounded_up_to_512(model: Any) -> None:
     """`round_size`, `kMinBlockSize`."""
     config = model.AllocatorConfig()

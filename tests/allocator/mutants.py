@@ -35,6 +35,7 @@ NAMES = (
     "HeldSegment",
     "OutOfMemoryError",
     "Refusal",
+    "addresses_descend",
     "block_bytes",
     "segment_bytes",
     "size_text",

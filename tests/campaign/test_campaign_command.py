@@ -379,7 +379,7 @@ def test_a_pair_of_other_versions_is_named_and_not_counted(campaign, tmp_path):
     campaign("simulate", tmp_path, gpus=(), simulate=Simulation(), versions=newer)
     _, lines, _ = campaign("thresholds", tmp_path, gpus=())
     assert lines[0].endswith("not counted, because the versions differ: torch 2.13.0 and 2.14.0+cpu")
-    assert "allocated, median error: not yet measured (at most 1.0 %)" in lines
+    assert "allocated, median error: not measured (at most 1.0 %)" in lines
 
 
 # ---- the archive -----------------------------------------------------------------------------------------------------

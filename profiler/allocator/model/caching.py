@@ -47,7 +47,7 @@ class CachingAllocator:
             card: The driver that is asked, where it is not the ordinary one of `capacity_bytes`.
         """
         self._config = config
-        self._card = CardMemory(capacity_bytes=capacity_bytes) if card is None else card
+        self._card = card or CardMemory(capacity_bytes=capacity_bytes, descending=config.addresses_descend)
         self._small = StreamPools(is_small=True)
         self._large = StreamPools(is_small=False)
         self._in_use: set[Block] = set()

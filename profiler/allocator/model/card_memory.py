@@ -12,19 +12,25 @@ UNLIMITED_ADDRESS_SPACE_BYTES = 16 * 1024 * GIB
 class CardMemory:
     """The memory that one process can still take from the driver.
 
-    Addresses ascend and are not used again, which cudaMalloc does not promise: a driver may hand out the address of a
-    freed segment. That decides nothing but which of two free blocks of equal size is taken first. Since torch 2.13 it
+    Addresses go one way and are not used again, which cudaMalloc does not promise: a driver may hand out the address of
+    a freed segment. That decides nothing but which of two free blocks of equal size is taken first. Since torch 2.13 it
     is the one of the older segment (pytorch/pytorch#183591), which is what ascending addresses amount to.
     """
 
-    def __init__(self, *, capacity_bytes: int | None) -> None:
-        """`capacity_bytes`: memory that the process can take, without its context; None: unlimited."""
+    def __init__(self, *, capacity_bytes: int | None, descending: bool = False) -> None:
+        """Create the memory.
+
+        Args:
+            capacity_bytes: Memory that the process can take, without its context; None: unlimited.
+            descending: Whether a later address is lower.
+        """
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = 0
         """Memory taken: `reserved_bytes`; the source also keeps it as `total_allocated_memory`."""
         self.peak_taken_bytes = 0
         """Maximum since the last reset."""
         self._next_address = FIRST_ADDRESS
+        self._descending = descending
 
     @property
     def free_bytes(self) -> int | None:
@@ -45,6 +51,9 @@ class CardMemory:
 
     def reserve_addresses(self, size_bytes: int) -> int:
         """Reserve addresses without memory: cuMemAddressReserve."""
+        if self._descending:
+            self._next_address -= size_bytes
+            return self._next_address
         address = self._next_address
         self._next_address += size_bytes
         return address

@@ -8,8 +8,14 @@ a number and nothing else, where `std::stoull` takes ``20abc`` for 20.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from profiler.allocator.settings.config import DEFAULT_LARGE_SEGMENT_BYTES, ROUNDUP_INTERVALS, AllocatorConfig
+from profiler.allocator.settings.config import (
+    DEFAULT_LARGE_SEGMENT_BYTES,
+    ROUNDUP_INTERVALS,
+    AllocatorConfig,
+    addresses_descend,
+)
 from profiler.allocator.settings.sizes import MIN_LARGE_BYTES
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.units import MIB
@@ -50,8 +56,12 @@ _ITEM_SEPARATOR = re.compile(r",(?![^\[]*\])")
 """A comma outside brackets."""
 
 
-def parse_alloc_conf(text: str) -> AllocatorConfig:
+def parse_alloc_conf(text: str, *, torch_version: str | None = None) -> AllocatorConfig:
     """Parse `text` into settings; empty text gives PyTorch's defaults. If a key is repeated, the last value counts.
+
+    Args:
+        text: PYTORCH_ALLOC_CONF's.
+        torch_version: Of the process whose allocator is simulated; None: the newest.
 
     Raises:
         UsageError: Carries every fault found.
@@ -68,7 +78,7 @@ def parse_alloc_conf(text: str) -> AllocatorConfig:
     config = _config(reader)
     if reader.faults:
         raise UsageError(reader.faults)
-    return config
+    return replace(config, addresses_descend=torch_version is not None and addresses_descend(torch_version))
 
 
 def alloc_conf_text(config: AllocatorConfig) -> str:

@@ -10,6 +10,9 @@ ROUNDUP_INTERVALS = 16
 DEFAULT_LARGE_SEGMENT_BYTES = 20 * MIB
 """`AcceleratorAllocatorConfig::large_segment_size_`, c10/core/AllocatorConfig.h; `kLargeBuffer` before torch 2.11."""
 
+_BY_AGE_SINCE = (2, 13)
+"""The first torch that takes the block of the older segment (pytorch/pytorch#183591)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorConfig:
@@ -34,3 +37,17 @@ class AllocatorConfig:
     expandable_segments: bool = False
     per_process_memory_fraction: float = 1.0
     """Share of the card's memory that this process may take; below 1 it becomes a limit."""
+    addresses_descend: bool = False
+    """Whether a later segment has a lower address, which decides which of two free blocks of equal size is taken. No
+    setting of PyTorch's: `addresses_descend` says where it holds."""
+
+
+def addresses_descend(torch_version: str) -> bool:
+    """Return whether the order of blocks of equal size is best modelled by descending addresses.
+
+    Before torch 2.13 the block of the lower address is taken, and the driver decides. Of the segments of the large pool
+    in the histories that the campaign recorded on an H200 (driver 580), 84 and 82 % have a lower address than the one
+    before.
+    """
+    major, minor = torch_version.split(".")[:2]
+    return (int(major), int(minor)) < _BY_AGE_SINCE

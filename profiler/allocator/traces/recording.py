@@ -4,7 +4,7 @@ Format: `_memory_snapshot_pickled` (torch/csrc/cuda/memory_snapshot.cpp) and `TH
 (torch/csrc/cuda/Module.cpp).
 """
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from typing import Any
 
@@ -51,7 +51,7 @@ class RecordingAllocator:
             capacity_bytes=capacity_bytes,
             config=config,
             total_bytes=capacity_bytes if total_bytes is None else total_bytes,
-            card=_RecordingCard(capacity_bytes=capacity_bytes, history=self),
+            card=_RecordingCard(capacity_bytes=capacity_bytes, history=self, descending=config.addresses_descend),
         )
 
     def note(self, action: str, address: int, size_bytes: int, *, stream: int, key: str = "addr") -> None:
@@ -133,15 +133,15 @@ class RecordingAllocator:
 class _RecordingCard(CardMemory):
     """A driver that records its requests with their streams."""
 
-    def __init__(self, *, capacity_bytes: int | None, history: RecordingAllocator) -> None:
-        super().__init__(capacity_bytes=capacity_bytes)
+    def __init__(self, *, capacity_bytes: int | None, history: RecordingAllocator, descending: bool) -> None:
+        super().__init__(capacity_bytes=capacity_bytes, descending=descending)
         self._history = history
         self._reserved: list[tuple[int, int]] = []
-        """(first address, stream) of each reservation; addresses ascend."""
+        """(first address, stream) of each reservation, by address."""
 
     def reserve_addresses(self, size_bytes: int) -> int:
         address = super().reserve_addresses(size_bytes)
-        self._reserved.append((address, self._history.stream))
+        insort(self._reserved, (address, self._history.stream))
         return address
 
     def take_segment(self, size_bytes: int) -> int | None:

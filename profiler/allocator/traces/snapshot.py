@@ -25,6 +25,7 @@ def memory_snapshot(
     total_bytes: int | None = None,
     until: int | None = None,
     most_entries: int | None = None,
+    torch_version: str | None = None,
 ) -> dict[str, Any]:
     """Return the snapshot of a process that runs `trace`, up to a refusal.
 
@@ -38,11 +39,12 @@ def memory_snapshot(
         total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
         until: The snapshot is taken after so many events; None: after all. `CardReplay.peak_event` + 1 is the peak.
         most_entries: Only the last so many entries of the history are kept; None: all. PyTorch's `max_entries`.
+        torch_version: Of the process; None: the newest.
 
     Raises:
         UsageError: `alloc_conf` is wrong.
     """
-    config = parse_alloc_conf(alloc_conf)
+    config = parse_alloc_conf(alloc_conf, torch_version=torch_version)
     allocator = RecordingAllocator(
         capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes, most_entries=most_entries
     )

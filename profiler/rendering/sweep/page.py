@@ -40,6 +40,7 @@ from profiler.rendering.sweep.words import (
     accuracy_text,
     answer_sentences,
     cell_name,
+    compared_text,
     engine_lines,
     engine_texts,
     gib_number,
@@ -263,3 +264,5 @@ def _thresholds(report: SweepReport) -> Iterator[Block]:
     ]
     for medium, first in ((Medium.MARKDOWN, ""), (Medium.HTML, "claim")):
         yield Table(number_columns(first, ["allowed", "found"]), rows, only=(medium,))
+    if all(threshold.found is None for threshold in report.thresholds):
+        yield Text(compared_text(), Tone.NOTE)

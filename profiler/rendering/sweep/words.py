@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from profiler.analysis.compared.cells import Cell, Setting
 from profiler.analysis.compared.comparison import Section
 from profiler.analysis.compared.matrix import Matrix
-from profiler.analysis.errors.acceptance import Threshold
+from profiler.analysis.errors.acceptance import COMPARED_CARDS, Threshold
 from profiler.analysis.errors.accuracy import Accuracy
 from profiler.analysis.findings.answers import Reach, Saving
 from profiler.analysis.findings.cards import CardTable, Place, headroom_bytes
@@ -174,22 +174,31 @@ def headroom_text(cell: Cell | None) -> str:
 
 
 def threshold_text(threshold: Threshold, value: float | None) -> str:
-    """Return the allowed or found value of a threshold: ``"1.0 %"``, ``"0 trials"``, or ``"not yet measured"``."""
+    """Return the allowed or found value of a threshold: ``"1.0 %"``, ``"0 trials"``, or ``"not measured"``."""
     if value is None:
-        return "not yet measured"
+        return "not measured"
     return f"{value:.0f} trials" if threshold.counts_trials else percent(value)
 
 
 def thresholds_text(thresholds: Sequence[Threshold]) -> str:
-    """Return one sentence about all thresholds: ``"Simulation against a real card: not yet measured."``."""
+    """Return one sentence about all thresholds; where nothing is measured, about the cards that were compared."""
     known = [threshold for threshold in thresholds if threshold.found is not None]
     if not known:
-        return "Simulation against a real card: not yet measured."
+        return f"Simulation against a real card: not measured here. {compared_text()}"
     broken = [
         f"{threshold.claim} {threshold_text(threshold, threshold.found)}" for threshold in known if not threshold.holds
     ]
     said = f"does not hold: {'; '.join(broken)}" if broken else f"all of {len(known)} acceptance thresholds hold"
     return f"Simulation against a real card: {said}."
+
+
+def compared_text() -> str:
+    """Return how far the simulation was from the real cards that were compared, as one sentence per card."""
+    return " ".join(
+        f"On one {one.card}, 95 % of {one.trials} trials were within {percent(one.allocated_p95_ratio)} of allocated "
+        f"and {percent(one.reserved_p95_ratio)} of reserved memory."
+        for one in COMPARED_CARDS
+    )
 
 
 def answer_sentences(part: SectionReport) -> list[str]:

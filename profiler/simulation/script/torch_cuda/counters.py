@@ -6,6 +6,7 @@ from profiler.allocator import OutOfMemoryError, memory_snapshot, parse_alloc_co
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.counting import CountingAllocator
 from profiler.allocator.traces.trace import TraceBuilder
+from profiler.domain.cards.cublas import installed_torch_version
 
 
 class Counters:
@@ -18,7 +19,8 @@ class Counters:
         self._trace = trace
         self._capacity_bytes = capacity_bytes
         self._alloc_conf = alloc_conf
-        self._allocator = CountingAllocator(capacity_bytes=capacity_bytes, config=parse_alloc_conf(alloc_conf))
+        config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
+        self._allocator = CountingAllocator(capacity_bytes=capacity_bytes, config=config)
         self._blocks: dict[int, Block] = {}
         self._events = self._emptyings = 0
         """How many of each the allocator has seen."""

@@ -1,0 +1,167 @@
+"""The page of a card's measurements: how far each prediction was from the card, every trial, and facts of the card."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from maintenance.campaign.compared.measured_rows import CALIBRATION_MODELS, SIDES, fits_on, held_out
+from maintenance.pages.kept_page import kept_page
+from profiler.analysis.errors.predictors import error_summary
+from profiler.domain.units import as_gib, mib_text
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import markdown_table
+
+_PREDICTIONS = (
+    ("emulated", "emulated", "allocated"),
+    ("emulated", "emulated", "reserved"),
+    ("simulated", "simulated", "allocated"),
+    ("simulated", "simulated", "reserved"),
+    ("simulated, order of addresses corrected", "corrected", "allocated"),
+    ("simulated, order of addresses corrected", "corrected", "reserved"),
+    ("simulated, with an assumed context", "simulated", "device"),
+    ("estimated", "estimated", "allocated"),
+    ("estimated", "estimated", "reserved"),
+    ("published rule of thumb", "rule", "allocated"),
+)
+"""Shown name, prefix of the column, metric."""
+
+_SIDES_OF_A_TRIAL = ("emulated", "simulated", "corrected", "estimated")
+
+_NUMBERS = (Align.LEFT, Align.LEFT, *(Align.RIGHT,) * 5)
+
+
+def measured_page(rows: pd.DataFrame, facts: Mapping[str, Any], *, figure: str, command: str) -> str:
+    """Return the page.
+
+    Args:
+        rows: Of `measured_rows`.
+        facts: Of the card, as `python -m maintenance.campaign facts` keeps them.
+        figure: Its name, next to the page.
+        command: Writes the page again.
+    """
+    is_held_out = held_out(rows)
+    is_calibration = rows.model.isin(CALIBRATION_MODELS) & ~is_held_out
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items() if number)
+    return kept_page(
+        f"Measured on a real card: {facts['name']}",
+        f"{len(rows)} trials, each three optimizer steps or fewer of trl's GRPO, on one {facts['name']} "
+        f"({as_gib(facts['total_bytes']):.1f} GiB, driver {facts['driver_version']}, CUDA {facts['cuda_version']}). "
+        f"{versions}. Code, formulas and constants of the predictions were committed before the card was met, and "
+        "nothing in them was changed; what was corrected afterwards has lines of its own.",
+        "## How far each prediction was from the card",
+        "Over the trials that end well on both sides. The published rule of thumb is that of a blog "
+        "([published measurements](../../../docs/evidence.md#published-rows)).",
+        _errors(rows),
+        f"![Predicted against measured]({figure})",
+        "The same over the held-out trials (Llama 3.2 3B, Qwen3 4B, 1,536 tokens), which were named before the first "
+        "stage ran ([the rules](../../../docs/campaign.md#what-may-be-learnt-from-which-row)):",
+        _errors(rows[is_held_out]),
+        f"Of the others, {int(is_calibration.sum())} are of the models that may calibrate.",
+        "Corrected: before torch 2.13 addresses decide which of two free blocks of equal size is taken, and this "
+        "driver hands out mostly descending ones, as two histories of a calibrating model show. The simulation took "
+        "them to ascend. From torch 2.13 on the age of a segment decides, so no other result changes.",
+        _ends(rows),
+        "## Every trial",
+        "GiB (2^30 bytes) of allocated and reserved memory at the peak, and the difference of each prediction from the "
+        "card: bytes of allocated, then of reserved memory.",
+        _trials(rows),
+        "## The card",
+        _facts(rows, facts),
+        command=command,
+    )
+
+
+def equal_rows(rows: pd.DataFrame, side: str, metric: str) -> int:
+    """Return the number of trials that end well on both sides with equal bytes."""
+    found = fits_on(rows, _judged_by(side))
+    return int((found[f"{side}_{metric}_bytes"] == found[f"measured_{metric}_bytes"]).sum())
+
+
+def _judged_by(side: str) -> tuple[str, ...]:
+    """An estimate has no status of its own."""
+    return ("measured", side) if side in (*SIDES.values(), "corrected") else ("measured",)
+
+
+def _errors(rows: pd.DataFrame) -> str:
+    header = ("prediction", "memory", "trials", "equal to the byte", "median error", "95th percentile", "worst")
+    lines = []
+    for shown, side, metric in _PREDICTIONS:
+        found = fits_on(rows, _judged_by(side))
+        summary = error_summary(shown, found, f"{side}_{metric}_bytes", f"measured_{metric}_bytes")
+        if summary is not None:
+            ratios = (summary.median_ratio, summary.p95_ratio)
+            worst = f"{summary.worst_ratio * 100:+.3f} %"
+            equal = str(equal_rows(rows, side, metric))
+            lines.append(
+                (shown, metric, str(summary.rows), equal, *(f"{ratio * 100:.3f} %" for ratio in ratios), worst)
+            )
+    return markdown_table(header, lines, align=_NUMBERS)
+
+
+def _ends(rows: pd.DataFrame) -> str:
+    """How the trials ended, and whether each side ended alike."""
+    out = rows[rows.measured_status == "oom"]
+    alike = {side: int((rows[f"{side}_status"] == rows.measured_status).sum()) for side in ("emulated", "simulated")}
+    said = " and ".join(f"{count} of {len(rows)} {side}" for side, count in alike.items())
+    return f"{len(out)} trials ran out of memory on the card. {said} trials end as on the card."
+
+
+def _trials(rows: pd.DataFrame) -> str:
+    header = ("trial", "allocated", "reserved", *_SIDES_OF_A_TRIAL)
+    ordered = rows.assign(held_out=held_out(rows)).sort_values(["model", "label"], kind="stable")
+    return markdown_table(
+        header,
+        [_trial(row) for row in ordered.to_dict(orient="records")],
+        align=(Align.LEFT, *(Align.RIGHT,) * (len(header) - 1)),
+    )
+
+
+def _trial(row: Mapping[Hashable, Any]) -> tuple[str, ...]:
+    end = "" if row["measured_status"] == "ok" else " (out of memory)"
+    mark = ", held out" if row["held_out"] else ""
+    name = f"{row['model']}, {row['label']}{mark}{end}"
+    sizes = (f"{as_gib(row[f'measured_{metric}_bytes']):.2f}" for metric in ("allocated", "reserved"))
+    return (name, *sizes, *(_difference(row, side) for side in _SIDES_OF_A_TRIAL))
+
+
+def _difference(row: Mapping[Hashable, Any], side: str) -> str:
+    if any(row[f"{one}_status"] != "ok" for one in _judged_by(side)):
+        return "out of memory" if row.get(f"{side}_status") == "oom" else "·"
+    pairs = ((row[f"{side}_{metric}_bytes"], row[f"measured_{metric}_bytes"]) for metric in ("allocated", "reserved"))
+    return ", ".join(_bytes(predicted - measured) for predicted, measured in pairs)
+
+
+def _bytes(difference: int) -> str:
+    return "equal" if difference == 0 else f"{difference:+,}"
+
+
+def _facts(rows: pd.DataFrame, facts: Mapping[str, Any]) -> str:
+    contexts = Counter(int(size) for size in rows.context_bytes.dropna())
+    said = "; ".join(f"{mib_text(size)} ({size:,} bytes) in {count}" for size, count in contexts.most_common())
+    workspace = (
+        f"{mib_text(facts['cublas_workspace_bytes'])}, of which {mib_text(facts['cublas_workspace_kept_bytes'])} stay"
+    )
+    return "\n\n".join(
+        (
+            _readings(facts["readings"]),
+            f"cuBLAS's workspace, in torch's allocator: {workspace}.",
+            f"Memory of the device beyond torch's segments, at most, by trials: {said}.",
+        )
+    )
+
+
+def _readings(readings: Iterable[Mapping[str, Any]]) -> str:
+    columns = (
+        ("allocated", "allocated_bytes"),
+        ("reserved", "reserved_bytes"),
+        ("in use, by mem_get_info", "mem_get_info_used_bytes"),
+        ("NVML, device", "nvml_device_bytes"),
+        ("NVML, process", "nvml_process_bytes"),
+        ("context", "context_bytes"),
+    )
+    lines: list[Sequence[str]] = [(one["instant"], *(f"{one[key]:,}" for _, key in columns)) for one in readings]
+    return markdown_table(
+        ("bytes", *(name for name, _ in columns)), lines, align=(Align.LEFT, *(Align.RIGHT,) * len(columns))
+    )

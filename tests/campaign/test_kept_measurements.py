@@ -1,0 +1,81 @@
+"""What is kept of the campaign's real card: the page says what its rows say, and documents quote it."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from maintenance.campaign.compared.kept import FIGURE, PAGE, kept_facts, kept_rows, page_of
+from maintenance.campaign.compared.measured_page import equal_rows, measured_page
+from maintenance.campaign.compared.measured_rows import fits_on, held_out
+from profiler.analysis.errors.acceptance import COMPARED_CARDS
+from profiler.analysis.errors.predictors import error_ratios
+from profiler.rendering.sweep.words import percent
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "results" / "reference" / "h200"
+ROWS, FACTS = kept_rows(KEPT), kept_facts(KEPT)
+SIDES = ("emulated", "simulated", "corrected")
+
+
+def p95(side: str, metric: str) -> float:
+    rows = fits_on(ROWS, ("measured", side))
+    return float(
+        pd.Series(error_ratios(rows, f"{side}_{metric}_bytes", f"measured_{metric}_bytes")).abs().quantile(0.95)
+    )
+
+
+def test_the_page_is_that_of_its_rows() -> None:
+    assert (KEPT / PAGE).read_text() == page_of(KEPT)
+
+
+def test_another_row_makes_another_page() -> None:
+    changed = ROWS.assign(simulated_allocated_bytes=ROWS.simulated_allocated_bytes + 512)
+    assert measured_page(changed, FACTS, figure=FIGURE, command="x") != measured_page(
+        ROWS, FACTS, figure=FIGURE, command="x"
+    )
+    assert equal_rows(changed, "simulated", "allocated") != equal_rows(ROWS, "simulated", "allocated")
+
+
+def test_what_reports_say_of_the_card_is_in_the_rows() -> None:
+    (compared,) = COMPARED_CARDS
+    assert compared.card == FACTS["name"]
+    assert compared.trials == len(fits_on(ROWS, ("measured", "simulated")))
+    assert compared.allocated_p95_ratio == pytest.approx(p95("simulated", "allocated"), abs=5e-6)
+    assert compared.reserved_p95_ratio == pytest.approx(p95("simulated", "reserved"), abs=5e-6)
+
+
+@pytest.mark.parametrize("side", ["measured", *SIDES])
+def test_sizes_are_possible(side: str) -> None:
+    allocated, reserved = ROWS[f"{side}_allocated_bytes"], ROWS[f"{side}_reserved_bytes"]
+    assert (allocated <= reserved).all()
+    assert (reserved <= FACTS["total_bytes"]).all()
+    assert (allocated >= 2 * ROWS.parameters).all()
+
+
+def test_every_trial_ends_as_on_the_card() -> None:
+    for side in SIDES:
+        assert (ROWS[f"{side}_status"] == ROWS.measured_status).all()
+
+
+def test_held_out_trials_are_those_of_the_rules() -> None:
+    assert sorted(set(ROWS[held_out(ROWS)].model)) == ["llama-3.2-1b", "llama-3.2-3b", "qwen3-4b"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/trust.md", "docs/evidence.md"])
+def test_documents_quote_the_rows(page: str) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    trials = len(fits_on(ROWS, ("measured", "simulated")))
+    said = (
+        f"{percent(p95('simulated', 'allocated'))} of allocated and {percent(p95('simulated', 'reserved'))} of reserved"
+    )
+    assert said in text, said
+    assert f"{trials} trials" in text
+
+
+def test_evidence_says_how_many_are_equal() -> None:
+    text = " ".join((ROOT / "docs" / "evidence.md").read_text().split())
+    trials = len(fits_on(ROWS, ("measured", "emulated")))
+    for side in SIDES:
+        equal = equal_rows(ROWS, side, "allocated")
+        assert f"equal to the byte in {equal} of {trials}" in text, (side, equal)
