@@ -7,10 +7,12 @@ import pytest
 
 from maintenance.campaign.compared.kept import FIGURE, PAGE, kept_facts, kept_rows, page_of
 from maintenance.campaign.compared.measured_page import equal_rows, measured_page
+from maintenance.campaign.compared.measured_rows import SIDES as SIDES_OF_ROWS
 from maintenance.campaign.compared.measured_rows import fits_on, held_out
 from profiler.analysis.errors.acceptance import COMPARED_CARDS
 from profiler.analysis.errors.predictors import error_ratios
 from profiler.rendering.sweep.words import percent
+from profiler.storage.sweep_tables.tables import read_tables
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "results" / "reference" / "h200"
@@ -27,6 +29,15 @@ def p95(side: str, metric: str) -> float:
 
 def test_the_page_is_that_of_its_rows() -> None:
     assert (KEPT / PAGE).read_text() == page_of(KEPT)
+
+
+def test_the_tables_hold_the_rows() -> None:
+    """By phase and step they have more than the rows; `python -m profiler.report` draws them."""
+    found = pd.concat([read_tables(folder).runs for folder in sorted((KEPT / "tables").iterdir())])
+    for backend, side in SIDES_OF_ROWS.items():
+        peaks = found[(found.backend == backend) & found.peak_allocated_bytes.notna()].peak_allocated_bytes
+        rows = ROWS[ROWS.grid != "door/logprobs"][f"{side}_allocated_bytes"]
+        assert sorted(peaks) == sorted(rows)
 
 
 def test_another_row_makes_another_page() -> None:
