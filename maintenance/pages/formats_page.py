@@ -58,6 +58,24 @@ _READ = (
         "own_yaml",
     ),
     _Read(
+        "LLaMA-Factory",
+        "LLaMA-Factory 0.9.6",
+        "YAML, and `llamafactory-cli train` in a shell script or after `--`: `stage: sft` with `finetuning_type: lora` "
+        "or `full`, 4-bit weights, its own files of DeepSpeed; its defaults, types and loss",
+        "other stages, freeze, OFT, GaLore, APOLLO, BAdam, Muon, Unsloth, KTransformers, Megatron, neat packing, "
+        "PiSSA, DoRA, 8 bits, float16, adapters that are trained further, models with images",
+        "llama_factory",
+    ),
+    _Read(
+        "ms-swift",
+        "ms-swift 4.6",
+        "`swift sft` and `swift rlhf --rlhf_type grpo` in YAML, in a shell script or after `--`: LoRA, full and 4-bit "
+        "weights, its own files of DeepSpeed, vLLM; its defaults and losses",
+        "other trainers, Megatron, sequence parallelism, padding-free batches, weights and optimizer moved away while "
+        "vLLM generates, FSDP's own file, other tuners, models with images, rows without `max_length`, version 2",
+        "ms_swift",
+    ),
+    _Read(
         "a run script or YAML of verl's `main_ppo`",
         "verl 0.8",
         "Hydra's overrides with the variables and branches of the shell",

@@ -48,6 +48,16 @@ FACTS = {
     "attention": "attn_implementation",
     "beta": "beta",
     "gpus": "num_processes",
+    "dtype": "dtype",
+    "bf16": "bf16",
+    "lora_dropout": "lora_dropout",
+    "double_quantization": "bnb_4bit_use_double_quant",
+    "logprobs": "logprobs",
+    "liger": "use_liger_kernel",
+    "zero_stage": "zero_stage",
+    "vllm_mode": "vllm_mode",
+    "vllm_share": "vllm_gpu_memory_utilization",
+    "steps_per_generation": "steps_per_generation",
 }
 """The key of a trial by the name of a fact."""
 
@@ -266,3 +276,16 @@ def write_yaml(folder: Path, case: Mapping[str, Any]) -> str:
     """Write a YAML file."""
     (folder / "grpo.yaml").write_text(yaml.safe_dump(case["keys"]))
     return f"config={folder / 'grpo.yaml'}"
+
+
+def write_program(folder: Path, case: Mapping[str, Any]) -> str:
+    """Write a script that calls a program with commands of its own, with variables of the environment."""
+    lines = ["#!/bin/bash", "set -e"]
+    for number, (name, value) in enumerate(case["environment"].items()):
+        lines.append(f"{'export ' if number else ''}{name}={shlex.quote(value)}")
+    first = next(iter(case["environment"]), None)
+    start = [f'{first}="${first}"'] if first is not None else []
+    words = [shlex.quote(word) for word in _options(case["arguments"])]
+    lines.append(" \\\n    ".join([*start, case["command"], *words]))
+    (folder / "run.sh").write_text("\n".join(lines) + "\n")
+    return f"config={folder / 'run.sh'}"

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rebuilt import HERE, MODEL, cases, said, write_script, write_shell, write_yaml, wrong
+from rebuilt import HERE, MODEL, cases, said, write_program, write_script, write_shell, write_yaml, wrong
 
 FORMATS: dict[str, Callable[[Path, Mapping[str, Any]], str]] = {
     "trl_command_lines": write_shell,
     "python_scripts": write_script,
     "own_yaml": write_yaml,
+    "llama_factory": write_yaml,
+    "ms_swift": write_program,
 }
 
 COUNTS = json.loads((HERE / "counts.json").read_text())

@@ -3,17 +3,23 @@
 A format that is read is a row of `foreign_formats.FORMATS` with such a table; a user's own YAML has one as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from profiler.config.files.companion_files import with_inner_deepspeed
 from profiler.config.files.own_keys import memory_key
+from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.config.trl.arguments.keys import CONTAINERS, FREE_KEYS, KEY_OF, is_trl_key
+from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
 Rule = Callable[[Mapping[str, object]], Mapping[str, object]]
 """Returns keys of trl that follow from the file's keys by their paths, and that no single key states."""
+
+Check = Callable[[Mapping[str, object]], Iterable[Fault | Note]]
+"""Returns what is refused, assumed or not counted, from the file's keys by their paths."""
 
 _WHOLE = (*CONTAINERS, "gradient_checkpointing_kwargs", "fsdp_config", "deepspeed", "lr_scheduler_kwargs")
 """Keys of trl whose value has keys."""
@@ -35,8 +41,16 @@ class Vocabulary:
     """The key that names the trainer; empty if trl's keys tell."""
     recipes: Mapping[object, Recipe] = field(default_factory=dict)
     """The trainers that have a recipe, by their names there."""
+    trainer: str = ""
+    """The name of the trainer where `recipe_key` is absent; empty if trl's keys tell then."""
     rules: tuple[Rule, ...] = ()
     """What several keys decide together; they win over single keys."""
+    trial: tuple[Rule, ...] = ()
+    """Keys of a trial, not of trl, that follow: what its trainer does otherwise than trl's releases."""
+    by_rule: frozenset[str] = frozenset()
+    """Keys that `rules` and `checks` read, whatever trl's key of the same name is."""
+    checks: tuple[Check, ...] = ()
+    """What several keys together refuse or leave open."""
     free: frozenset[str] = frozenset()
     """Keys that change no memory."""
     changes: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
@@ -54,7 +68,52 @@ class Translation:
     unknown: tuple[str, ...]
     """Paths of the other keys."""
     recipe: Recipe | None
+    notes: tuple[Note, ...]
     faults: tuple[Fault, ...]
+
+
+def part_by(
+    vocabulary: Vocabulary, name: str, values: Mapping[str, object], undecided: Mapping[str, str] | None = None
+) -> Part:
+    """Return what a file or a command says by the names of its format.
+
+    Args:
+        vocabulary: The names.
+        name: The file, or how the command is called in sentences.
+        values: Its keys.
+        undecided: Keys whose value it does not state, with what it says.
+    """
+    found = translated(vocabulary, name, values)
+    note = Note(key="", text=f"the names of {name} are those of {vocabulary.version}")
+    part = Part(
+        name=name,
+        values=found.values,
+        trial=_trial(vocabulary, values) if found.recipe is not None else {},
+        recipe=found.recipe,
+        notes=(note, *found.notes),
+        unknown=tuple(path for path in found.unknown if path.rpartition(".")[2] not in vocabulary.free),
+        faults=(*found.faults, *_open(vocabulary, name, undecided or {})),
+    )
+    return with_inner_deepspeed(part)
+
+
+def _trial(vocabulary: Vocabulary, values: Mapping[str, object]) -> dict[str, object]:
+    leaves = dict(leaves_of(values))
+    return {key: value for rule in vocabulary.trial for key, value in rule(leaves).items()}
+
+
+def _open(vocabulary: Vocabulary, name: str, undecided: Mapping[str, str]) -> Iterator[Fault]:
+    """Return the fault of each key that changes memory and whose value is not stated: a default would be a guess."""
+    for path, said in undecided.items():
+        key = None if path in vocabulary.by_rule else _trl_name(vocabulary, path)
+        if key in FREE_KEYS or (key is None and path in vocabulary.free):
+            continue
+        changes = path in vocabulary.by_rule or path in vocabulary.changes
+        settled_by = path if changes else KEY_OF.get(key, key) if key is not None else memory_key(path)
+        if settled_by:
+            problem = f"is {path} in {name}, which does not say what it is"
+            hint = f"Give {settled_by}= as well." if settled_by in KEY_OF.values() else f"State {path} in {name}."
+            yield Fault(key=settled_by, found=said, problem=problem, hint=hint)
 
 
 def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) -> Translation:
@@ -72,6 +131,9 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
     faults: list[Fault] = []
     leaves = dict(leaves_of(values))
     for path, value in leaves.items():
+        if path in vocabulary.by_rule:
+            read.append(path)
+            continue
         key = _trl_name(vocabulary, path)
         if key is None:
             unknown.append(path)
@@ -92,17 +154,18 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
         places.setdefault(key, path)
     for rule in vocabulary.rules:
         found.update(rule(leaves))
-    recipe = None
-    if vocabulary.recipe_key and leaves.get(vocabulary.recipe_key) is not None:
-        recipe = vocabulary.recipes.get(leaves[vocabulary.recipe_key])
-        if recipe is None:
-            faults.append(_no_recipe(vocabulary, leaves[vocabulary.recipe_key]))
+    said = [each for check in vocabulary.checks for each in check(leaves)]
+    trainer = leaves.get(vocabulary.recipe_key) or vocabulary.trainer
+    recipe = vocabulary.recipes.get(trainer)
+    if recipe is None and trainer:
+        faults.append(_no_recipe(vocabulary, trainer))
     return Translation(
         values={**vocabulary.defaults, **found},
         read=tuple(read),
         unknown=tuple(path for path in unknown if path != vocabulary.recipe_key),
         recipe=recipe,
-        faults=tuple(faults),
+        notes=tuple(each for each in said if isinstance(each, Note)),
+        faults=(*faults, *(each for each in said if isinstance(each, Fault))),
     )
 
 
@@ -121,7 +184,8 @@ def _trl_name(vocabulary: Vocabulary, path: str) -> str | None:
     for name in (path, ".".join(path.split(".")[-2:]), f"*.{last}"):
         if name in vocabulary.names:
             return vocabulary.names[name]
-    return last if is_trl_key(last) and path not in vocabulary.free else None
+    own = (vocabulary.free, vocabulary.changes)
+    return last if is_trl_key(last) and not any(path in names for names in own) else None
 
 
 def _without_equal(vocabulary: Vocabulary, name: str, path: str, value: object) -> Iterator[Fault]:
