@@ -67,6 +67,15 @@ _READ = (
         "llama_factory",
     ),
     _Read(
+        "axolotl",
+        "axolotl 0.18",
+        "YAML, and `axolotl train` in a shell script or after `--`: SFT and `rl: grpo`; LoRA, QLoRA, full; packing, "
+        "Liger's kernels where all are on; its defaults, types and loss",
+        "other trainers, FSDP, context and tensor parallelism, offloaded activations, plugins, single kernels of "
+        "Liger, 8 bits, float16, LoftQ, DoRA, ReLoRA, new tokens, adapters that are trained further, models with images",
+        "axolotl",
+    ),
+    _Read(
         "ms-swift",
         "ms-swift 4.6",
         "`swift sft` and `swift rlhf --rlhf_type grpo` in YAML, in a shell script or after `--`: LoRA, full and 4-bit "

@@ -16,8 +16,6 @@ MODEL = "model=qwen2.5-0.5b"
 
 FILES = [
     ("ms-swift on Megatron", "f.yaml", "model: a/b\ntuner_type: lora\nmicro_batch_size: 2\nmax_length: 99"),
-    ("axolotl", "f.yml", "base_model: a/b\nsequence_len: 4096\nadapter: qlora\nmicro_batch_size: 1\nnum_epochs: 1"),
-    ("axolotl", "f.yaml", "base_model: a/b\nload_in_4bit: true\nval_set_size: 0.1\nlora_r: 8\nbf16: auto"),
     ("OpenRLHF", "f.yaml", "pretrain: a/b\nmicro_train_batch_size: 1\nzero_stage: 3\nbf16: true\nmax_epochs: 1"),
     ("NeMo-RL", "f.yaml", "grpo: {num_prompts_per_step: 32}\npolicy: {model_name: a/b, precision: bfloat16}"),
     ("NeMo-RL", "f.yaml", "defaults: ../base.yaml\npolicy: {model_name: a/b}\nlogger: {wandb_enabled: true}"),
@@ -36,7 +34,7 @@ FILES = [
 COMMANDS = [
     ("LLaMA-Factory (llamafactory-cli)", "llamafactory-cli webui"),
     ("LLaMA-Factory (--finetuning_type)", "python src/train.py \\\n  --finetuning_type lora \\\n  --stage sft"),
-    ("axolotl (axolotl train)", "axolotl train config.yml"),
+    ("axolotl (axolotl inference)", "axolotl inference config.yml"),
     ("axolotl (-m axolotl.cli.train)", "accelerate launch -m axolotl.cli.train config.yml"),
     ("ms-swift (--rlhf_type)", "torchrun --nproc_per_node 2 rlhf.py \\\n  --rlhf_type grpo --model a/b"),
     ("ms-swift on Megatron (megatron sft)", "megatron sft --load a/b"),

@@ -55,6 +55,7 @@ FACTS = {
     "logprobs": "logprobs",
     "liger": "use_liger_kernel",
     "zero_stage": "zero_stage",
+    "lengths": "lengths",
     "vllm_mode": "vllm_mode",
     "vllm_share": "vllm_gpu_memory_utilization",
     "steps_per_generation": "steps_per_generation",

@@ -16,6 +16,7 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, Any]], str]] = {
     "own_yaml": write_yaml,
     "llama_factory": write_yaml,
     "ms_swift": write_program,
+    "axolotl": write_yaml,
 }
 
 COUNTS = json.loads((HERE / "counts.json").read_text())

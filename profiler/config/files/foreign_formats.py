@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
 from profiler.config.files.vocabulary import Vocabulary, part_by
@@ -120,9 +121,11 @@ FORMATS = (
             Keys(required=_words("sequence_len micro_batch_size")),
         ),
         commands=_called(
-            r"\baxolotl +(?:train|preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"
+            r"\baxolotl +(?:preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"
         ),
+        trains=_called(r"\baxolotl +train\b"),
         modules=_words("axolotl"),
+        vocabulary=AXOLOTL,
     ),
     Format(
         name="ms-swift",

@@ -54,7 +54,8 @@ class Vocabulary:
     free: frozenset[str] = frozenset()
     """Keys that change no memory."""
     changes: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    """Keys that change memory and have no equal in trl, each with the values that change nothing, as null does."""
+    """Keys or sections that change memory and have no equal in trl, each with the values that change nothing, as null
+    does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +92,16 @@ def part_by(
         trial=_trial(vocabulary, values) if found.recipe is not None else {},
         recipe=found.recipe,
         notes=(note, *found.notes),
-        unknown=tuple(path for path in found.unknown if path.rpartition(".")[2] not in vocabulary.free),
+        unknown=tuple(path for path in found.unknown if not _is_named(vocabulary, path)),
         faults=(*found.faults, *_open(vocabulary, name, undecided or {})),
     )
     return with_inner_deepspeed(part)
+
+
+def _is_named(vocabulary: Vocabulary, path: str) -> bool:
+    """Return whether the format has a key, although trl has none for it."""
+    is_free = path in vocabulary.free or path.rpartition(".")[2] in vocabulary.free
+    return is_free or _neutral(vocabulary, path) is not None
 
 
 def _trial(vocabulary: Vocabulary, values: Mapping[str, object]) -> dict[str, object]:
@@ -184,15 +191,14 @@ def _trl_name(vocabulary: Vocabulary, path: str) -> str | None:
     for name in (path, ".".join(path.split(".")[-2:]), f"*.{last}"):
         if name in vocabulary.names:
             return vocabulary.names[name]
-    own = (vocabulary.free, vocabulary.changes)
-    return last if is_trl_key(last) and not any(path in names for names in own) else None
+    return last if is_trl_key(last) and path not in vocabulary.free and _neutral(vocabulary, path) is None else None
 
 
 def _without_equal(vocabulary: Vocabulary, name: str, path: str, value: object) -> Iterator[Fault]:
     """Return the fault of a key that changes memory and is not read."""
     last = path.rpartition(".")[2]
-    neutral = vocabulary.changes.get(path, vocabulary.changes.get(f"*.{last}"))
-    if neutral is not None and value is not None and value not in neutral:
+    neutral = _neutral(vocabulary, path)
+    if neutral is not None and value not in (None, "") and value not in neutral:
         problem = f"of {name} ({vocabulary.version}) changes memory in a way that has no formula"
         yield Fault(key=path, found=show(value), problem=problem)
     elif neutral is None and path not in vocabulary.free and last not in vocabulary.free:
@@ -200,6 +206,12 @@ def _without_equal(vocabulary: Vocabulary, name: str, path: str, value: object) 
         if key:
             problem = f"is {path} in {name}, and trl has no key of that name"
             yield Fault(key=key, found=show(value), problem=problem, hint=f"Give {key}= as well.")
+
+
+def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
+    """Return the values of a key, or of a section that it is in, that change no memory; None for other keys."""
+    names = (path, f"*.{path.rpartition('.')[2]}", path.partition(".")[0])
+    return next((vocabulary.changes[name] for name in names if name in vocabulary.changes), None)
 
 
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:

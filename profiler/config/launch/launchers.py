@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from profiler.config.files.arguments import Arguments, read_arguments, typed
 from profiler.config.files.companion_files import DEEPSPEED_FIELDS, FSDP_FIELDS
+from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
 from profiler.config.files.formats.together import PROCESSES
@@ -122,6 +123,12 @@ def _of_visible(options: Arguments) -> object:
     return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
 
 
+def _of_axolotl(options: Arguments) -> object:
+    """Return the processes of axolotl, which starts accelerate: one per GPU that it sees."""
+    visible = options.values.get(_VISIBLE)
+    return None if visible in (None, "") else len(str(visible).split(","))
+
+
 SWIFT = Launcher(
     name="swift",
     starts=_called("swift"),
@@ -139,7 +146,15 @@ LLAMA_FACTORY_CLI = Launcher(
     commands={"train": {}},
 )
 
-LAUNCHERS = (ACCELERATE, TORCHRUN, DEEPSPEED, TRL, SWIFT, LLAMA_FACTORY_CLI, PYTHON)
+AXOLOTL_CLI = Launcher(
+    name="axolotl",
+    starts=_called("axolotl"),
+    processes=_of_axolotl,
+    vocabulary=AXOLOTL,
+    commands={"train": {}},
+)
+
+LAUNCHERS = (ACCELERATE, TORCHRUN, DEEPSPEED, TRL, SWIFT, LLAMA_FACTORY_CLI, AXOLOTL_CLI, PYTHON)
 """The first that fits is meant."""
 
 _MODULES = {

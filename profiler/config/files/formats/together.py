@@ -14,7 +14,7 @@ PROCESSES = "NPROC_PER_NODE"
 
 _IMAGES = re.compile(
     r"(?:^|[-_/.\d])(?:vl|vlm|omni|vision|llava|internvl\w*|intern-s1\w*|paligemma\w*|pixtral|idefics\w*|minicpm-[vo]|"
-    r"smolvlm\w*|molmo\w*|florence\w*|ovis\w*|got-ocr\w*|audio|qwen3\.[5-9]\w*|llama-4|gemma-?4|gemma-?3n|"
+    r"smolvlm\w*|molmo\w*|florence\w*|ovis\w*|got-ocr\w*|audio|qwen3\.[5-9]\w*|llama-4|glm-4(?:\.\d)?v|gemma-?4|gemma-?3n|"
     r"mistral-small-3\.[1-9]|gemma-?3-(?:4|12|27)b)(?=$|[-_/.\d])",
     re.IGNORECASE,
 )
