@@ -72,7 +72,8 @@ _READ = (
         "YAML, and `axolotl train` in a shell script or after `--`: SFT and `rl: grpo`; LoRA, QLoRA, full; packing, "
         "Liger's kernels where all are on; its defaults, types and loss",
         "other trainers, FSDP, context and tensor parallelism, offloaded activations, plugins, single kernels of "
-        "Liger, 8 bits, float16, LoftQ, DoRA, ReLoRA, new tokens, adapters that are trained further, models with images",
+        "Liger, 8 bits, float16, LoftQ, DoRA, ReLoRA, new tokens, adapters that are trained further, models "
+        "with images",
         "axolotl",
     ),
     _Read(
@@ -83,6 +84,14 @@ _READ = (
         "other trainers, Megatron, sequence parallelism, padding-free batches, weights and optimizer moved away while "
         "vLLM generates, FSDP's own file, other tuners, models with images, rows without `max_length`, version 2",
         "ms_swift",
+    ),
+    _Read(
+        "a script or notebook of Unsloth",
+        "Unsloth 2026.8",
+        "nothing: its kernels, its checkpoints on the host and the weights that it shares with vLLM have no formula, "
+        "and its float32 adapters need more than those of trl, so trl's figure is no bound",
+        "every file",
+        "unsloth_scripts",
     ),
     _Read(
         "a run script or YAML of verl's `main_ppo`",
@@ -135,7 +144,7 @@ def _kept(counts: dict[str, dict[str, int]]) -> Iterator[list[str]]:
         if each.kept:
             found = counts[each.kept]
             shown = [found.get(key, 0) for key in ("answered", "answered with model=", "refused")]
-            yield [each.name, str(sum(shown)), *map(str, shown), str(found["wrong"])]
+            yield [each.name, str(sum(shown)), *map(str, shown), str(found.get("wrong", 0))]
 
 
 def _known_by(name: str) -> str:

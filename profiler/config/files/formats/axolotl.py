@@ -240,7 +240,8 @@ AXOLOTL = Vocabulary(
         qgalore_update_proj_gap resources_per_worker scaling_softmax_bias scaling_softmax_factor torch_compile_options
         prefetch_depth replay_recompute_logps reroll_max_groups reroll_start_fraction reward_num_workers
         skip_zero_advantage_batches streaming_min_groups streaming_partial_batch vllm_sync_interval
-        enable_prefix_caching enable_reasoning enforce_eager host port reasoning_parser serve_module worker_extension_cls GPU
+        enable_prefix_caching enable_reasoning enforce_eager host port reasoning_parser serve_module
+        worker_extension_cls GPU
         """
     ),
     changes={
