@@ -481,7 +481,7 @@ FILES = (
     bad("--", "trl", "env", says="launch= … runs trl env, which trains nothing"),
     bad("--", "trl", "fly", says="launch= … runs trl fly, and trl has no such command"),
     bad("launch=trl grpo '", says="launch= … is not a command (no closing quotation)"),
-    bad("--", "swift", "rlhf", "--model", "tiny", says="recipe= … is a trainer of ms-swift 4.6 without a recipe"),
+    bad("--", "swift", "rlhf", "--model", "tiny", says="rlhf_type= … is a trainer of ms-swift 4.6 without a recipe"),
     bad(
         "config=t.py",
         files={"t.py": "from trl import GRPOConfig\ndef f(): return f()\nGRPOConfig(num_generations=f())"},

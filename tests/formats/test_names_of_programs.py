@@ -184,6 +184,11 @@ CHANGED = [
     ("axolotl full", {"bf16": False}, {"dtype": "float32", "bf16": False}),
     ("axolotl full", {"bf16": "full"}, {"dtype": "bfloat16", "bf16": False}),
     ("axolotl grpo", {"rl_beta": 0.1}, {"beta": 0.1}),
+    (
+        "axolotl grpo",
+        {"trl": {"max_completion_length": 64, "use_liger_loss": True}},
+        {"use_liger_kernel": True, "logprobs": "fused"},
+    ),
     ("axolotl grpo", {"trl": {"max_completion_length": 64, "beta": 0.2}}, {"beta": 0.2}),
     (
         "axolotl grpo",
@@ -217,7 +222,7 @@ OFF = {
 """Keys that change memory where they are true."""
 
 REFUSED = [
-    ("axolotl", {"rl": "dpo"}, "recipe=dpo: is a trainer of axolotl 0.18 without a recipe here"),
+    ("axolotl", {"rl": "dpo"}, "rl=dpo: is a trainer of axolotl 0.18 without a recipe here"),
     ("axolotl", {"adapter": "llama-adapter"}, "adapter=llama-adapter: has no formula here"),
     ("axolotl", {"load_in_4bit": True}, "load_in_4bit=true: does not go with adapter=lora in axolotl"),
     ("axolotl", {"lora_r": None}, "lora_r=null: is absent"),
@@ -230,8 +235,9 @@ REFUSED = [
     ("axolotl", {"lora_model_dir": "out"}, "lora_model_dir=out: of"),
     ("axolotl", {"attn_implementation": "flex_attention"}, "attn_implementation=flex_attention: has no formula here"),
     ("axolotl", {"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters=[lm_head]: of"),
+    ("axolotl grpo", {"liger_rms_norm": True}, "liger_rms_norm=true: has no formula here"),
     ("axolotl grpo", {"trl": {}}, "max_completion_length=null: is absent"),
-    ("llama_factory", {"stage": "dpo"}, "recipe=dpo: is a trainer of LLaMA-Factory 0.9.6 without a recipe here"),
+    ("llama_factory", {"stage": "dpo"}, "stage=dpo: is a trainer of LLaMA-Factory 0.9.6 without a recipe here"),
     ("llama_factory", {"do_train": None}, "do_train=null: is not true"),
     ("llama_factory", {"model_class": "llm"}, "model_class=llm: is a key of LLaMA-Factory 1"),
     ("llama_factory", {"finetuning_type": "freeze"}, "finetuning_type=freeze: has no formula here"),
@@ -256,7 +262,7 @@ REFUSED = [
     ("ms_swift", {"task_type": "seq_cls"}, "task_type=seq_cls: of"),
     ("ms_swift", {"fsdp": "fsdp2"}, "distributed_type=fsdp2: is a file of ms-swift"),
     ("ms_swift", {"sft_type": "lora"}, "sft_type=lora: is a key of earlier versions"),
-    ("ms_swift", {"rlhf_type": "kto"}, "recipe=kto: is a trainer of ms-swift 4.6 without a recipe here"),
+    ("ms_swift", {"rlhf_type": "kto"}, "rlhf_type=kto: is a trainer of ms-swift 4.6 without a recipe here"),
     ("ms_swift grpo", {"multi_turn_scheduler": "a"}, "multi_turn_scheduler=a: of"),
     ("ms_swift grpo", {"teacher_model": "a/b"}, "teacher_model=a/b: of"),
     ("ms_swift grpo", {"num_iterations": 2}, "num_iterations=2: changes memory"),
@@ -370,10 +376,15 @@ def test_a_command_states_processes_and_arguments(tmp_path, line, trial):
             "CUDA_VISIBLE_DEVICES=0,1 swift sft --model a/b --max_length 64",
             "spreads layers of a model over several GPUs",
         ),
-        ("swift rlhf --model a/b", "recipe=dpo: is a trainer of ms-swift 4.6 without a recipe here"),
-        ("swift pt --model a/b --max_length 64", "recipe=pt: is a trainer of ms-swift 4.6"),
+        ("swift rlhf --model a/b", "rlhf_type=dpo: is a trainer of ms-swift 4.6 without a recipe here"),
+        ("swift pt --model a/b --max_length 64", "rlhf_type=pt: is a trainer of ms-swift 4.6"),
         ("swift sft --model a/b --max_length $LONGEST", "is max_length in run.sh, which does not say what it is"),
         (f"swift sft --model {QWEN} --max_length 64 --lora_rank $RANK", "is lora_rank in run.sh, which does not say"),
+        (
+            f"llamafactory-cli train --do_train --stage $KIND --model_name_or_path {QWEN}",
+            "is stage in run.sh, which does",
+        ),
+        (f"swift rlhf --rlhf_type $KIND --model {QWEN}", "is rlhf_type in run.sh, which does not say what it is"),
         ("llamafactory-cli train missing.yaml", "is the recipe of llamafactory-cli train, and there is no such file"),
         ("llamafactory-cli export f.yaml", "runs LLaMA-Factory (llamafactory-cli), and that is not read"),
     ],

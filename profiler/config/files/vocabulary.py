@@ -115,7 +115,7 @@ def _open(vocabulary: Vocabulary, name: str, undecided: Mapping[str, str]) -> It
         key = None if path in vocabulary.by_rule else _trl_name(vocabulary, path)
         if key in FREE_KEYS or (key is None and path in vocabulary.free):
             continue
-        changes = path in vocabulary.by_rule or path in vocabulary.changes
+        changes = path in vocabulary.by_rule or path in vocabulary.changes or path == vocabulary.recipe_key
         settled_by = path if changes else KEY_OF.get(key, key) if key is not None else memory_key(path)
         if settled_by:
             problem = f"is {path} in {name}, which does not say what it is"
@@ -216,4 +216,4 @@ def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
 
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
     problem = f"is a trainer of {vocabulary.version} without a recipe here; the recipes are {', '.join(Recipe)}"
-    return Fault(key="recipe", found=show(found), problem=problem)
+    return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem)

@@ -27,7 +27,7 @@ _PREPARES = re.compile(
 """Names of scripts that prepare a training or use its result."""
 
 _TRAINS = re.compile(r"train|grpo|rloo|sft|dpo|ppo|kto|orpo|finetune|(?:^|_)rl(?:_|$)|(?:^|_)ft(?:_|$)", re.IGNORECASE)
-_LAUNCHES = re.compile(r"\b(?:accelerate|torchrun|trl|deepspeed|swift|llamafactory-cli|python3?)\b")
+_LAUNCHES = re.compile(r"\b(?:accelerate|torchrun|trl|deepspeed|swift|llamafactory-cli|axolotl|python3?)\b")
 _NOT_SCRIPTS = ("pip", "vllm", "http.server", "venv", "json.tool", "ipykernel", "ray")
 _FEWEST_KEYS = 2
 """Keys of trl among the arguments of a script, by which it trains whatever its name is."""
@@ -54,8 +54,8 @@ def training_of(words: Sequence[str]) -> Started:
     found = started(items, dict(_assignments(words)))
     if found is None or not found.program:
         raise ForeignTextError(
-            "starts nothing that is known; trl, accelerate launch, torchrun, deepspeed, swift, llamafactory-cli and "
-            "python are"
+            "starts nothing that is known; trl, accelerate launch, torchrun, deepspeed, swift, llamafactory-cli, "
+            "axolotl and python are"
         )
     _check_command(found)
     return found

@@ -38,7 +38,9 @@ def _attention(leaves: Mapping[str, object]) -> object:
 
 
 def _has_liger(leaves: Mapping[str, object]) -> bool:
-    """Return whether all of Liger's kernels are on, as `use_liger_kernel` of transformers turns them on."""
+    """Return whether all of Liger's kernels are on, as `use_liger_kernel` of transformers does; of GRPO, its loss."""
+    if _is_grpo(leaves):
+        return leaves.get("trl.use_liger_loss") is True
     gated = any(leaves.get(key) is True for key in _GATED)
     return gated and all(leaves.get(key) is True for key in _LIGER)
 
@@ -137,8 +139,8 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         if not str(plugin).endswith(_PLUGINS):
             yield refused("plugins", plugin, "is a plugin without a formula here")
     on = [key for key in (*_LIGER, *_GATED, "liger_cross_entropy", "liger_layer_norm") if leaves.get(key) is True]
-    if on and not _has_liger(leaves):
-        yield refused(on[0], True, "has no formula here, unless all of Liger's kernels are on")
+    if on and (_is_grpo(leaves) or not _has_liger(leaves)):
+        yield refused(on[0], True, "has no formula here, unless all of Liger's kernels are on in SFT")
     if _is_grpo(leaves) and leaves.get("trl.max_completion_length") is None:
         yield refused(
             "max_completion_length", None, "is absent, and completions have no bound then", "Give it as well."
@@ -173,7 +175,6 @@ AXOLOTL = Vocabulary(
         "peft_use_dora": "use_dora",
         "peft_use_rslora": "use_rslora",
         "vllm.max_model_len": "vllm_max_model_length",
-        "trl.use_liger_loss": "use_liger_kernel",
     },
     values={
         "optim": {"adamw_bnb_8bit": "adamw_8bit"},
@@ -192,8 +193,8 @@ AXOLOTL = Vocabulary(
     trial=(_trial,),
     by_rule=words(
         f"""
-        adapter load_in_4bit lora_target_linear lora_target_modules bf16 bfloat16 gradient_checkpointing
-        gradient_checkpointing_kwargs attn_implementation sequence_len sample_packing pad_to_sequence_len batch_size
+        adapter load_in_4bit trl.use_liger_loss lora_target_linear lora_target_modules bf16 bfloat16
+        gradient_checkpointing gradient_checkpointing_kwargs attn_implementation sequence_len sample_packing pad_to_sequence_len batch_size
         rl_beta val_set_size test_datasets eval_batch_size plugins {PROCESSES} vllm.gpu_memory_utilization
         vllm.tensor_parallel_size {" ".join(_ATTENTION)} {" ".join(_LIGER)} {" ".join(_GATED)} {" ".join(_KERNELS)}
         liger_cross_entropy liger_layer_norm eval_strategy
