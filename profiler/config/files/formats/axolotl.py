@@ -194,7 +194,8 @@ AXOLOTL = Vocabulary(
     by_rule=words(
         f"""
         adapter load_in_4bit trl.use_liger_loss lora_target_linear lora_target_modules bf16 bfloat16
-        gradient_checkpointing gradient_checkpointing_kwargs attn_implementation sequence_len sample_packing pad_to_sequence_len batch_size
+        gradient_checkpointing gradient_checkpointing_kwargs attn_implementation sequence_len
+        sample_packing pad_to_sequence_len batch_size
         rl_beta val_set_size test_datasets eval_batch_size plugins {PROCESSES} vllm.gpu_memory_utilization
         vllm.tensor_parallel_size {" ".join(_ATTENTION)} {" ".join(_LIGER)} {" ".join(_GATED)} {" ".join(_KERNELS)}
         liger_cross_entropy liger_layer_norm eval_strategy
