@@ -58,6 +58,42 @@ _READ = (
         "own_yaml",
     ),
     _Read(
+        "LLaMA-Factory",
+        "LLaMA-Factory 0.9.6",
+        "YAML, and `llamafactory-cli train` in a shell script or after `--`: `stage: sft` with `finetuning_type: lora` "
+        "or `full`, 4-bit weights, its own files of DeepSpeed; its defaults, types and loss",
+        "other stages, freeze, OFT, GaLore, APOLLO, BAdam, Muon, Unsloth, KTransformers, Megatron, neat packing, "
+        "PiSSA, DoRA, 8 bits, float16, adapters that are trained further, models with images",
+        "llama_factory",
+    ),
+    _Read(
+        "axolotl",
+        "axolotl 0.18",
+        "YAML, and `axolotl train` in a shell script or after `--`: SFT and `rl: grpo`; LoRA, QLoRA, full; packing, "
+        "Liger's kernels where all are on; its defaults, types and loss",
+        "other trainers, FSDP, context and tensor parallelism, offloaded activations, plugins, single kernels of "
+        "Liger, 8 bits, float16, LoftQ, DoRA, ReLoRA, new tokens, adapters that are trained further, models "
+        "with images",
+        "axolotl",
+    ),
+    _Read(
+        "ms-swift",
+        "ms-swift 4.6",
+        "`swift sft` and `swift rlhf --rlhf_type grpo` in YAML, in a shell script or after `--`: LoRA, full and 4-bit "
+        "weights, its own files of DeepSpeed, vLLM; its defaults and losses",
+        "other trainers, Megatron, sequence parallelism, padding-free batches, weights and optimizer moved away while "
+        "vLLM generates, FSDP's own file, other tuners, models with images, rows without `max_length`, version 2",
+        "ms_swift",
+    ),
+    _Read(
+        "a script or notebook of Unsloth",
+        "Unsloth 2026.8",
+        "nothing: its kernels, its checkpoints on the host and the weights that it shares with vLLM have no formula, "
+        "and its float32 adapters need more than those of trl, so trl's figure is no bound",
+        "every file",
+        "unsloth_scripts",
+    ),
+    _Read(
         "a run script or YAML of verl's `main_ppo`",
         "verl 0.8",
         "Hydra's overrides with the variables and branches of the shell",
@@ -108,7 +144,7 @@ def _kept(counts: dict[str, dict[str, int]]) -> Iterator[list[str]]:
         if each.kept:
             found = counts[each.kept]
             shown = [found.get(key, 0) for key in ("answered", "answered with model=", "refused")]
-            yield [each.name, str(sum(shown)), *map(str, shown), str(found["wrong"])]
+            yield [each.name, str(sum(shown)), *map(str, shown), str(found.get("wrong", 0))]
 
 
 def _known_by(name: str) -> str:

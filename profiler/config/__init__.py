@@ -8,13 +8,23 @@ names the key, the value, what is allowed and a hint.
 
 Files that are refused:
     - A file for another trainer than GRPO, RLOO and SFT.
-    - A file of another program, by its signature: LLaMA-Factory, axolotl, ms-swift, OpenRLHF, NeMo-RL, prime-rl,
-      torchtune, Unsloth, EasyR1, trl's AsyncGRPOTrainer, a notebook, and a shell script that does not run verl (the
-      sentence says what it runs).
+    - A file of another program, by its signature: OpenRLHF, NeMo-RL, prime-rl, torchtune, Unsloth, EasyR1, trl's
+      AsyncGRPOTrainer, ms-swift on Megatron, and a shell script that runs another program (the sentence says which).
     - A file of which most keys are unknown (at least half where it lacks `model_name_or_path`).
     - A key of your script that means what trl has a key for (`kl_beta`, `group_size`, `target_modules`), where trl's
       key is not in the file. The same key on the command line settles it (`beta=0.04`).
     - A value that its library does not know (`stage: 9`, `fsdp: full_shrad`), or that has no formula (`HYBRID_SHARD`).
+
+Files of LLaMA-Factory, ms-swift and axolotl:
+    - Names and defaults are those of one version, which the answer names. A key that changes memory and has no equal in
+      trl is refused, whatever else the file says.
+    - Their trainers of rows have the loss of transformers, with the logits of all tokens. ms-swift leaves out those of
+      prompts, and axolotl has kernels of its own for adapters: "the figure may be too high". Over 4-bit weights their
+      adapters are float32, and those of trl bfloat16: this is named and not counted.
+    - Without a launcher that says otherwise there is one process.
+    - Models with towers are refused, because other parts of the towers are frozen and adapted than in trl.
+    - Unsloth is refused: its kernels, its checkpoints on the host and its shared weights of vLLM have no formula, and
+      its float32 adapters need more than those of trl, so trl's figure is no upper bound.
 
 Models:
     - Of a `model_type` that the estimate does not know, the parameters are counted by transformers on torch's meta

@@ -316,7 +316,7 @@ CONFIGS = (
     config("{[1]: 2}", says="config= … is not valid"),
     config("1: 2", says="config= … has 1 of 1 keys that trl does not have (1)"),
     config("null: null", says="config= … has 1 of 1 keys that trl does not have (None)"),
-    config("finetuning_type: lora", says="config= … is a file of LLaMA-Factory, by its key finetuning_type"),
+    config("model_name_or_path: tiny\nfinetuning_type: lora", says="do_train= … is not true, so LLaMA-Factory"),
     config("? {a: 1}\n: 2", says="config= … is not valid"),
     config("seed: 1\nseed: 2", says="config= … has the key 'seed' twice, again in line 2"),
     config("---\nseed: 1\n---\nseed: 2", says="config= … has several YAML documents, and one is allowed"),
@@ -440,7 +440,7 @@ FILES = (
     ),
     bad("config=run.sh", files={"run.sh": "echo"}, says="config= … starts no training that is known"),
     bad(
-        "config=run.sh", files={"run.sh": "swift sft"}, says="config= … runs ms-swift (swift sft), and that is not read"
+        "config=run.sh", files={"run.sh": "swift app"}, says="config= … runs ms-swift (swift app), and that is not read"
     ),
     bad("config=a.toml", files={"a.toml": "a = ["}, says="config= … is not valid TOML"),
     bad("config=a.toml", files={"a.toml": "a = " + "[" * 5000}, says="config= … has values that are nested more than"),
@@ -481,7 +481,7 @@ FILES = (
     bad("--", "trl", "env", says="launch= … runs trl env, which trains nothing"),
     bad("--", "trl", "fly", says="launch= … runs trl fly, and trl has no such command"),
     bad("launch=trl grpo '", says="launch= … is not a command (no closing quotation)"),
-    bad("--", "swift", "rlhf", says="launch= … runs ms-swift"),
+    bad("--", "swift", "rlhf", "--model", "tiny", says="rlhf_type= … is a trainer of ms-swift 4.6 without a recipe"),
     bad(
         "config=t.py",
         files={"t.py": "from trl import GRPOConfig\ndef f(): return f()\nGRPOConfig(num_generations=f())"},

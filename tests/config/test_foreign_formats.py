@@ -14,33 +14,8 @@ from profiler.estimate.main import main
 
 MODEL = "model=qwen2.5-0.5b"
 
-LLAMA_FACTORY = """
-    model_name_or_path: Qwen/Qwen2.5-7B-Instruct
-    stage: sft
-    do_train: true
-    finetuning_type: lora
-    lora_target: all
-    template: qwen
-    cutoff_len: 2048
-    output_dir: out
-    per_device_train_batch_size: 1
-    gradient_accumulation_steps: 8
-    learning_rate: 1.0e-4
-    num_train_epochs: 3
-    bf16: true
-"""
-
 FILES = [
-    ("LLaMA-Factory", "f.yaml", LLAMA_FACTORY),
-    ("LLaMA-Factory", "f.yaml", "model_name_or_path: a/b\nstage: pt\ndataset_dir: data\nbf16: true\nlogging_steps: 1"),
-    ("LLaMA-Factory", "f.yaml", "model_name_or_path: a/b\ntemplate: llama3\ninfer_backend: vllm"),
-    ("LLaMA-Factory", "f.yaml", "model_name_or_path: a/b\ntemplate: llama3"),
-    ("LLaMA-Factory", "f.json", '{"model_name_or_path": "a/b", "finetuning_type": "freeze", "bf16": true}'),
-    ("LLaMA-Factory", "f.yaml", "model: a/b\nmodel_class: llm\ntemplate: qwen3_nothink\nmax_steps: 10"),
-    ("axolotl", "f.yml", "base_model: a/b\nsequence_len: 4096\nadapter: qlora\nmicro_batch_size: 1\nnum_epochs: 1"),
-    ("axolotl", "f.yaml", "base_model: a/b\nload_in_4bit: true\nval_set_size: 0.1\nlora_r: 8\nbf16: auto"),
-    ("ms-swift", "f.yaml", "model: a/b\ntrain_type: lora\ntorch_dtype: bfloat16\nlearning_rate: 1e-4\nmax_length: 99"),
-    ("ms-swift", "f.json", '{"model": "a/b", "rlhf_type": "grpo", "num_generations": 8, "use_vllm": true}'),
+    ("ms-swift on Megatron", "f.yaml", "model: a/b\ntuner_type: lora\nmicro_batch_size: 2\nmax_length: 99"),
     ("OpenRLHF", "f.yaml", "pretrain: a/b\nmicro_train_batch_size: 1\nzero_stage: 3\nbf16: true\nmax_epochs: 1"),
     ("NeMo-RL", "f.yaml", "grpo: {num_prompts_per_step: 32}\npolicy: {model_name: a/b, precision: bfloat16}"),
     ("NeMo-RL", "f.yaml", "defaults: ../base.yaml\npolicy: {model_name: a/b}\nlogger: {wandb_enabled: true}"),
@@ -57,12 +32,12 @@ FILES = [
 ]
 
 COMMANDS = [
-    ("LLaMA-Factory (llamafactory-cli)", "FORCE_TORCHRUN=1 llamafactory-cli train a.yaml"),
+    ("LLaMA-Factory (llamafactory-cli)", "llamafactory-cli webui"),
     ("LLaMA-Factory (--finetuning_type)", "python src/train.py \\\n  --finetuning_type lora \\\n  --stage sft"),
-    ("axolotl (axolotl train)", "axolotl train config.yml"),
+    ("axolotl (axolotl inference)", "axolotl inference config.yml"),
     ("axolotl (-m axolotl.cli.train)", "accelerate launch -m axolotl.cli.train config.yml"),
-    ("ms-swift (swift rlhf)", "NPROC_PER_NODE=2 swift rlhf \\\n  --rlhf_type grpo --model a/b"),
-    ("ms-swift (megatron sft)", "megatron sft --load a/b"),
+    ("ms-swift (--rlhf_type)", "torchrun --nproc_per_node 2 rlhf.py \\\n  --rlhf_type grpo --model a/b"),
+    ("ms-swift on Megatron (megatron sft)", "megatron sft --load a/b"),
     ("OpenRLHF (openrlhf.cli.train_ppo_ray)", "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b"),
     ("NeMo-RL (run_grpo_math.py)", "uv run examples/run_grpo_math.py policy.model_name=a/b"),
     ("prime-rl (uv run rl @)", "uv run rl @ configs/rl.toml"),

@@ -48,6 +48,17 @@ FACTS = {
     "attention": "attn_implementation",
     "beta": "beta",
     "gpus": "num_processes",
+    "dtype": "dtype",
+    "bf16": "bf16",
+    "lora_dropout": "lora_dropout",
+    "double_quantization": "bnb_4bit_use_double_quant",
+    "logprobs": "logprobs",
+    "liger": "use_liger_kernel",
+    "zero_stage": "zero_stage",
+    "lengths": "lengths",
+    "vllm_mode": "vllm_mode",
+    "vllm_share": "vllm_gpu_memory_utilization",
+    "steps_per_generation": "steps_per_generation",
 }
 """The key of a trial by the name of a fact."""
 
@@ -266,3 +277,38 @@ def write_yaml(folder: Path, case: Mapping[str, Any]) -> str:
     """Write a YAML file."""
     (folder / "grpo.yaml").write_text(yaml.safe_dump(case["keys"]))
     return f"config={folder / 'grpo.yaml'}"
+
+
+def write_program(folder: Path, case: Mapping[str, Any]) -> str:
+    """Write a script that calls a program with commands of its own, with variables of the environment."""
+    lines = ["#!/bin/bash", "set -e"]
+    for number, (name, value) in enumerate(case["environment"].items()):
+        lines.append(f"{'export ' if number else ''}{name}={shlex.quote(value)}")
+    first = next(iter(case["environment"]), None)
+    start = [f'{first}="${first}"'] if first is not None else []
+    words = [shlex.quote(word) for word in _options(case["arguments"])]
+    lines.append(" \\\n    ".join([*start, case["command"], *words]))
+    (folder / "run.sh").write_text("\n".join(lines) + "\n")
+    return f"config={folder / 'run.sh'}"
+
+
+def write_unsloth(folder: Path, case: Mapping[str, Any]) -> str:
+    """Write a script that loads its model by Unsloth, adapts it, and trains by trl, or a notebook of it."""
+    owners = {name.partition(".")[0] for name in case["calls"] if "." in name}
+    classes = sorted({name for name in case["calls"] if "." not in name} - {"TrainingArguments"})
+    lines = [f"from unsloth import {', '.join(sorted(owners))}", f"from trl import {', '.join(classes)}"]
+    lines.append("from transformers import TrainingArguments")
+    found = {name: ", ".join(f"{key}={value!r}" for key, value in each.items()) for name, each in case["calls"].items()}
+    load, adapt = (next(name for name in found if name.endswith(end)) for end in ("from_pretrained", "get_peft_model"))
+    trainer = next(name for name in found if name.endswith("Trainer"))
+    config = next((name for name in found if name.endswith(("Config", "Arguments"))), "TrainingArguments")
+    lines.append(f"model, tokenizer = {load}({found[load]})")
+    lines.append(f"model = {adapt}({', '.join(filter(None, ['model', found[adapt]]))})")
+    lines.append(f"arguments = {config}({found.get(config, '')})")
+    lines.append(f"{trainer}(model=model, args=arguments).train()")
+    if not case["notebook"]:
+        (folder / "train.py").write_text("\n".join(lines) + "\n")
+        return f"config={folder / 'train.py'}"
+    cells = [{"cell_type": "code", "source": [f"{line}\n" for line in lines]}]
+    (folder / "train.ipynb").write_text(json.dumps({"cells": cells, "nbformat": 4}))
+    return f"config={folder / 'train.ipynb'}"

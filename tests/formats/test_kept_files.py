@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rebuilt import HERE, MODEL, cases, said, write_script, write_shell, write_yaml, wrong
+from rebuilt import HERE, MODEL, cases, said, write_program, write_script, write_shell, write_unsloth, write_yaml, wrong
 
 FORMATS: dict[str, Callable[[Path, Mapping[str, Any]], str]] = {
     "trl_command_lines": write_shell,
     "python_scripts": write_script,
     "own_yaml": write_yaml,
+    "llama_factory": write_yaml,
+    "ms_swift": write_program,
+    "axolotl": write_yaml,
+    "unsloth_scripts": write_unsloth,
 }
 
 COUNTS = json.loads((HERE / "counts.json").read_text())
@@ -30,6 +34,13 @@ def test_there_are_enough_files_of_enough_repositories(name):
     assert len(kept) >= 15
     assert len({case["repository"] for case in kept}) >= 5
     assert all(case["path"] and case["commit"] for case in kept)
+
+
+def test_scripts_of_unsloth_are_refused_with_the_reason(tmp_path):
+    for case in cases("unsloth_scripts"):
+        answer = said(write_unsloth(tmp_path, case), MODEL)
+        assert answer.trial is None
+        assert any("whose kernels have no formula here" in error for error in answer.errors)
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -282,7 +282,7 @@ def test_a_format_with_a_vocabulary_is_read():
     assert (part.recipe, part.faults, part.unknown) == (Recipe.GRPO, (), ("no_ref",))
     wrong = foreign_part("o.yaml", {"base": "tiny", "kind": "dpo", "kernels": "fast", "lora_size": 3}, [ours])
     assert wrong is not None
-    assert {fault.key for fault in wrong.faults} == {"recipe", "kernels", "tuning"}
+    assert {fault.key for fault in wrong.faults} == {"kind", "kernels", "tuning"}
 
 
 @pytest.mark.parametrize(("key", "value"), [("num_iterations", 1), ("steps_per_generation", 1), ("bf16", True)])

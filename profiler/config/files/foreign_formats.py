@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from profiler.config.files.vocabulary import Vocabulary, translated
-from profiler.config.notes import Note
+from profiler.config.files.formats.axolotl import AXOLOTL
+from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
+from profiler.config.files.formats.ms_swift import MS_SWIFT
+from profiler.config.files.vocabulary import Vocabulary, part_by
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 
@@ -52,7 +54,9 @@ class Format:
     suffixes: frozenset[str] = frozenset({".yaml", ".yml", ".json", ""})
     """How names of its files with keys end."""
     commands: re.Pattern[str] | None = None
-    """What a shell script calls."""
+    """What a shell script calls, and what is not read."""
+    trains: re.Pattern[str] | None = None
+    """What a shell script calls, and what `config/launch` reads; another of its commands in that script is let be."""
     modules: frozenset[str] = frozenset()
     """Modules that a Python script imports."""
     vocabulary: Vocabulary | None = None
@@ -70,8 +74,18 @@ def _called(*patterns: str) -> re.Pattern[str]:
 
 FORMATS = (
     Format(
+        name="ms-swift on Megatron",
+        # swift/megatron/arguments/ of ms-swift 4.6: its trainers are not those of trl or transformers.
+        keys=(
+            Keys(
+                any_of=_words("mcore_model mcore_adapter mcore_adapters micro_batch_size"),
+                required=_words("tuner_type"),
+            ),
+        ),
+        commands=_called(r"\bmegatron +(?:sft|pt|rlhf|export)\b", r"\bswift[./](?:cli[./]_?)?megatron\b"),
+    ),
+    Format(
         name="LLaMA-Factory",
-        # hparams/*.py of LLaMA-Factory 0.9.
         keys=(
             Keys(any_of=_words("finetuning_type lora_target infer_backend export_legacy_format")),
             Keys(
@@ -89,7 +103,9 @@ FORMATS = (
         commands=_called(
             r"\bllamafactory-cli\b", r"\bllama_?factory[./][\w./]+", r"--finetuning_type\b", r"\bsrc/train_bash\.py"
         ),
+        trains=_called(r"\bllamafactory-cli +train\b"),
         modules=_words("llamafactory llmtuner"),
+        vocabulary=LLAMA_FACTORY,
     ),
     Format(
         name="axolotl",
@@ -105,13 +121,14 @@ FORMATS = (
             Keys(required=_words("sequence_len micro_batch_size")),
         ),
         commands=_called(
-            r"\baxolotl +(?:train|preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"
+            r"\baxolotl +(?:preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"
         ),
+        trains=_called(r"\baxolotl +train\b"),
         modules=_words("axolotl"),
+        vocabulary=AXOLOTL,
     ),
     Format(
         name="ms-swift",
-        # swift/llm/argument/*.py and swift/arguments/*.py of ms-swift 2 to 4.
         keys=(
             Keys(
                 any_of=_words(
@@ -120,12 +137,14 @@ FORMATS = (
             ),
         ),
         commands=_called(
-            r"\b(?:mega)?(?:swift|megatron) +(?:sft|pt|rlhf|infer|export|deploy|rollout|app|eval|sample|merge-lora)\b",
+            r"\bswift +(?:infer|export|deploy|rollout|app|eval|sample|merge-lora)\b",
             r"\bswift[./](?:cli|llm|pipelines|megatron)\b",
             r"\bllm_(?:sft|dpo|infer)\.py",
             r"--(?:rlhf_type|train_type|tuner_type|sft_type|external_plugins)\b",
         ),
+        trains=_called(r"\bswift +(?:sft|pt|rlhf)\b"),
         modules=_words("swift"),
+        vocabulary=MS_SWIFT,
     ),
     Format(
         name="OpenRLHF",
@@ -251,26 +270,12 @@ def foreign_part(name: str, values: Mapping[str, object], formats: Sequence[Form
             continue
         found = next((found for signature in each.keys if (found := signature.found(keys))), None)
         if found and each.vocabulary is not None:
-            return _read_by(each.vocabulary, name, values)
+            return part_by(each.vocabulary, name, values)
         if found:
             shown = ", ".join(key.removeprefix("*.") for key in found[:_SHOWN])
             problem = f"is a file of {each.name}, by its {_plural('key', found[:_SHOWN])} {shown}, and that is not read"
             return Part(name=name, faults=(Fault(key="config", found=name, problem=problem, hint=each.hint),))
     return None
-
-
-def _read_by(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) -> Part:
-    """Return what a file says by the names of its format."""
-    found = translated(vocabulary, name, values)
-    note = Note(key="", text=f"the names of {name} are those of {vocabulary.version}")
-    return Part(
-        name=name,
-        values=found.values,
-        recipe=found.recipe,
-        notes=(note,),
-        unknown=tuple(path for path in found.unknown if path.rpartition(".")[2] not in vocabulary.free),
-        faults=found.faults,
-    )
 
 
 def foreign_script(name: str, text: str) -> Fault | None:
@@ -295,6 +300,8 @@ def _commands(text: str) -> str:
 
 def _foreign_call(key: str, found: str, commands: str) -> Fault | None:
     for each in FORMATS:
+        if each.trains is not None and each.trains.search(commands) is not None:
+            continue
         match = each.commands.search(commands) if each.commands is not None else None
         if match is not None:
             problem = f"runs {each.name} ({' '.join(match[0].split())}), and that is not read"

@@ -3,17 +3,23 @@
 A format that is read is a row of `foreign_formats.FORMATS` with such a table; a user's own YAML has one as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from profiler.config.files.companion_files import with_inner_deepspeed
 from profiler.config.files.own_keys import memory_key
+from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.config.trl.arguments.keys import CONTAINERS, FREE_KEYS, KEY_OF, is_trl_key
+from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
 Rule = Callable[[Mapping[str, object]], Mapping[str, object]]
 """Returns keys of trl that follow from the file's keys by their paths, and that no single key states."""
+
+Check = Callable[[Mapping[str, object]], Iterable[Fault | Note]]
+"""Returns what is refused, assumed or not counted, from the file's keys by their paths."""
 
 _WHOLE = (*CONTAINERS, "gradient_checkpointing_kwargs", "fsdp_config", "deepspeed", "lr_scheduler_kwargs")
 """Keys of trl whose value has keys."""
@@ -35,12 +41,21 @@ class Vocabulary:
     """The key that names the trainer; empty if trl's keys tell."""
     recipes: Mapping[object, Recipe] = field(default_factory=dict)
     """The trainers that have a recipe, by their names there."""
+    trainer: str = ""
+    """The name of the trainer where `recipe_key` is absent; empty if trl's keys tell then."""
     rules: tuple[Rule, ...] = ()
     """What several keys decide together; they win over single keys."""
+    trial: tuple[Rule, ...] = ()
+    """Keys of a trial, not of trl, that follow: what its trainer does otherwise than trl's releases."""
+    by_rule: frozenset[str] = frozenset()
+    """Keys that `rules` and `checks` read, whatever trl's key of the same name is."""
+    checks: tuple[Check, ...] = ()
+    """What several keys together refuse or leave open."""
     free: frozenset[str] = frozenset()
     """Keys that change no memory."""
     changes: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    """Keys that change memory and have no equal in trl, each with the values that change nothing, as null does."""
+    """Keys or sections that change memory and have no equal in trl, each with the values that change nothing, as null
+    does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +69,58 @@ class Translation:
     unknown: tuple[str, ...]
     """Paths of the other keys."""
     recipe: Recipe | None
+    notes: tuple[Note, ...]
     faults: tuple[Fault, ...]
+
+
+def part_by(
+    vocabulary: Vocabulary, name: str, values: Mapping[str, object], undecided: Mapping[str, str] | None = None
+) -> Part:
+    """Return what a file or a command says by the names of its format.
+
+    Args:
+        vocabulary: The names.
+        name: The file, or how the command is called in sentences.
+        values: Its keys.
+        undecided: Keys whose value it does not state, with what it says.
+    """
+    found = translated(vocabulary, name, values)
+    note = Note(key="", text=f"the names of {name} are those of {vocabulary.version}")
+    part = Part(
+        name=name,
+        values=found.values,
+        trial=_trial(vocabulary, values) if found.recipe is not None else {},
+        recipe=found.recipe,
+        notes=(note, *found.notes),
+        unknown=tuple(path for path in found.unknown if not _is_named(vocabulary, path)),
+        faults=(*found.faults, *_open(vocabulary, name, undecided or {})),
+    )
+    return with_inner_deepspeed(part)
+
+
+def _is_named(vocabulary: Vocabulary, path: str) -> bool:
+    """Return whether the format has a key, although trl has none for it."""
+    is_free = path in vocabulary.free or path.rpartition(".")[2] in vocabulary.free
+    return is_free or _neutral(vocabulary, path) is not None
+
+
+def _trial(vocabulary: Vocabulary, values: Mapping[str, object]) -> dict[str, object]:
+    leaves = dict(leaves_of(values))
+    return {key: value for rule in vocabulary.trial for key, value in rule(leaves).items()}
+
+
+def _open(vocabulary: Vocabulary, name: str, undecided: Mapping[str, str]) -> Iterator[Fault]:
+    """Return the fault of each key that changes memory and whose value is not stated: a default would be a guess."""
+    for path, said in undecided.items():
+        key = None if path in vocabulary.by_rule else _trl_name(vocabulary, path)
+        if key in FREE_KEYS or (key is None and path in vocabulary.free):
+            continue
+        changes = path in vocabulary.by_rule or path in vocabulary.changes or path == vocabulary.recipe_key
+        settled_by = path if changes else KEY_OF.get(key, key) if key is not None else memory_key(path)
+        if settled_by:
+            problem = f"is {path} in {name}, which does not say what it is"
+            hint = f"Give {settled_by}= as well." if settled_by in KEY_OF.values() else f"State {path} in {name}."
+            yield Fault(key=settled_by, found=said, problem=problem, hint=hint)
 
 
 def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) -> Translation:
@@ -72,6 +138,9 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
     faults: list[Fault] = []
     leaves = dict(leaves_of(values))
     for path, value in leaves.items():
+        if path in vocabulary.by_rule:
+            read.append(path)
+            continue
         key = _trl_name(vocabulary, path)
         if key is None:
             unknown.append(path)
@@ -92,17 +161,18 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
         places.setdefault(key, path)
     for rule in vocabulary.rules:
         found.update(rule(leaves))
-    recipe = None
-    if vocabulary.recipe_key and leaves.get(vocabulary.recipe_key) is not None:
-        recipe = vocabulary.recipes.get(leaves[vocabulary.recipe_key])
-        if recipe is None:
-            faults.append(_no_recipe(vocabulary, leaves[vocabulary.recipe_key]))
+    said = [each for check in vocabulary.checks for each in check(leaves)]
+    trainer = leaves.get(vocabulary.recipe_key) or vocabulary.trainer
+    recipe = vocabulary.recipes.get(trainer)
+    if recipe is None and trainer:
+        faults.append(_no_recipe(vocabulary, trainer))
     return Translation(
         values={**vocabulary.defaults, **found},
         read=tuple(read),
         unknown=tuple(path for path in unknown if path != vocabulary.recipe_key),
         recipe=recipe,
-        faults=tuple(faults),
+        notes=tuple(each for each in said if isinstance(each, Note)),
+        faults=(*faults, *(each for each in said if isinstance(each, Fault))),
     )
 
 
@@ -121,14 +191,14 @@ def _trl_name(vocabulary: Vocabulary, path: str) -> str | None:
     for name in (path, ".".join(path.split(".")[-2:]), f"*.{last}"):
         if name in vocabulary.names:
             return vocabulary.names[name]
-    return last if is_trl_key(last) and path not in vocabulary.free else None
+    return last if is_trl_key(last) and path not in vocabulary.free and _neutral(vocabulary, path) is None else None
 
 
 def _without_equal(vocabulary: Vocabulary, name: str, path: str, value: object) -> Iterator[Fault]:
     """Return the fault of a key that changes memory and is not read."""
     last = path.rpartition(".")[2]
-    neutral = vocabulary.changes.get(path, vocabulary.changes.get(f"*.{last}"))
-    if neutral is not None and value is not None and value not in neutral:
+    neutral = _neutral(vocabulary, path)
+    if neutral is not None and value not in (None, "") and value not in neutral:
         problem = f"of {name} ({vocabulary.version}) changes memory in a way that has no formula"
         yield Fault(key=path, found=show(value), problem=problem)
     elif neutral is None and path not in vocabulary.free and last not in vocabulary.free:
@@ -138,6 +208,12 @@ def _without_equal(vocabulary: Vocabulary, name: str, path: str, value: object) 
             yield Fault(key=key, found=show(value), problem=problem, hint=f"Give {key}= as well.")
 
 
+def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
+    """Return the values of a key, or of a section that it is in, that change no memory; None for other keys."""
+    names = (path, f"*.{path.rpartition('.')[2]}", path.partition(".")[0])
+    return next((vocabulary.changes[name] for name in names if name in vocabulary.changes), None)
+
+
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
     problem = f"is a trainer of {vocabulary.version} without a recipe here; the recipes are {', '.join(Recipe)}"
-    return Fault(key="recipe", found=show(found), problem=problem)
+    return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem)

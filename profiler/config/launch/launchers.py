@@ -1,16 +1,22 @@
 """What starts a training on a command line: one row per launcher, with its options that take no value.
 
 Sources: `launch_command_parser` of accelerate 1.15, `get_args_parser` of `torch/distributed/run.py` in torch 2.9,
-`deepspeed/launcher/runner.py` of DeepSpeed 0.18, and `trl/cli/` of trl 1.16.
+`deepspeed/launcher/runner.py` of DeepSpeed 0.18, `trl/cli/` of trl 1.16, `swift/cli/main.py` of ms-swift 4.6, and
+`src/llamafactory/launcher.py` of LLaMA-Factory 0.9.6.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from profiler.config.files.arguments import Arguments, read_arguments
+from profiler.config.files.arguments import Arguments, read_arguments, typed
 from profiler.config.files.companion_files import DEEPSPEED_FIELDS, FSDP_FIELDS
-from profiler.config.shell.values import Item
+from profiler.config.files.formats.axolotl import AXOLOTL
+from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
+from profiler.config.files.formats.ms_swift import MS_SWIFT
+from profiler.config.files.formats.together import PROCESSES
+from profiler.config.files.vocabulary import Vocabulary
+from profiler.config.shell.values import Item, Value
 
 
 def _words(text: str) -> frozenset[str]:
@@ -28,6 +34,10 @@ class Launcher:
     """Its options without a value."""
     processes: Callable[[Arguments], object]
     """Returns how many processes it starts in all; None if the line leaves it open, and a text if it is undecided."""
+    vocabulary: Vocabulary | None = None
+    """The names of its own arguments; None if it starts a program of trl, or is trl."""
+    commands: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Its commands that train, where `vocabulary` has its names, each with the keys that it states."""
 
 
 def _product(arguments: Arguments, per_node: str, nodes: str) -> object:
@@ -99,7 +109,52 @@ PYTHON = Launcher(
 
 TRL = Launcher(name="trl", starts=_called("trl"), processes=lambda _: None)
 
-LAUNCHERS = (ACCELERATE, TORCHRUN, DEEPSPEED, TRL, PYTHON)
+_NODES = "NNODES"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def _of_variables(options: Arguments) -> object:
+    return _product(options, PROCESSES, _NODES)
+
+
+def _of_visible(options: Arguments) -> object:
+    """Return the processes of llamafactory-cli: one per GPU that it sees."""
+    found, visible = _of_variables(options), options.values.get(_VISIBLE)
+    return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
+
+
+def _of_axolotl(options: Arguments) -> object:
+    """Return the processes of axolotl, which starts accelerate: one per GPU that it sees."""
+    visible = options.values.get(_VISIBLE)
+    return None if visible in (None, "") else len(str(visible).split(","))
+
+
+SWIFT = Launcher(
+    name="swift",
+    starts=_called("swift"),
+    processes=_of_variables,
+    vocabulary=MS_SWIFT,
+    commands={"sft": {"rlhf_type": "sft"}, "rlhf": {"rlhf_type": "dpo"}, "pt": {"rlhf_type": "pt"}},
+)
+"""`swift rlhf` trains by DPO unless `--rlhf_type` says otherwise."""
+
+LLAMA_FACTORY_CLI = Launcher(
+    name="llamafactory-cli",
+    starts=_called("llamafactory-cli"),
+    processes=_of_visible,
+    vocabulary=LLAMA_FACTORY,
+    commands={"train": {}},
+)
+
+AXOLOTL_CLI = Launcher(
+    name="axolotl",
+    starts=_called("axolotl"),
+    processes=_of_axolotl,
+    vocabulary=AXOLOTL,
+    commands={"train": {}},
+)
+
+LAUNCHERS = (ACCELERATE, TORCHRUN, DEEPSPEED, TRL, SWIFT, LLAMA_FACTORY_CLI, AXOLOTL_CLI, PYTHON)
 """The first that fits is meant."""
 
 _MODULES = {
@@ -142,18 +197,34 @@ class Started:
         return f"{self.launcher.name} {self.program}"
 
 
-def started(items: Sequence[Item]) -> Started | None:
-    """Return what the words of a command start; None if no launcher is among them."""
+def started(items: Sequence[Item], environment: Mapping[str, Value]) -> Started | None:
+    """Return what the words of a command start; None if no launcher is among them.
+
+    Args:
+        items: The words.
+        environment: The variables that the command gets.
+    """
     texts = [item.value.text for item in items]
     for place in range(len(texts)):
         for launcher in LAUNCHERS:
             count = len(launcher.starts)
             words = texts[place : place + count]
             if len(words) == count and all(p.fullmatch(w) for p, w in zip(launcher.starts, words, strict=True)):
-                return _program(launcher, items[place + count :])
+                own = items[place + count :]
+                return _command(launcher, own, environment) if launcher.commands else _program(launcher, own)
         if texts[place].endswith(".py") and "run" in texts[:place] and "uv" in texts[:place]:
             return _program(PYTHON, items[place:])
     return None
+
+
+def _command(launcher: Launcher, items: Sequence[Item], environment: Mapping[str, Value]) -> Started:
+    """Return a command of a program that trains by itself; its options are variables of the environment."""
+    known = {name: value for name, value in environment.items() if name in (PROCESSES, _NODES, _VISIBLE)}
+    values = {name: typed(name, value.text) if name != _VISIBLE else value.text for name, value in known.items()}
+    undecided = {name: value.text for name, value in known.items() if not value.is_known}
+    options = Arguments(values={k: v for k, v in values.items() if k not in undecided}, undecided=undecided)
+    program = items[0].value.text if items else ""
+    return Started(launcher=launcher, options=options, program=program, arguments=tuple(items[1:]))
 
 
 def _program(launcher: Launcher, items: Sequence[Item]) -> Started:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from profiler.config.files.arguments import read_arguments
 from profiler.config.foreign_text import ForeignTextError
 from profiler.config.launch.launchers import PYTHON, TRL, Started, started
-from profiler.config.shell.running import commands_run
+from profiler.config.shell.running import Call, commands_run
 from profiler.config.shell.values import Item, Value
 from profiler.config.trl.arguments.keys import is_trl_key
 from profiler.config.trl.arguments.trainers import OTHER_TRAINERS
@@ -27,7 +27,7 @@ _PREPARES = re.compile(
 """Names of scripts that prepare a training or use its result."""
 
 _TRAINS = re.compile(r"train|grpo|rloo|sft|dpo|ppo|kto|orpo|finetune|(?:^|_)rl(?:_|$)|(?:^|_)ft(?:_|$)", re.IGNORECASE)
-_LAUNCHES = re.compile(r"\b(?:accelerate|torchrun|trl|deepspeed|python3?)\b")
+_LAUNCHES = re.compile(r"\b(?:accelerate|torchrun|trl|deepspeed|swift|llamafactory-cli|axolotl|python3?)\b")
 _NOT_SCRIPTS = ("pip", "vllm", "http.server", "venv", "json.tool", "ipykernel", "ray")
 _FEWEST_KEYS = 2
 """Keys of trl among the arguments of a script, by which it trains whatever its name is."""
@@ -39,7 +39,7 @@ def training_in(text: str) -> Started:
     Raises:
         ForeignTextError: It starts no training, or several, or exceeds a limit.
     """
-    return _one([found for call in commands_run(text) for found in _trainings(call.items)])
+    return _one([found for call in commands_run(text) for found in _trainings(call)])
 
 
 def training_of(words: Sequence[str]) -> Started:
@@ -51,10 +51,11 @@ def training_of(words: Sequence[str]) -> Started:
     if not words:
         raise ForeignTextError("is empty, and a command that trains must follow")
     items = [Item(value=Value(text=word)) for word in words if not _is_assignment(word)]
-    found = started(items)
+    found = started(items, dict(_assignments(words)))
     if found is None or not found.program:
         raise ForeignTextError(
-            "starts nothing that is known; trl, accelerate launch, torchrun, deepspeed and python are"
+            "starts nothing that is known; trl, accelerate launch, torchrun, deepspeed, swift, llamafactory-cli, "
+            "axolotl and python are"
         )
     _check_command(found)
     return found
@@ -72,13 +73,21 @@ def words_of(text: str) -> list[str]:
         raise ForeignTextError(f"is not a command ({str(error).lower()})") from error
 
 
+def _assignments(words: Sequence[str]) -> Iterator[tuple[str, Value]]:
+    for word in words:
+        if not _is_assignment(word):
+            return
+        name, _, text = word.partition("=")
+        yield name, Value(text=text)
+
+
 def _is_assignment(word: str) -> bool:
     return re.match(r"[A-Za-z_]\w*=", word) is not None
 
 
-def _trainings(items: Sequence[Item], *, is_inner: bool = False) -> Iterator[Started]:
+def _trainings(called: Call, *, is_inner: bool = False) -> Iterator[Started]:
     """Return the trainings of a command: its own, or those of a text that it passes to another shell."""
-    found = started(items)
+    found, items = started(called.items, called.environment), called.items
     if found is not None:
         if _trains(found):
             yield found
@@ -87,11 +96,13 @@ def _trainings(items: Sequence[Item], *, is_inner: bool = False) -> Iterator[Sta
         text = item.value.text
         if item.value.is_known and " " in text.strip() and _LAUNCHES.search(text):
             for call in commands_run(text):
-                yield from _trainings(call.items, is_inner=True)
+                yield from _trainings(call, is_inner=True)
 
 
 def _trains(found: Started) -> bool:
     program = found.program
+    if found.launcher.commands:
+        return program in found.launcher.commands
     if found.launcher is TRL:
         return program not in _OTHER_COMMANDS
     if not program or (found.is_module and program.partition(".")[0] in _NOT_SCRIPTS):
@@ -128,7 +139,9 @@ def found_words(found: Started) -> tuple[object, ...]:
 
 
 def _check_command(found: Started) -> None:
-    """Check that a command of trl is one that trains."""
+    """Check that a command of trl, or of a program with commands of its own, is one that trains."""
+    if found.launcher.commands and found.program not in found.launcher.commands:
+        raise ForeignTextError(f"runs {found.said}, which trains nothing")
     if found.launcher is not TRL or found.program in _TRL_TRAINERS:
         return
     if found.program in _OTHER_COMMANDS:

@@ -4,11 +4,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from profiler.config.files.arguments import Arguments, full_names, read_arguments
+from profiler.config.files.arguments import Arguments, full_names, read_arguments, typed
 from profiler.config.files.assumed import assumed_note
 from profiler.config.files.companion_files import accelerate_part
 from profiler.config.files.file_kinds import trl_part
+from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.own_keys import memory_key
+from profiler.config.files.vocabulary import Vocabulary, part_by
 from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import Note, not_counted
@@ -121,6 +123,9 @@ def _processes_note(name: str, said: object) -> Note:
 
 def _program_parts(name: str, found: Started, arguments: Arguments, read: FileReader) -> Iterator[Part]:
     """Return what the arguments, the recipe that they name and the script say."""
+    if found.launcher.vocabulary is not None:
+        yield _part_of_program(name, found, found.launcher.vocabulary, read)
+        return
     script = None
     if found.launcher is not TRL:
         script = read(f"{found.program.replace('.', '/')}.py" if found.is_module else found.program)
@@ -143,6 +148,25 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
         own = {"num_processes": count} if count is not None else {}
         yield accelerate_part(there.name, {**there.content, **own})
     yield _trl_arguments(name, found, arguments, recipe, read)
+
+
+def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> Part:
+    """Return what the arguments of a program with names of its own say, over the file that they name."""
+    arguments = read_arguments(found.arguments)
+    recipe, faults = _recipe_file(found, arguments, read)
+    over = {word.partition("=")[0]: word.partition("=")[2] for word in arguments.words if "=" in word}
+    stated = {key: value for key, value in arguments.values.items() if key != "config"}
+    count = found.launcher.processes(found.options)
+    variables = {**found.options.values, **found.options.undecided, **({} if count is None else {PROCESSES: count})}
+    values = {
+        **found.launcher.commands[found.program],
+        **{key: value for key, value in recipe.items() if key not in arguments.undecided},
+        **stated,
+        **{key: typed(key, text) for key, text in over.items()},
+        **{key: value for key, value in variables.items() if key in vocabulary.by_rule},
+    }
+    part = part_by(vocabulary, name, _with_files(values, read), arguments.undecided)
+    return replace(part, faults=(*faults, *part.faults))
 
 
 def _recipe_file(

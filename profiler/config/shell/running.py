@@ -1,7 +1,7 @@
 """The commands of a shell script in order, with every branch that a machine may take."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.foreign_text import ForeignTextError
@@ -26,7 +26,8 @@ from profiler.config.shell.values import Item, Shell, Value, merge, one_of
 from profiler.config.shell.words import Literal, Word
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_DECLARING = frozenset({"export", "local", "declare", "readonly", "typeset"})
+_EXPORTING = "export"
+_DECLARING = frozenset({_EXPORTING, "local", "declare", "readonly", "typeset"})
 _ENDING = frozenset({"exit", "return"})
 _LONGEST_CONDITION = 60
 
@@ -36,12 +37,16 @@ class Call:
     """A command that the script may run, as it gets its words."""
 
     items: tuple[Item, ...]
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    """The variables that the script sets for it."""
 
 
 @dataclass
 class _Run:
     budget: Budget = field(default_factory=Budget)
     calls: list[Call] = field(default_factory=list)
+    exported: set[str] = field(default_factory=set)
+    """Variables that commands get, once a command of the script has said so."""
     is_repeated: bool = False
     """Whether commands run a second time, so that their calls are known."""
     depth: int = 0
@@ -103,7 +108,7 @@ def _simple(command: Simple, shell: Shell, run: _Run) -> bool | None:
         for word in words:
             _assign(word, shell, run.budget)
         return True
-    words = words[assigned:]
+    own, words = words[:assigned], words[assigned:]
     match words[0].plain:
         case "[" | "[[" | "test":
             last = len(words) - (words[-1].plain in ("]", "]]"))
@@ -116,6 +121,9 @@ def _simple(command: Simple, shell: Shell, run: _Run) -> bool | None:
         case name if name in _DECLARING:
             for word in words[1:]:
                 _assign(word, shell, run.budget)
+            if name == _EXPORTING:
+                targets = [(_target(word), word.plain) for word in words[1:]]
+                run.exported.update(target[1] if target is not None else plain or "" for target, plain in targets)
             return True
         case name if name in _ENDING:
             shell.has_ended = shell.is_branch
@@ -130,8 +138,20 @@ def _simple(command: Simple, shell: Shell, run: _Run) -> bool | None:
             return _function(shell.functions[name], words[1:], shell, run)
     items = expanded(words, shell, run.budget)
     if not run.is_repeated:
-        run.calls.append(Call(items=items))
+        run.calls.append(Call(items=items, environment=_environment(own, shell, run)))
     return None
+
+
+def _environment(own: Sequence[Word], shell: Shell, run: _Run) -> dict[str, Value]:
+    """Return the variables that a command gets: those that were exported, under those before its name."""
+    found = {name: shell.values[name] for name in run.exported if name in shell.values}
+    if own:
+        inner = shell.copied(run.budget, is_branch=False)
+        for word in own:
+            _assign(word, inner, run.budget)
+        targets = [target[1] for word in own if (target := _target(word)) is not None]
+        found |= {name: inner.values[name] for name in targets if name in inner.values}
+    return found
 
 
 def _function(body: Command, arguments: Sequence[Word], shell: Shell, run: _Run) -> bool | None:

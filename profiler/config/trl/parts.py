@@ -21,6 +21,8 @@ class Part:
     """Keys of trl's files."""
     job: Mapping[str, object] = field(default_factory=dict)
     """How processes share the work (`JOB_KEYS`), which files of trl do not say."""
+    trial: Mapping[str, object] = field(default_factory=dict)
+    """Keys of a trial that a program with a trainer of its own decides, whatever trl's releases do."""
     recipe: Recipe | None = None
     """The trainer, where the file names it."""
     notes: tuple[Note, ...] = ()
@@ -61,9 +63,11 @@ def merged(parts: Sequence[Part], *, given: Collection[str] = ()) -> Part:
     """
     values: dict[str, object] = {}
     job: dict[str, object] = {}
+    trial: dict[str, object] = {}
     faults: list[Fault] = []
     for part in parts:
         values.update(part.values)
+        trial.update(part.trial)
         job.update(part.job)
         faults.extend(part.faults)
     faults.extend(_contradictions(parts, given))
@@ -75,6 +79,7 @@ def merged(parts: Sequence[Part], *, given: Collection[str] = ()) -> Part:
         name=", ".join(part.name for part in parts),
         values=values,
         job=job,
+        trial=trial,
         recipe=recipes[0] if recipes else None,
         notes=tuple(note for part in parts for note in part.notes),
         unknown=tuple(dict.fromkeys(key for part in parts for key in part.unknown)),

@@ -8,6 +8,7 @@ from profiler.config.models.lookup import builtin_architecture, builtin_of_folde
 from profiler.config.notes import Note, note_lines
 from profiler.config.options.reading import show
 from profiler.config.trl_releases.versions import KEY as TRL
+from profiler.config.trl_releases.versions import NEWEST
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trials.recipe import Recipe
@@ -114,8 +115,9 @@ def read_inputs(command: Command, part: "Part | None", *, measure: Measure = mea
         strict=command.options.strict,
         recipe=_recipe(command, part),
         job={**part.job, **given},
-        stated=command.options.trl,
-        given=command.keys,
+        # A program with a trainer of its own has no release of trl whose defaults would hold.
+        stated=command.options.trl or (NEWEST if part.trial else None),
+        given={**part.trial, **command.keys},
         settled={note.key for note in part.notes if note.key},
     )
     measured = remembered_measure(measure)
@@ -134,7 +136,7 @@ def _inputs(
     unknown: tuple[str, ...] = ()
     reading = variant.reading if variant is not None else None
     if part is not None and reading is not None:
-        keys.update(reading.point)
+        keys.update({**reading.point, **part.trial})
         settled = {*command.keys, *command.axes}
         faults += [fault for fault in (*reading.faults, *part.faults) if fault.key not in settled]
         faults += _foreign_faults(part, strict=command.options.strict)

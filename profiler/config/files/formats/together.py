@@ -1,0 +1,94 @@
+"""What several formats decide in the same way: lists in a text, files of DeepSpeed, models with images, one process."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from profiler.config.notes import Note, not_counted
+from profiler.config.options.reading import show
+from profiler.domain.errors import Fault
+from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
+
+PROCESSES = "NPROC_PER_NODE"
+"""The variable by which llamafactory-cli and swift are told how many processes a node has; a command states it."""
+
+_IMAGES = re.compile(
+    r"(?:^|[-_/.\d])(?:vl|vlm|omni|vision|llava|internvl\w*|intern-s1\w*|paligemma\w*|pixtral|idefics\w*|minicpm-[vo]|"
+    r"smolvlm\w*|molmo\w*|florence\w*|ovis\w*|got-ocr\w*|audio|qwen3\.[5-9]\w*|llama-4|glm-4(?:\.\d)?v|gemma-?4|gemma-?3n|"
+    r"mistral-small-3\.[1-9]|gemma-?3-(?:4|12|27)b)(?=$|[-_/.\d])",
+    re.IGNORECASE,
+)
+"""Names of models with a tower for images or sound."""
+
+_QUANTISED = re.compile(r"(?:^|[-_])(?:gptq|awq|aqlm|hqq|eetq|gguf|fp8|int[48]|bnb)(?=$|[-_])", re.IGNORECASE)
+"""Names of checkpoints whose weights are quantised."""
+
+_STAGES = {"z0": 0, "zero0": 0, "zero1": 1, "z1": 1, "z2": 2, "zero2": 2, "z3": 3, "zero3": 3}
+_SHIPPED = re.compile(r"(?:ds_)?(?:default-)?(z(?:ero)?[0-3])([_-]offload)?(?:_config)?(?:\.json)?")
+
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a table."""
+    return frozenset(text.split())
+
+
+def split(value: object) -> object:
+    """Return the names in a text with commas, or a list as it is."""
+    return [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
+
+
+def shipped_deepspeed(value: object, bucket: int) -> Mapping[str, object] | None:
+    """Return the file of DeepSpeed that the program ships under a name; None if it ships none of that name.
+
+    Args:
+        value: The name, or a path to it.
+        bucket: Its `reduce_bucket_size` below stage 3, in elements.
+    """
+    found = _SHIPPED.fullmatch(PurePosixPath(value).name) if isinstance(value, str) else None
+    if found is None:
+        return None
+    stage = _STAGES[found[1]]
+    zero: dict[str, object] = {"stage": stage, "overlap_comm": False, "contiguous_gradients": True}
+    if found[2]:
+        zero["offload_optimizer"] = {"device": "cpu"}
+        if stage == 3:
+            zero["offload_param"] = {"device": "cpu"}
+    zero["reduce_bucket_size"] = "auto" if stage == 3 else bucket
+    return {"zero_optimization": zero, "bf16": {"enabled": "auto"}}
+
+
+def only_text(key: str, program: str, leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
+    """Refuse a model with towers, of which the program freezes and adapts other parts than trl, and a quantised one.
+
+    Args:
+        key: The program's key of the model.
+        program: Its name.
+        leaves: Keys of the file.
+    """
+    model = leaves.get(key)
+    known = find_builtin(model) if isinstance(model, str) else None
+    has_tower = known is not None and known.name in VISION_MODELS
+    if isinstance(model, str) and (has_tower or _IMAGES.search(model)):
+        problem = f"sees images or hears, and in {program} other parts of its towers are frozen and adapted than in trl"
+        yield Fault(key="model", found=model, problem=problem, hint="Only models of text are read from such files.")
+    if isinstance(model, str) and _QUANTISED.search(model):
+        problem = "is a checkpoint that is quantised already, by its name, and has no formula here"
+        yield Fault(key="model", found=model, problem=problem)
+
+
+def one_process(program: str, leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
+    """Name one process as an assumption, where no launcher says how many there are."""
+    if leaves.get(PROCESSES) is None:
+        text = f"num_processes=1 (a file of {program} does not state it)"
+        yield Note(key="num_processes", text=text)
+
+
+def float32_adapters(program: str) -> Note:
+    """Return the note of adapters over quantised weights, which trl makes bfloat16 (`SFTTrainer` of trl 1.16)."""
+    what = "that adapters, their gradients and their optimizer state are float32 over 4-bit weights"
+    return not_counted(f"{what} in {program} (trl makes them bfloat16)")
+
+
+def refused(key: str, value: object, problem: str, hint: str = "") -> Fault:
+    """Return the fault of a key."""
+    return Fault(key=key, found=show(value), problem=problem, hint=hint)
