@@ -10,6 +10,7 @@ from profiler.commands import COMMANDS, Command, options_of_command
 from profiler.config.options.option import Option
 from profiler.config.options.run_options import RUN_OPTIONS
 from profiler.console import NAME, main
+from profiler.domain.machines.systems import LINUX, SYSTEMS
 from profiler.rendering.layouts.markdown import code_block, escaped
 
 _HEAD = """\
@@ -48,17 +49,25 @@ def commands_page() -> str:
 def command_page(name: str) -> str:
     """Return the page of one command."""
     command = COMMANDS[name]
-    needs = f"It needs the extra `{_extra(command)}` ([installation](../../install.md)). " if command.imports else ""
+    extras, install = _extra(command), "[installation](../../install.md)"
+    needs = f"It needs {'an extra' if command.uses else 'the extra'} ({install}): {extras}. " if extras else ""
     head = f"`{NAME} {name}`, or `python -m profiler.{name}`: {command.summary}. {needs}Runs on {_systems(command)}."
     return "\n\n".join([f"# {name}", head, *_described(name), *_options(name), *_examples(name)]) + "\n"
 
 
 def _extra(command: Command) -> str:
-    return str(command.extra) if command.imports else ""
+    """Return the extra of a command, and those of its uses."""
+    of_all = [f"`{command.extra}`"] if command.imports else []
+    of_uses = [f"`{needs.extra}` for `{words}`" for words, needs in command.uses.items() if needs.imports]
+    return ", ".join([*of_all, *of_uses])
 
 
 def _systems(command: Command) -> str:
-    return "Linux" if command.on_linux_only else "Linux, macOS, Windows"
+    """Return where a command runs, and which of its uses run on Linux only."""
+    if command.on_linux_only:
+        return LINUX
+    of_uses = [f"`{words}` on {LINUX} only" for words, needs in command.uses.items() if needs.on_linux_only]
+    return "; ".join([", ".join(SYSTEMS), *of_uses])
 
 
 def _options(name: str) -> Iterator[str]:
