@@ -91,6 +91,13 @@ def test_a_use_that_needs_more_than_its_command_has_its_needs():
     assert page.count("`sweep` for `figure=PATH`") == 2
 
 
+def test_a_place_in_an_option_stays_a_text():
+    page = (ROOT / "docs" / "reference" / "commands" / "monitor.md").read_text(encoding="utf-8")
+    assert r"FOLDER/monitor/&lt;name of the command&gt;/" in page
+    assert "(key=value or --key value)" in page
+    assert "python -m profiler.run ([monitor.md](../../monitor.md))." in page
+
+
 def test_every_exit_code_is_declared():
     declared = {
         value for name, value in vars(errors).items() if re.fullmatch(r"_?EXIT_[A-Z_]+", name) and name != "EXIT_CODES"

@@ -5,13 +5,13 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 
-from maintenance.pages.members import table
+from maintenance.pages.members import escaped_part, marked, table
 from profiler.commands import COMMANDS, Command, options_of_command
 from profiler.config.options.option import Option
 from profiler.config.options.run_options import RUN_OPTIONS
 from profiler.console import NAME, main
 from profiler.domain.machines.systems import LINUX, SYSTEMS
-from profiler.rendering.layouts.markdown import code_block, escaped
+from profiler.rendering.layouts.markdown import code_block
 
 _HEAD = """\
 # Run options
@@ -82,7 +82,7 @@ def _options(name: str) -> Iterator[str]:
 
 def _table(options: Mapping[str, Option]) -> str:
     rows = [
-        (f"`{name}`", f"`{option.default_text}`", option.unit, option.allowed, _meaning(option))
+        (f"`{name}`", f"`{option.default_text}`", option.unit, marked(option.allowed), marked(_meaning(option)))
         for name, option in options.items()
     ]
     return table(_COLUMNS, rows)
@@ -122,9 +122,7 @@ def _described(name: str) -> Iterator[str]:
 def _linked(text: str) -> str:
     """Return a paragraph of a help text, in which pages that it names are links."""
     parts = _PAGE.split(text)
-    return " ".join(
-        f"[{part}](../../{part})" if number % 2 else escaped(part) for number, part in enumerate(parts)
-    ).replace(") .", ").")
+    return "".join(f"[{part}](../../{part})" if number % 2 else escaped_part(part) for number, part in enumerate(parts))
 
 
 def _examples(name: str) -> Iterator[str]:
