@@ -516,7 +516,7 @@ def test_nothing_is_wider_than_the_screen(browser, address, width, scheme):
         page.locator(f"#tab-{tab}").click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if "GRPO_VRAM_SCREENSHOTS" in os.environ and tab == "cost":
-            expect(page.locator("#cost-chart path")).to_have_count(1)
+            expect(page.locator("#cost-chart path")).to_have_count(1, timeout=LIMIT_MS)
             page.screenshot(path=Path(os.environ["GRPO_VRAM_SCREENSHOTS"]) / f"cost-{width}-{scheme}.png")
     page.locator("#tab-fit").click()
     if "GRPO_VRAM_SCREENSHOTS" in os.environ:
