@@ -147,7 +147,7 @@ def test_pages_open_without_another_origin_and_fit_each_width(address):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_a_title_fits_a_phone_and_the_dashes_of_an_option_stay_two(address):
+def test_a_title_fits_a_phone_and_an_option_keeps_its_dashes(address):
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 390, "height": 900})
         page.goto(f"{address}docs/README.html")
