@@ -16,6 +16,8 @@ ENGINES := $(VENV)-engines
 MACHINES := $(VENV)-machines
 RELEASE := $(VENV)-release
 DOCS := $(VENV)-docs
+# What the environments of tools contain, one file for each.
+TOOLS := maintenance/environments
 # The Pythons into whose empty environments `make dist` installs the wheel. One that is not here is skipped.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
@@ -123,23 +125,20 @@ $(ENGINES)/.installed: pyproject.toml constraints.txt
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,ray,slurm]'
 	touch $@
 
-$(MACHINES)/.installed:
-	$(PYTHON) -m venv $(MACHINES)
-	$(MACHINES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[sweep]' 'skypilot[aws]==0.14.1' \
-		'moto[ec2,s3,server]>=5.2' 'kubernetes-validate>=1.37' hypothesis jsonschema pytest
+# The environments of tools are made anew when what they contain has changed.
+$(MACHINES)/.installed: $(TOOLS)/machines.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(MACHINES)
+	$(MACHINES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $< --editable '.[sweep]'
 	touch $@
 
-# What builds, checks and tries a release; not what is released.
-$(RELEASE)/.installed:
-	$(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check 'build==1.6.1' 'check-jsonschema==0.39.0' \
-		'pipx==1.18.4' 'pytest==9.2.0' 'twine==7.0.0' 'uv==0.13.9'
+$(RELEASE)/.installed: $(TOOLS)/release.txt
+	$(PYTHON) -m venv --clear $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-# Sphinx for Python 3.11: later releases need a later Python.
-$(DOCS)/.installed:
-	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check 'furo==2025.12.19' 'myst-parser==5.2.0' 'sphinx==9.0.4'
+$(DOCS)/.installed: $(TOOLS)/docs.txt
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
 format: $(INSTALLED)

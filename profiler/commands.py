@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from profiler.command_line import as_command
 from profiler.config.options.option import Option
-from profiler.domain.machines.extras import Extra, refuse_former, require
+from profiler.domain.machines.extras import TRAINING, Extra, listed, refuse_former, require
 from profiler.domain.machines.systems import require_linux
 
 TABLES = ("filelock", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", "rich")
@@ -15,34 +15,74 @@ TABLES = ("filelock", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
-    """One command."""
+class Needs:
+    """What a command, or one use of it, needs where it runs."""
 
-    summary: str
     imports: tuple[str, ...] = ()
     """What its modules import beyond the dependencies of the bare distribution."""
     extra: Extra = Extra.SWEEP
     """The extra that brings them."""
-    has_trial_keys: bool = False
-    """Whether the keys of a trial are among its words."""
     on_linux_only: bool = False
     """Whether it follows processes by what only Linux has."""
+
+    def check(self, key: str, found: str) -> None:
+        """Check that this machine has them.
+
+        Raises:
+            UsageError: It does not. The sentence has `key` and `found`, the words of the user that need them.
+        """
+        if self.on_linux_only:
+            require_linux(key, found, everywhere=listed(_everywhere()))
+        require(key, found, self.imports, self.extra)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Needs):
+    """One command. Every use of it has its needs."""
+
+    summary: str
+    has_trial_keys: bool = False
+    """Whether the keys of a trial are among its words."""
+    uses: Mapping[str, Needs] = field(default_factory=dict)
+    """What some of its uses need in addition, by the words after its name."""
+
+
+WATCHING = "COMMAND"
+"""A use of `monitor`: a command is watched."""
+FIGURE = "figure=PATH"
+"""A use of commands that draw a figure where one is asked for."""
 
 
 COMMANDS: Mapping[str, Command] = {
     "estimate": Command(summary="estimate one trial in closed form, within a second", has_trial_keys=True),
-    "solve": Command(summary="find the largest setting that fits a card", has_trial_keys=True),
+    "solve": Command(
+        summary="find the largest setting that fits a card",
+        has_trial_keys=True,
+        uses={FIGURE: Needs(imports=("matplotlib",))},
+    ),
     "advise": Command(summary="say what to change so that training fits a card", has_trial_keys=True),
     "sweep": Command(
         summary="run a grid of trials: measured on a GPU, emulated or simulated",
         imports=("hydra", *TABLES),
         has_trial_keys=True,
         on_linux_only=True,
+        uses={
+            "backend=simulated": Needs(imports=TRAINING, extra=Extra.SIMULATE),
+            "backend=cpu": Needs(imports=TRAINING, extra=Extra.SIMULATE),
+            "backend=cuda": Needs(imports=TRAINING, extra=Extra.MEASURE),
+        },
     ),
     "report": Command(summary="draw stored results again, or compare two sweeps", imports=TABLES),
     "run": Command(summary="run any training script and show its memory by phase", imports=TABLES, on_linux_only=True),
-    "monitor": Command(summary="show the GPUs, or watch the memory of any command", has_trial_keys=True),
-    "replay": Command(summary="replay a memory snapshot with other settings or cards"),
+    "monitor": Command(
+        summary="show the GPUs, or watch the memory of any command",
+        has_trial_keys=True,
+        uses={WATCHING: Needs(imports=TABLES, on_linux_only=True)},
+    ),
+    "replay": Command(
+        summary="replay a memory snapshot with other settings or cards",
+        uses={FIGURE: Needs(imports=("matplotlib", "numpy"))},
+    ),
     "claims": Command(summary="judge what public texts claim about the memory of GRPO", imports=TABLES),
     "seams": Command(
         summary="check what the profiler relies on in other libraries",
@@ -55,9 +95,21 @@ COMMANDS: Mapping[str, Command] = {
         imports=("filelock", "packaging"),
         extra=Extra.EMULATE,
         on_linux_only=True,
+        # Its environment gets the versions that are installed here.
+        uses={"install": Needs(imports=(*TRAINING, "pynvml"), extra=Extra.MEASURE)},
     ),
 }
 """By name, in the order of the help text."""
+
+
+def _everywhere() -> list[str]:
+    """Return what runs on every system, as words of a sentence."""
+    found = []
+    for name, command in COMMANDS.items():
+        without = [words for words, needs in command.uses.items() if needs.on_linux_only]
+        if not command.on_linux_only:
+            found.append(f"{name} (without {listed(without)})" if without else name)
+    return found
 
 
 def options_of_command(name: str) -> Mapping[str, Option]:
@@ -78,10 +130,7 @@ def start(name: str, words: Sequence[str] | None = None) -> int:
     @as_command(name)
     def run() -> int:
         refuse_former()
-        command = COMMANDS[name]
-        if command.on_linux_only:
-            require_linux("command", name)
-        require("command", name, command.imports, command.extra)
+        COMMANDS[name].check("command", name)
         main: Callable[[Sequence[str]], int] = import_module(f"profiler.{name}.main").main
         return main(arguments)
 

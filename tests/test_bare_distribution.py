@@ -150,7 +150,8 @@ def test_the_extras_bring_what_the_code_says_that_they_bring():
     assert {"vllm", "nvidia-ml-py", *TRAINING} <= names(extras["vllm"])
     assert names(extras["simulate"]) | names(extras["measure"]) | names(extras["emulate"]) <= names(extras["dev"])
     for command in commands.COMMANDS.values():
-        assert {OF_MODULE.get(name, name) for name in command.imports} <= names(extras[command.extra])
+        for needs in (command, *command.uses.values()):
+            assert {OF_MODULE.get(name, name) for name in needs.imports} <= names(extras[needs.extra])
     assert not names(PROJECT["dependencies"]) & {*TRAINING, "hydra-core", "nvidia-ml-py", "vllm"}
 
 

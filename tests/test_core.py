@@ -10,6 +10,7 @@ import pytest
 from other_systems import AS_ON, WITHOUT_ON
 from own_histories import ALLOC, FREE, recorded
 
+from profiler.commands import COMMANDS, WATCHING
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,10 @@ def folder(tmp_path):
     return tmp_path
 
 
+ON_LINUX_ONLY = [
+    *((name,) for name, command in COMMANDS.items() if command.on_linux_only),
+    *((name, words) for name, each in COMMANDS.items() for words, needs in each.uses.items() if needs.on_linux_only),
+]
 JOB = ("model=qwen2.5-7b", "tuning=lora", "gpu=4090")
 
 
@@ -260,9 +265,16 @@ def test_the_core_needs_nothing_that_only_linux_has(folder, system, words, says)
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
-@pytest.mark.parametrize("words", [("sweep", "+grid=lora_vs_full"), ("run", "train.py"), ("monitor", sys.executable)])
+@pytest.mark.parametrize("words", ON_LINUX_ONLY)
 def test_what_needs_linux_says_so(folder, system, words):
-    found = core(*words, folder=folder, system=system)
+    found = core(*(sys.executable if word == WATCHING else word for word in words), folder=folder, system=system)
     assert found.returncode == EXIT_USAGE, found.stderr
     assert f"runs on Linux only, and this is {system}." in found.stderr
+    assert "estimate, solve, advise, report, monitor (without COMMAND), replay and claims run on" in found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [(name,) for name, each in COMMANDS.items() if not each.on_linux_only])
+def test_what_does_not_need_linux_is_not_refused(folder, words):
+    found = core(*words, "--help", folder=folder, system="darwin")
+    assert "runs on Linux only" not in found.stderr

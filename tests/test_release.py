@@ -1,6 +1,8 @@
 """What a release states in several files agrees: version and date, locked packages, workflows, classifiers."""
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -16,6 +18,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
 OF_CLUSTERS = {"ray", "msgpack", "protobuf", "grpcio"}
 """What the engines' environment adds to the one of `make install`."""
+ENVIRONMENTS = {
+    ".venv": ["pyproject.toml", "constraints.txt"],
+    ".venv-engines": ["pyproject.toml", "constraints.txt"],
+    ".venv-machines": ["pyproject.toml", "maintenance/environments/machines.txt"],
+    ".venv-release": ["maintenance/environments/release.txt"],
+    ".venv-docs": ["maintenance/environments/docs.txt"],
+}
+"""What the environments of the Makefile are made from."""
 
 
 def text(name):
@@ -51,6 +61,37 @@ def test_torch_is_locked_as_the_index_has_it_and_for_the_cpu():
     assert block.startswith(f"torch=={version} ")
     assert f"--hash=sha256:{digest}" in block
     assert block.count("--hash") > 1
+
+
+@pytest.mark.parametrize(("environment", "contents"), ENVIRONMENTS.items())
+def test_an_environment_is_made_anew_when_its_contents_change(tmp_path, environment, contents):
+    files = [tmp_path / name for name in contents]
+    for path in (tmp_path / "Makefile", *files):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((ROOT / path.relative_to(tmp_path)).read_bytes())
+    installed = tmp_path / environment / ".installed"
+    installed.parent.mkdir()
+    installed.touch()
+
+    def would_install():
+        words = ["make", "--dry-run", f"{environment}/.installed"]
+        made = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return "pip install" in made.stdout
+
+    os.utime(installed, (2, 2))
+    for changed in files:
+        for path in files:
+            os.utime(path, (1, 1))
+        assert not would_install()
+        os.utime(changed, (3, 3))
+        assert would_install(), changed
+
+
+def test_every_environment_is_known_and_no_recipe_has_a_version():
+    """What it contains is in a file on which it depends."""
+    makefile = text("Makefile")
+    assert len(re.findall(r"^\t\S+ -m venv ", makefile, re.MULTILINE)) == len(ENVIRONMENTS)
+    assert re.findall(r".*[=<>]=\d.*", makefile) == []
 
 
 def test_a_package_without_a_pin_is_refused():

@@ -5,6 +5,7 @@ extensions = ["myst_parser"]
 root_doc = "docs/README"
 myst_heading_anchors = 6
 nitpicky = True
+smartquotes = False  # they make one dash of the two of an option
 
 html_theme = "furo"
 html_title = "grpo-vram"

@@ -40,11 +40,11 @@ def marked(text: str) -> str:
     """Return `text` on one line as Markdown; what stands between backticks stays code."""
     parts = " ".join(text.replace("``", "`").split()).split("`")
     return "".join(
-        f"`{part}`".replace("|", "\\|") if number % 2 else _escaped(part) for number, part in enumerate(parts)
+        f"`{part}`".replace("|", "\\|") if number % 2 else escaped_part(part) for number, part in enumerate(parts)
     )
 
 
-def _escaped(part: str) -> str:
+def escaped_part(part: str) -> str:
     """Return the escaped words of a part of a line, with the spaces around them."""
     words = part.strip()
     return part.replace(words, escaped(words)) if words else part

@@ -23,7 +23,7 @@ from profiler.measurement.driver.visible import visible_gpus
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.storage.files.foreign_files import expanded
-from profiler.storage.files.lock import take_lock
+from profiler.storage.files.lock import wait_for_lock
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.storage.stores.folder_faults import writable_faults
 
@@ -143,15 +143,14 @@ class VramCallback(TrainerCallback):
         from profiler.monitor.watch.results import write_report
         from profiler.storage.tables.samples import write_time_series
 
-        lock = take_lock(self._folder / _LOCK, wait=True)
+        lock = wait_for_lock(self._folder / _LOCK, f"writes the tables of {self._folder}", notify=_say)
         try:
             RecordFolder(self._folder, MONITORED).write(record)
             write_time_series(self._folder, record.run_id, {0: recording.samples} if record.gpus else {}, ())
             for sentence in write_report(self._folder):
                 _say(sentence)
         finally:
-            if lock is not None:
-                lock.release()
+            lock.release()
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True

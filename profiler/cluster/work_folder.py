@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from profiler.storage.files.lock import LockError, take_lock
+from profiler.storage.files.lock import LockError, take_lock, wait_for_lock
 
 _PREFIX = "grpo-vram-slot-"
 _LOCK = "slot.lock"
@@ -20,8 +20,7 @@ _YOUNG_S = 60.0
 def work_folder() -> Iterator[Path]:
     """Make a folder that exists, locked, while the block runs."""
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name:
-        lock = take_lock(Path(name) / _LOCK, wait=True)
-        assert lock is not None
+        lock = wait_for_lock(Path(name) / _LOCK, f"looks whether {name} is in use")
         try:
             yield Path(name)
         finally:

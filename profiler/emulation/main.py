@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.command_line import as_command, print_line, print_text
+from profiler.commands import COMMANDS
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.units import gib_text, mib_text
@@ -39,5 +40,6 @@ def _python(command: Command) -> EmulatedPython:
     options = command.options
     python = None if options.python is None else Path(options.python)
     if command.action == INSTALL:
+        COMMANDS["emulation"].uses[INSTALL].check("command", INSTALL)
         python = install(options.torch or default_torch(), base=python, announce=print_line)
     return emulated_python(python, strict=options.strict)

@@ -7,11 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from profiler.command_line import as_command, print_error, print_text
-from profiler.commands import TABLES
+from profiler.commands import COMMANDS, WATCHING
 from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_OK, Fault, ProfilerError, UsageError
-from profiler.domain.machines.extras import Extra, require
-from profiler.domain.machines.systems import require_linux
 from profiler.monitor.command import Command, read_command, usage
 from profiler.storage.files.foreign_files import expanded, reason
 from profiler.storage.files.last_resort import last_resort
@@ -38,8 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _watch(command: Command) -> int:
     """Run and sample the command; its exit code stays, whatever happens to the results."""
-    require_linux("command", f"{MONITOR} {command.words[0]}")
-    require("command", MONITOR, TABLES, Extra.SWEEP)
+    COMMANDS[MONITOR].uses[WATCHING].check("command", f"{MONITOR} {command.words[0]}")
     from profiler.monitor.watch.signals import signals_wait
     from profiler.monitor.watch.watching import report, watch
 

@@ -11,9 +11,9 @@ from pathlib import Path, PurePath
 from profiler.allocator.histories.answer import Answer, Question, answer
 from profiler.allocator.histories.history import read_history
 from profiler.command_line import as_command, print_error, print_text
+from profiler.commands import COMMANDS, FIGURE
 from profiler.config.options.option import OutputFormat
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError, printable
-from profiler.domain.machines.extras import Extra, require
 from profiler.rendering.replay.table import answer_mapping, replay_json, replay_table
 from profiler.replay.command import FIGURE_SUFFIXES, Command, ReplayOptions, read_command, usage
 from profiler.storage.files.atomic import write_atomically
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command.faults:
         raise UsageError(command.faults)
     if command.options.figure is not None:
-        require("figure", str(command.options.figure), ["matplotlib", "numpy"], Extra.SWEEP)
+        COMMANDS["replay"].uses[FIGURE].check("figure", str(command.options.figure))
     return _replay(command)
 
 

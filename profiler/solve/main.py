@@ -11,12 +11,13 @@ from pathlib import Path
 
 from profiler.analytical.explanation.cards import all_cards
 from profiler.command_line import as_command, print_error, print_text
+from profiler.commands import COMMANDS, FIGURE
 from profiler.config.models.context import model_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
-from profiler.domain.machines.extras import TRAINING, Extra, install_hint, listed, missing, require
+from profiler.domain.machines.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.estimate.job.inputs import (
     ArchitectureLookup,
     Inputs,
@@ -97,7 +98,7 @@ def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup)
     """Return the limit line of two keys, after drawing it where that is asked for, and whether a value fits."""
     figure = None if command.options.figure is None else Path(command.options.figure)
     if figure is not None:
-        require("figure", str(figure), ["matplotlib"], Extra.SWEEP)
+        COMMANDS["solve"].uses[FIGURE].check("figure", str(figure))
     lines = limit_lines(command, inputs, architecture_of)
     if figure is not None:
         from profiler.rendering.figures.along_keys.limit_line import limit_line_figure

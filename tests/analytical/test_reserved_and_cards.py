@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
@@ -19,7 +19,7 @@ from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.domain.cards.context import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import TRIAL_PHASES, Category, Phase
-from profiler.domain.trials.trial import Attention, Backend, Lengths, Logprobs, Rollout, TrialSpec, Tuning
+from profiler.domain.trials.trial import Attention, Backend, Lengths, Logprobs, Rollout, TrialSpec, Tuning, VllmMode
 from profiler.domain.units import GIB
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
@@ -141,6 +141,26 @@ def test_a_larger_card_of_the_same_kind_never_fits_less(spec):
 
     assert order.index(verdicts["h200-141gb"].fit) <= order.index(verdicts["h100-80gb"].fit)
     assert order.index(verdicts["a100-80gb"].fit) <= order.index(verdicts["a100-40gb"].fit)
+
+
+def _each_has_its_own_verdict(spec, shape):
+    found = all_cards(spec, shape)
+    assert found == tuple(card_verdict(spec, shape, each.gpu) for each in found)
+    assert [each.gpu.memory_bytes for each in found] == sorted(gpu.memory_bytes for gpu in KNOWN_GPUS.values())
+    return found
+
+
+@settings(max_examples=20)
+@given(specs())
+def test_each_card_has_the_verdict_that_it_has_alone(spec):
+    """Cards of one compute capability share an estimate."""
+    _each_has_its_own_verdict(spec, architecture(spec.model))
+
+
+def test_each_card_has_its_own_part_for_vllm(half_billion):
+    engine = {"vllm_mode": VllmMode.COLOCATE, "vllm_gpu_memory_utilization": 0.3, "vllm_enable_sleep_mode": False}
+    found = _each_has_its_own_verdict(replace(_SPEC, use_vllm=True, **engine), half_billion)
+    assert len({each.peak_allocated_bytes for each in found}) > 20
 
 
 @given(specs())

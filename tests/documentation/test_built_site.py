@@ -147,6 +147,17 @@ def test_pages_open_without_another_origin_and_fit_each_width(address):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_a_title_fits_a_phone_and_an_option_keeps_its_dashes(address):
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 390, "height": 900})
+        page.goto(f"{address}docs/README.html")
+        title = "const style = getComputedStyle(each); return each.clientHeight < 2 * parseFloat(style.lineHeight)"
+        assert page.locator("h1").evaluate(f"each => {{ {title} }}"), "one line"
+        page.goto(f"{address}docs/reference/commands/monitor.html")
+        assert "(key=value or --key value)" in page.locator("article").inner_text()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 def test_the_search_finds_a_page_of_a_command(address):
     with chromium() as browser:
         page = browser.new_page()

@@ -80,6 +80,24 @@ def test_the_page_of_a_command_has_its_usage_and_every_example(name):
     assert said - {"Usage", "docs"} <= words
 
 
+def test_a_use_that_needs_more_than_its_command_has_its_needs():
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| [monitor]"))
+    needs = "`sweep` for `COMMAND` | Linux, macOS, Windows; `COMMAND` on Linux only |"
+    assert row.endswith(needs)
+    usage = (ROOT / "docs" / "reference" / "commands" / "monitor.md").read_text(encoding="utf-8")
+    assert "Runs on Linux, macOS, Windows; `COMMAND` on Linux only." in usage
+    assert "`simulate` for `backend=simulated`" in page
+    assert page.count("`sweep` for `figure=PATH`") == 2
+
+
+def test_a_place_in_an_option_stays_a_text():
+    page = (ROOT / "docs" / "reference" / "commands" / "monitor.md").read_text(encoding="utf-8")
+    assert r"FOLDER/monitor/&lt;name of the command&gt;/" in page
+    assert "(key=value or --key value)" in page
+    assert "python -m profiler.run ([monitor.md](../../monitor.md))." in page
+
+
 def test_every_exit_code_is_declared():
     declared = {
         value for name, value in vars(errors).items() if re.fullmatch(r"_?EXIT_[A-Z_]+", name) and name != "EXIT_CODES"

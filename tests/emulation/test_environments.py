@@ -1,14 +1,17 @@
 """Environments with a CUDA build: their packages, and what is taken out of them."""
 
 import os
+import re
 import shutil
 import subprocess
 from importlib import metadata
 
 import pytest
+from filelock import FileLock
 
-from profiler.domain.errors import UsageError
+from profiler.domain.errors import EXIT_USAGE
 from profiler.domain.machines import extras
+from profiler.emulation.building import cache
 from profiler.emulation.environments import installing
 from profiler.emulation.environments.environments import COMPLETE
 from profiler.emulation.environments.installing import InstallationError, install
@@ -19,6 +22,7 @@ from profiler.emulation.environments.pins import (
     pinned_packages,
 )
 from profiler.emulation.environments.slimming import _release_kernels, sections
+from profiler.emulation.main import main
 
 
 def test_constraints_are_read_by_normalised_name():
@@ -85,11 +89,27 @@ def test_an_environment_gets_the_cuda_build_its_triton_and_the_pins(pip, tmp_pat
     assert said[-1] == "It is there already."
 
 
-def test_without_the_trainer_here_nothing_is_installed(pip, monkeypatch):
+def test_without_the_trainer_here_nothing_is_installed(pip, monkeypatch, capsys):
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "trl" else name)
-    with pytest.raises(UsageError, match=r"install: needs trl, which is not installed.*\[measure\]"):
-        install("2.13.0", base=None, announce=lambda line: None)
+    assert main(["install"]) == EXIT_USAGE
+    assert re.search(r"install: needs trl, which is not installed.*\[measure\]", capsys.readouterr().err)
     assert pip == []
+
+
+def test_an_installation_that_waits_for_another_says_so(pip, tmp_path, monkeypatch):
+    folder = tmp_path / "emulated_environments"
+    folder.mkdir()
+    other, said = FileLock(folder / "torch-2.13.0.lock"), []
+    other.acquire()
+    monkeypatch.setattr(cache, "_SILENT_S", 0.0)
+
+    def announce(line):
+        said.append(line)
+        if "Waiting" in line:
+            other.release()
+
+    install("2.13.0", base=None, announce=announce)
+    assert said[1] == "Waiting for another process that makes this environment."
 
 
 def test_an_interrupted_installation_starts_again(pip, tmp_path):

@@ -21,7 +21,7 @@ from profiler.monitor.main import main
 from profiler.monitor.watch import results, watching
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.storage.tables.laws import Laws, Trials
-from profiler.storage.tables.schema import MONITORED_TABLES
+from profiler.storage.tables.schema import MONITORED_TABLES, RESULT
 
 ROOT = Path(__file__).parents[2]
 GPU = VisibleGpu(uuid=UUID, name="NVIDIA H100 80GB HBM3", memory_bytes=TOTAL_BYTES, compute_capability=(9, 0))
@@ -141,7 +141,11 @@ def test_a_gpu_is_sampled_by_the_driver_and_compared_with_the_estimate(run, monk
     assert (folder / "figures" / f"{record.run_id}_gpus.svg").is_file()
     assert Origin.MEASURED in page
     keep_their_laws(folder)
-    assert pq.read_table(folder / "monitored.parquet")["exit_code"].to_pylist() == [1, 0]
+    rows = pq.read_table(folder / "monitored.parquet").to_pylist()
+    assert [row["exit_code"] for row in rows] == [1, 0]
+    declared = {column.name: column.null for column in MONITORED_TABLES["monitored"]}
+    from_outside = {name for name, null in declared.items() if null.startswith("a command was watched from outside")}
+    assert {column.name for column in RESULT if rows[1].get(column.name, 0) is None} == from_outside
     assert set(pq.read_table(folder / "monitored_samples.parquet")["gpu"].to_pylist()) == {0}
 
 

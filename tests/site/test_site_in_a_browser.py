@@ -320,10 +320,48 @@ def test_a_snapshot_has_its_curve_and_its_lines_of_code_are_named(page, tmp_path
     expect(page.locator("#oom-text")).to_contain_text("Refused: 50.0 MiB", timeout=LIMIT_MS)
     page.locator("#what-if-gpu").select_option("rtx-4090-24gb")
     expect(page.locator("#oom-text")).to_contain_text("It would have fitted", timeout=LIMIT_MS)
-    expect(page.locator("#command")).to_have_text("grpo-vram replay snapshot.pickle gpu=rtx-4090-24gb")
+    expect(page.locator("#command")).to_have_text("grpo-vram replay run.pickle gpu=rtx-4090-24gb")
     page.locator("#what-if-conf").fill("max_split_size_mb:twenty")
     page.locator("#what-if-conf").blur()
     expect(page.locator("#oom-faults")).to_contain_text("max_split_size_mb", timeout=LIMIT_MS)
+
+
+def test_a_link_has_all_of_a_snapshot_but_the_file(page, context, tmp_path):
+    file = tmp_path / f"{EVIL[:4]}=run.pickle"
+    file.write_bytes(pickle.dumps(snapshot_with_stacks()))
+    page.locator("#tab-oom").click()
+    page.locator("#log").fill(OOM)
+    page.locator("#explain").click()
+    page.locator("#snapshot").set_input_files(file)
+    page.locator("#what-if-gpu").select_option("rtx-4090-24gb")
+    page.locator("#what-if-conf").fill("expandable_segments:True")
+    page.locator("#what-if-conf").blur()
+    answer = page.locator("#oom-text")
+    expect(answer).to_contain_text("What if: expandable_segments:True. On rtx-4090-24gb", timeout=LIMIT_MS)
+    expect(page.locator("#snapshot-again")).to_be_hidden()
+    command = page.locator("#command").inner_text()
+    assert command.endswith(" gpu=rtx-4090-24gb alloc_conf=expandable_segments:True")
+    page.locator("#copy-link").click()
+    expect(page.locator("#copied")).to_have_text("Copied the link; the snapshot has to be dropped there again.")
+
+    other = context.new_page()
+    other.goto(page.url)
+    expect(other.locator("body[data-ready=true]")).to_be_visible(timeout=LIMIT_MS)
+    expect(other.locator("#snapshot-again")).to_contain_text(
+        f"the memory snapshot {file.name}: drop the file here again"
+    )
+    expect(other.locator("#command")).to_have_text(command)
+    expect(other.locator("#oom-text")).to_be_empty()
+    other.locator("#snapshot").set_input_files(file)
+    expect(other.locator("#oom-text")).to_have_text(answer.inner_text(), timeout=LIMIT_MS, use_inner_text=True)
+    expect(other.locator("#snapshot-again")).to_be_hidden()
+    assert other.locator("#what-if-conf").input_value() == "expandable_segments:True"
+    assert other.locator("#what-if-gpu").input_value() == "rtx-4090-24gb"
+    other.close()
+
+    page.locator("#explain").click()
+    expect(answer).to_contain_text("The card refused 2.32 GiB", timeout=LIMIT_MS)
+    expect(page.locator("#of-snapshot")).to_be_hidden()
 
 
 def snapshot_with_stacks() -> dict:
@@ -478,7 +516,7 @@ def test_nothing_is_wider_than_the_screen(browser, address, width, scheme):
         page.locator(f"#tab-{tab}").click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         if "GRPO_VRAM_SCREENSHOTS" in os.environ and tab == "cost":
-            expect(page.locator("#cost-chart path")).to_have_count(1)
+            expect(page.locator("#cost-chart path")).to_have_count(1, timeout=LIMIT_MS)
             page.screenshot(path=Path(os.environ["GRPO_VRAM_SCREENSHOTS"]) / f"cost-{width}-{scheme}.png")
     page.locator("#tab-fit").click()
     if "GRPO_VRAM_SCREENSHOTS" in os.environ:

@@ -7,13 +7,18 @@ from threading import Timer
 
 import pytest
 
-from profiler.storage.files.lock import Lock, LockError, take_lock
+from profiler.storage.files import lock as lock_module
+from profiler.storage.files.lock import Lock, LockError, take_lock, wait_for_lock
+
+LONGEST_S = 30.0
+"""How long a holder waits until it is asked to let go; then it ends, and a test that does not ask fails."""
 
 
 def _hold(path):
     lock = take_lock(path, wait=True)
     (path.parent / "held").touch()
-    while not (path.parent / "let go").exists():
+    ends_s = time.monotonic() + LONGEST_S
+    while not (path.parent / "let go").exists() and time.monotonic() < ends_s:
         time.sleep(0.01)
     lock.release()
 
@@ -42,6 +47,25 @@ def test_one_holder_at_a_time_and_a_waiting_process_is_next(tmp_path):
     lock.release()
     assert not path.exists()
     assert take_lock(path, wait=False) is not None
+
+
+def test_a_wait_that_takes_long_is_announced_once(tmp_path, monkeypatch):
+    path, said = tmp_path / "a.lock", []
+    monkeypatch.setattr(lock_module, "SILENT_S", 0.0)
+
+    def hear(line):
+        said.append(line)
+        (tmp_path / "let go").touch()
+
+    holder = _start_holder(path)
+    lock = wait_for_lock(path, "writes here", notify=hear)
+    holder.join()
+    assert said == ["Waiting for another process that writes here."]
+    assert take_lock(path, wait=False) is None
+    lock.release()
+
+    wait_for_lock(path, "writes here", notify=said.append).release()
+    assert len(said) == 1
 
 
 def test_the_death_of_its_holder_releases_a_lock(tmp_path):

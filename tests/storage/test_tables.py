@@ -12,13 +12,14 @@ from test_measured_tables import SERIES, measured
 
 from profiler.analysis.compared.cells import VERSIONED
 from profiler.domain.errors import UsageError
-from profiler.domain.runs.outcome import Versions
-from profiler.domain.trials.trial import SHOWN_KEYS, TrialSpec
+from profiler.domain.runs.outcome import Outcome, Status, Verdict, Versions, Work
+from profiler.domain.trials.trial import SHOWN_KEYS, Backend, TrialSpec
 from profiler.storage.foreign.published import read_published
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
+from profiler.storage.tables.row_checks import checked_rows
 from profiler.storage.tables.samples import samples_path, write_samples
-from profiler.storage.tables.schema import BREAKDOWN, PHASES, RUNS, SCHEMA_VERSION, TABLES
+from profiler.storage.tables.schema import BREAKDOWN, PHASES, RESULT, RUNS, SCHEMA_VERSION, TABLES
 from profiler.storage.tables.table_files import open_tables
 
 
@@ -63,6 +64,28 @@ def test_a_row_a_trial_and_nulls_stay_nulls(tmp_path, records):
         assert pd.isna(row["step_time_s"])
     assert runs["peak_allocated_bytes"].isna().sum() == 1
     assert set(runs["lora_target_modules"].dropna()) == {"q_proj,k_proj,o_proj,up_proj,down_proj"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "outcome"),
+    [
+        (Backend.CUDA, Outcome(verdict=Verdict(status=Status.IMPLIED, implied_by="0123456789abcdef"))),
+        (Backend.CUDA, Outcome(verdict=Verdict(status=Status.KILLED), work=Work(wall_s=1.0))),
+        (Backend.SIMULATED, Outcome(verdict=Verdict(status=Status.TIMEOUT), work=Work(wall_s=1.0))),
+        (Backend.CPU, Outcome(verdict=Verdict(status=Status.FAILED), work=Work(wall_s=1.0, host_peak_rss_bytes=1))),
+    ],
+    ids=["implied", "killed", "simulated", "cpu"],
+)
+def test_the_nulls_of_a_trial_without_an_answer_are_declared(backend, outcome):
+    """Some are null for a reason of their own; each other one says that the trial may not have run."""
+    gpu = "h100-80gb" if backend is Backend.SIMULATED else None
+    trial = builders.record(builders.spec(backend=backend, gpu=gpu), outcome=outcome)
+    row = checked_rows(trial, None)["runs"][0]
+    null = {column.name: column.null for column in RESULT if row[column.name] is None}
+    own = {"not_measured", "gpu_s", "implied_by", "settled_step", "growth_bytes_per_step"}
+    own |= {name for name in null if name.startswith(("oom_", "estimated_"))}
+    own |= {name for name, said in null.items() if said.startswith("not measured")}
+    assert [name for name, said in null.items() if name not in own and "did not run" not in said] == []
 
 
 def test_categories_sum_to_the_peak_and_the_largest_phase_is_it(tmp_path, records):

@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -11,7 +12,7 @@ import builders
 import pytest
 
 from profiler.domain.runs.outcome import Status
-from profiler.storage.files import atomic
+from profiler.storage.files import atomic, lock
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.lock import LockError, take_lock
 from profiler.storage.sweep_tables import holding
@@ -108,6 +109,30 @@ def test_tables_are_held_from_the_first_record_that_is_read(tmp_path, records):
     assert not (tmp_path / holding._LOCK).exists()
 
 
+@pytest.mark.parametrize(
+    ("kept", "use", "does"),
+    [
+        (holding._LOCK, lambda folder, records: write_tables(folder, records, {}), "writes"),
+        (holding._REPLACING_LOCK, lambda folder, records: write_tables(folder, records, {}), "opens"),
+        (holding._REPLACING_LOCK, lambda folder, _: read_tables(folder), "replaces"),
+    ],
+)
+def test_a_process_that_waits_for_tables_says_for_what(tmp_path, records, monkeypatch, kept, use, does):
+    """The other process ends as soon as the sentence is written."""
+    write_tables(tmp_path, records, {})
+    other, said = take_lock(tmp_path / kept, wait=False), []
+
+    class Screen:
+        def write(self, text):
+            said.append(text)
+            other.release()
+
+    monkeypatch.setattr(lock, "SILENT_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", Screen())
+    use(tmp_path, records)
+    assert said == [f"Waiting for another process that {does} the tables of {tmp_path}.\n"]
+
+
 @pytest.mark.parametrize("nth", range(1, len(TABLES) + 1))
 def test_a_full_disk_leaves_all_tables_as_they_were(tmp_path, records, monkeypatch, nth):
     write_tables(tmp_path, records, {})
@@ -129,10 +154,10 @@ def test_a_full_disk_leaves_all_tables_as_they_were(tmp_path, records, monkeypat
 def test_a_folder_without_locks_is_read_and_not_written(tmp_path, records, monkeypatch):
     write_tables(tmp_path, records, {})
 
-    def refuse(path, *, wait):
+    def refuse(path, does):
         raise LockError(path, OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
 
-    monkeypatch.setattr(holding, "take_lock", refuse)
+    monkeypatch.setattr(holding, "wait_for_lock", refuse)
     assert len(read_tables(tmp_path).runs) == len(records)
     with pytest.raises(LockError, match="Its file system has no locks"):
         write_tables(tmp_path, records, {})

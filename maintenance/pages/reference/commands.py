@@ -5,12 +5,13 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 
-from maintenance.pages.members import table
+from maintenance.pages.members import escaped_part, marked, table
 from profiler.commands import COMMANDS, Command, options_of_command
 from profiler.config.options.option import Option
 from profiler.config.options.run_options import RUN_OPTIONS
 from profiler.console import NAME, main
-from profiler.rendering.layouts.markdown import code_block, escaped
+from profiler.domain.machines.systems import LINUX, SYSTEMS
+from profiler.rendering.layouts.markdown import code_block
 
 _HEAD = """\
 # Run options
@@ -48,17 +49,25 @@ def commands_page() -> str:
 def command_page(name: str) -> str:
     """Return the page of one command."""
     command = COMMANDS[name]
-    needs = f"It needs the extra `{_extra(command)}` ([installation](../../install.md)). " if command.imports else ""
+    extras, install = _extra(command), "[installation](../../install.md)"
+    needs = f"It needs {'an extra' if command.uses else 'the extra'} ({install}): {extras}. " if extras else ""
     head = f"`{NAME} {name}`, or `python -m profiler.{name}`: {command.summary}. {needs}Runs on {_systems(command)}."
     return "\n\n".join([f"# {name}", head, *_described(name), *_options(name), *_examples(name)]) + "\n"
 
 
 def _extra(command: Command) -> str:
-    return str(command.extra) if command.imports else ""
+    """Return the extra of a command, and those of its uses."""
+    of_all = [f"`{command.extra}`"] if command.imports else []
+    of_uses = [f"`{needs.extra}` for `{words}`" for words, needs in command.uses.items() if needs.imports]
+    return ", ".join([*of_all, *of_uses])
 
 
 def _systems(command: Command) -> str:
-    return "Linux" if command.on_linux_only else "Linux, macOS, Windows"
+    """Return where a command runs, and which of its uses run on Linux only."""
+    if command.on_linux_only:
+        return LINUX
+    of_uses = [f"`{words}` on {LINUX} only" for words, needs in command.uses.items() if needs.on_linux_only]
+    return "; ".join([", ".join(SYSTEMS), *of_uses])
 
 
 def _options(name: str) -> Iterator[str]:
@@ -73,7 +82,7 @@ def _options(name: str) -> Iterator[str]:
 
 def _table(options: Mapping[str, Option]) -> str:
     rows = [
-        (f"`{name}`", f"`{option.default_text}`", option.unit, option.allowed, _meaning(option))
+        (f"`{name}`", f"`{option.default_text}`", option.unit, marked(option.allowed), marked(_meaning(option)))
         for name, option in options.items()
     ]
     return table(_COLUMNS, rows)
@@ -113,9 +122,7 @@ def _described(name: str) -> Iterator[str]:
 def _linked(text: str) -> str:
     """Return a paragraph of a help text, in which pages that it names are links."""
     parts = _PAGE.split(text)
-    return " ".join(
-        f"[{part}](../../{part})" if number % 2 else escaped(part) for number, part in enumerate(parts)
-    ).replace(") .", ").")
+    return "".join(f"[{part}](../../{part})" if number % 2 else escaped_part(part) for number, part in enumerate(parts))
 
 
 def _examples(name: str) -> Iterator[str]:

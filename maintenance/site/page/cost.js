@@ -6,6 +6,7 @@ import { bytesOfFiles, state, words } from "./state.js";
 
 const KEYS = "num_generations,max_completion_length";
 const MOST_CARDS = 3;
+const FIRST_CARDS = ["h100-80gb"]; // until others are chosen
 const COLOURS = ["#0072B2", "#D55E00", "#009E73"];
 const DASHES = ["", "6 3", "2 3"];
 const [HEIGHT, LEFT, BOTTOM] = [320, 70, 46];
@@ -21,13 +22,14 @@ export function makeCost(catalogue, changed) {
 }
 
 export function showCards() {
-  for (const option of at("cost-cards").options) option.selected = state.cards.includes(option.value);
+  for (const option of at("cost-cards").options) option.selected = chosen().includes(option.value);
 }
+
+const chosen = () => (state.cards.length ? state.cards : FIRST_CARDS);
 
 export async function showCost() {
   const job = words().filter((word) => !/^(num_generations|max_completion_length|gpu)=/.test(word));
-  const cards = state.cards.length ? state.cards : ["h100-80gb"];
-  const command = ["solve", KEYS, ...job, `gpu=${cards.join(",")}`, "confirm=false"];
+  const command = ["solve", KEYS, ...job, `gpu=${chosen().join(",")}`, "confirm=false"];
   showCommand(command);
   const found = await ask("cost", [...command, "format=json"], bytesOfFiles());
   if (found === null) return;
@@ -45,7 +47,8 @@ function drawn(lines) {
   const width = widthOf(at("cost-chart"));
   const all = lines.flatMap(points).filter(([, largest]) => largest);
   const most = [Math.max(1, ...all.map(([first]) => first)), Math.max(1, ...all.map(([, largest]) => largest))];
-  const x = (value) => LEFT + ((width - LEFT - 20) * Math.log2(value || 1)) / Math.max(1, Math.log2(most[0]));
+  const least = Math.min(...points(lines[0]).map(([first]) => first));
+  const x = (value) => LEFT + 20 + ((width - LEFT - 40) * Math.log2(value / least)) / Math.max(1, Math.log2(most[0] / least));
   const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - BOTTOM - 84) * value) / most[1]; // names of the cards stand above
   const parts = [element("line", { class: "axis", x1: LEFT, y1: y(0), x2: width - 10, y2: y(0) })];
   for (const part of [0.25, 0.5, 0.75, 1]) {
@@ -63,10 +66,11 @@ function drawn(lines) {
     const path = own.map(([first, largest], place) => `${place ? "L" : "M"}${x(first)} ${y(largest)}`).join("");
     parts.push(element("path", { d: path || "M0 0", fill: "none", stroke: COLOURS[number], "stroke-width": 2, "stroke-dasharray": DASHES[number] }));
     own.forEach(([first, largest]) => parts.push(element("circle", { cx: x(first), cy: y(largest), r: 3, fill: COLOURS[number] })));
-    parts.push(element("text", { x: width - 20, y: 30 + 18 * number, "text-anchor": "end" }, `${line.gpu} ${["—", "- -", "···"][number]}`));
-    parts.at(-1).style.fill = COLOURS[number];
+    const name = 36 + 18 * number; // in the colour of text, next to a piece of the line
+    parts.push(element("text", { x: width - 56, y: name, "text-anchor": "end" }, line.gpu));
+    parts.push(element("line", { x1: width - 50, x2: width - 20, y1: name - 4, y2: name - 4, stroke: COLOURS[number], "stroke-width": 2, "stroke-dasharray": DASHES[number] }));
   });
-  const svg = element("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": "The longest completions that fit, for each number of generations; the table below has the numbers" });
+  const svg = element("svg", { width, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": "The longest completions that fit, for each number of generations; the table below has the numbers" });
   svg.append(...parts);
   return svg;
 }

@@ -32,7 +32,7 @@ function drawnCurve(course, title, top, width) {
   if (limit !== null && limit <= top) parts.push(element("line", { class: "limit", x1: LEFT, x2: width - 10, y1: y(limit), y2: y(limit) }));
   parts.push(element("text", { x: (width + LEFT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, "entry of the history"));
   const label = `${title}: memory over the entries; at most ${(Math.max(...reserved) / GIB).toFixed(2)} GiB reserved. The table below has the numbers`;
-  const svg = element("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label });
+  const svg = element("svg", { width, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": label });
   svg.append(...parts);
   return svg;
 }

@@ -1,6 +1,6 @@
 // The form of the job: fields of the catalogue, files, and other keys. A field that nobody touched is not given.
 import { at, make, showFaults } from "./dom.js";
-import { state } from "./state.js";
+import { reset, state } from "./state.js";
 
 // A slider that moves another key with it: trl wants the group to divide the batch.
 const MOVES = { num_generations: "per_device_train_batch_size" };
@@ -18,7 +18,7 @@ export function makeForm(catalogue, changed) {
     changed();
   });
   at("reset").addEventListener("click", () => {
-    Object.assign(state, { keys: {}, more: "", files: {}, log: "", withJob: false });
+    reset();
     changed();
   });
   takeFiles(at("drop"), at("files"), async (files) => {

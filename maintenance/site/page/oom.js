@@ -7,24 +7,31 @@ import { showCommand } from "./share.js";
 import { bytesOfFiles, state, words } from "./state.js";
 
 const MOST_SNAPSHOT_BYTES = 50 * 2 ** 20;
-let snapshot = null; // of the file that was chosen last
+const WHAT_IF = { gpu: "what-if-gpu", conf: "what-if-conf" };
+let dropped = { name: "", bytes: null }; // the file that was chosen last: no link can hold it
+let refused = ""; // why a file was not read
 
 export function makeOom(catalogue, changed) {
   at("explain").addEventListener("click", () => {
-    snapshot = null;
-    Object.assign(state, { log: at("log").value, withJob: at("with-job").checked });
+    refused = "";
+    Object.assign(state, { log: at("log").value, withJob: at("with-job").checked, snapshot: "" });
     changed();
   });
-  at("what-if-gpu").append(...catalogue.cards.map((card) => make("option", { value: card.name }, card.name)));
-  for (const id of ["what-if-gpu", "what-if-conf"]) at(id).addEventListener("change", replayed);
+  at(WHAT_IF.gpu).append(...catalogue.cards.map((card) => make("option", { value: card.name }, card.name)));
+  for (const [key, id] of Object.entries(WHAT_IF)) {
+    at(id).addEventListener("change", () => {
+      state.whatIf[key] = at(id).value.trim();
+      changed();
+    });
+  }
   takeFiles(at("drop-snapshot"), at("snapshot"), async ([file]) => {
     if (!file) return;
     showSnapshot(null);
-    if (file.size > MOST_SNAPSHOT_BYTES) {
-      return show({ out: "", err: `${file.name}: has more than 50 MB; python -m profiler.replay reads it in a shell.` });
-    }
-    snapshot = new Uint8Array(await file.arrayBuffer());
-    await replayed();
+    const isTooLarge = file.size > MOST_SNAPSHOT_BYTES;
+    refused = isTooLarge ? `${file.name}: has more than 50 MB; python -m profiler.replay reads it in a shell.` : "";
+    if (!isTooLarge) dropped = { name: file.name, bytes: new Uint8Array(await file.arrayBuffer()) };
+    state.snapshot = isTooLarge ? "" : file.name;
+    changed();
   });
 }
 
@@ -32,10 +39,14 @@ export function makeOom(catalogue, changed) {
 export async function showOom() {
   if (document.activeElement !== at("log")) at("log").value = state.log;
   at("with-job").checked = state.withJob;
-  at("share").hidden = snapshot === null && !state.log;
-  if (snapshot !== null) return replayed();
+  at("share").hidden = !state.snapshot && !state.log;
+  const isHere = dropped.name === state.snapshot;
+  at("snapshot-again").hidden = !state.snapshot || isHere;
+  at("snapshot-again").textContent = `A link cannot hold the memory snapshot ${state.snapshot}: drop the file here again for the answer.`;
+  if (!state.snapshot || !isHere) showSnapshot(null);
+  if (refused) return show({ out: "", err: refused });
+  if (state.snapshot) return replayed(isHere ? dropped.bytes : null);
   if (!state.log) return show({ out: "", err: "" });
-  showSnapshot(null);
   const job = state.withJob ? words() : [];
   const files = { ...(state.withJob ? bytesOfFiles() : {}), "train.log": new TextEncoder().encode(state.log) };
   const command = ["advise", "oom=train.log", ...job];
@@ -44,12 +55,15 @@ export async function showOom() {
 }
 
 // The same command twice, for its table and for its numbers.
-async function replayed() {
-  if (snapshot === null) return;
-  const [gpu, conf] = [at("what-if-gpu").value, at("what-if-conf").value.trim()];
-  const command = ["replay", "snapshot.pickle", ...(gpu ? [`gpu=${gpu}`] : []), ...(conf ? [`alloc_conf=${conf}`] : [])];
-  const files = { "snapshot.pickle": snapshot };
+async function replayed(bytes) {
+  const { gpu, conf } = state.whatIf;
+  if (gpu && ![...at(WHAT_IF.gpu).options].some((each) => each.value === gpu)) at(WHAT_IF.gpu).append(make("option", { value: gpu }, gpu));
+  for (const [key, id] of Object.entries(WHAT_IF)) if (document.activeElement !== at(id)) at(id).value = state.whatIf[key];
+  const path = /^\w[^=]*$/.test(state.snapshot) ? state.snapshot : `./${state.snapshot}`; // neither an option nor a key
+  const command = ["replay", path, ...(gpu ? [`gpu=${gpu}`] : []), ...(conf ? [`alloc_conf=${conf}`] : [])];
+  const files = { [state.snapshot]: bytes };
   showCommand(command);
+  if (bytes === null) return show({ out: "", err: "" });
   const numbers = await ask("oom", [...command, "format=json"], files);
   if (numbers === null) return;
   const [answer] = numbers.code === 0 ? JSON.parse(numbers.out).snapshots : [];

@@ -1,6 +1,7 @@
 // What the user has chosen: it is the link of the page, and the words of the command.
 const MOST_IN_LINK = 20000;
-const fresh = () => ({ tab: "fit", keys: {}, more: "", files: {}, cards: [], log: "", withJob: false });
+const ofOom = () => ({ log: "", withJob: false, snapshot: "", whatIf: { gpu: "", conf: "" } }); // a snapshot: its name
+const fresh = () => ({ tab: "fit", keys: {}, more: "", files: {}, cards: [], ...ofOom() });
 export const state = fresh();
 
 const FIRST = { model: "qwen2.5-7b", tuning: "lora" }; // the job that the page opens with
@@ -13,6 +14,11 @@ export function words() {
   const given = [...own, ...more].map((word) => word.split("=")[0]);
   const first = files.length ? [] : Object.entries(FIRST).filter(([key]) => !given.includes(key) && !given.includes("model"));
   return [...first.map((pair) => pair.join("=")), ...files, ...own, ...more.map((word) => (word.includes(" ") ? word.replace(/^'|'$/g, "") : word))];
+}
+
+// Forget the job and what is asked about a log or a snapshot.
+export function reset() {
+  Object.assign(state, { ...fresh(), tab: state.tab, cards: state.cards });
 }
 
 // A word as a shell takes it.
@@ -46,6 +52,8 @@ export function readLink() {
     if (typeof given.more === "string") read.more = given.more;
     if (typeof given.log === "string") read.log = given.log;
     read.withJob = given.withJob === true;
+    if (typeof given.snapshot === "string") read.snapshot = given.snapshot;
+    Object.assign(read.whatIf, strings(given.whatIf));
     if (Array.isArray(given.cards)) read.cards = given.cards.filter((each) => typeof each === "string").slice(0, 3);
   } catch {
     // A link that was cut is the page as it opens first.

@@ -1,6 +1,6 @@
 """Whether a trial fits a card, according to its estimate."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -10,6 +10,7 @@ from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.context import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.kernels import MissingKernel, missing_kernel
 from profiler.domain.trials.trial import TrialSpec
 
@@ -89,8 +90,12 @@ def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardV
     Raises:
         UsageError: As in `estimate`.
     """
+    return _verdict(spec, architecture, gpu, estimate(replace(spec, gpu=gpu.name), architecture))
+
+
+def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estimate) -> CardVerdict:
+    """Return the verdict from the estimate for that card."""
     on_card = replace(spec, gpu=gpu.name)
-    found = estimate(on_card, architecture)
     no_engine = engine_start_text(on_card, architecture)
     reserved = found.peak_reserved_bytes or found.peak_allocated_bytes
     return CardVerdict(
@@ -130,6 +135,20 @@ def fit_of_memory(gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int) -> Fit
 def all_cards(
     spec: TrialSpec, architecture: Architecture, cards: Iterable[Gpu] = KNOWN_GPUS.values()
 ) -> tuple[CardVerdict, ...]:
-    """Return the verdict for each card, the smallest card first."""
+    """Return the verdict for each card, the smallest card first.
+
+    Raises:
+        UsageError: As in `estimate`.
+    """
     ordered = sorted(cards, key=lambda gpu: gpu.memory_bytes)
-    return tuple(card_verdict(spec, architecture, gpu) for gpu in ordered)
+    alike = {_what_counts(spec, gpu): gpu for gpu in reversed(ordered)}
+    estimates = {each: estimate(replace(spec, gpu=gpu.name), architecture) for each, gpu in alike.items()}
+    return tuple(_verdict(spec, architecture, gpu, estimates[_what_counts(spec, gpu)]) for gpu in ordered)
+
+
+def _what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
+    """Return what the closed form reads of a card: cards with equal values have one estimate.
+
+    Kernels and workspaces follow from the compute capability. vLLM takes a part of the memory.
+    """
+    return gpu if spec.use_vllm else gpu.compute_capability

@@ -12,6 +12,7 @@ from typing import Any, Self
 from profiler.domain.memory import Phase
 from profiler.domain.runs.columns import column, columns_of, spread, stored_as
 from profiler.domain.runs.readings import (
+    ENDED,
     NO_ALLOCATOR,
     NO_GPU,
     NOT_CUDA,
@@ -57,14 +58,23 @@ class Status(StrEnum):
 
 _NO_TIME = "emulated or simulated: nothing was computed"
 _NOT_GIVEN = "not measured, or the driver does not report it (not_measured gives the reason)"
-_NOT_REPORTED = "the worker did not report"
-_NOT_UNLIMITED = "not simulated, and not emulated and out of memory"
+_NOT_COUNTED = "the trial did not run, failed, was refused, or its process was lost"
+_NOT_RUN = "the trial did not run: another one answers it"
+_NO_PROCESS = "the trial did not run, its process was lost, or the system has no counter of it (Windows)"
+_NOT_UNLIMITED = f"neither simulated, nor emulated and out of memory; or {ENDED}"
+_NO_STEPS = "neither measured nor emulated"
 _NO_ESTIMATE = "there is no closed form"
 _NOT_INSTALLED = "not installed"
+_LATER = f"{_NOT_INSTALLED}, or the record is of a version that did not look"
 
 
 def _package(name: str, title: str) -> Mapping[str, Any]:
     return column(f"version of {title}", _NOT_INSTALLED, name=f"{name}_version")
+
+
+def _later_package(name: str, title: str) -> Mapping[str, Any]:
+    """Declare the version of a package that earlier records do not have."""
+    return column(f"version of {title}", _LATER, name=f"{name}_version")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +96,14 @@ class Versions:
         default=None, metadata=column("version of the emulated driver", "not emulated", name="emulation_version")
     )
     """Version of `profiler.emulation`."""
-    deepspeed: str | None = field(default=None, metadata=_package("deepspeed", "DeepSpeed"))
+    deepspeed: str | None = field(default=None, metadata=_later_package("deepspeed", "DeepSpeed"))
     """Part of the identity of trials that run it, as the next."""
-    vllm: str | None = field(default=None, metadata=_package("vllm", "vLLM"))
+    vllm: str | None = field(default=None, metadata=_later_package("vllm", "vLLM"))
 
 
 VERSIONED = tuple(each.place[0] for each in columns_of(Versions))
 """What has a version that affects memory, in the order in which it is shown."""
-PACKAGES = tuple(each.place[0] for each in columns_of(Versions) if each.null == _NOT_INSTALLED)
+PACKAGES = tuple(each.place[0] for each in columns_of(Versions) if each.null in (_NOT_INSTALLED, _LATER))
 NAMING_PACKAGES = tuple(each.name for each in fields(Versions) if each.name in PACKAGES and each.default is MISSING)
 """Packages whose versions are part of every trial id. Later ones have a default, so that no id changes."""
 
@@ -144,35 +154,36 @@ class Work:
     )
     steps_run: int | None = field(
         default=None,
-        metadata=column("optimizer steps that ran to their end", _NOT_REPORTED, unit="optimizer steps"),
+        metadata=column("optimizer steps that ran to their end", _NOT_COUNTED, unit="optimizer steps"),
     )
     micro_batches_run: int | None = field(
-        default=None, metadata=column("backward passes that ran", _NOT_REPORTED, unit="micro-batches")
+        default=None, metadata=column("backward passes that ran", _NOT_COUNTED, unit="micro-batches")
     )
     layers_run: int | None = field(
         default=None,
         metadata=column(
             "decoder layers of the model that ran; the others are equal and were extrapolated",
-            "not simulated, or all layers ran",
+            f"not simulated, or all layers ran, or {ENDED}",
             unit="layers",
         ),
     )
     step_time_s: float | None = field(
         default=None,
-        metadata=column("mean time of an optimizer step, rollout included", _NO_TIME + ", or no step"),
+        metadata=column("mean time of an optimizer step, rollout included", f"{_NO_TIME}, or no step, or {ENDED}"),
     )
     wall_s: float | None = field(
         default=None,
         metadata=column(
             "how long the worker ran on this machine, whatever the backend: not the time of the training on a GPU",
-            _NOT_REPORTED,
+            _NOT_RUN,
         ),
     )
     host_peak_rss_bytes: int | None = field(
-        default=None, metadata=column("most memory of the worker process on the host", _NOT_REPORTED)
+        default=None, metadata=column("most memory of the worker process on the host", _NO_PROCESS)
     )
     gpu_s: float | None = field(
-        default=None, metadata=column("how long the trial used GPUs, summed over them", "it used none")
+        default=None,
+        metadata=column("how long the trial used GPUs, summed over them", "it used none, or it is no trial of a sweep"),
     )
 
 
@@ -271,7 +282,7 @@ class UnlimitedCard:
         default=None,
         metadata=column(
             "most bytes in segments that contain a tensor, on such a card: a full card cannot release them",
-            "not simulated",
+            f"not simulated, or {ENDED}",
         ),
     )
     step_shape: Sequence[StepInstant] = field(default=(), metadata=stored_as("step_shape"))
@@ -309,7 +320,7 @@ class MeasuredDetails:
         default=None,
         metadata=column(
             "the step at which the peak stopped growing",
-            "simulated, the peak grew in the last step, or there was only one step",
+            f"{_NO_STEPS}, the peak grew in the last step, or there were fewer than two steps",
             unit="optimizer steps",
         ),
     )
@@ -317,7 +328,7 @@ class MeasuredDetails:
         default=None,
         metadata=column(
             "slope of the peaks of the steps after that",
-            "simulated, or fewer than two steps remain",
+            f"{_NO_STEPS}, or fewer than two steps remain",
             unit="bytes",
             is_signed=True,
         ),
@@ -332,7 +343,7 @@ class EmulatedDetails:
     values: str = field(
         metadata=column(
             "complete, or the integers and booleans that the host read without their being computed",
-            "not emulated, or the trial ended before the value was known",
+            f"not emulated, or {ENDED}",
             name="emulated_values",
         )
     )

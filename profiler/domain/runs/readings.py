@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.columns import column
 
-NO_GPU = "backend is cpu, or the trial ended before the value was known"
-NO_ALLOCATOR = "unknown with this backend"
-NOT_CUDA = "backend is not cuda, or the trial ended before the value was known"
+ENDED = "the trial did not run or ended before the value was known"
+NO_GPU = f"backend is cpu, or {ENDED}"
+NO_ALLOCATOR = f"unknown with this backend, or {ENDED}"
+NOT_CUDA = f"backend is not cuda, or {ENDED}"
 _NOT_SAMPLED = "no samples, or the driver does not report it"
 _NOT_READ = "not read at this sample, or the driver does not report it"
 _NO_OOM = "status is not oom, or the framework does not report it"
@@ -142,6 +143,9 @@ class OutOfMemory:
     )
     step: int | None = field(
         default=None,
-        metadata=column("the step that ran out of memory, from 1; 0 while loading", _NO_OOM, unit="optimizer steps"),
+        metadata=column(
+            "the step that ran out of memory, from 1; 0 while loading",
+            "status is not oom, or it was simulated",
+            unit="optimizer steps",
+        ),
     )
-    """None if simulated."""

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from profiler.domain.errors import ProfilerError
-from profiler.emulation.building.cache import libraries_folder, refuse_of_others
+from profiler.emulation.building.cache import alone, libraries_folder, refuse_of_others
 from profiler.emulation.building.compiler import compile_library, require_compilers
 from profiler.emulation.building.entry_points import ExpectedLibrary, compiled_files, expected_libraries
 from profiler.emulation.building.library_sources import (
@@ -57,7 +55,7 @@ def libraries_of(interpreter: Interpreter, *, folder: Path | None = None) -> Pat
     require_compilers()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f"{target.name}.lock"):
+        with alone(folder / f"{target.name}.lock", "builds the emulated libraries"):
             if not (target / DESCRIPTION).exists():
                 _build_aside(interpreter, files, target)
     except OSError as error:

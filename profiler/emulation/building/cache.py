@@ -2,8 +2,12 @@
 
 import os
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from profiler.domain.errors import Fault, UsageError
 
@@ -31,6 +35,35 @@ def libraries_folder(environment: Mapping[str, str] | None = None) -> Path:
 def environments_folder(environment: Mapping[str, str] | None = None) -> Path:
     """Return the folder of environments that `python -m profiler.emulation install` made."""
     return cache_folder(environment) / "emulated_environments"
+
+
+_SILENT_S = 1.0
+"""How long a process waits for another one before it says so."""
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+@contextmanager
+def alone(lock: Path, does: str, *, announce: Callable[[str], None] = _to_stderr) -> Iterator[None]:
+    """Let one process at a time into the block, and say after a second that it waits.
+
+    Args:
+        lock: File of the lock.
+        does: What the other process does, as words after "another process that".
+        announce: Receives the sentence.
+    """
+    held = FileLock(lock)
+    try:
+        held.acquire(timeout=_SILENT_S)
+    except Timeout:
+        announce(f"Waiting for another process that {does}.")
+        held.acquire()
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def refuse_of_others(folder: Path) -> None:

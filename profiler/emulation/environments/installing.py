@@ -7,11 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from filelock import FileLock
-
 from profiler.domain.errors import Fault, ProfilerError, UsageError
-from profiler.domain.machines.extras import TRAINING, Extra, require
-from profiler.emulation.building.cache import environments_folder
+from profiler.emulation.building.cache import alone, environments_folder
 from profiler.emulation.building.compiler import require_compilers
 from profiler.emulation.environments.environments import COMPLETE, interpreter_in
 from profiler.emulation.environments.pins import pinned_packages
@@ -23,10 +20,6 @@ SIZE = "about 2 GB on the disk, of which 1.2 GB are downloaded"
 _TRITON = re.compile(r"triton==([\w.]+)")
 
 
-_COPIED_FROM_HERE = (*TRAINING, "pynvml")
-"""The environment gets the versions of these that are installed here, and of what they require."""
-
-
 class InstallationError(ProfilerError):
     """The environment could not be made."""
 
@@ -34,22 +27,22 @@ class InstallationError(ProfilerError):
 def install(torch: str, *, base: Path | None, announce: Callable[[str], None]) -> Path:
     """Make an environment, and return its interpreter. A complete one is kept as it is.
 
+    It gets the versions of the trainer that are installed here, and of what that requires.
+
     Args:
         torch: Version, such as ``"2.13.0"``.
         base: Interpreter that makes the environment; by default this one.
         announce: Called with a sentence before each part that takes long.
 
     Raises:
-        UsageError: The trainer is not installed here.
         ProfilerError: A compiler is missing, pip fails, or the folder cannot be written.
     """
-    require("command", "install", _COPIED_FROM_HERE, Extra.MEASURE)
     require_compilers()
     folder = environments_folder() / f"torch-{torch}"
     announce(f"Environment with torch {torch} for CUDA, without the vendor's libraries: {folder} ({SIZE}).")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.parent / f"{folder.name}.lock"):
+        with alone(folder.parent / f"{folder.name}.lock", "makes this environment", announce=announce):
             if (folder / COMPLETE).exists():
                 announce("It is there already.")
             else:

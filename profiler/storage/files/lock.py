@@ -6,7 +6,8 @@ ends. A lock file that is left behind locks nothing.
 
 import errno
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from filelock import BaseFileLock, Timeout, UnixFileLock, WindowsFileLock
 
 from profiler.domain.errors import ProfilerError
+from profiler.domain.text.plain_text import plain
 
 _MODE = 0o666
 """Every user of the machine may take the lock of a GPU, whatever the umask of the user who made the file."""
@@ -30,6 +32,10 @@ _HINTS: Mapping[int | None, str] = {
     errno.EACCES: _NOT_OURS,
     errno.EPERM: _NOT_OURS,
 }
+
+
+SILENT_S = 1.0
+"""How long a process waits for a lock before it says so."""
 
 
 class LockError(ProfilerError):
@@ -57,19 +63,51 @@ class Lock:
         self.held.release()
 
 
-def take_lock(path: Path, *, wait: bool) -> Lock | None:
-    """Return the lock on `path`; None if another process holds it and `wait` is false.
+def to_stderr(line: str) -> None:
+    """Write a line for the user."""
+    with suppress(OSError):
+        sys.stderr.write(f"{plain(line)}\n")
+
+
+def wait_for_lock(path: Path, does: str, *, notify: Callable[[str], None] = to_stderr) -> Lock:
+    """Return the lock on `path`, and say after a second that another process holds it.
+
+    Args:
+        path: File of the lock.
+        does: What its holder does, as words after "another process that".
+        notify: Receives the sentence.
 
     Raises:
         LockError: The file cannot be opened, or its file system has no locks.
     """
+    lock = _taken(path, within_s=SILENT_S)
+    if lock is None:
+        notify(f"Waiting for another process that {does}.")
+        lock = _taken(path, within_s=None)
+    assert lock is not None
+    return lock
+
+
+def take_lock(path: Path, *, wait: bool) -> Lock | None:
+    """Return the lock on `path`; None if another process holds it and `wait` is false.
+
+    The caller says what it waits for; otherwise see `wait_for_lock`.
+
+    Raises:
+        LockError: The file cannot be opened, or its file system has no locks.
+    """
+    return _taken(path, within_s=None if wait else 0.0)
+
+
+def _taken(path: Path, *, within_s: float | None) -> Lock | None:
+    """Return the lock on `path`; None if another process holds it all the time."""
     # Without flock (some network volumes) filelock would use files instead, which stay locked when their holder is
     # killed: it has to fail. It opens no symbolic link.
     kind = WindowsFileLock if os.name == "nt" else UnixFileLock
     lock = kind(path, mode=_MODE, thread_local=False, fallback_to_soft=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=wait)
+        lock.acquire(timeout=-1 if within_s is None else within_s)
     except Timeout:
         return None
     except OSError as error:

@@ -1,9 +1,7 @@
 """The records of one grid in a folder of one machine, with what a sweep needs beyond records: claims by locks."""
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -11,20 +9,14 @@ from typing import Protocol
 from profiler.domain.errors import Fault, ProfilerError
 from profiler.domain.machines.sweep_state import Holder, OtherMachines
 from profiler.domain.runs.outcome import TrialRecord
-from profiler.domain.text.plain_text import plain
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.foreign_files import read_bytes
-from profiler.storage.files.lock import take_lock
+from profiler.storage.files.lock import take_lock, to_stderr
 from profiler.storage.files.memory_snapshot import snapshot_path
 from profiler.storage.files.trial_files import RANKS, is_trial_id
 from profiler.storage.records.record_folder import TRIALS, RecordFolder
 from profiler.storage.records.versioned import NewerSchemaError
 from profiler.storage.stores.objects import Objects
-
-
-def _to_stderr(line: str) -> None:
-    with suppress(OSError):
-        sys.stderr.write(f"{plain(line)}\n")
 
 
 def rank_folder(folder: Path, rank: int) -> Path:
@@ -45,7 +37,7 @@ class RecordStore(RecordFolder[TrialRecord]):
     A record that is truncated, edited or of an unsupported schema is set aside and counts as absent.
     """
 
-    def __init__(self, folder: Path, *, notify: Callable[[str], None] = _to_stderr) -> None:
+    def __init__(self, folder: Path, *, notify: Callable[[str], None] = to_stderr) -> None:
         """`notify` receives a sentence for each file that is set aside."""
         super().__init__(folder, TRIALS, notify=notify)
 

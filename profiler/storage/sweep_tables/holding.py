@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from profiler.storage.files.lock import Lock, LockError, take_lock
+from profiler.storage.files.lock import LockError, wait_for_lock
 from profiler.storage.tables.table_files import TableFile, open_tables
 
 _LOCK = "tables.lock"
@@ -22,7 +22,7 @@ def writing_tables(folder: Path) -> AbstractContextManager[None]:
     Raises:
         LockError: The folder cannot be written, or its file system has no locks.
     """
-    return _held(folder / _LOCK)
+    return _held(folder / _LOCK, f"writes the tables of {folder}")
 
 
 def replacing_tables(folder: Path) -> AbstractContextManager[None]:
@@ -31,7 +31,7 @@ def replacing_tables(folder: Path) -> AbstractContextManager[None]:
     Raises:
         LockError: The folder cannot be written, or its file system has no locks.
     """
-    return _held(folder / _REPLACING_LOCK)
+    return _held(folder / _REPLACING_LOCK, f"opens the tables of {folder}")
 
 
 def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
@@ -44,22 +44,19 @@ def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
     """
     lock = None
     with suppress(LockError):
-        lock = take_lock(folder / _REPLACING_LOCK, wait=True) if folder.is_dir() else None
+        if folder.is_dir():
+            lock = wait_for_lock(folder / _REPLACING_LOCK, f"replaces the tables of {folder}")
     try:
         return open_tables(folder, required=True)
     finally:
-        _release(lock)
+        if lock is not None:
+            lock.release()
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
-    lock = take_lock(path, wait=True)
+def _held(path: Path, does: str) -> Iterator[None]:
+    lock = wait_for_lock(path, does)
     try:
         yield
     finally:
-        _release(lock)
-
-
-def _release(lock: Lock | None) -> None:
-    if lock is not None:
         lock.release()

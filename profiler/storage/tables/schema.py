@@ -216,11 +216,25 @@ SCRIPT_TABLES: Mapping[str, tuple[Column, ...]] = {
 """Tables of the folder of a script, by file name without suffix."""
 
 _MONITORED = _own(MonitoredRun)
+_FROM_OUTSIDE = frozenset(
+    {
+        *("gpu_name", "gpu_memory_bytes", "gpu_uuid", "driver_version"),
+        *("peak_device_bytes", "sampled_max_device_bytes", "sample_period_s"),
+        *("wall_s", "not_measured"),
+    }
+)
+"""Results of a command that is watched; the others are known in the process that trains only."""
+_MONITORED_RESULT = tuple(
+    column
+    if column.name in _FROM_OUTSIDE
+    else replace(column, null=f"a command was watched from outside; or {column.null}")
+    for column in _RUN_RESULT
+)
 _GPU, *_OF_GPU = _declared(MonitoredGpu)
 _RUN_OF_SAMPLE, _GPU_OF_SAMPLE = replace(_MONITORED[0], identifies=False), replace(_GPU, identifies=False)
 
 MONITORED_TABLES: Mapping[str, tuple[Column, ...]] = {
-    "monitored": (*_MONITORED, _RUN_STATUS, _RUN_MESSAGE, *_RUN_RESULT, *VERSIONS),
+    "monitored": (*_MONITORED, _RUN_STATUS, _RUN_MESSAGE, *_MONITORED_RESULT, *VERSIONS),
     "monitored_gpus": (_MONITORED[0], _GPU, *_OF_GPU),
     "monitored_phases": (_MONITORED[0], *PHASES[1:]),
     "monitored_steps": (_MONITORED[0], *STEPS[1:]),

@@ -10,6 +10,7 @@ from profiler.allocator import parse_alloc_conf
 from profiler.cluster.arrays.array import SlotArray
 from profiler.cluster.slots import Cluster, KindOf
 from profiler.cluster.trial_python import trial_python
+from profiler.commands import COMMANDS
 from profiler.config.models.architecture import read_architecture
 from profiler.config.models.context import context_line
 from profiler.config.models.lookup import builtin_architecture
@@ -20,7 +21,7 @@ from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.address import Address, is_address
 from profiler.domain.machines.engine import Engine
-from profiler.domain.machines.extras import TRAINING, Extra, missing_fault
+from profiler.domain.machines.extras import missing_fault
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec, Weights
 from profiler.emulation.building.cache import cache_folder
@@ -257,8 +258,8 @@ def _machines(
 def _uninstalled(specs: Iterable[TrialSpec]) -> list[Fault]:
     """Return the faults of the backends that train in this Python, where what they import is not installed."""
     backends = dict.fromkeys(spec.backend for spec in specs if spec.backend is not Backend.EMULATED)
-    extras = {backend: Extra.MEASURE if backend is Backend.CUDA else Extra.SIMULATE for backend in backends}
-    found = [missing_fault("backend", backend, TRAINING, extra) for backend, extra in extras.items()]
+    needs = {backend: COMMANDS["sweep"].uses[f"backend={backend}"] for backend in backends}
+    found = [missing_fault("backend", backend, each.imports, each.extra) for backend, each in needs.items()]
     return [fault for fault in found if fault is not None]
 
 
