@@ -32,7 +32,7 @@ from profiler.domain.trials.trial import Backend, Lengths, TrialSpec, Tuning
 from profiler.measurement.driver.nvml import GpuProbe
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import visible_gpus
-from profiler.measurement.samples.process_tree import RecentProcessTree
+from profiler.measurement.samples.host_usage import RecentProcessTree
 from profiler.measurement.samples.sampler import PERIOD_S, Sampler
 from profiler.rendering.document import Document, Row, Table, text_columns
 from profiler.rendering.layouts.plain_text import plain_text

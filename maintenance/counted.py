@@ -20,7 +20,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS, ROOFLINES
 from profiler.domain.claims import By, Claim, Configuration
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.runs.counted import PhaseWork
+from profiler.domain.runs.step_shape import PhaseWork
 from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.published import COUNTED, read_published_claims

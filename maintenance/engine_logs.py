@@ -9,11 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from profiler.analytical.formulas.engine_buffers import BLOCK_TOKENS
-from profiler.analytical.formulas.vllm_memory import ENGINE_ELEMENT_BYTES, kv_block_bytes, sharded_parameters
+from profiler.analytical.formulas.vllm_memory import (
+    BLOCK_TOKENS,
+    ENGINE_ELEMENT_BYTES,
+    kv_block_bytes,
+    sharded_parameters,
+)
 from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 from profiler.rendering.layouts.markdown import markdown_table
 
 COLUMNS = (

@@ -26,9 +26,9 @@ from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, TrialSpec
-from profiler.domain.units import GIB
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.files.atomic import write_atomically
@@ -240,7 +240,7 @@ def _settings(words: Sequence[str]) -> tuple[Sample, RunOptions, Path]:
 
 
 def _emulated(options: RunOptions) -> Side:
-    from profiler.execution.pythons.emulated_python import emulated_workers
+    from profiler.execution.pythons import emulated_workers
 
     workers = emulated_workers(options)
     return Side(backend=Backend.EMULATED, versions=workers.versions, interpreter_of=workers.interpreter_of)

@@ -11,8 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from profiler.config.trl_releases.behaviours import LABEL_LOSSES, LOGPROBS
-from profiler.config.trl_releases.facts import DEFAULTS, KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS
-from profiler.config.trl_releases.versions import RELEASES, Versions, release_of
+from profiler.config.trl_releases.facts import (
+    DEFAULTS,
+    KEY_VERSIONS,
+    MODEL_CONFIG_KEYS,
+    RELEASES,
+    TRAINERS,
+    Versions,
+    release_of,
+)
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Logprobs
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from maintenance.pages.kept_page import kept_page
 from maintenance.words import read_words
-from profiler.analytical.explanation.cards import Fit, Unanswered
+from profiler.analytical.explanation.explained import Fit, Unanswered
 from profiler.analytical.explanation.verl_fit import verl_card, verl_fit
 from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.command_line import as_command, print_line, print_text
@@ -24,7 +24,7 @@ from profiler.config.options.reading import FieldReader
 from profiler.config.verl.config import read_verl
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.units import as_gib
+from profiler.domain.memory import as_gib
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.files.atomic import write_atomically

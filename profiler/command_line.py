@@ -14,7 +14,7 @@ from types import FrameType
 from typing import ParamSpec, TextIO
 
 from profiler.domain.errors import EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError, interruption_first
-from profiler.domain.text.plain_text import plain
+from profiler.domain.text import plain
 from profiler.storage.files.last_resort import last_resort
 
 Parameters = ParamSpec("Parameters")

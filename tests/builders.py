@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from profiler.config.trials.identity import trial_id
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels, trial_id
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import NOT_EMULATED, TRIAL_PHASES, Category, Phase
+from profiler.domain.memory import MIB, NOT_EMULATED, TRIAL_PHASES, Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import (
     Breakdown,
@@ -27,7 +26,6 @@ from profiler.domain.runs.outcome import (
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepPeak
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import Attention, Backend, Logprobs, PlannedTrial, TrialSpec, Tuning
-from profiler.domain.units import MIB
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.sweep_tables.tables import Tables, read_tables, write_tables
 

@@ -51,7 +51,7 @@ from profiler.config.claims.settings import ROOFLINES
 from profiler.config.prices import read_prices
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.cards.gpu_names import name_card
-from profiler.emulation.card.cards import card_description
+from profiler.emulation.card import card_description
 from profiler.estimate.main import answer
 
 print([name_card(text).name for text in ("x900", "NVIDIA X900", "excalibur")])
@@ -112,7 +112,7 @@ SHARDING = Change(
             before="",
             row="""\
 from profiler.analytical.formulas.models.parameters import parameter_count
-from profiler.analytical.formulas.sizes.term import Term
+from profiler.analytical.formulas.sizes.quantities import Term
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.domain.memory import Category
 
@@ -129,7 +129,7 @@ class Halved(TrialSharding):
         ),
         Row(
             file="profiler/analytical/timeline/recipes/registry.py",
-            before="from profiler.analytical.timeline.sharding.replicated import Replicated",
+            before="from profiler.analytical.timeline.sharding.sharding import Replicated",
             row="from profiler.analytical.timeline.sharding.halved import Halved\n",
         ),
         Row(
@@ -202,7 +202,7 @@ def label_instants(spec, architecture):
 from dataclasses import replace
 
 from profiler.domain.trials.trial import Lengths
-from profiler.training.recipes.sft.recipe import Sft
+from profiler.training.recipes.sft import Sft
 
 
 class Labels(Sft):
@@ -299,7 +299,7 @@ OPTIONS = options_of(Doubled)
             row="""\
 from profiler.command_line import print_text
 from profiler.config.options.command_words import as_pairs, read_given, word_fault
-from profiler.config.options.key_help import option_lines
+from profiler.config.options.run_options import option_lines
 from profiler.domain.errors import UsageError
 from profiler.double.command import OPTIONS, Doubled
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from profiler.allocator import OutOfMemoryError, parse_alloc_conf
 from profiler.allocator.model.blocks import Block
-from profiler.allocator.traces.recording import RecordingAllocator
-from profiler.allocator.traces.snapshot import allocator_settings
+from profiler.allocator.traces.recording import RecordingAllocator, allocator_settings
 
 MIB = 1024 * 1024
 

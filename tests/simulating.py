@@ -9,7 +9,7 @@ from profiler.allocator import Trace
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.runs.counted import PhaseWork
+from profiler.domain.runs.step_shape import PhaseWork
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator

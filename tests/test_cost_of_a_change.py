@@ -66,8 +66,8 @@ def _other_files_that_name(names: set[str], own: set[str]) -> set[str]:
 def test_other_files_name_cards_only_as_a_default_or_an_example():
     names = {text for gpu in KNOWN_GPUS.values() for text in (gpu.name, gpu.title, *gpu.other_names)}
     assert _other_files_that_name(names, {"domain/cards/gpu.py"}) == {
-        "analysis/findings/limits.py",  # the cards whose memory is drawn as a line
-        "analytical/formulas/engine_buffers.py",  # the default card
+        "analysis/findings/answers.py",  # the cards whose memory is drawn as a line
+        "analytical/formulas/vllm_memory.py",  # the default card
         "config/trials/specification.py",
         "domain/trials/trial.py",
         "emulation/command.py",
@@ -85,6 +85,4 @@ def test_other_files_name_families_only_in_models():
     }
     # Also by how their names begin: "gemma3".
     names = set(FAMILIES) | {name.partition("_")[0] for name in FAMILIES}
-    assert _other_files_that_name(names, own) == {
-        "domain/architectures/family.py",  # a kind of rotary positions that is called by its only family
-    }
+    assert _other_files_that_name(names, own) == set()

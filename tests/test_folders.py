@@ -2,12 +2,17 @@
 
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("profiler", "maintenance", "grpo_vram")
 MOST_FILES, MOST_LINES = 9, 400
+MOST_FILES_OF_PROFILER = 480
+"""The own files of packages not counted. The number may fall only."""
+MEDIAN_LINES = (100, 210)
+"""The median of the lines of those files lies between: fewer are scraps, and more are several subjects."""
 
 LONGER = {
     "profiler/domain/trials/trial.py": "a row per key of a trial, with meaning, default and values",
@@ -52,3 +57,32 @@ def test_what_is_too_much_is_seen(tmp_path, count, lines, found):
         path.write_text("\n" * (lines if number == 0 else 1))
     assert bool(crowded(tmp_path)) == found
     assert bool(long(tmp_path)) == found
+
+
+def limits_broken(root: Path) -> set[str]:
+    paths = [path for path in modules(root, ("profiler",)) if path.name != "__init__.py"]
+    least, most = MEDIAN_LINES
+    middle = median(len(path.read_text("utf-8").splitlines()) for path in paths)
+    found = {"files": len(paths) > MOST_FILES_OF_PROFILER, "median": not least <= middle <= most}
+    return {name for name, broken in found.items() if broken}
+
+
+def test_files_are_neither_scraps_nor_heaps():
+    assert limits_broken(ROOT) == set()
+
+
+@pytest.mark.parametrize(
+    ("count", "lines", "broken"),
+    [
+        (MOST_FILES_OF_PROFILER, 150, set()),
+        (MOST_FILES_OF_PROFILER + 1, 150, {"files"}),
+        (3, MEDIAN_LINES[0] - 1, {"median"}),
+        (3, MEDIAN_LINES[1] + 1, {"median"}),
+    ],
+)
+def test_a_broken_limit_of_all_files_is_seen(tmp_path, count, lines, broken):
+    (tmp_path / "profiler").mkdir()
+    (tmp_path / "profiler" / "__init__.py").write_text("")
+    for number in range(count):
+        (tmp_path / "profiler" / f"{number}.py").write_text("\n" * lines)
+    assert limits_broken(tmp_path) == broken

@@ -9,10 +9,10 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_time import SweepTally
 from profiler.command_line import as_command, print_line
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.text.plain_text import plain
+from profiler.domain.text import plain
 from profiler.estimate.main import main as estimate
 from profiler.rendering.layouts.terminal import TerminalConsole
 from profiler.rendering.live.progress import SweepProgress

@@ -17,13 +17,12 @@ from profiler.analytical.estimate import phase_instants
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.context import cuda_context_bytes
-from profiler.domain.cards.cublas import cublas_workspace_bytes
+from profiler.domain.cards.card import cublas_workspace_bytes, cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, ROOFLINES, Chip, Gpu
 from profiler.domain.cards.gpu_names import name_card
 from profiler.domain.errors import UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
-from profiler.emulation.card.cards import card_description
+from profiler.emulation.card import card_description
 
 FACTS = Path(__file__).with_name("known_facts.json")
 

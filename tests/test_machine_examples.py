@@ -13,7 +13,7 @@ import yaml
 
 from profiler.config.options.run_options import RUN_KEYS, RunOptions, read_run_options
 from profiler.config.options.value_grammar import read_path
-from profiler.domain.machines.address import Address
+from profiler.domain.machines.engines import Address
 from profiler.domain.machines.extras import Extra
 from profiler.domain.trials.trial import SPEC_KEYS
 from profiler.sweep.command import read_command

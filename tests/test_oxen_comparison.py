@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.foreign.published import read_published

@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 from profiler.storage.foreign.published import read_published
 
 ROOT = Path(__file__).parents[1]

@@ -15,9 +15,9 @@ from rich.console import Console
 from maintenance.campaign.compared.kept import kept_rows
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points
+from profiler.domain.memory import as_gib
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import TrialSpec
-from profiler.domain.units import as_gib
 from profiler.estimate.main import answer
 from profiler.rendering.figures.kinds import FigureKind
 from profiler.report import estimated_limits

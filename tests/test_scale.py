@@ -10,7 +10,7 @@ from maintenance.benchmarks.scale import assemble, draw, fetch, make
 from maintenance.engine_cost import main as engine_cost
 from maintenance.engine_cost.cost import EngineCost, Setting, added_s, cost, settings
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.engines import Engine
 from profiler.domain.runs.outcome import Status
 from profiler.storage.sweep_tables.tables import read_tables
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 
 ROOT = Path(__file__).parents[1]
 TRIED = list(csv.DictReader((ROOT / "results/reference/scripts/tried.csv").read_text().splitlines()))

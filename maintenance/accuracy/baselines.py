@@ -4,7 +4,7 @@ from functools import cache
 
 from maintenance.samples.sampling import architecture_of
 from profiler.analytical import parameter_count
-from profiler.analytical.baselines.verl_report import (
+from profiler.analytical.baselines import (
     REPORT_OVERHEAD_BYTES,
     report_activation_bytes,
     report_models_bytes,

@@ -17,18 +17,17 @@ from pathlib import Path
 from maintenance.accuracy.sampling import sample
 from maintenance.samples.sampling import folder_faults, written_down
 from maintenance.words import read_words
-from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_time import SweepTally
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.option import MAX_S
 from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
-from profiler.config.trials.identity import trial_id
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels, trial_id
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.storage.files.atomic import write_atomically
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 
 GRID = "accuracy"
@@ -148,9 +147,9 @@ def _write_results(settings: Settings, records: Sequence[TrialRecord], *, sample
     """Write rows, page and figure of the answered trials."""
     from maintenance.accuracy.page import accuracy_page
     from maintenance.accuracy.rows import prediction_frame
-    from profiler.analysis.errors.predictors import phase_errors, predictor_errors, worst_rows
-    from profiler.rendering.figures.files import as_png
-    from profiler.rendering.figures.predictors import predictors_figure
+    from profiler.analysis.errors import phase_errors, predictor_errors, worst_rows
+    from profiler.rendering.figures.sweep.parity import predictors_figure
+    from profiler.rendering.figures.theme import as_png
 
     frame = prediction_frame(records)
     if frame.empty:

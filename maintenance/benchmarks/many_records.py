@@ -14,11 +14,10 @@ from typing import Any
 from maintenance.accuracy.sampling import sample
 from maintenance.samples.sampling import architecture_of
 from profiler.analytical.many import estimate_specs
-from profiler.config.trials.identity import trial_id
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels, trial_id
 from profiler.config.trials.specification import parse_point
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import (
     Breakdown,
@@ -35,7 +34,6 @@ from profiler.domain.runs.outcome import (
 )
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
 from profiler.domain.trials.trial import Backend, TrialSpec, Tuning
-from profiler.domain.units import MIB
 
 VERSIONS = Versions(
     torch="2.13.0", trl="1.16.0", transformers="5.10.1", peft="0.18.2", bitsandbytes="0.49.0", profiler="0.2.0"

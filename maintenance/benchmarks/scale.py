@@ -23,7 +23,7 @@ from maintenance.words import read_words
 from profiler.command_line import as_command
 from profiler.config.options.reading import FieldReader
 from profiler.domain.errors import UsageError
-from profiler.domain.machines.address import address_of
+from profiler.domain.machines.engines import address_of
 
 TRIALS = 10_000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from maintenance.tar_files import extract
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.units import MIB
+from profiler.domain.memory import MIB
 from profiler.storage.files.atomic import write_atomically
 
 PART_BYTES = 15 * MIB

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from profiler.domain.runs.outcome import Versions
-from profiler.measurement.counters.cuda import CudaDevice
+from profiler.measurement.counters.phase_counters import CudaDevice
 from profiler.measurement.driver.nvml import GpuProbe, Nvml, NvmlError
 
 

@@ -22,7 +22,7 @@ from maintenance.campaign.facts import CardFacts, FactTools, take_facts
 from maintenance.campaign.recorded_history import recorded_history_lines, recorded_history_of
 from maintenance.campaign.running import StageEnd, run_stage
 from maintenance.campaign.stages import STAGES
-from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_time import SweepTally
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.command_words import HELP_FLAGS
 from profiler.config.options.run_options import RunOptions
@@ -32,7 +32,7 @@ from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.storage.files.atomic import write_atomically
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
@@ -47,7 +47,7 @@ def _facts_of(uuid: str) -> CardFacts:
     from maintenance.campaign.warm_step import TorchWork
     from profiler.measurement.counters.torch_cuda import TorchCuda
     from profiler.measurement.driver.pynvml_driver import PynvmlDriver
-    from profiler.measurement.samples.process_tree import process_tree
+    from profiler.measurement.samples.host_usage import process_tree
 
     return take_facts(
         uuid,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from profiler.allocator import RecordedComparison, replay_recorded
 from profiler.domain.errors import EXIT_SOME_TRIALS_FAILED, Fault, ProfilerError, UsageError
+from profiler.domain.memory import gib_text
 from profiler.domain.trials.trial import ALL_LINEAR, Backend, Rollout, TrialSpec, Tuning
-from profiler.domain.units import gib_text
 from profiler.storage.files.atomic import write_atomically
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds

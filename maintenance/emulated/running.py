@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_time import SweepTally
 from profiler.config.options.run_options import RunOptions
-from profiler.config.trials.identity import trial_id
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels, trial_id
 from profiler.domain.runs.outcome import Status, TrialRecord, Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
-from profiler.execution.pythons.emulated_python import emulated_workers
-from profiler.execution.pythons.interpreter import InterpreterOf, own_python
-from profiler.storage.records.versions import installed_versions
+from profiler.execution.pythons import InterpreterOf, emulated_workers, own_python
+from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 
 GRID = "emulated"

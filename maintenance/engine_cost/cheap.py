@@ -5,8 +5,7 @@ from pathlib import Path
 
 from maintenance.benchmarks.many_records import VERSIONS
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.address import Address, Scheme
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Address, Machines, Scheme
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob, WorkerProgram, run_trials

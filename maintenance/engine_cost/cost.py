@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from maintenance.benchmarks.many_records import VERSIONS
 from maintenance.engine_cost.cheap import PROGRAM, CheapSlot, Unseen, cheap_plan, shared_store
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.engines import Engine
 from profiler.domain.machines.extras import missing
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.trials.trial import PlannedTrial

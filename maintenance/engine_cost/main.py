@@ -12,7 +12,7 @@ from maintenance.words import read_words
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.engines import Engine
 from profiler.rendering.document import Column, Document, Table, text_columns
 from profiler.rendering.layouts.plain_text import plain_text
 

@@ -26,11 +26,9 @@ from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK
-from profiler.domain.memory import Category
+from profiler.domain.memory import GIB, Category
 from profiler.domain.trials.trial import DistributedType, TrialSpec
-from profiler.domain.units import GIB
-from profiler.rendering.figures.files import as_png
-from profiler.rendering.figures.theme import CATEGORY_COLOURS, INK, SOFT_INK, in_theme
+from profiler.rendering.figures.theme import CATEGORY_COLOURS, INK, SOFT_INK, as_png, in_theme
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.files.atomic import write_atomically
 from profiler.sweep.command import read_command

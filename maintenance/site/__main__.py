@@ -18,7 +18,7 @@ from maintenance.site.runtime import RUNTIME, fetch_runtime
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.units import MIB
+from profiler.domain.memory import MIB
 
 PAGE = Path(__file__).parent / "page"
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,7 @@ from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.arguments import lora_config
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.models.model import build_config
-from profiler.training.recipes.grpo.recipe import Grpo
-from profiler.training.recipes.grpo.reward import count_words
+from profiler.training.recipes.grpo.recipe import Grpo, count_words
 from profiler.training.recipes.grpo.trainer import ProfiledGRPOTrainer
 from profiler.training.rollouts.registry import rollout_engine
 from profiler.worker.simulated import card_of

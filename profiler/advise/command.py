@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiler.config.options.command_words import as_pairs, read_given
-from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import OutputFormat, format_option, name, option, options_of
+from profiler.config.options.run_options import option_lines
 from profiler.domain.errors import Fault
 from profiler.estimate.command import COMMON_OPTIONS, LAUNCH
 from profiler.estimate.command import Command as EstimateCommand

@@ -6,8 +6,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from profiler.config.trl_releases.behaviours import FIRST_FUSED
-from profiler.config.trl_releases.facts import FIRST_WITHOUT_REFERENCE
-from profiler.config.trl_releases.versions import NEWEST
+from profiler.config.trl_releases.facts import FIRST_WITHOUT_REFERENCE, NEWEST
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import ALL_RECIPES, GENERATING, Recipe

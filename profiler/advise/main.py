@@ -7,22 +7,22 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from profiler.advise.advisor import Advisor
 from profiler.advise.command import OOM, Command, read_command, usage
 from profiler.advise.oom.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
 from profiler.advise.oom.refusal import card_of
+from profiler.advise.plan import Advisor
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
-from profiler.allocator.refusals.oom_log import OomReport, find_oom
+from profiler.allocator.oom_message import OomReport, find_oom
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.explanation.explained import Fit
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.option import OutputFormat
 from profiler.constraints.table import keys_refused_in_a_sweep, refuse_without_card
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.machines.extras import TRAINING, Extra, install_hint, missing
+from profiler.domain.memory import GIB, MIB, as_gib
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.trial import TrialSpec
-from profiler.domain.units import GIB, MIB, as_gib
 from profiler.estimate.job.inputs import (
     Inputs,
     JobFiles,
@@ -31,8 +31,7 @@ from profiler.estimate.job.inputs import (
     job_files,
     read_inputs,
 )
-from profiler.estimate.job.reward_models import with_reward_models
-from profiler.estimate.job.trial import parsed_trial
+from profiler.estimate.job.trial import parsed_trial, with_reward_models
 from profiler.rendering.answers.advice import (
     advice_blocks,
     advice_json,
@@ -40,7 +39,7 @@ from profiler.rendering.answers.advice import (
     advice_text,
 )
 from profiler.rendering.answers.refusal import refusal_text
-from profiler.rendering.layouts.json_text import json_text
+from profiler.rendering.layouts.plain_text import json_text
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 from profiler.storage.foreign.model_config import load_model_config
 

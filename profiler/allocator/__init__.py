@@ -2,7 +2,7 @@
 
 `replay_on_card` answers for one trace, card and configuration; `CachingAllocator` is the model behind it, and
 `parse_alloc_conf` reads its settings. `memory_snapshot` writes a replay down in PyTorch's format; `replay_recorded`
-compares the model with a history of the real allocator, and `histories/answer.py` replays such a history under other
+compares the model with a history of the real allocator, and `histories/what_if.py` replays such a history under other
 conditions. `replay` of `traces/replay.py`, which needs numpy, knows rounding only, no segments.
 
 Not known from a snapshot:
@@ -15,7 +15,7 @@ Not known from a snapshot:
       another time. In the remaining cases a full GPU looks the same, and is assumed.
     - **The memory of the recorded GPU.** It is known exactly where the history ran out of memory, to a range where the
       GPU was full, and else not at all. For `gpu=` it is the total of that GPU without the CUDA context, which is
-      assumed (`profiler/domain/cards/context.py`), and without what other processes use.
+      assumed (`profiler/domain/cards/card.py`), and without what other processes use.
     - **What a program would have done otherwise.** Requests, frees and their order are taken as recorded. Libraries
       that choose a workspace by free memory may request less on a smaller GPU. After a request that would have been
       refused, nothing is known.
@@ -27,14 +27,14 @@ Not known from a snapshot:
       one when the addresses of the first, 9/8 of the GPU's memory, have no gap that is large enough.
 """
 
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.histories.recorded import RecordedComparison, replay_recorded
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.model.stats import AllocatorStats
-from profiler.allocator.refusals.refusal import OutOfMemoryError, Refusal
-from profiler.allocator.settings.alloc_conf import parse_alloc_conf
-from profiler.allocator.settings.config import AllocatorConfig
+from profiler.allocator.model.card_memory import AllocatorStats
+from profiler.allocator.refusal import OutOfMemoryError, Refusal
+from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.card_replay import CardReplay, PhaseMemory, replay_on_card
-from profiler.allocator.traces.snapshot import memory_snapshot
+from profiler.allocator.traces.recording import memory_snapshot
 from profiler.allocator.traces.trace import Trace, TraceBuilder
 
 __all__ = [

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from profiler.analysis.compared.keys import is_null, records_of, trial_keys
+from profiler.analysis.compared.cells import is_null, records_of, trial_keys
 from profiler.analysis.verdicts import Figure
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.claims import End, Quantity

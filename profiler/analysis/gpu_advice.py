@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from profiler.domain.cards.gpu_state import GpuState, LiveCounters
-from profiler.domain.memory import Phase
-from profiler.domain.units import gib_text
+from profiler.domain.memory import Phase, gib_text
 
 FULL_SHARE = 0.9
 """Advice is given above this share of used memory."""

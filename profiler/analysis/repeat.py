@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler.analysis.compared.keys import KeyValue, records_of, trial_keys
+from profiler.analysis.compared.cells import KeyValue, records_of, trial_keys
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import SPEC_KEYS, key_named
 

@@ -6,29 +6,27 @@ from typing import Protocol
 
 import pandas as pd
 
-from profiler.analysis.compared.axes import Curve, Surface, curves, surfaces
+from profiler.analysis.compared.axes import Curve, Matrix, Surface, curves, matrix, surfaces
 from profiler.analysis.compared.cells import Cell
 from profiler.analysis.compared.comparison import Section, compare, only
-from profiler.analysis.compared.matrix import Matrix, matrix
 from profiler.analysis.compared.published import PublishedFigure
-from profiler.analysis.errors.acceptance import Threshold, pairs_among, thresholds
-from profiler.analysis.errors.accuracy import Accuracy, accuracies
-from profiler.analysis.findings.answers import Answers, answers
+from profiler.analysis.errors import Accuracy, Threshold, accuracies, pairs_among, thresholds
+from profiler.analysis.findings.answers import MOST_SURFACES, Answers, CardLimit, answers, card_limits
 from profiler.analysis.findings.cards import CardTable, by_card
-from profiler.analysis.findings.limits import MOST_SURFACES, CardLimit, card_limits
 from profiler.analysis.findings.peaks import (
     LargestRow,
     PhaseRow,
+    Shape,
     Stack,
     VllmPeaks,
     engine_peaks,
     largest_rows,
     phase_rows,
+    shapes,
     stacks,
 )
-from profiler.analysis.findings.shapes import Shape, shapes
 from profiler.analysis.repeat import repeat_commands, sweep_command
-from profiler.analysis.times.gpu_time import GpuTime, gpu_time_of
+from profiler.analysis.times.durations import GpuTime, gpu_time_of
 from profiler.domain.memory import Origin
 
 MOST_WITH_DETAILS = 2_000

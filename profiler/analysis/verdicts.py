@@ -6,8 +6,7 @@ from enum import StrEnum
 
 from profiler.analysis.compared.published import PublishedFigure
 from profiler.domain.claims import Claim, Configuration, End, Line, Looked, Pair, Quantity, Range, Setting, Single
-from profiler.domain.memory import Origin
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB, Origin
 
 
 class ClaimVerdict(StrEnum):

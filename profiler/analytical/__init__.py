@@ -6,7 +6,7 @@ or ZeRO has the instants of one GPU, with shards and gathered layers in place of
 maintenance.accuracy` compares it with 500 sampled trials that are simulated.
 """
 
-from profiler.analytical.baselines.rule import rule_of_thumb
+from profiler.analytical.baselines import rule_of_thumb
 from profiler.analytical.estimate import estimate
 from profiler.analytical.formulas.models.parameters import lora_parameter_count, parameter_count
 

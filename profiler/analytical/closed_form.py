@@ -8,7 +8,7 @@ from profiler.analytical.formulas.models.parameters import (
     has_fused_experts,
     projections,
 )
-from profiler.constraints.closed_form import SHARDED
+from profiler.constraints.commands import SHARDED
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import fault_of_closed_form
 from profiler.domain.architectures.architecture import Architecture

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from profiler.analytical.baselines.rule import rule_of_thumb
+from profiler.analytical.baselines import rule_of_thumb
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.timeline.cached.reserved import peak_reserved_bytes
+from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.domain.architectures.architecture import Architecture

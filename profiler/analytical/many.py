@@ -12,15 +12,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from profiler.analytical.baselines.rule import rule_of_thumb
+from profiler.analytical.baselines import rule_of_thumb
 from profiler.analytical.closed_form import refuse_model, refuse_without_form
 from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.timeline.cached.reserved import peak_reserved_bytes
+from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.architectures.vision import VisionTower
+from profiler.domain.architectures.architecture import Architecture, VisionTower
 from profiler.domain.memory import TRIAL_PHASES, Phase
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.keys import Key, Kind

@@ -3,10 +3,8 @@
 Sizes are integers of bytes. All answers are estimated, in closed form; `UsageError` carries every fault of the input.
 """
 
-from profiler.api.advice import Recommendation, advise
-from profiler.api.estimate import Estimate, estimate
+from profiler.api.answers import Estimate, Limit, Recommendation, SmallestCard, advise, estimate, smallest_card, solve
 from profiler.api.job import Job, read_recipe
-from profiler.api.limits import Limit, SmallestCard, smallest_card, solve
 from profiler.domain.errors import UsageError
 
 __all__ = [

@@ -11,7 +11,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.estimate.command import CONFIG, OPTIONS, read_command
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs, architecture_lookup, job_files, read_inputs
-from profiler.estimate.job.reward_models import with_reward_models
+from profiler.estimate.job.trial import with_reward_models
 from profiler.storage.foreign.model_config import load_model_config
 
 if TYPE_CHECKING:

@@ -1,30 +1,81 @@
-"""What is recorded of a training in its own process: torch's counters by phase and step, and the driver's samples."""
+"""What is recorded of a training in its own process, and its peaks as metrics of the trainer."""
 
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
 
-from profiler.callback.metrics import metrics_of
-from profiler.domain.memory import Phase
-from profiler.domain.runs.monitored import HostPeaks, MonitoredRun, Watcher
+from transformers import Trainer
+
+from profiler.domain.memory import Phase, as_gib
+from profiler.domain.runs.other_runs import HostPeaks, MonitoredRun, NamedCard, Watcher
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.domain.runs.readings import Sample
-from profiler.domain.runs.script import NamedCard
-from profiler.measurement.counter_recorder import CounterRecorder, Device, PhaseReading
-from profiler.measurement.counters.cuda import CudaDevice
+from profiler.measurement.counters.phase_counters import CudaDevice
 from profiler.measurement.driver.nvml import GpuProbe, Nvml
-from profiler.measurement.recorder import CHEAP, Recorder
-from profiler.measurement.samples.host_usage import peak_resident_bytes
-from profiler.measurement.samples.process_tree import RecentProcessTree
-from profiler.monitor.watch.start import Start, start_now
-from profiler.scripts.session import CountedSession
-from profiler.scripts.totals import ParameterTotals
+from profiler.measurement.recorder import CHEAP, CounterRecorder, Device, PhaseReading, Recorder
+from profiler.measurement.samples.host_usage import RecentProcessTree, peak_resident_bytes
+from profiler.monitor.watch.running import Start, start_now
+from profiler.scripts.session import CountedSession, ParameterTotals
+from profiler.seams.checked import problem_of
+from profiler.seams.patching import patched
+from profiler.seams.registry import SEAM_OF
 from profiler.storage.files.live_counters import LivePublisher
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import installed_versions
 from profiler.training.models.sizes import parameter_counts
+
+_EVALUATION = "eval_"
+"""Beginning of the keys of an evaluation, which is logged apart from training."""
+
+
+def metrics_of(
+    phases: Mapping[Phase, int], *, reserved_bytes: int, device_bytes: int | None, retries: int, failed: int
+) -> dict[str, float]:
+    """Return what is logged: GiB by phase, and the counts of the allocator.
+
+    Args:
+        phases: Peak of allocated memory by phase.
+        reserved_bytes: Peak of reserved memory.
+        device_bytes: Peak on the card; None if it is unknown.
+        retries: How often the allocator released its cache.
+        failed: How many allocations failed.
+    """
+    found = {f"vram/allocated_gib/{phase}": _rounded(size) for phase, size in phases.items()}
+    found["vram/reserved_gib"] = _rounded(reserved_bytes)
+    if device_bytes is not None:
+        found["vram/device_gib"] = _rounded(device_bytes)
+    return found | {"vram/alloc_retries": float(retries), "vram/out_of_memory": float(failed)}
+
+
+@contextmanager
+def added_to_logs(metrics: Callable[[], Mapping[str, float]]) -> Iterator[str]:
+    """While active, add `metrics()` to what trainers log; yields why that is not possible, or an empty text.
+
+    A callback cannot do that: those of `report_to` run before it.
+    """
+    seam = SEAM_OF["transformers.trainer:Trainer.log"]
+    if problem := problem_of(seam):
+        yield f"metrics in the logs: {seam.key} {problem}"
+        return
+    log = Trainer.log
+
+    @wraps(log)
+    def with_peaks(self: Any, logs: dict[str, float], *arguments: Any, **named: Any) -> Any:
+        if not any(key.startswith(_EVALUATION) for key in logs):
+            logs.update(metrics())
+        return log(self, logs, *arguments, **named)
+
+    with patched([(Trainer, "log", with_peaks)]):
+        yield ""
+
+
+def _rounded(size_bytes: int) -> float:
+    return round(as_gib(size_bytes), 4)
+
 
 _NO_TIMES = "times of phases: a callback does not wait for the GPU"
 

@@ -11,13 +11,11 @@ from typing import Any, TypeVar, cast
 
 from transformers import PreTrainedModel, TrainerCallback
 
-from profiler.callback.metrics import added_to_logs
-from profiler.callback.recording import Instruments, Recording
+from profiler.callback.recording import Instruments, Recording, added_to_logs
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.runs.monitored import RANK
-from profiler.domain.runs.script import NamedCard
-from profiler.measurement.counters.late_cuda import CheapCuda
-from profiler.measurement.driver.no_driver import NoDriver
+from profiler.domain.runs.other_runs import RANK, NamedCard
+from profiler.measurement.counters.torch_cuda import CheapCuda
+from profiler.measurement.driver.nvml import NoDriver
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import visible_gpus
 from profiler.scripts.hooks import watched
@@ -25,7 +23,7 @@ from profiler.scripts.phase_watch import PhaseWatch
 from profiler.storage.files.foreign_files import expanded
 from profiler.storage.files.lock import wait_for_lock
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
-from profiler.storage.stores.folder_faults import writable_faults
+from profiler.storage.stores.record_store import writable_faults
 
 PERIOD_S = 0.1
 _SHORTEST_S, _LONGEST_S = 0.01, 3600.0
@@ -141,7 +139,7 @@ class VramCallback(TrainerCallback):
         record = recording.finished(completed=completed, problem=problem)
         # Imported here, because importing matplotlib takes seconds.
         from profiler.monitor.watch.results import write_report
-        from profiler.storage.tables.samples import write_time_series
+        from profiler.storage.tables.run_tables import write_time_series
 
         lock = wait_for_lock(self._folder / _LOCK, f"writes the tables of {self._folder}", notify=_say)
         try:

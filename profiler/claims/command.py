@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from profiler.config.options.command_words import as_pairs, read_given, word_fault
-from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import FLAG, Kind, OutputFormat, format_option, option, options_of, path
 from profiler.config.options.reading import FieldReader, show
+from profiler.config.options.run_options import option_lines
 from profiler.domain.claims import Claim
 from profiler.domain.errors import Fault
 

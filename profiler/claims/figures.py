@@ -7,7 +7,7 @@ from functools import cache
 from profiler.analysis.claim_trials import StoredTrials
 from profiler.analysis.verdicts import Figure
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.explanation.cards import Fit, card_verdict
+from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.verl import Component, VerlEstimate, VerlPhase, verl_estimate
@@ -15,7 +15,7 @@ from profiler.config.claims.settings import keys_text, spec_of
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.verl.config import read_verl
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.errors import UsageError

@@ -18,19 +18,18 @@ from profiler.command_line import as_command, print_error, print_line, print_tex
 from profiler.config.options.option import OutputFormat
 from profiler.domain.claims import Claim, End, Quantity
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, printable
+from profiler.domain.memory import MIB
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import MIB
-from profiler.rendering.claims.page import claims_page
-from profiler.rendering.claims.table import claims_json, claims_table
+from profiler.rendering.claims import claims_json, claims_page, claims_table
 from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.claims import claims_figure
-from profiler.rendering.figures.files import as_png, as_svg
+from profiler.rendering.figures.theme import as_png, as_svg
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
 from profiler.storage.files.atomic import write_atomically, write_parts_atomically
 from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.storage.foreign.published import read_counted, read_looked_up, read_published, read_published_claims
-from profiler.storage.stores.folder_faults import writable_faults
+from profiler.storage.stores.record_store import writable_faults
 from profiler.storage.sweep_tables.tables import read_tables
 
 GRID = "claims"

@@ -4,7 +4,7 @@ from profiler.cluster.arrays.slurm import slurm_faults
 from profiler.cluster.slots import Cluster
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import UsageError
-from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.engines import Engine
 from profiler.domain.machines.extras import Extra, require
 
 ENGINE = "engine"

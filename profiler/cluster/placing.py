@@ -9,12 +9,12 @@ from pathlib import PurePosixPath
 from profiler.cluster.remote import RemoteResult, RemoteTask, record_name
 from profiler.cluster.slots import EndedTask, KindOf, RemoteSlots, SlotKind
 from profiler.domain.errors import EXIT_INTERNAL, ProfilerError
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Machines
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.execution import LockedTrial, OpenTrials, WorkerProgram
 from profiler.execution.job import TRIAL_WORKER
-from profiler.execution.running import RunningSweep
+from profiler.execution.runner import RunningSweep
 from profiler.execution.slots import Ended, Start
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.trial_files import RECORDS, trial_file

@@ -22,16 +22,14 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from profiler.cluster.remote import RemoteResult, RemoteTask
-from profiler.cluster.slot import Slot
-from profiler.cluster.slots import EndedTask, Node, SlotKind
-from profiler.cluster.trial_python import TrialPython
+from profiler.cluster.remote import RemoteResult, RemoteTask, TrialPython
+from profiler.cluster.slots import EndedTask, Node, Slot, SlotKind
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
-from profiler.domain.machines.child_python import safe_path_flags
+from profiler.domain.machines.engines import Machines
 from profiler.domain.machines.extras import DISTRIBUTION
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.memory import MIB
 from profiler.domain.runs.outcome import Versions
-from profiler.domain.units import MIB
 from profiler.execution.processes.postponed import postponed_signals
 
 RAY_ADDRESS = "ray_address"

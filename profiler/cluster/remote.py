@@ -1,20 +1,97 @@
-"""One trial on a slot: what is sent there, what runs there, and what comes back."""
+"""One trial on a slot: what is sent there, its Python and its folders there, and what comes back."""
 
-from collections.abc import Mapping
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 
-from profiler.cluster.trial_python import trial_python
-from profiler.cluster.work_folder import work_folder
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Machines
 from profiler.domain.runs.outcome import TrialRecord, Versions
-from profiler.domain.trials.trial import PlannedTrial
+from profiler.domain.trials.trial import Backend, PlannedTrial
 from profiler.execution import GpuPool, UnfitWorkersError, run_trials
 from profiler.execution.job import TRIAL_WORKER, WorkerProgram
-from profiler.execution.pythons.interpreter import own_python
+from profiler.execution.pythons import Workers, emulated_workers, own_python, simulated_workers
+from profiler.storage.files.lock import LockError, take_lock, wait_for_lock
 from profiler.storage.files.trial_files import RECORDS
 from profiler.storage.stores.record_store import RecordStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialPython:
+    """Which Python trials run in. Picklable: each machine looks for it at the same path."""
+
+    options: RunOptions
+    is_emulated: bool
+
+    def workers(self) -> Workers:
+        """Return how workers start in it on this machine.
+
+        Raises:
+            UsageError: There is none, or it lacks something.
+            ProfilerError: The emulated libraries cannot be built.
+        """
+        return _workers(self)
+
+
+def trial_python(options: RunOptions, backends: Iterable[object]) -> TrialPython | None:
+    """Return the Python that trials of these backends run in; None if it is that of the slot."""
+    is_emulated = Backend.EMULATED in backends
+    if options.python is None and not is_emulated:
+        return None
+    return TrialPython(options=options, is_emulated=is_emulated)
+
+
+def by_card(plan: Iterable[PlannedTrial]) -> list[PlannedTrial]:
+    """Return emulated trials one card after the other: a slot has a warmed process for one card at a time."""
+    trials = list(plan)
+    cards = list(dict.fromkeys(map(_card, trials)))
+    return sorted(trials, key=lambda trial: cards.index(_card(trial)))
+
+
+def _card(trial: PlannedTrial) -> tuple[str | None, int]:
+    return trial.spec.gpu, trial.spec.num_processes
+
+
+@cache  # a slot asks a Python once
+def _workers(python: TrialPython) -> Workers:
+    return emulated_workers(python.options) if python.is_emulated else simulated_workers(python.options)
+
+
+_PREFIX = "grpo-vram-slot-"
+_LOCK = "slot.lock"
+
+_YOUNG_S = 60.0
+"""Age of a folder up to which its slot may not have locked it yet."""
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """Make a folder that exists, locked, while the block runs."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name:
+        lock = wait_for_lock(Path(name) / _LOCK, f"looks whether {name} is in use")
+        try:
+            yield Path(name)
+        finally:
+            lock.release()
+
+
+def remove_abandoned() -> None:
+    """Remove the folders of slots that were killed: the kernel has released their locks."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError, LockError):  # another user's, or removed meanwhile
+            if time.time() - folder.stat().st_mtime < _YOUNG_S:
+                continue
+            lock = take_lock(folder / _LOCK, wait=False)
+            if lock is not None:
+                shutil.rmtree(folder)
+                lock.release()
+
 
 _SENT_BACK = ("records/*.json", "records/*.stderr", "samples/*.parquet", "snapshots/*.pickle")
 

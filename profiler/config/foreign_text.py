@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from profiler.domain.units import MIB
+from profiler.domain.memory import MIB
 
 MOST_YAML_BYTES = 1 * MIB
 MOST_JSON_BYTES = 10 * MIB

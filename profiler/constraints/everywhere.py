@@ -1,18 +1,163 @@
-"""Constraints of every command: what trl and the libraries under it refuse, and what is not constructed."""
+"""Constraints of every command: what trl, vLLM and the libraries under them refuse, on any number of GPUs."""
 
 from functools import partial
 from math import gcd
 
 from profiler.constraints.constraint import Case, Constraint, Where, above, anything, other_than, stated
-from profiler.constraints.several_gpus import OF_SEVERAL_GPUS
-from profiler.constraints.vllm import OF_VLLM
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning, Weights
+from profiler.domain.trials.trial import (
+    ZERO_OF_WEIGHTS,
+    Attention,
+    Backend,
+    DistributedType,
+    Dtype,
+    Logprobs,
+    OffloadDevice,
+    TrialSpec,
+    Tuning,
+    Weights,
+)
 
 _everywhere = partial(Constraint, Where.EVERYWHERE)
+
+OF_SEVERAL_GPUS = (
+    _everywhere(
+        {"distributed_type": DistributedType.NO, "num_processes": above(1)},
+        "does not train on num_processes={spec.num_processes}",
+        "Use multi_gpu, fsdp or deepspeed.",
+    ),
+    _everywhere(
+        {"distributed_type": other_than(DistributedType.NO), "num_processes": 1},
+        "needs several GPUs, and num_processes is 1",
+        "Set num_processes to 2 or more.",
+    ),
+    _everywhere({"fsdp_version": other_than(None, 1, 2)}, "must be 1 or 2"),
+    # ZeRO offloads what it shards.
+    _everywhere(
+        {"offload_optimizer_device": OffloadDevice.CPU, "zero_stage": 0},
+        "needs zero_stage=1, 2 or 3, and it is {spec.zero_stage}",
+        "Use zero_stage=3.",
+    ),
+    _everywhere(
+        {"offload_param_device": OffloadDevice.CPU, "zero_stage": other_than(ZERO_OF_WEIGHTS)},
+        "needs zero_stage=3, and it is {spec.zero_stage}",
+        "Use zero_stage=3.",
+    ),
+    # `map_pytorch_optim_to_deepspeed` of accelerate 1.15: others would silently be another optimizer.
+    _everywhere(
+        {
+            "optim": other_than(Optimizer.ADAMW_TORCH, Optimizer.ADAMW_TORCH_FUSED),
+            "offload_optimizer_device": OffloadDevice.CPU,
+        },
+        "with offload_optimizer_device=cpu accelerate runs DeepSpeed's AdamW on the CPU in its place",
+        "Use optim=adamw_torch, which is the same optimizer.",
+    ),
+    # There is one backward per micro-batch, because accelerate's ends with DeepSpeed's step.
+    _everywhere(
+        {"logprobs": Logprobs.MINIBATCH, "distributed_type": DistributedType.DEEPSPEED},
+        "has a backward per row, and with distributed_type=deepspeed a backward ends with the step",
+        "Use logprobs=fused, full or sliced.",
+    ),
+    # accelerate refuses to checkpoint activations twice.
+    _everywhere(
+        {"fsdp_activation_checkpointing": True, "gradient_checkpointing": True},
+        "cannot be combined with gradient_checkpointing=true",
+        "Set gradient_checkpointing=false.",
+    ),
+)
+
+
+_ENGINE = {"vllm_tensor_parallel_size": anything, "use_vllm": True, "num_processes": anything}
+
+
+def _divides_processes(case: Case) -> bool:
+    return case.spec.num_processes % case.spec.vllm_tensor_parallel_size == 0
+
+
+def _divides_heads(case: Case) -> bool:
+    return case.model.num_attention_heads % case.spec.vllm_tensor_parallel_size == 0
+
+
+def _shares_keys(case: Case) -> bool:
+    gpus, keys = case.spec.vllm_tensor_parallel_size, case.model.num_key_value_heads
+    return keys % gpus == 0 or gpus % keys == 0
+
+
+def _smaller_engine(case: Case, fitting: int) -> str:
+    """Return the largest size of an engine, below that of the trial, that divides `fitting`."""
+    sizes = range(1, case.spec.vllm_tensor_parallel_size)
+    return f"Use vllm_tensor_parallel_size={max(size for size in sizes if fitting % size == 0)}."
+
+
+def _engine_of_heads(case: Case, heads: int) -> str:
+    return _smaller_engine(case, gcd(case.spec.vllm_tensor_parallel_size, heads))
+
+
+def _is_beyond_context(case: Case) -> bool:
+    length = case.spec.vllm_max_model_length
+    return length is not None and case.architecture is not None and length > case.architecture.context
+
+
+def _leaves_no_completion(case: Case) -> bool:
+    length = case.spec.vllm_max_model_length
+    return length is not None and length <= case.spec.max_prompt_length and not _is_beyond_context(case)
+
+
+OF_VLLM = (
+    # `CacheConfig.gpu_memory_utilization`.
+    _everywhere(
+        {"vllm_gpu_memory_utilization": lambda part: part is not None and not 0 < part <= 1, "use_vllm": True},
+        "must be more than 0 and at most 1",
+    ),
+    # trl's `VLLMGeneration._init_vllm`.
+    _everywhere(
+        _ENGINE,
+        "must divide num_processes={spec.num_processes}, because as many GPUs share each engine of vLLM",
+        lambda case: _smaller_engine(case, case.spec.num_processes),
+        when=lambda case: not _divides_processes(case),
+    ),
+    # `ModelConfig.verify_with_parallel_config`.
+    _everywhere(
+        {**_ENGINE, "model": anything},
+        "must divide the {model.num_attention_heads} attention heads of {spec.model}",
+        lambda case: _engine_of_heads(case, case.model.num_attention_heads),
+        model=anything,
+        when=lambda case: _divides_processes(case) and not _divides_heads(case),
+    ),
+    # `Qwen2Attention` in vLLM.
+    _everywhere(
+        {**_ENGINE, "model": anything},
+        "must divide the {model.num_key_value_heads} heads of keys and values of {spec.model}, "
+        "or be a multiple of them",
+        lambda case: _engine_of_heads(case, case.model.num_key_value_heads),
+        model=anything,
+        when=lambda case: _divides_processes(case) and _divides_heads(case) and not _shares_keys(case),
+    ),
+    # `_get_and_verify_max_len`.
+    _everywhere(
+        {"vllm_max_model_length": stated, "use_vllm": True, "model": anything},
+        "is more than the context of {spec.model}, which has {model.context} tokens",
+        "Use at most vllm_max_model_length={model.context}, or scale the positions (rope_scaling in its config.json).",
+        model=anything,
+        when=_is_beyond_context,
+    ),
+    _everywhere(
+        {
+            "vllm_max_model_length": stated,
+            "use_vllm": True,
+            "max_prompt_length": anything,
+            "max_completion_length": anything,
+        },
+        "leaves nothing for completions after max_prompt_length={spec.max_prompt_length}",
+        "Use vllm_max_model_length={spec.row_tokens}.",
+        when=_leaves_no_completion,
+    ),
+)
+
 
 _FOUR_BITS = "bitsandbytes 4-bit"
 _WITH_CRITIC = "is not combined with critic=true, which is trained as a whole on one GPU"
@@ -48,7 +193,7 @@ def _ends_with_its_positions(architecture: Architecture) -> bool:
     return not architecture.has_rotary_positions
 
 
-def _is_beyond_context(case: Case) -> bool:
+def _rows_beyond_context(case: Case) -> bool:
     return case.spec.row_tokens > case.model.context
 
 
@@ -90,14 +235,14 @@ EVERYWHERE = (
         "{spec.model} is {model.context}, and its config.json states no rotary positions",
         _longest_completion,
         model=_ends_with_its_positions,
-        when=_is_beyond_context,
+        when=_rows_beyond_context,
     ),
     _everywhere(
         {"max_length": anything, "model": anything},
         "is more than the context of {spec.model}, which has {model.context} tokens and no rotary positions",
         "Use at most max_length={model.context}.",
         model=_ends_with_its_positions,
-        when=_is_beyond_context,
+        when=_rows_beyond_context,
     ),
     _everywhere(
         {"lora_dropout": lambda part: part >= 1},

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
-from profiler.constraints.cards import CARDS
-from profiler.constraints.closed_form import CLOSED_FORM
+from profiler.constraints.commands import CARDS, CLOSED_FORM, SWEEPS
 from profiler.constraints.constraint import Case, Constraint, Where
 from profiler.constraints.everywhere import EVERYWHERE
-from profiler.constraints.sweeps import SWEEPS
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.recipe import Recipe

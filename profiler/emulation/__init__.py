@@ -14,21 +14,21 @@ Values that the host reads:
       number; stated as an assumption.
     - integers and booleans that follow from such floats: what follows from 0; if the host reads one, the record names
       it.
-    - results of Triton kernels of trl 1.16 and liger_kernel 0.8 (`triton_kernels.py` has the list): floats only, none
+    - results of Triton kernels of trl 1.16 and liger_kernel 0.8 (`triton_kernels.py` has the lists): floats only, none
       steers the host.
-    - counts that liger_kernel's fused experts allocate by (`kernel_values.py` has the list): computed on the CPU.
-    - counts of tokens that vLLM 0.31 schedules by (`vllm_kernels.py` has the list): computed on the CPU; sampled
+    - counts that liger_kernel's fused experts allocate by : computed on the CPU.
+    - counts of tokens that vLLM 0.31 schedules by : computed on the CPU; sampled
       tokens are any token.
     - results of other Triton kernels, also those of `torch.compile`: unknown; if the host reads an integer of one, the
       record names the kernel.
-    - `profiler.emulation.card.marks` reads what a process noted: `values` is `complete`, or the list of what was read
+    - `profiler.emulation.card` reads what a process noted: `values` is `complete`, or the list of what was read
       and was not right. A float that the host reads is not listed: it is logged, and no trainer that was looked at
       allocates by it.
 
 Not known:
     - **cuDNN's workspace** is 0. On cards of capability 9.0 and 10.0 attention goes through cuDNN where torch prefers
       it.
-    - **The CUDA context** is the assumption of `profiler/domain/cards/context.py`. Kernels that load at their first
+    - **The CUDA context** is the assumption of `profiler/domain/cards/card.py`. Kernels that load at their first
       use are not in it.
     - **NCCL's buffers** and those of other libraries on the card, which torch's counters do not see either.
     - **The choice of algorithms** by cuBLAS and cuDNN; workspaces that torch itself allocates for them are real.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from profiler.config.options.command_words import as_pairs, read_given, word_fault
-from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import FLAG, KNOWN_CARD, Kind, Option, option, options_of
 from profiler.config.options.reading import FieldReader, show
+from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_path
 from profiler.domain.errors import Fault, nearest
 

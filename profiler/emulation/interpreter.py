@@ -1,14 +1,78 @@
-"""What is installed in a Python environment, looked at without importing torch."""
+"""What is installed in a Python environment, by asking it too, and the version of the emulation."""
 
 import os
 import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from profiler.config.options.python_answer import is_flag, is_text, is_text_or_none, is_texts, read_answer
 from profiler.domain.errors import Fault, UsageError
-from profiler.emulation.asked_program import answer_of
+
+MOST_BYTES = 1 << 20
+"""Most that a program may print as its answer, and most on standard error."""
+
+_LOOK_S = 0.1
+"""How often the length of what it printed is looked at."""
+
+
+def answer_of(
+    command: Sequence[str], *, environment: Mapping[str, str], timeout_s: float, cwd: str | None = None
+) -> str:
+    """Run a program and return what it prints. Children that it leaves behind are not waited for.
+
+    Raises:
+        OSError: It cannot be started.
+        ValueError: It prints more than `MOST_BYTES`.
+        subprocess.TimeoutExpired: It does not end in time.
+        subprocess.CalledProcessError: It ends with another exit code than 0; its `stderr` is text.
+    """
+    # Files, not pipes: a child that stays behind would keep a pipe open.
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command, env=dict(environment), cwd=cwd, stdin=subprocess.DEVNULL, stdout=printed, stderr=errors
+        )
+        try:
+            _wait(process, timeout_s, (printed, errors))
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=_text(errors))
+        return _text(printed)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float, files: Sequence[BinaryIO]) -> None:
+    end_s = time.monotonic() + timeout_s
+    while True:
+        left_s = end_s - time.monotonic()
+        try:
+            process.wait(max(0.0, min(_LOOK_S, left_s)))
+            ended = True
+        except subprocess.TimeoutExpired:
+            ended = False
+        if any(os.fstat(file.fileno()).st_size > MOST_BYTES for file in files):
+            raise ValueError(f"it prints more than {MOST_BYTES} bytes")
+        if ended:
+            return
+        if left_s <= _LOOK_S:
+            raise subprocess.TimeoutExpired(process.args, timeout_s)
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+EMULATION_VERSION = "1"
+"""Raised when a change of the driver or of the values changes emulated numbers."""
+
+TRIED_TORCH = ("2.11", "2.12", "2.13")
+"""Minor versions of torch whose entry points and figures were looked at. Others run with `strict=false`."""
+
 
 _PROBE = """
 import importlib.metadata, importlib.util, json, platform, runpy, sys

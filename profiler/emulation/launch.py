@@ -1,17 +1,72 @@
-"""Starting a process on an emulated card: which Python, and with which environment variables."""
+"""Starting a process on an emulated card, when a program is refused, and a check of the card."""
 
+import ctypes
+import json
 import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from profiler.domain.cards.gpu import Gpu
+from profiler.domain.errors import Fault, ProfilerError, UsageError
+from profiler.domain.machines.systems import safe_path_flags
 from profiler.emulation.building.build import libraries_of
-from profiler.emulation.card.cards import card_description
+from profiler.emulation.card import card_description
 from profiler.emulation.environments.environments import installed_environment
-from profiler.emulation.interpreter import probe
-from profiler.emulation.refusals import refuse, refuse_real_driver
+from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
+
+
+def refuse(interpreter: Interpreter, *, strict: bool) -> None:
+    """Refuse an environment whose figures would be wrong, or were never looked at.
+
+    Raises:
+        UsageError: Triton is missing; or `strict` and this minor version of torch was never tried.
+    """
+    where = str(interpreter.executable)
+    if not interpreter.has_triton:
+        problem = "has no triton, without which libraries take other paths and their figures are wrong"
+        raise UsageError(
+            [Fault(key="python", found=where, problem=problem, hint=f"Run {where} -m pip install triton.")]
+        )
+    if strict and interpreter.torch_minor not in TRIED_TORCH:
+        problem = f"has torch {interpreter.torch}, and the emulation was tried with {', '.join(TRIED_TORCH)} only"
+        raise UsageError([Fault(key="python", found=where, problem=problem, hint="strict=false goes on.")])
+
+
+def refuse_real_driver(environment: Mapping[str, str] | None = None) -> None:
+    """Refuse to emulate where a real NVIDIA driver is.
+
+    Raises:
+        UsageError: The driver's library can be opened, and the user did not ask for the emulation all the same.
+    """
+    found = os.environ if environment is None else environment
+    if has_real_driver() and found.get(ALLOW_VARIABLE) != "1":
+        raise UsageError(
+            [
+                Fault(
+                    key="backend",
+                    found="emulated",
+                    problem="a real NVIDIA driver is present, with which figures can be measured",
+                    hint=f"Use backend=cuda, or set {ALLOW_VARIABLE}=1 to emulate all the same.",
+                )
+            ]
+        )
+
+
+ALLOW_VARIABLE = "GRPO_VRAM_EMULATE_ANYWAY"
+"""Environment variable: 1 to emulate although a real driver is present."""
+
+
+def has_real_driver() -> bool:
+    """Whether the library of a real driver can be opened in this process."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return not hasattr(library, "em_card")
+
 
 STARTUP_FOLDER = Path(__file__).parent / "startup"
 """On the path of an emulated process: its `sitecustomize.py` prepares torch."""
@@ -156,3 +211,57 @@ def _processes_folder() -> str:
 
 def _joined(first: str, rest: str | None) -> str:
     return f"{first}{os.pathsep}{rest}" if rest else first
+
+
+_PROGRAM = "profiler.emulation.inside.check_program"
+_ZEROS = 74
+"""Of 0 to 511, so many are divisible by 7."""
+
+_TIMEOUT_S = 600
+
+
+class CheckError(ProfilerError):
+    """The program did not run as on a card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What the program found."""
+
+    card: str
+    memory_bytes: int
+    allocated_bytes: int
+    """Peak of torch's counter."""
+    reserved_bytes: int
+    values: str
+    """``"complete"``, or unknown values that the host read."""
+
+
+def check(python: EmulatedPython, gpu: Gpu, *, strict: bool = True) -> Check:
+    """Run the program and return what it found.
+
+    Raises:
+        CheckError: It ended with an error, or a value was wrong.
+    """
+    environment = process_environment(python, gpu, base=os.environ, strict=strict)
+    command = [str(python.executable), *safe_path_flags(), "-m", _PROGRAM]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CheckError(f"The program did not run on the emulated card: {error}") from error
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise CheckError(f"The program failed on the emulated card: {last}")
+    found = json.loads(lines[-1])
+    if found["zeros_counted"] != _ZEROS:
+        raise CheckError(
+            f"The program counted {found['zeros_counted']} zeros on the emulated card instead of {_ZEROS}."
+        )
+    return Check(
+        card=found["card"],
+        memory_bytes=found["memory_bytes"],
+        allocated_bytes=found["allocated_bytes"],
+        reserved_bytes=found["reserved_bytes"],
+        values=found["values"],
+    )

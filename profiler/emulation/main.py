@@ -8,12 +8,10 @@ from profiler.command_line import as_command, print_line, print_text
 from profiler.commands import COMMANDS
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.units import gib_text, mib_text
-from profiler.emulation.checking import check
+from profiler.domain.memory import gib_text, mib_text
 from profiler.emulation.command import INSTALL, Command, read_command, usage
-from profiler.emulation.environments.installing import install
-from profiler.emulation.environments.pins import default_torch
-from profiler.emulation.launch import EmulatedPython, emulated_python
+from profiler.emulation.environments.installing import default_torch, install
+from profiler.emulation.launch import EmulatedPython, check, emulated_python
 
 
 @as_command("emulation", when_interrupted="Run the same command: it starts again with what is not complete.")

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.config.options.command_words import as_pairs, read_given, word_fault
-from profiler.config.options.key_help import option_lines, trial_keys_help
 from profiler.config.options.option import (
     FLAG,
     NUMBER,
@@ -19,11 +18,11 @@ from profiler.config.options.option import (
     options_of,
 )
 from profiler.config.options.reading import FieldReader
-from profiler.config.options.run_options import RUN_KEYS
+from profiler.config.options.run_options import RUN_KEYS, option_lines, trial_keys_help
 from profiler.config.options.value_grammar import ValueTextError, read_path, read_values, unreadable
 from profiler.config.trials.grid import MAX_POINTS
-from profiler.config.trl_releases.versions import KEY as TRL
-from profiler.config.trl_releases.versions import NEWEST, OLDEST, release_of
+from profiler.config.trl_releases.facts import KEY as TRL
+from profiler.config.trl_releases.facts import NEWEST, OLDEST, release_of
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import FailIf, Fault
 from profiler.domain.trials.trial import SPEC_KEYS, Backend

@@ -1,18 +1,109 @@
-"""The estimates of a grid: at each combination that of the dearest release of trl that the files can be for."""
+"""The trials of a grid that the command line lists, and their estimates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
-from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.explanation.explained import Fit
 from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint, estimate_grid
-from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
+from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
+from profiler.config.options.reading import show
+from profiler.config.trials.grid import refuse_too_many_points
 from profiler.config.trials.specification import parse_point
+from profiler.constraints.constraint import Case
+from profiler.constraints.table import faults_everywhere
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.errors import UsageError
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import Inputs
 from profiler.estimate.job.trial import STEP_BYTES, with_form
-from profiler.estimate.points import Axes, specs_of_each
+
+INDEPENDENT_KEYS = (
+    "num_generations",
+    "max_prompt_length",
+    "max_completion_length",
+    "per_device_train_batch_size",
+    "steps",
+    "seed",
+)
+"""Keys whose typed value depends on no other key."""
+
+Axes = Mapping[str, Sequence[object]]
+
+
+def grid_specs(
+    common: Mapping[str, object], axes: Axes, *, architecture_of: Callable[[str], Architecture]
+) -> tuple[TrialSpec, ...]:
+    """Return the specifications of all combinations of `axes`, each once; the first axis varies slowest.
+
+    They equal those of `parse_points`, but values of `INDEPENDENT_KEYS` are parsed only once.
+
+    Args:
+        common: Untyped keys that all trials share.
+        axes: Untyped values of the other keys.
+        architecture_of: The architecture of a model by its name.
+
+    Raises:
+        UsageError: If there are too many combinations, or if values are wrong; with each fault once.
+    """
+    return tuple(dict.fromkeys(specs_of_each(common, axes, architecture_of=architecture_of)))
+
+
+def specs_of_each(
+    common: Mapping[str, object], axes: Axes, *, architecture_of: Callable[[str], Architecture]
+) -> tuple[TrialSpec, ...]:
+    """Return the specification of each combination, as `grid_specs`, but as often as it is one.
+
+    Raises:
+        UsageError: As `grid_specs`.
+    """
+    refuse_too_many_points(axes)
+    parser = _Parser(common, tuple(axes), architecture_of)
+    specs: list[TrialSpec] = []
+    faults: dict[Fault, None] = {}
+    for values in product(*axes.values()):
+        try:
+            specs.append(parser.parse(values))
+        except UsageError as error:
+            faults.update(dict.fromkeys(error.faults))
+    if faults:
+        raise UsageError(tuple(faults))
+    return tuple(specs)
+
+
+class _Parser:
+    """Parses points that differ in a few keys, and remembers the typed values of independent keys."""
+
+    def __init__(
+        self, common: Mapping[str, object], keys: Sequence[str], architecture_of: Callable[[str], Architecture]
+    ) -> None:
+        self._common, self._keys, self._architecture_of = common, keys, architecture_of
+        self._typed: dict[tuple[str, str], Any] = {}
+        self._specs: dict[tuple[str, ...], TrialSpec] = {}
+
+    def parse(self, values: Sequence[object]) -> TrialSpec:
+        """Return the specification of the point with `values`, one per key.
+
+        Raises:
+            UsageError: If the point is wrong.
+        """
+        texts = [show(value) for value in values]
+        independent = [pair for pair in zip(self._keys, texts, strict=True) if pair[0] in INDEPENDENT_KEYS]
+        others = tuple(text for key, text in zip(self._keys, texts, strict=True) if key not in INDEPENDENT_KEYS)
+        known = self._specs.get(others)
+        if known is not None and known.images_per_prompt is None and all(pair in self._typed for pair in independent):
+            spec = replace(known, **{key: self._typed[key, text] for key, text in independent})
+            faults = faults_everywhere(Case(spec=spec, architecture=self._architecture_of(spec.model)))
+            if faults:
+                raise UsageError(faults)
+            return spec
+        point = {**self._common, **dict(zip(self._keys, values, strict=True))}
+        spec = parse_point(point, architecture_of=self._architecture_of)
+        self._specs[others] = spec
+        self._typed.update({(key, text): getattr(spec, key) for key, text in independent})
+        return spec
+
 
 ArchitectureOf = Callable[[str], Architecture]
 

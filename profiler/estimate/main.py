@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from profiler.analytical.explanation.cards import Fit, Unanswered, all_cards
-from profiler.analytical.explanation.explained import ExplainedEstimate, explain
+from profiler.analytical.explanation.explained import ExplainedEstimate, Fit, Unanswered, all_cards, explain
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.models.context import model_lines
-from profiler.config.models.images import images_line
+from profiler.config.models.context import images_line, model_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.trials.specification import attention_line
 from profiler.domain.architectures.architecture import Architecture
@@ -21,10 +19,8 @@ from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.command import Command, read_command, usage
 from profiler.estimate.grid import answered_grid
 from profiler.estimate.job.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
-from profiler.estimate.job.reward_models import with_reward_models
-from profiler.estimate.job.trial import notes_of_all, parsed_trial
-from profiler.rendering.estimate.card_list import card_list, card_list_json
-from profiler.rendering.estimate.grid import grid_json, grid_table
+from profiler.estimate.job.trial import notes_of_all, parsed_trial, with_reward_models
+from profiler.rendering.estimate.card_list import card_list, card_list_json, grid_json, grid_table
 from profiler.rendering.estimate.table import estimate_json, estimate_table
 from profiler.rendering.layouts.plain_text import WIDTH
 from profiler.storage.foreign.model_config import load_model_config

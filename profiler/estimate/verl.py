@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.analytical.baselines.verl_baseline import BaselineView, baseline_view
+from profiler.analytical.baselines import BaselineView, baseline_view
 from profiler.analytical.closed_form import refuse_model
-from profiler.analytical.explanation.cards import CardVerdict, Fit, Unanswered
+from profiler.analytical.explanation.explained import CardVerdict, Fit, Unanswered
 from profiler.analytical.explanation.verl_fit import VerlFit, verl_cards, verl_fit, with_reasons
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.config.models.lookup import builtin_of_folder
@@ -15,7 +15,7 @@ from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.config.verl.assertions import refusals
 from profiler.config.verl.config import read_verl
-from profiler.config.verl.generated import VERL_VERSION
+from profiler.config.verl.keys import VERL_VERSION
 from profiler.config.verl.sources import VerlSource
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import Gpu

@@ -10,13 +10,10 @@ from profiler.execution.gpus import GpuPool, GpuUnusableError
 from profiler.execution.job import Place, SweepObserver, WorkerJob, WorkerProgram
 from profiler.execution.local_slots import UnfitWorkersError
 from profiler.execution.processes.child import EndOfSweepError
-from profiler.execution.processes.heartbeat import beat
-from profiler.execution.pythons.interpreter import Interpreter, InterpreterOf
+from profiler.execution.processes.worker_process import beat
+from profiler.execution.pythons import Interpreter, InterpreterOf
 from profiler.execution.runner import run_trials
-from profiler.execution.trials.claim import LockedTrial
-from profiler.execution.trials.decision import stored_answer
-from profiler.execution.trials.open_trials import NotTaken, OpenTrials, TooManyFailuresError
-from profiler.execution.trials.pruning import Pruning
+from profiler.execution.trials import LockedTrial, NotTaken, OpenTrials, Pruning, TooManyFailuresError, stored_answer
 
 __all__ = [
     "EndOfSweepError",

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.domain.errors import EXIT_GPU_UNUSABLE, ProfilerError
-from profiler.domain.units import gib_text
+from profiler.domain.memory import gib_text
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, GpuProcess, Nvml
-from profiler.measurement.samples.contention import EMPTY_BYTES
-from profiler.measurement.samples.process_tree import process_tree
+from profiler.measurement.samples.host_usage import process_tree
+from profiler.measurement.samples.summary import EMPTY_BYTES
 from profiler.storage.files.lock import Lock, LockError, take_lock
 
 LOCK_FOLDER = Path("/tmp")

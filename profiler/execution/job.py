@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Machines
 from profiler.domain.runs.outcome import TrialRecord, Versions
 from profiler.domain.trials.trial import PlannedTrial
-from profiler.execution.pythons.interpreter import InterpreterOf, own_python
+from profiler.execution.pythons import InterpreterOf, own_python
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from enum import Enum, auto
 from typing import Protocol, TypeVar
 
 from profiler.domain.errors import ProfilerError
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Machines
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
-from profiler.execution.trials.claim import LockedTrial
+from profiler.execution.trials import LockedTrial
 
 Kind = TypeVar("Kind", bound=Hashable)
 """What a slot has: trials that need the same can use the same slots."""

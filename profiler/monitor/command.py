@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 
 from profiler.config.options.command_words import END, own_words
-from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import (
     FORMAT,
     Kind,
@@ -23,8 +22,9 @@ from profiler.config.options.option import (
     read_options,
 )
 from profiler.config.options.reading import FieldReader, show, unknown_key
+from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_into
-from profiler.config.trl_releases.versions import KEY as TRL
+from profiler.config.trl_releases.facts import KEY as TRL
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.trial import SPEC_KEYS
 from profiler.storage.files.foreign_files import Kind as FileKind

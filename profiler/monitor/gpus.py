@@ -13,12 +13,11 @@ from profiler.config.options.option import OutputFormat
 from profiler.domain.cards.gpu_state import GpuState
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.extras import missing
-from profiler.measurement.driver.gpu_states import GpuReader
 from profiler.measurement.driver.nvml import Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
-from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
+from profiler.measurement.driver.visible import GpuReader, VisibleGpus, visible_gpus
 from profiler.monitor.command import MonitorOptions
-from profiler.rendering.layouts.json_text import json_text
+from profiler.rendering.layouts.plain_text import json_text
 from profiler.rendering.live.gpu_panel import PanelLine, gpu_panel, gpus_content, plain_lines
 from profiler.storage.files.live_counters import live_folder, published
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _watch(command: Command) -> int:
     """Run and sample the command; its exit code stays, whatever happens to the results."""
     COMMANDS[MONITOR].uses[WATCHING].check("command", f"{MONITOR} {command.words[0]}")
-    from profiler.monitor.watch.signals import signals_wait
+    from profiler.monitor.watch.running import signals_wait
     from profiler.monitor.watch.watching import report, watch
 
     try:

@@ -1,7 +1,6 @@
 """Words for categories and sizes of memory. Apart from `sweep/words.py`, so that an estimate does not import pandas."""
 
-from profiler.domain.memory import Category
-from profiler.domain.units import as_gib
+from profiler.domain.memory import Category, as_gib
 
 CATEGORY_TITLES = {
     Category.WEIGHTS: "weights",

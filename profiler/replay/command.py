@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from profiler.allocator.settings.alloc_conf import parse_alloc_conf
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.config.options.command_words import as_pairs, read_given, word_fault
-from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import Kind, OutputFormat, count, format_option, option, options_of, path
 from profiler.config.options.reading import FieldReader, show
+from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_path
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.cards.gpu_names import find_gpu, name_card

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from profiler.allocator.histories.answer import Answer, Question, answer
 from profiler.allocator.histories.history import read_history
+from profiler.allocator.histories.what_if import Answer, Question, answer
 from profiler.command_line import as_command, print_error, print_text
 from profiler.commands import COMMANDS, FIGURE
 from profiler.config.options.option import OutputFormat
@@ -114,8 +114,8 @@ def _figure_name(stem: str, number: int) -> str:
 
 def _draw(path: Path, name: str, found: Answer) -> None:
     # Imported here, because importing matplotlib takes longer than everything else.
-    from profiler.rendering.figures.files import as_png, as_svg
-    from profiler.rendering.figures.runs.replayed import replay_figure
+    from profiler.rendering.figures.replayed import replay_figure
+    from profiler.rendering.figures.theme import as_png, as_svg
 
     figure = replay_figure(name, found)
     write_atomically(path, as_svg(figure) if path.suffix == ".svg" else as_png(figure))

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiler.config.options.command_words import as_pairs, read_given, word_fault
-from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import INCREASE, Kind, name, option, options_of
 from profiler.config.options.reading import FieldReader, show
+from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import Value, read_values
 from profiler.domain.errors import Fault, nearest
 from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind

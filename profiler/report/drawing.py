@@ -7,26 +7,25 @@ from pathlib import Path
 from rich.console import Console
 
 from profiler import __version__
-from profiler.analysis.compared.frames import comparison_frame
+from profiler.analysis.compared.comparison import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.domain.errors import ProfilerError
 from profiler.rendering.document import FIGURES, PageOrigin, RenderedFigure
 from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
-from profiler.rendering.figures.files import rendered
 from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.figures.theme import rendered
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.layouts.terminal import print_document
-from profiler.rendering.sweep.latex import latex_tables
+from profiler.rendering.sweep.comparison import latex_tables
 from profiler.rendering.sweep.page import SectionFigures, sweep_page
-from profiler.rendering.sweep.ranks import rank_table
-from profiler.rendering.sweep.summary import sweep_summary
+from profiler.rendering.sweep.summary import rank_table, sweep_summary
 from profiler.report.estimated_limits import estimated_limits
 from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.foreign.published import read_published
-from profiler.storage.records.ranks import rank_peaks
-from profiler.storage.records.versions import project_page
+from profiler.storage.records.record_folder import rank_peaks
+from profiler.storage.records.versioned import project_page
 from profiler.storage.sweep_tables.tables import read_tables
 
 PAGE = "report.html"

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from profiler.analysis.compared.axes import Surface
-from profiler.analysis.compared.keys import KeyValue, Number
-from profiler.analysis.findings.limits import LIMIT_CARDS, EstimatedLimit
-from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
+from profiler.analysis.compared.cells import KeyValue, Number
+from profiler.analysis.findings.answers import LIMIT_CARDS, EstimatedLimit
+from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
 from profiler.analytical.many import EstimateTable, estimate_table, fits_in_arrays, product_table
 from profiler.config.models.architecture import read_architecture
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.keys import Kind, MemoryOrder

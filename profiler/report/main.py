@@ -6,19 +6,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from profiler.analysis.compared.differences import compare_sweeps
+from profiler.analysis.compared.comparison import compare_sweeps
 from profiler.command_line import as_command, print_line, print_text, readable
 from profiler.config.options.option import MAX_INCREASE
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.domain.trials.labels import names_of
 from profiler.rendering.layouts.terminal import TerminalConsole, print_document
 from profiler.rendering.sweep.differences import differences_summary, growth_summary
-from profiler.rendering.sweep.ranks import rank_lines
+from profiler.rendering.sweep.summary import rank_lines
 from profiler.report.command import read_command, usage
 from profiler.report.drawing import render_folder
 from profiler.report.folders import USAGE, named_folders
 from profiler.storage.foreign.job_page import append_to_job_page
-from profiler.storage.records.ranks import copy_ranks, rank_peaks
+from profiler.storage.records.record_folder import copy_ranks, rank_peaks
 from profiler.storage.sweep_tables.combined import combine_tables
 from profiler.storage.sweep_tables.tables import read_tables
 

@@ -13,18 +13,17 @@ from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import Extra, install_hint
+from profiler.domain.memory import gib_text
+from profiler.domain.runs.other_runs import NamedCard
 from profiler.domain.runs.outcome import NAMING_PACKAGES, Versions
-from profiler.domain.runs.script import NamedCard
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import gib_text
-from profiler.emulation.asked_program import answer_of
-from profiler.emulation.card.cards import unlimited as without_limit
+from profiler.emulation.card import unlimited as without_limit
+from profiler.emulation.interpreter import EMULATION_VERSION, answer_of
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
-from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, capability_environment, visible_gpus
 from profiler.run.command import AUTO, ScriptBackend, ScriptOptions
 from profiler.storage.files.foreign_files import expanded
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import installed_versions
 
 _ANSWER_S = 60.0
 

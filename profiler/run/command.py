@@ -6,7 +6,6 @@ from enum import StrEnum
 from pathlib import Path, PurePath
 
 from profiler.config.options.command_words import own_words
-from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import (
     FLAG,
     KNOWN_CARD,
@@ -19,10 +18,11 @@ from profiler.config.options.option import (
     read_options,
 )
 from profiler.config.options.reading import unknown_key
+from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_into
 from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.errors import FailIf, Fault, UsageError
-from profiler.domain.runs.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
+from profiler.domain.runs.other_runs import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 from profiler.run.launchers import Launch, read_launch, split_launcher
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
 

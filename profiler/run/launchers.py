@@ -1,7 +1,7 @@
 """Launchers in front of a script: `torchrun`, `accelerate launch` and `deepspeed`, as far as they decide its processes.
 
 A launcher is not started. What it says about the number of processes is read here; what else it decides, such
-as mixed precision or FSDP in a configuration of accelerate, is set up in the script's process (`launched.py`).
+as mixed precision or FSDP in a configuration of accelerate, is set up in the script's process (`process.py`).
 """
 
 from collections.abc import Mapping, Sequence

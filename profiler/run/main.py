@@ -13,14 +13,18 @@ from pathlib import Path
 from profiler.command_line import as_command, print_error, print_line, print_text
 from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.runs.other_runs import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.runs.outcome import Status
-from profiler.domain.runs.script import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.trials.trial import Backend
 from profiler.run.backend import Place, choose_place
 from profiler.run.command import Command, ScriptEvents, ScriptOptions, read_command, usage
-from profiler.run.launched import launcher_arguments, launcher_variables
-from profiler.run.process import run_in_process
-from profiler.run.second_runs import in_new_processes, with_second_runs
+from profiler.run.process import (
+    in_new_processes,
+    launcher_arguments,
+    launcher_variables,
+    run_in_process,
+    with_second_runs,
+)
 from profiler.storage.files.foreign_files import read_bytes, reason
 from profiler.storage.files.typed_json import to_json
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder

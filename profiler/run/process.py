@@ -1,4 +1,4 @@
-"""The process of a script: start, time limit, and a record for a process that wrote none."""
+"""The process of a script: start, launcher, time limit, and second runs of an emulated script."""
 
 import json
 import os
@@ -10,16 +10,60 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import profiler
-from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
-from profiler.domain.runs.script import ScriptEnding, ScriptJob, ScriptRecord
-from profiler.emulation.card.marks import FILE_VARIABLE, marks_of_file
-from profiler.emulation.launch import is_strict
+from profiler.command_line import print_line
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.runs.other_runs import LateEvents, NamedCard, ScriptEnding, ScriptJob, ScriptRecord
+from profiler.domain.runs.outcome import Outcome, Status, UnlimitedCard, Verdict, Work
+from profiler.emulation.card import FILE_VARIABLE, UNLIMITED_BYTES, marks_of_file
+from profiler.emulation.interpreter import answer_of
+from profiler.emulation.launch import Events, is_strict
+from profiler.run.backend import Place
+from profiler.run.command import Command
 from profiler.storage.files.typed_json import to_json
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
-_PROGRAM = Path(profiler.__file__).parent / "worker" / "scripts" / "script_process.py"
+_PROGRAM = Path(profiler.__file__).parent / "worker" / "scripts" / "accelerate_launch.py"
+_LIMIT_S = 120.0
+_ACCELERATE = ("accelerate", "launch")
+_DEEPSPEED = "deepspeed"
+_WITHOUT_RANK = ("--no_local_rank", "--no-local-rank")
+
+
+def launcher_arguments(command: Command) -> tuple[str, ...]:
+    """Return the arguments that the launcher puts in front of the script's own."""
+    words = command.launch.words
+    if not words or words[0] != _DEEPSPEED or set(words) & set(_WITHOUT_RANK):
+        return ()
+    return ("--local_rank=0",)
+
+
+def launcher_variables(command: Command, executable: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment variables that the launcher sets for the script.
+
+    Raises:
+        UsageError: accelerate refuses its words.
+    """
+    words = command.launch.words
+    if words[:2] != _ACCELERATE:
+        return {}
+    own = [f"--num_processes={command.options.num_processes}"] if command.options.num_processes else []
+    asked = [str(executable), str(_PROGRAM), *words[2:], *own, str(command.script), *command.arguments]
+    try:
+        printed = answer_of(asked, environment=environment, timeout_s=_LIMIT_S)
+        return dict(json.loads(printed.splitlines()[-1]))
+    except subprocess.CalledProcessError as error:
+        problem = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    hint = "See accelerate launch --help."
+    raise UsageError([Fault(key="launcher", found=" ".join(words), problem=f"is refused ({problem})", hint=hint)])
+
+
+_SCRIPT_PROGRAM = Path(profiler.__file__).parent / "worker" / "scripts" / "script_process.py"
 _GRACE_S = 10.0
 """How long a script has to end after SIGINT, by which its `finally` blocks run."""
 _LINGERING_S = 60.0
@@ -69,7 +113,7 @@ def _run(job: ScriptJob, executable: Path, environment: Mapping[str, str], timeo
         path, note, marks = (Path(folder) / name for name in ("job.json", "note", "marks"))
         path.write_text(json.dumps(to_json(replace(job, note_file=str(note)))))
         process = subprocess.Popen(
-            [str(executable), str(_PROGRAM), str(path)],
+            [str(executable), str(_SCRIPT_PROGRAM), str(path)],
             env={**environment, FILE_VARIABLE: str(marks)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -149,3 +193,70 @@ def _unanswered(entry_point: str) -> str:
         f"the emulated driver has no answer for {name} of {library}, so this script cannot be emulated; strict=false "
         "goes on and marks the record"
     )
+
+
+class Again(Protocol):
+    """Runs a job once more."""
+
+    def __call__(self, job: ScriptJob, *, events: Events = Events.EARLY, unlimited: bool = False) -> ScriptRecord:
+        """Return the record of the run, which is kept nowhere."""
+
+
+def with_second_runs(record: ScriptRecord, job: ScriptJob, again: Again, *, late_events: bool) -> ScriptRecord:
+    """Return the record of an emulated run with what its second run shows, and store it.
+
+    Args:
+        record: Of the first run.
+        job: That run.
+        again: Runs it once more.
+        late_events: Whether a run that ends well is repeated with late events.
+    """
+    if record.outcome.status is Status.OOM:
+        found = _with_needs(record, job, again)
+    elif record.outcome.status is Status.OK and late_events:
+        found = _with_late_events(record, job, again)
+    else:
+        return record
+    RecordFolder(Path(job.folder), SCRIPTS).write(found)
+    return found
+
+
+def in_new_processes(
+    place: Place, *, launched: Mapping[str, str], num_processes: int, strict: bool, timeout_s: float
+) -> Again:
+    """Return the function that runs jobs in processes of `place`; `launched` are the variables of the launcher."""
+
+    def again(job: ScriptJob, *, events: Events = Events.EARLY, unlimited: bool = False) -> ScriptRecord:
+        environment = place.environment(
+            num_processes=num_processes, strict=strict, events=events, unlimited=unlimited
+        ) | dict(launched)
+        with tempfile.TemporaryDirectory() as folder:
+            task = replace(job, folder=folder, snapshot=False, breakdown=False)
+            return run_in_process(task, place.executable, environment, timeout_s=timeout_s)
+
+    return again
+
+
+def _with_needs(record: ScriptRecord, job: ScriptJob, again: Again) -> ScriptRecord:
+    """Add what the script would have needed; nothing if it does not end well on a card of unlimited memory either."""
+    print_line("Memory ran out. Once more on a card of unlimited memory:")
+    gpu = KNOWN_GPUS[str(job.spec.gpu)]
+    card = NamedCard(uuid="", name=gpu.title, memory_bytes=UNLIMITED_BYTES, compute_capability=gpu.compute_capability)
+    outcome = again(replace(job, card=card), unlimited=True).outcome
+    if outcome.status is not Status.OK or outcome.peaks.allocated_bytes is None:
+        return record
+    needs = UnlimitedCard(
+        required_allocated_bytes=outcome.peaks.allocated_bytes, required_reserved_bytes=outcome.peaks.reserved_bytes
+    )
+    return replace(record, outcome=replace(record.outcome, unlimited=needs))
+
+
+def _with_late_events(record: ScriptRecord, job: ScriptJob, again: Again) -> ScriptRecord:
+    print_line("Once more with late events:")
+    outcome = again(job, events=Events.LATE).outcome
+    late = LateEvents(
+        status=outcome.status,
+        allocated_bytes=outcome.peaks.allocated_bytes,
+        reserved_bytes=outcome.peaks.reserved_bytes,
+    )
+    return replace(record, late_events=late)

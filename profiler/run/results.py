@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from profiler.analysis.scripts import RunLines, ordered_runs, run_lines
+from profiler.analysis.runs import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
-from profiler.domain.runs.script import ScriptRecord
+from profiler.domain.runs.other_runs import ScriptRecord
 from profiler.rendering.document import FIGURES, RenderedFigure
-from profiler.rendering.figures.files import rendered
-from profiler.rendering.figures.runs.script_phases import script_phases_figure
+from profiler.rendering.figures.theme import rendered
+from profiler.rendering.figures.timeline import script_phases_figure
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
-from profiler.rendering.runs.script import script_page, script_table
-from profiler.rendering.runs.script_words import run_title
+from profiler.rendering.runs.script import run_title, script_page, script_table
 from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.tables.run_tables import write_script_tables

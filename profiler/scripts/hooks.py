@@ -14,10 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from profiler.domain.memory import Phase
 from profiler.scripts.phase_watch import PhaseWatch
-from profiler.seams.checked.checking import problem_of
-from profiler.seams.checked.owners import owner_of
-from profiler.seams.import_hooks import around_import
-from profiler.seams.patching import patched
+from profiler.seams.checked import owner_of, problem_of
+from profiler.seams.patching import around_import, patched
 from profiler.seams.registry import SEAM_OF
 
 Around = Callable[[PhaseWatch], AbstractContextManager[None]]

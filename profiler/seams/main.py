@@ -8,8 +8,7 @@ from profiler.command_line import as_command, print_error, print_text
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
 from profiler.rendering.document import Block, Column, Details, Document, Section, Table, Text, text_columns
 from profiler.rendering.layouts.plain_text import plain_text
-from profiler.seams.checked.checking import MovedSeam, find_moved
-from profiler.seams.checked.tested import TESTED, installed, untested
+from profiler.seams.checked import TESTED, MovedSeam, find_moved, installed, untested
 from profiler.seams.command import read_command, usage
 from profiler.seams.registry import SEAMS
 from profiler.seams.seam import Seam

@@ -3,16 +3,12 @@
 from collections.abc import Mapping
 
 from profiler.seams.libraries.bitsandbytes import BITSANDBYTES
-from profiler.seams.libraries.hugging_face.accelerate import ACCELERATE
-from profiler.seams.libraries.hugging_face.datasets import DATASETS, HUGGINGFACE_HUB
-from profiler.seams.libraries.hugging_face.diffusers import DIFFUSERS
-from profiler.seams.libraries.hugging_face.peft import PEFT
-from profiler.seams.libraries.hugging_face.transformers import TRANSFORMERS
-from profiler.seams.libraries.hugging_face.trl import TRL
-from profiler.seams.libraries.scripts_only import EVALUATE, TORCHVISION
+from profiler.seams.libraries.datasets import DATASETS, HUGGINGFACE_HUB
+from profiler.seams.libraries.hugging_face import ACCELERATE, PEFT, TRANSFORMERS
+from profiler.seams.libraries.scripts_only import DIFFUSERS, EVALUATE, TORCHVISION
 from profiler.seams.libraries.torch import TORCH
 from profiler.seams.libraries.torch_cuda import TORCH_CUDA
-from profiler.seams.libraries.vllm import VLLM
+from profiler.seams.libraries.trl import TRL, VLLM
 from profiler.seams.seam import Seam
 
 SEAMS: tuple[Seam, ...] = (

@@ -15,22 +15,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.autocast import autocast_on_meta
-from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA, MASK_FIRST
+from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA, MASK_FIRST, CublasWorkspaces
 from profiler.simulation.cuda.emptied_cache import emptied_cache
-from profiler.simulation.cuda.four_bit import MADE_LAST_FIRST, four_bit_products
 from profiler.simulation.cuda.fused_attention.attention import scaled_dot_product_attention
 from profiler.simulation.cuda.fused_attention.flash_attention import simulated_flash_attention
-from profiler.simulation.cuda.libraries import CublasWorkspaces
 from profiler.simulation.cuda.offloading import offloaded_activations
-from profiler.simulation.cuda.optimizers import cuda_optimizers
-from profiler.simulation.cuda.scratch.kernel_scratch import KERNEL_SCRATCH
-from profiler.simulation.cuda.scratch.linear_attention import LINEAR_ATTENTION_SCRATCH, WEIGHT_FIRST
-from profiler.simulation.cuda.scratch.losses import LOSS_SCRATCH, LOSSES
-from profiler.simulation.cuda.scratch.sorting import SORTING_SCRATCH
-from profiler.simulation.cuda.scratch.wider_kernels import WIDER_KERNELS, WIDER_SCRATCH
+from profiler.simulation.cuda.optimizers import MADE_LAST_FIRST, cuda_optimizers, four_bit_products
+from profiler.simulation.cuda.scratch.kernel_scratch import (
+    KERNEL_SCRATCH,
+    LINEAR_ATTENTION_SCRATCH,
+    SORTING_SCRATCH,
+    WEIGHT_FIRST,
+)
+from profiler.simulation.cuda.scratch.losses import LOSS_SCRATCH, LOSSES, WIDER_KERNELS, WIDER_SCRATCH
 from profiler.simulation.cuda.trl_kernels import Products, triton_path
 from profiler.simulation.device.cpu_choices import Choices, cpu_choices
-from profiler.simulation.device.host_calls import host_calls
+from profiler.simulation.device.op_cache import host_calls
 from profiler.simulation.device.simulated_gpu import META, SimulatedGpu
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps

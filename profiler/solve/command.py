@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from profiler.config.options.command_words import as_pairs, read_given
-from profiler.config.options.key_help import option_lines, trial_keys_help
 from profiler.config.options.option import FLAG, option, options_of, path, ratio
 from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import option_lines, trial_keys_help
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trials.keys import Kind, MemoryOrder
 from profiler.domain.trials.trial import TRIAL_KEYS, Backend

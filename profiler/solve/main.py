@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from profiler.analytical.explanation.cards import all_cards
+from profiler.analytical.explanation.explained import all_cards
 from profiler.command_line import as_command, print_error, print_text
 from profiler.commands import COMMANDS, FIGURE
 from profiler.config.models.context import model_lines
@@ -26,22 +26,20 @@ from profiler.estimate.job.inputs import (
     job_files,
     read_inputs,
 )
-from profiler.estimate.job.reward_models import with_reward_models
-from profiler.estimate.job.trial import dearest_spec, notes_of_all
-from profiler.rendering.answers.limit_line import line_json, line_text
+from profiler.estimate.job.trial import dearest_spec, notes_of_all, with_reward_models
 from profiler.rendering.answers.solve import (
     CardAnswer,
     Decided,
     KeyAnswer,
     card_text,
     key_text,
+    line_json,
+    line_text,
     solve_json,
 )
 from profiler.rendering.figures.kinds import FigureKind
 from profiler.solve.command import CARD, Command, read_command, usage
-from profiler.solve.confirmation import Confirmation, NoAnswerError, Simulate, simulated
-from profiler.solve.limit_line import limit_lines
-from profiler.solve.search import KeySearch
+from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, limit_lines, simulated
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.model_config import load_model_config
 
@@ -101,8 +99,8 @@ def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup)
         COMMANDS["solve"].uses[FIGURE].check("figure", str(figure))
     lines = limit_lines(command, inputs, architecture_of)
     if figure is not None:
-        from profiler.rendering.figures.along_keys.limit_line import limit_line_figure
-        from profiler.rendering.figures.files import as_kind  # matplotlib takes half a second
+        from profiler.rendering.figures.heat import limit_line_figure
+        from profiler.rendering.figures.theme import as_kind  # matplotlib takes half a second
 
         kind = FigureKind(figure.suffix.removeprefix("."))
         write_atomically(figure, as_kind(limit_line_figure(lines), kind))

@@ -1,18 +1,28 @@
-"""The largest value of one key with which a trial fits its card, among the values that rules allow."""
+"""The largest values of a key or of two with which a trial fits its card, confirmed by simulation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_near, largest_that_fits
-from profiler.analytical.explanation.cards import CardVerdict, card_verdict
+from profiler.analytical.explanation.explained import CardVerdict, card_verdict
 from profiler.config.models.context import is_beyond_context
+from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.grid import refuse_too_many_points
+from profiler.config.trials.identity import labels, trial_id
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import UsageError
-from profiler.domain.trials.trial import TrialSpec, key_named
+from profiler.domain.machines.engines import Machines
+from profiler.domain.runs.outcome import Status, TrialRecord
+from profiler.domain.trials.trial import PlannedTrial, TrialSpec, key_named
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.job.trial import dearest_spec
-from profiler.rendering.answers.solve import leaves_free
+from profiler.rendering.answers.solve import LimitLine, LinePoint, SimulatedSide, leaves_free
+from profiler.solve.command import Command
+from profiler.storage.records.versioned import installed_versions
 
 MAXIMUM = 2**24
 """Largest value that is tried. No card holds a row of so many tokens, or so many rows."""
@@ -150,3 +160,172 @@ class KeySearch:
 
     def _fits(self, card: CardVerdict) -> bool:
         return leaves_free(card, self._margin)
+
+
+_OCTAVES = 8
+"""From the largest value of the first key that fits at all, how often it is halved."""
+
+
+def limit_lines(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup) -> tuple[LimitLine, ...]:
+    """Return one line per combination of the other keys that have several values.
+
+    Args:
+        command: The command, with two keys.
+        inputs: What the command and its files describe.
+        architecture_of: The architecture of a model by its name.
+
+    Raises:
+        UsageError: No value of a key is allowed, or there is no closed form.
+    """
+    axes = command.rest.axes
+    refuse_too_many_points(axes)
+    return tuple(
+        _Line(command, dict(zip(axes, values, strict=True)), inputs, architecture_of).found()
+        for values in product(*axes.values())
+    )
+
+
+class _Line:
+    """One line, with all keys but two fixed."""
+
+    def __init__(
+        self, command: Command, point: Mapping[str, object], inputs: Inputs, architecture_of: ArchitectureLookup
+    ) -> None:
+        self._command, self._architecture_of = command, architecture_of
+        self._first, self._second = command.keys
+        self._point = point
+        # What a file says about the two keys does not count.
+        self._inputs = inputs.without(command.keys)
+
+    def found(self) -> LimitLine:
+        points = tuple(
+            LinePoint(value=value, boundary=boundary)
+            for value in self._values()
+            if (boundary := self._limit(value)) is not None
+        )
+        spec = dearest_spec(self._inputs, self._with_smallest(), self._architecture_of)
+        return LimitLine(
+            keys=(self._first, self._second),
+            spec=spec,
+            axes=tuple(self._command.rest.axes),
+            points=points,
+            margin=self._command.options.margin,
+        )
+
+    def _values(self) -> Sequence[object]:
+        """Return the values of the first key: those that were given, or powers of two up to the largest that fits."""
+        if self._command.first:
+            return self._command.first
+        largest = self._search(self._first, self._with_smallest()).boundary().largest
+        if largest is None:
+            return (self._smallest(self._first, self._point),)
+        powers = [2**exponent for exponent in range(largest.bit_length()) if 2**exponent < largest]
+        return (*(power for power in powers if power * 2**_OCTAVES > largest), largest)
+
+    def _limit(self, value: object) -> Boundary[CardVerdict] | None:
+        """Return the boundary of the second key; None if rules allow no value of it here."""
+        try:
+            return self._search(self._second, {**self._point, self._first: value}).boundary()
+        except UsageError:
+            if self._command.first:
+                raise
+            return None
+
+    def _with_smallest(self) -> Mapping[str, object]:
+        return {**self._point, self._second: self._smallest(self._second, self._point)}
+
+    def _smallest(self, key: str, point: Mapping[str, object]) -> int:
+        return int(getattr(self._search(key, point).first_allowed(), key))
+
+    def _search(self, key: str, point: Mapping[str, object]) -> KeySearch:
+        return KeySearch(
+            key, point, inputs=self._inputs, margin=self._command.options.margin, architecture_of=self._architecture_of
+        )
+
+
+Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
+"""Returns the simulation of trials by their value of the key."""
+
+
+class _Silent:
+    """An observer that shows nothing: two trials need no progress."""
+
+    def started(self, trial: PlannedTrial) -> None:
+        """Show nothing."""
+
+    def lost(self, trial: PlannedTrial) -> None:
+        """Show nothing."""
+
+    def machines(self, found: Machines) -> None:
+        """Show nothing."""
+
+    def waiting(self, reason: str) -> None:
+        """Show nothing."""
+
+    def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
+        """Show nothing."""
+
+
+def simulated(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+    """Return the simulation of each of `specs`, by their value of the key that is solved for."""
+    # Imported here, because the bare distribution has not all that they import.
+    from profiler.execution import run_trials
+    from profiler.storage.stores.record_store import RecordStore
+
+    versions = installed_versions()
+    plan = [
+        PlannedTrial(trial_id=trial_id(spec, versions), grid="solve", label=label, spec=spec)
+        for spec, label in zip(specs.values(), labels(list(specs.values())), strict=True)
+    ]
+    with TemporaryDirectory(prefix="grpo-vram-solve-") as folder:
+        store = RecordStore(Path(folder))
+        run_trials(plan, options=RunOptions(), store=store, versions=versions, observer=_Silent())
+        return [_side(value, store.find(trial.trial_id)) for value, trial in zip(specs, plan, strict=True)]
+
+
+def _side(value: int, record: TrialRecord | None) -> SimulatedSide:
+    if record is None:
+        return SimulatedSide(value=value, status=Status.FAILED, needed_bytes=None, message="no record")
+    outcome = record.outcome
+    unreleasable = outcome.unlimited.required_unreleasable_bytes if outcome.unlimited is not None else None
+    context = outcome.card.context_bytes
+    needed = unreleasable + context if unreleasable is not None and context is not None else None
+    return SimulatedSide(value=value, status=outcome.status, needed_bytes=needed, message=outcome.verdict.message)
+
+
+class NoAnswerError(Exception):
+    """A simulation that ended without an answer, so that the estimate is all there is."""
+
+
+class Confirmation:
+    """The simulations of one answer, of which each trial runs once."""
+
+    def __init__(self, simulate: Simulate, margin: float, known: Sequence[SimulatedSide]) -> None:
+        """Keep what was simulated.
+
+        Args:
+            simulate: Returns the simulation of trials by their value of the key.
+            margin: Part of the card that has to stay free.
+            known: Simulations of both sides of the boundary.
+        """
+        self._simulate, self._margin = simulate, margin
+        self._known = {side.value: side for side in known}
+
+    @property
+    def sides(self) -> tuple[SimulatedSide, ...]:
+        """What was simulated, by the value."""
+        return tuple(side for _, side in sorted(self._known.items()))
+
+    def fits(self, value: int, spec: TrialSpec) -> bool:
+        """Return whether a trial fits by its simulation, with the margin left free.
+
+        Raises:
+            NoAnswerError: The simulation has no answer.
+        """
+        if value not in self._known:
+            self._known.update({side.value: side for side in self._simulate({value: spec})})
+        side = self._known[value]
+        if side.needed_bytes is None or side.status not in (Status.OK, Status.OOM):
+            raise NoAnswerError
+        left = gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin) - side.needed_bytes
+        return side.fits and left >= 0

@@ -39,7 +39,6 @@ Columns of data sets:
 """
 
 from profiler.substitutes.active import substitutes
-from profiler.substitutes.options import SubstituteOptions
-from profiler.substitutes.replaced import Replaced
+from profiler.substitutes.options import Replaced, SubstituteOptions
 
 __all__ = ["Replaced", "SubstituteOptions", "substitutes"]

@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
-from profiler.domain.runs.script import ScriptWeights
-from profiler.seams.import_hooks import around_import
-from profiler.seams.patching import Patch, patched
+from profiler.domain.runs.other_runs import ScriptWeights
+from profiler.seams.patching import Patch, around_import, patched
 from profiler.storage.foreign.hub import hub_problem
-from profiler.substitutes.flash_package import asks_for_flash, flash_package
-from profiler.substitutes.options import SubstituteOptions
-from profiler.substitutes.replaced import Replaced
+from profiler.substitutes.options import Replaced, SubstituteOptions
+from profiler.substitutes.unavailable_packages import asks_for_flash, flash_package
 
 _DEFAULTS = SubstituteOptions()
 
@@ -65,7 +63,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         return patches
 
     def data(_: ModuleType) -> list[Patch]:
-        from profiler.substitutes.data_sets.data import data_patches
+        from profiler.substitutes.data_sets.answering_sets import data_patches
 
         return [*data_hub_patches(), *data_patches(options, replaced)]
 
@@ -80,7 +78,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         return diffusers_model_patches(module, options, replaced)
 
     def image_processors(module: ModuleType) -> list[Patch]:
-        from profiler.substitutes.checkpoints.image_processors import image_processor_patches
+        from profiler.substitutes.checkpoints.tokenizers import image_processor_patches
 
         return image_processor_patches(module, replaced)
 
@@ -90,7 +88,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         return vision_patches(module, options, replaced)
 
     def metrics(module: ModuleType) -> list[Patch]:
-        from profiler.substitutes.metrics import metric_patches
+        from profiler.substitutes.unavailable_packages import metric_patches
 
         return metric_patches(module, replaced)
 

@@ -1,9 +1,9 @@
-"""What the substitutes are like."""
+"""What the substitutes are like, and what was replaced in a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.domain.runs.script import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
+from profiler.domain.runs.other_runs import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +32,27 @@ class SubstituteOptions:
     def text_tokens(self) -> int:
         """Tokens of a text that is a prompt and its completion."""
         return self.prompt_tokens + self.completion_tokens
+
+
+class Replaced:
+    """The names of everything that was replaced, in the order of the script's first use."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, dict[str, str]] = {}
+
+    def add(self, kind: str, name: str, by: str) -> None:
+        """Note that `name` was replaced by `by`; `kind` is a plural such as "weights"."""
+        self._by_kind.setdefault(kind, {}).setdefault(name, by)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_kind)
+
+    def phrases(self) -> tuple[str, ...]:
+        """Return one phrase per replacement, such as ``"tokenizer of tiny (one token per word)"``."""
+        return tuple(
+            f"{kind} {name} ({by})" for kind, replacements in self._by_kind.items() for name, by in replacements.items()
+        )
+
+    def line(self) -> str:
+        """Return ``Substitutes: weights of A (random); data set B (...)``; empty if nothing was replaced."""
+        return f"Substitutes: {'; '.join(self.phrases())}" if self else ""

@@ -12,34 +12,37 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 
-from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_time import SweepTally
 from profiler.command_line import as_command, print_error, print_line
 from profiler.config.trials.demand import comparable_group, memory_rank, needs_at_most
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import EXIT_OK, UsageError
-from profiler.domain.machines.sweep_state import Machines, OtherMachines
+from profiler.domain.machines.engines import Machines, OtherMachines
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.labels import names_of
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.execution import OpenTrials
-from profiler.execution.pythons.other_python import environment_folder
-from profiler.execution.trials.decision import stored_answers
-from profiler.execution.trials.pruning import NeedsAtMost, Pruning
+from profiler.execution.pythons import environment_folder
+from profiler.execution.trials import NeedsAtMost, Pruning, stored_answers
 from profiler.report.estimates import estimates_by_trial
 from profiler.storage.files.last_resort import last_resort
 from profiler.storage.stores.objects import Objects
 from profiler.storage.stores.trial_store import TrialStore
 from profiler.sweep.command import read_command
-from profiler.sweep.conclusion.dry_run import show_plan
-from profiler.sweep.conclusion.results import Assemble, assemble, conclude, keep_what_has_finished
-from profiler.sweep.conclusion.stored import is_of_this_card, planned, under_earlier_names
-from profiler.sweep.output import WhileReadable
-from profiler.sweep.parts import SweepParts
+from profiler.sweep.conclusion.results import (
+    Assemble,
+    assemble,
+    conclude,
+    is_of_this_card,
+    keep_what_has_finished,
+    planned,
+    show_plan,
+    under_earlier_names,
+)
+from profiler.sweep.parts import SweepParts, WhileReadable, in_round
 from profiler.sweep.prepared.composition import show_instead
-from profiler.sweep.prepared.folder import make_writable
-from profiler.sweep.prepared.plan import order_for_pruning
+from profiler.sweep.prepared.plan import make_writable, order_for_pruning
 from profiler.sweep.prepared.preparation import Sweep, architecture_lookup, prepare_each, remembering
-from profiler.sweep.rounds import in_round
 from profiler.sweep.slots import with_slots
 
 

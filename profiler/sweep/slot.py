@@ -7,26 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_time import SweepTally
 from profiler.cluster.arrays.array import HARDWARE, REPORTS, SlotReport, SlotState
-from profiler.cluster.arrays.slot_job import SlotJob
+from profiler.cluster.arrays.slurm import SlotJob
 from profiler.cluster.slots import Node
 from profiler.command_line import Interrupted, interruptible
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError
-from profiler.domain.machines.engine import Engine
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Engine, Machines
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.trials.trial import Backend, PlannedTrial
 from profiler.measurement.driver.visible import VisibleGpus
 from profiler.storage.stores.objects import FolderObjects
 from profiler.sweep.command import read_command
-from profiler.sweep.conclusion.stored import planned, under_earlier_names
+from profiler.sweep.conclusion.results import planned, under_earlier_names
 from profiler.sweep.main import run_plan
 from profiler.sweep.parts import SweepParts
 from profiler.sweep.prepared.engine import GPUS, version_faults
-from profiler.sweep.prepared.folder import make_writable
+from profiler.sweep.prepared.plan import card_of, make_writable
 from profiler.sweep.prepared.preparation import Sweep, architecture_lookup, prepare_each, remembering
-from profiler.sweep.prepared.prices import card_of
 
 if TYPE_CHECKING:
     from profiler.execution import SweepObserver

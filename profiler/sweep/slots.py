@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from profiler.cluster.arrays.slot_job import SlotJob
+from profiler.cluster.arrays.slurm import SlotJob
 from profiler.command_line import print_line
 from profiler.config.options.option import MAX_INCREASE
-from profiler.domain.machines.address import Address, Scheme
-from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.engines import Address, Engine, Scheme
 from profiler.domain.trials.trial import Backend
 from profiler.storage.files.foreign_files import expanded
 from profiler.sweep.command import PYTHON, pairs_of

@@ -1,4 +1,6 @@
-"""Phases of an optimizer step that every trainer of transformers has: forward, backward and optimizer.
+"""Phases of an optimizer step that every trainer has, and the entropy that trl logs.
+
+Phases of an optimizer step that every trainer of transformers has: forward, backward and optimizer.
 
 Seams, each checked by a test against the installed transformers: `compute_loss` and `_clip_grad_norm` of its `Trainer`.
 With DeepSpeed, accelerate's wrapper of the engine steps right after its backward.
@@ -10,7 +12,7 @@ import torch
 from transformers import Trainer
 
 from profiler.domain.memory import Phase
-from profiler.training.phases import PhaseObserver
+from profiler.training.session import PhaseObserver
 
 
 class AnnouncedSteps(Trainer):
@@ -67,3 +69,15 @@ class AnnouncedDeepSpeed:
         """Update the weights."""
         self._observer.enter(Phase.OPTIMIZER)
         return self._engine.step(*args, **kwargs)
+
+
+def entropy(logits: torch.Tensor, tokens: int) -> torch.Tensor:
+    """[rows, tokens, vocabulary] -> [rows x tokens], of `tokens` tokens at once. Rows of a slice are copied first.
+
+    Source of the method: `entropy_from_logits` in `trl/trainer/utils.py` up to trl 1.13.0.
+    """
+    parts = []
+    for part in logits.reshape(-1, logits.shape[-1]).split(tokens):
+        scores = part.log_softmax(dim=-1)
+        parts.append(-(scores.exp() * scores).sum(-1))
+    return torch.cat(parts)

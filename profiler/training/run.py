@@ -1,4 +1,4 @@
-"""One run of a trial's trainer in a session: the only place with the order of its stages."""
+"""A trial's specification becomes a trainer, which runs in a session: the only place with that order."""
 
 import tempfile
 import time
@@ -7,11 +7,60 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler.domain.trials.trial import TrialSpec
-from profiler.training.build import build_trainer
+from transformers import AutoTokenizer, set_seed
+
+from profiler.domain.memory import Phase
+from profiler.domain.trials.trial import TrialSpec, Weights
+from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.models.model import build_config, build_model
 from profiler.training.models.sizes import parameter_counts
-from profiler.training.recipes.recipe import AnnouncingTrainer
+from profiler.training.recipes.recipe import AnnouncingTrainer, TrainerParts
+from profiler.training.recipes.registry import recipe_of
 from profiler.training.session import Session
+
+
+def build_trainer(
+    spec: TrialSpec, model_config: Mapping[str, Any], session: Session, *, output_dir: Path
+) -> AnnouncingTrainer:
+    """Build model, adapters, data and trainer by the trial's recipe, on the session's device.
+
+    Args:
+        spec: The trial.
+        model_config: The fields of the model's `config.json`.
+        session: Where it runs.
+        output_dir: An empty folder for transformers; nothing in it is needed afterwards.
+
+    Raises:
+        UsageError: The data set cannot be used.
+        UnsupportedTrialError: transformers or trl does not support the combination.
+    """
+    recipe = recipe_of(spec)
+    session.enter(Phase.LOAD)
+    arguments = recipe.arguments(spec, session, output_dir)
+    session.adopt(arguments)
+    # trl sets the seed only after the model exists.
+    set_seed(spec.seed)
+    tokenizer = _tokenizer(spec)
+    data = recipe.data(spec, tokenizer)
+    config = build_config(model_config, name=spec.model)
+    return recipe.trainer(
+        TrainerParts(
+            spec=spec,
+            session=session,
+            arguments=arguments,
+            tokenizer=tokenizer,
+            data=data,
+            config=config,
+            model=build_model(spec, config, session),
+        )
+    )
+
+
+def _tokenizer(spec: TrialSpec) -> Any:
+    """The model's own tokenizer for pretrained weights, else one without a download."""
+    if spec.weights is Weights.PRETRAINED:
+        return AutoTokenizer.from_pretrained(spec.model, padding_side="left", truncation_side="left")
+    return build_tokenizer()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""The protocol of a place where a trial trains, and its simplest implementation.
+"""The protocol of a place where a trial trains, and of what is notified of its phases.
+
+The protocol of a place where a trial trains, and its simplest implementation.
 
 Three classes implement it: the simulated GPU (`simulation/session.py`), the tracing mode on a real device
 (`simulation/tracing/tracing_mode.py`) and `PlainSession`. `run.py` calls them in one fixed order.
@@ -13,8 +15,21 @@ import torch
 
 from profiler.domain.memory import Phase
 from profiler.training.models.sizes import parameter_counts
-from profiler.training.phases import PhaseObserver, TrainingObserver
 from profiler.training.placement import Placement, RealDevice
+
+
+class PhaseObserver(Protocol):
+    """Is notified when a phase begins; a phase lasts until the next one begins."""
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`. Called again with the same phase when it is resumed."""
+
+
+class TrainingObserver(PhaseObserver, Protocol):
+    """Is also notified when the trainer is ready."""
+
+    def model_built(self, *, parameters: int, trainable: int) -> None:
+        """Take note of the number of parameters and of trainable ones."""
 
 
 class Session(Placement, PhaseObserver, Protocol):

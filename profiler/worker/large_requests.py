@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from profiler.allocator import Trace
 from profiler.allocator.traces.trace import Site
 from profiler.config.trials.identity import spec_from_mapping
-from profiler.domain.memory import Phase
+from profiler.domain.memory import MIB, Phase
 from profiler.domain.runs.outcome import Outcome
-from profiler.domain.units import MIB
 
 _SMALLEST_BYTES = 20 * MIB
 """Smaller requests are served by segments of one size for all, whose request says nothing."""

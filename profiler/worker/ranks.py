@@ -19,11 +19,10 @@ from pathlib import Path
 
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
 from profiler.execution import Place, WorkerJob
-from profiler.execution.processes.child import redirect_output, run_reported
-from profiler.execution.processes.verdict import STDERR_LINES, last_lines
+from profiler.execution.processes.child import STDERR_LINES, last_lines, redirect_output, run_reported
 from profiler.storage.files.memory_snapshot import snapshot_path
 from profiler.storage.stores.record_store import RecordStore, rank_folder
-from profiler.storage.tables.samples import samples_path
+from profiler.storage.tables.run_tables import samples_path
 
 RunJob = Callable[[WorkerJob], None]
 

@@ -12,17 +12,16 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Verdict
 from profiler.domain.trials.trial import Attention, Backend, PlannedTrial, Rollout, TrialSpec
-from profiler.emulation.card.marks import Marks, forget_marks, marks_of_this_process
+from profiler.emulation.card import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.counters.untouched_cuda import fork_problem
 from profiler.measurement.samples.host_usage import peak_resident_bytes
-from profiler.seams.checked.checking import check_seams, note_on_versions
+from profiler.seams.checked import check_seams, note_on_versions
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.stores.record_store import RecordStore
-from profiler.substitutes.replaced import Replaced
-from profiler.worker.cuda.emulated import as_emulated, refusal
-from profiler.worker.cuda.unlimited import needs_on_an_unlimited_card, waiting_process
+from profiler.substitutes.options import Replaced
+from profiler.worker.cuda.emulated import as_emulated, needs_on_an_unlimited_card, refusal, waiting_process
 from profiler.worker.ranks import has_ranks, run_ranks
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def _attention_package(spec: TrialSpec) -> Iterator[None]:
     if spec.attn_implementation is not Attention.FLASH_ATTENTION_2:
         yield
         return
-    from profiler.substitutes.flash_package import flash_package
+    from profiler.substitutes.unavailable_packages import flash_package
 
     with flash_package(_REPLACED):
         yield
@@ -150,7 +149,7 @@ def _run_real(job: WorkerJob, model_config: Mapping[str, object], *, decoding: "
     # large and slow to write, and whose absence is noticed by itself.
     folder = Path(job.store_folder)
     if measured.samples:
-        from profiler.storage.tables.samples import write_samples  # imports pyarrow, which only measured trials need
+        from profiler.storage.tables.run_tables import write_samples  # imports pyarrow, which only measured trials need
 
         write_samples(folder, job.trial.trial_id, measured.samples)
     _store(job, job.trial, outcome, started)

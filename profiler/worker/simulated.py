@@ -1,9 +1,13 @@
-"""A trial on a simulated GPU, and the outcome of one run on several cards."""
+"""A trial on a simulated GPU, with few layers where they are proven equal, and on several cards."""
 
+import random
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import numpy as np
+import torch
 
 from profiler.allocator import (
     AllocatorConfig,
@@ -12,25 +16,105 @@ from profiler.allocator import (
     parse_alloc_conf,
     replay_on_card,
 )
-from profiler.allocator.traces.largest import largest_groups
-from profiler.allocator.traces.snapshot import memory_snapshot
-from profiler.allocator.traces.step_shape import step_shape
-from profiler.domain.cards.context import cuda_context_bytes
-from profiler.domain.cards.cublas import installed_torch_version
+from profiler.allocator.traces.recording import memory_snapshot
+from profiler.allocator.traces.replay import step_shape
+from profiler.allocator.traces.trace import largest_groups
+from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import Category, Phase, gib_text
 from profiler.domain.runs.outcome import Breakdown, CardFacts, Outcome, Peaks, Status, UnlimitedCard, Verdict, Work
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
-from profiler.domain.trials.trial import TrialSpec
-from profiler.domain.units import gib_text
-from profiler.simulation.depth.alignment import DepthDiffersError
-from profiler.simulation.depth.continuation import continued
-from profiler.simulation.depth.uniformity import DEPTH
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, DistributedType, Logprobs, TrialSpec, Weights
+from profiler.simulation.depth.continuation import DepthDiffersError, continued
+from profiler.simulation.depth.uniformity import DEPTH, config_difference, layer_difference, with_adapters
 from profiler.simulation.extrapolation.repeated_steps import MOST_EVENTS_EXTRAPOLATED
 from profiler.simulation.session import Extrapolation, Simulation
+from profiler.training.arguments import lora_config
+from profiler.training.models.model import build_config, random_model
+from profiler.training.models.sizes import parameter_counts
+from profiler.training.placement import RealDevice
 from profiler.training.run import run_training
-from profiler.worker.few_layers import LAYERS_RUN, pays_with, proven_counts, random_states, with_layers
+
+LAYERS_RUN = (2, 3)
+"""With three layers one is neither the first nor the last; it is what the deeper run has in addition."""
+
+_FEWEST_LAYERS = 20
+"""From so many layers on two small runs take less time than one of all layers."""
+
+_MOST_STEPS = 16
+"""Longer trials extrapolate optimizer steps up to a number of events, which another depth reaches earlier."""
+
+_PROVEN: Mapping[str, Collection[object]] = {
+    "weights": (Weights.RANDOM,),
+    "dataset": (None,),
+    "recipe": (Recipe.GRPO,),
+    "use_dynamic_bsz": (False,),
+    "activation_offloading": (False,),
+    "torch_empty_cache_steps": (None,),
+    "critic": (False,),
+    "logprobs": (Logprobs.FUSED, Logprobs.FULL),
+    "use_liger_kernel": (False,),
+    "use_vllm": (False,),
+    "reward_models": (None,),
+    "per_device_eval_batch_size": (None,),
+    "images_per_prompt": (None,),
+    "num_processes": (1,),
+    "distributed_type": (DistributedType.NO,),
+}
+"""Values for which tests compare few layers with all of them. Buckets of several GPUs do not repeat by layer."""
+
+
+def pays_with(model_config: Mapping[str, Any]) -> bool:
+    """Return whether the model is so deep that few layers are faster."""
+    layers = model_config.get(DEPTH)
+    return isinstance(layers, int) and layers >= _FEWEST_LAYERS
+
+
+def proven_counts(spec: TrialSpec, model_config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the parameters of the model and those that are trained; None unless all layers are proven equal.
+
+    The model is built with all its layers on torch's meta device, which takes no memory and little time.
+    """
+    if not _is_proven(spec):
+        return None
+    config = build_config(model_config, name=spec.model)
+    few = build_config(with_layers(model_config, LAYERS_RUN[-1]), name=spec.model)
+    if config_difference(config, few):
+        return None
+    # Weights in 4 bits have the same places and shapes, and so have the modules with another attention.
+    built = random_model(
+        replace(spec, attn_implementation=Attention.EAGER), config, RealDevice(device=torch.device("meta"))
+    )
+    model = with_adapters(built, lora_config(spec))
+    return None if layer_difference(model) else parameter_counts(model)
+
+
+def _is_proven(spec: TrialSpec) -> bool:
+    targets = spec.lora_target_modules or ()
+    names_no_layer = targets == (ALL_LINEAR,) or all(target.isidentifier() for target in targets)
+    return (
+        names_no_layer
+        and spec.steps <= _MOST_STEPS
+        and all(getattr(spec, key) in values for key, values in _PROVEN.items())
+    )
+
+
+def with_layers(model_config: Mapping[str, Any], layers: int) -> Mapping[str, Any]:
+    """Return the fields of a `config.json` with fewer layers; lists with a value per layer are shortened."""
+    depth = model_config[DEPTH]
+    shortened = {
+        key: value[:layers] for key, value in model_config.items() if isinstance(value, list) and len(value) == depth
+    }
+    return {**model_config, **shortened, DEPTH: layers}
+
+
+def random_states() -> tuple[object, ...]:
+    """Return the states of the host's random generators, which shuffle the rows and must not depend on the depth."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), torch.get_rng_state().numpy().tobytes(), name, np.asarray(keys).tobytes(), *rest
+
 
 _SNAPSHOT_ENTRIES = 100_000
 """Entries of a snapshot's history: the last optimizer steps, in a file that a browser can open."""

@@ -7,12 +7,12 @@ from builders import changed, failed, outcome, record
 
 from maintenance.accuracy.main import FIGURE, PAGE, ROWS, main
 from maintenance.samples.sampling import SAMPLED, architecture_of
-from profiler.analysis.errors.predictors import Predictor, phase_errors, predictor_errors, worst_rows
+from profiler.analysis.errors import Predictor, phase_errors, predictor_errors, worst_rows
 from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.runs.outcome import Status
 from profiler.domain.runs.readings import PhasePeak
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import installed_versions
 
 
 class _Simulating:

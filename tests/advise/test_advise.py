@@ -8,11 +8,11 @@ import yaml
 from profiler.advise import plan
 from profiler.advise.levers import LEVERS, Hurts
 from profiler.advise.main import main
-from profiler.analytical.explanation.cards import Fit, card_verdict
+from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_from_mapping
-from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
-from profiler.config.trl.arguments.trainers import RLOO_KEYS
+from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl.argument_values import RLOO_KEYS
 from profiler.config.trl.config import read_trl_config
 from profiler.config.trl.yaml import NOT_IN_RLOO, ONLY_GRPO, ONLY_SFT, trl_arguments
 from profiler.domain.cards.gpu_names import gpu_named

@@ -11,15 +11,14 @@ from profiler.advise.main import main
 from profiler.advise.oom.cause import Cause, explained
 from profiler.advise.oom.refusal import phase_of
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
-from profiler.allocator.refusals.oom_message import read_oom_message
+from profiler.allocator.oom_message import read_oom_message
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import EXIT_OK
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Logprobs, TrialSpec
-from profiler.domain.units import GIB
 from profiler.storage.foreign.published import read_published
 from profiler.worker import large_requests
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from profiler.advise.main import main
 from profiler.advise.oom.cause import Cause, explained
-from profiler.allocator.refusals.oom_log import find_oom
-from profiler.allocator.refusals.oom_message import OomMessage, read_oom_message
+from profiler.allocator.oom_message import OomMessage, find_oom, read_oom_message
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_USAGE
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 
 _TODAY = (
     "CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of {total} of which {free} is free. "

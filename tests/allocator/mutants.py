@@ -12,15 +12,10 @@ from typing import Any
 import profiler.allocator
 
 MODULES = (
-    "settings.config",
-    "settings.sizes",
-    "model.card_memory",
+    "settings",
     "model.blocks",
-    "model.expandable",
-    "model.giving_back",
-    "model.held",
-    "refusals.refusal",
-    "model.stats",
+    "model.card_memory",
+    "refusal",
     "model.caching",
 )
 """In the order in which they import each other."""

@@ -11,7 +11,7 @@ from mutants import loaded
 
 from profiler.allocator import AllocatorConfig, CachingAllocator, OutOfMemoryError, parse_alloc_conf
 from profiler.allocator.model.blocks import search_key
-from profiler.allocator.settings.sizes import SMALL_BYTES, block_bytes, segment_bytes
+from profiler.allocator.settings import SMALL_BYTES, block_bytes, segment_bytes
 
 MIB = 1024 * 1024
 

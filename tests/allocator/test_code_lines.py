@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from own_histories import ALLOC, FREE, REQUEST_FREE, recorded, steps
 
-from profiler.allocator.code_lines import CodeLines, short_path
 from profiler.allocator.histories.course import BEFORE, reduced
-from profiler.allocator.histories.held_lines import held_lines
 from profiler.allocator.histories.history import read_history
-from profiler.allocator.histories.recorded import replay_history
+from profiler.allocator.histories.recorded import held_lines, replay_history
+from profiler.allocator.snapshot_facts import CodeLines, short_path
 
 MIB = 1024 * 1024
 SITE = "/opt/env/lib/python3.11/site-packages/"

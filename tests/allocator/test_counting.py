@@ -10,7 +10,7 @@ import pytest
 
 from profiler.allocator import OutOfMemoryError, parse_alloc_conf
 from profiler.allocator.model.counting import CountingAllocator
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 
 TABLE = json.loads(gzip.decompress((Path(__file__).parent / "emulated" / "counters.json.gz").read_bytes()))

@@ -5,7 +5,7 @@ from own_histories import ALLOC, FREE, recorded
 
 from profiler.allocator import AllocatorConfig
 from profiler.allocator.histories.history import Action, read_history
-from profiler.allocator.settings.recorded_settings import recorded_config
+from profiler.allocator.snapshot_facts import recorded_config
 from profiler.domain.errors import UsageError
 
 MIB = 1024 * 1024

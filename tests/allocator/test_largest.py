@@ -1,7 +1,6 @@
 """The largest tensors at an instant, in groups of tensors alike."""
 
-from profiler.allocator.traces.largest import largest_groups
-from profiler.allocator.traces.trace import Site, TraceBuilder
+from profiler.allocator.traces.trace import Site, TraceBuilder, largest_groups
 from profiler.domain.memory import Category, Phase
 
 

@@ -24,8 +24,8 @@ _ARBITRARY = "any value does"
 _IN_512 = "all sizes are multiples of 512"
 _ONLY_SPEED = "spares work, decides nothing"
 EQUIVALENT = {
-    "sizes: if divisions > 1 and requested_bytes > MIN_BLOCK_BYTES * divisions: | requested_bytes > MIN_BLOCK_BYTES * "
-    "divisions -> requested_bytes >= MIN_BLOCK_BYTES * divisions": "a power of two stays what it is",
+    "settings: if divisions > 1 and requested_bytes > MIN_BLOCK_BYTES * divisions: | requested_bytes > MIN_BLOCK_BYTES "
+    "* divisions -> requested_bytes >= MIN_BLOCK_BYTES * divisions": "a power of two stays what it is",
     "card_memory: FIRST_ADDRESS = 0x7F00_0000_0000 | 139637976727552 -> 139637976727553": _ARBITRARY,
     "card_memory: UNLIMITED_ADDRESS_SPACE_BYTES = 16 * 1024 * GIB | 1024 -> 1025": _ARBITRARY,
     "card_memory: UNLIMITED_ADDRESS_SPACE_BYTES = 16 * 1024 * GIB | 16 -> 17": _ARBITRARY,
@@ -34,10 +34,10 @@ EQUIVALENT = {
     "blocks: self.inserted_at_search = 0 | 0 -> 1": "set when the block becomes free",
     "blocks: self.requested_bytes = 0 | 0 -> 1": "set when the block is taken",
     "blocks: self.searches = 0 | 0 -> 1": "only differences count",
-    "expandable: return block.size_bytes + (after.size_bytes if after is not None and not after.mapped else 0) "
+    "card_memory: return block.size_bytes + (after.size_bytes if after is not None and not after.mapped else 0) "
     "| 0 -> 1": _IN_512,
-    "expandable: space = 0 | 0 -> 1": _IN_512,
-    "expandable: while space < size_bytes and block is not None and not block.allocated: | space < size_bytes -> "
+    "card_memory: space = 0 | 0 -> 1": _IN_512,
+    "card_memory: while space < size_bytes and block is not None and not block.allocated: | space < size_bytes -> "
     "space <= size_bytes": "counts one block more than needed",
     "caching: if self._collects_garbage: | if self._collects_garbage: -> if True:": _ONLY_SPEED,
     "caching: if self._config.expandable_segments: | if self._config.expandable_segments: -> if True:": (
@@ -45,7 +45,7 @@ EQUIVALENT = {
     ),
     "caching: if unreleasable > self._peak_unreleasable_bytes: | unreleasable > self._peak_unreleasable_bytes -> "
     "unreleasable >= self._peak_unreleasable_bytes": "an equal peak is the peak",
-    "giving_back: if missing <= 0 or block.size_bytes < limit_bytes: | 0 -> 1": _IN_512,
+    "blocks: if missing <= 0 or block.size_bytes < limit_bytes: | 0 -> 1": _IN_512,
     "caching: if self.allocated_bytes > self.peak_allocated_bytes: | self.allocated_bytes > self.peak_allocated_bytes "
     "-> self.allocated_bytes >= self.peak_allocated_bytes": "an equal peak is the peak",
     "caching: if not self._chooses: | if not self._chooses: -> if False:": _ONLY_SPEED,

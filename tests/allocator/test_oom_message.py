@@ -2,9 +2,8 @@
 
 import pytest
 
-from profiler.allocator.refusals.oom_log import find_oom
-from profiler.allocator.refusals.oom_message import OomMessage, read_oom_message
-from profiler.domain.units import GIB, MIB
+from profiler.allocator.oom_message import OomMessage, find_oom, read_oom_message
+from profiler.domain.memory import GIB, MIB
 
 TODAY = (
     "CUDA out of memory. Tried to allocate 1.90 GiB. GPU 0 has a total capacity of 15.73 GiB of which 1.31 GiB "

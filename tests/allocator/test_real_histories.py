@@ -6,7 +6,7 @@ import pytest
 import real_histories
 
 from profiler.allocator import replay_recorded
-from profiler.domain.units import MIB
+from profiler.domain.memory import MIB
 
 ALL = real_histories.manifest()
 PARTS = [about for about in ALL if about["entries"] < 12_000]

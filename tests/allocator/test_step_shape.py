@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from simulating import simulate
 
 from profiler.allocator import Trace, TraceBuilder
-from profiler.allocator.traces.step_shape import INSTANTS_A_STRETCH, step_shape
+from profiler.allocator.traces.replay import INSTANTS_A_STRETCH, step_shape
 from profiler.domain.memory import Category, Phase
 
 

@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from own_histories import ALLOC, EMPTY, FREE, OwnHistory, recorded, steps
 
 from profiler.allocator import AllocatorConfig, CachingAllocator, OutOfMemoryError, parse_alloc_conf
-from profiler.allocator.histories.answer import CapacitySource, Question, answer
 from profiler.allocator.histories.course import BEFORE, CountedCard
 from profiler.allocator.histories.history import read_history
 from profiler.allocator.histories.recorded import replay_history
-from profiler.allocator.histories.what_if import WhatIf, what_if
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.allocator.histories.what_if import CapacitySource, Question, WhatIf, answer, what_if
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
 

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analysis.compared.cells import Cell, Setting
-from profiler.analysis.errors.acceptance import Pair, pairs, thresholds
-from profiler.domain.memory import Origin
+from profiler.analysis.errors import Pair, pairs, thresholds
+from profiler.domain.memory import GIB, Origin
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import GIB
 
 ALLOCATED_MEDIAN, ALLOCATED_P95, RESERVED_MEDIAN, RESERVED_P95, WRONGLY = range(5)
 

@@ -7,8 +7,8 @@ import builders
 from profiler.analysis.compared.comparison import compare
 from profiler.analysis.findings.cards import by_card, headroom_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import GIB
 from profiler.rendering.sweep.words import card_names, headroom_text
 
 CARDS = ("h100-80gb", "rtx-4090-24gb")

@@ -5,14 +5,12 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler.analysis.compared.comparison import compare, only
-from profiler.analysis.compared.frames import comparison_frame
-from profiler.analysis.errors.accuracy import Compared, accuracies
+from profiler.analysis.compared.comparison import compare, comparison_frame, only
+from profiler.analysis.errors import Compared, accuracies
 from profiler.analysis.findings.peaks import phase_rows, stacks
-from profiler.domain.memory import TRIAL_PHASES, Category, Origin
+from profiler.domain.memory import GIB, TRIAL_PHASES, Category, Origin
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend, Logprobs
-from profiler.domain.units import GIB
 from profiler.storage.foreign.published import read_published
 
 

@@ -7,7 +7,7 @@ import builders
 import pytest
 from rich.console import Console
 
-from profiler.analysis.compared.differences import compare_sweeps
+from profiler.analysis.compared.comparison import compare_sweeps
 from profiler.domain.runs.outcome import Status
 from profiler.report import main as report
 

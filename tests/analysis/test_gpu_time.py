@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import builders
 
-from profiler.analysis.times.gpu_time import gpu_time, gpu_time_of
-from profiler.domain.machines.sweep_state import Money
+from profiler.analysis.times.durations import gpu_time, gpu_time_of
+from profiler.domain.machines.engines import Money
 from profiler.domain.runs.outcome import Status
 
 

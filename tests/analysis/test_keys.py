@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler.analysis.compared.keys import is_numeric, trial_keys
+from profiler.analysis.compared.cells import is_numeric, trial_keys
 from profiler.domain.trials.trial import PLACE_KEYS, SPEC_KEYS, WORKLOAD_KEYS
 
 

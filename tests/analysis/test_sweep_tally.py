@@ -5,8 +5,8 @@ from dataclasses import replace
 import builders
 import pytest
 
-from profiler.analysis.times.sweep_tally import SweepTally
-from profiler.domain.machines.sweep_state import THIS_MACHINE, Machines, Money, OtherMachines
+from profiler.analysis.times.sweep_time import SweepTally
+from profiler.domain.machines.engines import THIS_MACHINE, Machines, Money, OtherMachines
 from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
 from profiler.domain.trials.trial import Backend
 

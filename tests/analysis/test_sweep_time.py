@@ -8,7 +8,7 @@ import pytest
 
 from profiler.analysis.times.durations import Durations, Likeness
 from profiler.analysis.times.sweep_time import USUAL, Basis, sweep_time
-from profiler.domain.machines.sweep_state import Money
+from profiler.domain.machines.engines import Money
 from profiler.domain.trials.trial import Backend
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"

@@ -6,7 +6,7 @@ from profiler.analysis.verdicts import ClaimVerdict, Evidence, Figure, LookedUp,
 from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import End
 from profiler.domain.memory import Origin
-from profiler.rendering.claims.words import found_text, reason_text, verdict_text
+from profiler.rendering.claims import found_text, reason_text, verdict_text
 
 HEAD = """
 sources: {text: {title: A text, where: a place}}

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup
-from profiler.analytical.formulas.sizes.batch import Batch
-from profiler.analytical.formulas.sizes.trial_keys import with_keys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, with_keys
 from profiler.domain.trials.trial import TrialSpec
 
 

@@ -15,7 +15,7 @@ from profiler.analytical.formulas.head import (
     tile,
 )
 from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling
-from profiler.analytical.timeline.persistent import generated_inputs
+from profiler.analytical.timeline.instants import generated_inputs
 from profiler.domain.trials.trial import Dtype, Logprobs
 
 

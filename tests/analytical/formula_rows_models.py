@@ -6,18 +6,19 @@ from formula_row import Row, group, row
 from toy_models import HALF_BILLION
 
 from profiler.analytical.formulas.models.trained import all_gradients
-from profiler.analytical.formulas.models.value_models import critic, reward_models
 from profiler.analytical.formulas.models.weights import (
     adapters,
     autocast_cache_bytes,
     autocast_forward_bytes,
     autocast_scoring_bytes,
     autocast_weight_copy_bytes,
+    critic,
     nf4_bytes,
     reference,
+    reward_models,
     weights,
 )
-from profiler.analytical.optimizers.optimizer_state import (
+from profiler.analytical.optimizers import (
     eight_bit_states_bytes,
     optimizer_scratch,
     optimizer_state,
@@ -25,7 +26,7 @@ from profiler.analytical.optimizers.optimizer_state import (
     rows_and_columns_bytes,
     two_states_bytes,
 )
-from profiler.analytical.timeline.persistent import untied_head, workspace
+from profiler.analytical.timeline.instants import untied_head, workspace
 from profiler.analytical.timeline.recipes.sft import labelled_inputs
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe

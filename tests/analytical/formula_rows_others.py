@@ -26,7 +26,6 @@ from toy_models import (
     mixture,
 )
 
-from profiler.analytical.formulas.engine_buffers import buffer_bytes
 from profiler.analytical.formulas.layers.experts import (
     decoding_bytes,
     experts_backward_bytes,
@@ -39,19 +38,17 @@ from profiler.analytical.formulas.models.parameters import (
     lora_parameter_count,
     parameter_count,
 )
-from profiler.analytical.formulas.models.value_models import critic_count
+from profiler.analytical.formulas.models.weights import critic_count
 from profiler.analytical.formulas.tower import (
+    block_saved_bytes,
+    block_without_gradient_bytes,
     image_patches,
     image_tokens,
+    merger_saved_bytes,
+    norm_saved_bytes,
     pixel_bytes,
     position_bytes,
     tower_kept_bytes,
-)
-from profiler.analytical.formulas.tower_block import (
-    block_saved_bytes,
-    block_without_gradient_bytes,
-    merger_saved_bytes,
-    norm_saved_bytes,
 )
 from profiler.analytical.formulas.verl_pass import (
     entropy_log_prob_bytes,
@@ -62,6 +59,7 @@ from profiler.analytical.formulas.verl_pass import (
     stack_bytes,
 )
 from profiler.analytical.formulas.vllm_memory import (
+    buffer_bytes,
     kv_block_bytes,
     needed_cache_bytes,
     profile_run_bytes,

@@ -11,11 +11,10 @@ from profiler.analytical.formulas.layers.layer_backward import (
     recomputation_bytes,
 )
 from profiler.analytical.formulas.models.weights import widened_bytes
-from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.memory import Phase
+from profiler.domain.memory import MIB, Phase
 from profiler.domain.trials.trial import ALL_LINEAR, Backend, Dtype, Lengths, Rollout, TrialSpec, Tuning
-from profiler.domain.units import MIB
 
 CONFIG = {
     "model_type": "llama",

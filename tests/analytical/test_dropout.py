@@ -16,11 +16,10 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     frozen_inputs_saved_bytes,
     other_inputs_saved_bytes,
 )
-from profiler.analytical.formulas.layers.dropout import drops_scores
-from profiler.analytical.formulas.layers.eager_attention import saved_scores_bytes, scores_forward_bytes
+from profiler.analytical.formulas.layers.eager_attention import drops_scores, saved_scores_bytes, scores_forward_bytes
 from profiler.analytical.formulas.layers.layer_backward import _down_input_bytes, _dropout_backward_bytes
 from profiler.analytical.formulas.layers.layer_without_gradient import _dropping_bytes
-from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UsageError

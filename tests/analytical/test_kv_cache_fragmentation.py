@@ -5,9 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
-from profiler.analytical.timeline.cached.kv_cache_fragmentation import Growth, growth_segments_bytes, own_segments_bytes
-from profiler.domain.memory import Category, Phase
-from profiler.domain.units import MIB
+from profiler.analytical.timeline.cached import Growth, growth_segments_bytes, own_segments_bytes
+from profiler.domain.memory import MIB, Category, Phase
 
 
 def test_by_hand():

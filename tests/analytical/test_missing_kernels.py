@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.analytical.explanation.cards import Fit, card_verdict
+from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.trials.kernels import FLASH_ATTENTION, FUSED_HEAD, missing_kernel
 from profiler.domain.trials.recipe import Recipe

@@ -18,7 +18,7 @@ from profiler.analytical.formulas.models.weights import weights
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import Phase
+from profiler.domain.memory import MIB, Phase
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     DistributedType,
@@ -27,7 +27,6 @@ from profiler.domain.trials.trial import (
     Rollout,
     Tuning,
 )
-from profiler.domain.units import MIB
 
 NARROW = {**CONFIG, "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 256}
 SPEC = TRAINED_MIXTURE

@@ -14,10 +14,10 @@ from profiler.analytical.formulas.models.weights import (
     nf4_bytes,
     weights,
 )
-from profiler.analytical.optimizers.optimizer_state import (
+from profiler.analytical.optimizers import (
     optimizer_state,
 )
-from profiler.analytical.timeline.persistent import (
+from profiler.analytical.timeline.instants import (
     generated_inputs,
     persistent_at_rollout,
     persistent_memory,

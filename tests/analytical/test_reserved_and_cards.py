@@ -7,20 +7,18 @@ from hypothesis import given, settings
 from trial_strategies import architecture, specs
 
 from profiler.analytical import estimate
-from profiler.analytical.explanation.cards import Fit, all_cards, card_verdict
-from profiler.analytical.explanation.explained import explain
+from profiler.analytical.explanation.explained import Fit, all_cards, card_verdict, explain
 from profiler.analytical.formulas.head import all_logits_classes_bytes
-from profiler.analytical.formulas.sizes.batch import Batch
-from profiler.analytical.formulas.sizes.fragments import unreleasable_bytes
-from profiler.analytical.formulas.sizes.term import LONGEST, NOTHING, Term
-from profiler.analytical.timeline.cached.reserved import peak_reserved_bytes
+from profiler.analytical.formulas.sizes.quantities import LONGEST, NOTHING, Term
+from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
+from profiler.analytical.formulas.sizes.trial_keys import Batch
+from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import TRIAL_PHASES, Category, Phase
+from profiler.domain.memory import GIB, TRIAL_PHASES, Category, Phase
 from profiler.domain.trials.trial import Attention, Backend, Lengths, Logprobs, Rollout, TrialSpec, Tuning, VllmMode
-from profiler.domain.units import GIB
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
 

@@ -6,14 +6,13 @@ import pytest
 from trial_strategies import architecture
 
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.formulas.models.value_models import reward_models
+from profiler.analytical.formulas.models.weights import reward_models
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.config.models.lookup import builtin_architecture
 from profiler.constraints.table import faults_in_a_sweep
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import GIB, Category, Phase
 from profiler.domain.trials.trial import Backend, Dtype, Lengths, TrialSpec, Tuning
-from profiler.domain.units import GIB
 
 SPEC = TrialSpec(
     backend=Backend.SIMULATED,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_models import JOB, SEVEN_BILLION
 
-from profiler.analytical.baselines.verl_baseline import baseline_view
-from profiler.analytical.baselines.verl_report import (
+from profiler.analytical.baselines import (
     REPORT_ROWS,
+    baseline_view,
     report_activation_bytes,
     report_models_bytes,
     report_sharded_gb,

@@ -11,7 +11,7 @@ from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.formulas.layers.decoder_layer import attention_inputs_saved_bytes
 from profiler.analytical.formulas.models.trained import element_bytes
-from profiler.analytical.formulas.sizes.term import LONGEST
+from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants

@@ -10,13 +10,11 @@ from toy_models import GATED, GELU
 from profiler.analytical import estimate, lora_parameter_count, parameter_count
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import phase_instants
-from profiler.analytical.formulas.models.tower_parameters import tower_tensors
+from profiler.analytical.formulas.models.tensor_groups import tower_tensors
 from profiler.analytical.formulas.tower import (
+    block_saved_bytes,
     tower_gradient_bytes,
     tower_kept_bytes,
-)
-from profiler.analytical.formulas.tower_block import (
-    block_saved_bytes,
 )
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName

@@ -29,7 +29,7 @@ from profiler.analytical.formulas.rollout import (
     kv_cache,
     kv_element_bytes,
 )
-from profiler.analytical.formulas.sizes.batch import (
+from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
     generated_micro_batch,
     longest_rows,

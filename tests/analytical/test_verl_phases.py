@@ -6,12 +6,12 @@ from itertools import product
 
 from estimate_sample import architecture_of, verl_jobs
 
-from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.explanation.explained import Fit
 from profiler.analytical.explanation.verl_fit import verl_card, verl_phases
-from profiler.analytical.formulas.sizes.fragments import with_fragments
-from profiler.analytical.formulas.sizes.term import LONGEST
+from profiler.analytical.formulas.sizes.quantities import LONGEST
+from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 

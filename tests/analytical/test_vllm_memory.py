@@ -18,7 +18,7 @@ from profiler.analytical.formulas.vllm_memory import (
     vllm_memory,
 )
 from profiler.analytical.many import estimate_specs
-from profiler.analytical.timeline.sharding.replicated import Replicated
+from profiler.analytical.timeline.sharding.sharding import Replicated
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep

@@ -9,7 +9,7 @@ from estimate_sample import trial_groups, with_rewards
 from hypothesis import given
 from trial_strategies import architecture, specs
 
-from profiler.analytical.formulas.sizes.term import LONGEST, NOTHING, Term
+from profiler.analytical.formulas.sizes.quantities import LONGEST, NOTHING, Term
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.domain.memory import Category, Phase

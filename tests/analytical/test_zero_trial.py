@@ -14,7 +14,7 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     frozen_inputs_saved_bytes,
     other_inputs_saved_bytes,
 )
-from profiler.analytical.formulas.sizes.term import LONGEST
+from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants

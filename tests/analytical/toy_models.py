@@ -6,10 +6,9 @@ The toy model has 2 layers, H = 8, I = 16, V = 100, 2 query heads and 1 key head
 from collections.abc import Mapping
 from dataclasses import replace
 
-from profiler.analytical.formulas.sizes.batch import Batch
+from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.architectures.vision import VisionTower
+from profiler.domain.architectures.architecture import Architecture, VisionTower
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
 from profiler.domain.trials.trial import (
     ALL_LINEAR,

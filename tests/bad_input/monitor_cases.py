@@ -2,7 +2,7 @@
 
 from cases import BOMB, DEEP_PATH, LONG, Case, Files, Special, bad
 
-from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.files.typed_json import with_checksum
 
 NEWER = with_checksum({"monitored_schema_version": 99, "record": {}})
 NO_PROGRAM = "no such program on the PATH"

@@ -2,7 +2,7 @@
 
 from cases import BOMB, DEEP_PATH, LONG, Case, Files, Special, bad
 
-from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.files.typed_json import with_checksum
 
 SCRIPT = {"train.py": "raise SystemExit('the script has run')\n"}
 NEWER = with_checksum({"script_schema_version": 99, "record": {}})

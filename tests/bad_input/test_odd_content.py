@@ -37,9 +37,8 @@ from profiler.replay.main import main as replay
 from profiler.report.main import main as report
 from profiler.run.main import main as run
 from profiler.run.results import write_pages
-from profiler.storage.files.checksummed import with_checksum
-from profiler.storage.records.ranks import rank_peaks
-from profiler.storage.records.record_folder import SCRIPTS, TRIALS, RecordFolder
+from profiler.storage.files.typed_json import with_checksum
+from profiler.storage.records.record_folder import SCRIPTS, TRIALS, RecordFolder, rank_peaks
 
 LIMIT_S = 20
 """Of one case, in time of the processor."""

@@ -18,11 +18,9 @@ import profiler
 from profiler.callback import vram_callback
 from profiler.callback.recording import Instruments
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import Phase
-from profiler.domain.runs.monitored import Watcher
+from profiler.domain.memory import GIB, Phase
+from profiler.domain.runs.other_runs import NamedCard, Watcher
 from profiler.domain.runs.outcome import Status
-from profiler.domain.runs.script import NamedCard
-from profiler.domain.units import GIB
 from profiler.measurement.driver.nvml import GpuProcess
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.files.live_counters import LIVE_FOLDER, published

@@ -22,11 +22,10 @@ from maintenance.campaign.running import StageEnd
 from maintenance.campaign.warm_step import TorchWork
 from profiler.allocator import TraceBuilder, memory_snapshot
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import GIB, MIB, Category, Phase
 from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.runs.readings import PhasePeak
 from profiler.domain.trials.trial import Backend, Rollout, TrialSpec, Tuning
-from profiler.domain.units import GIB, MIB
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.stores.record_store import RecordStore

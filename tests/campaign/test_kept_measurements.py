@@ -9,8 +9,7 @@ from maintenance.campaign.compared.kept import FIGURE, PAGE, kept_facts, kept_ro
 from maintenance.campaign.compared.measured_page import equal_rows, measured_page
 from maintenance.campaign.compared.measured_rows import SIDES as SIDES_OF_ROWS
 from maintenance.campaign.compared.measured_rows import fits_on, held_out
-from profiler.analysis.errors.acceptance import COMPARED_CARDS
-from profiler.analysis.errors.predictors import error_ratios
+from profiler.analysis.errors import COMPARED_CARDS, error_ratios
 from profiler.rendering.sweep.words import percent
 from profiler.storage.sweep_tables.tables import read_tables
 

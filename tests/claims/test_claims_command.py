@@ -17,7 +17,7 @@ from profiler.domain.claims import By, Configuration, End, Quantity
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import Origin
 from profiler.domain.runs.outcome import Status
-from profiler.rendering.claims.page import claims_page
+from profiler.rendering.claims import claims_page
 from profiler.rendering.document import RenderedFigure
 from profiler.rendering.layouts.markdown import markdown
 from profiler.storage.foreign.published import read_counted, read_looked_up, read_published_claims

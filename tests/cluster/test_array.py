@@ -16,8 +16,7 @@ from profiler.cluster.arrays.array import (
 )
 from profiler.cluster.arrays.array import SlotState as State
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.slurm import SlurmGpus
-from profiler.domain.machines.sweep_state import Holder, Machines
+from profiler.domain.machines.engines import Holder, Machines, SlurmGpus
 from profiler.domain.runs.outcome import Status
 from profiler.storage.stores.objects import FolderObjects
 

@@ -9,17 +9,17 @@ import builders
 import pytest
 from witness import BY_LABEL, VERSIONS, Witness
 
-from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_time import SweepTally
 from profiler.cluster import placing
 from profiler.cluster.placing import MOST_LOSSES, NoSlotError, PlacedSlots, run_placed
 from profiler.cluster.remote import RemoteResult, RemoteTask, run_remote
 from profiler.cluster.slots import EndedTask, SlotKind
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Machines
 from profiler.domain.runs.outcome import Status
 from profiler.execution import OpenTrials, TooManyFailuresError
-from profiler.execution.trials import open_trials
-from profiler.execution.trials.claim import locked_trial
+from profiler.execution import trials as open_trials
+from profiler.execution.trials import locked_trial
 from profiler.storage.stores.record_store import RecordStore
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))

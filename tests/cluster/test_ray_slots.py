@@ -8,12 +8,11 @@ import fake_ray
 import pytest
 from witness import VERSIONS
 
-from profiler.cluster.remote import RemoteResult
+from profiler.cluster.remote import RemoteResult, trial_python
 from profiler.cluster.slots import Node, SlotKind
-from profiler.cluster.trial_python import trial_python
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import Fault
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Machines
 from profiler.domain.trials.trial import Backend
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 

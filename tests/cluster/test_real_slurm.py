@@ -13,7 +13,7 @@ from slurm_node import GPU, lacking, slurm_node
 
 from profiler.cluster.arrays.slurm import SlurmJobs, slurm_faults
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.slurm import SlurmGpus, SlurmName, SlurmTime
+from profiler.domain.machines.engines import SlurmGpus, SlurmName, SlurmTime
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from profiler.cluster.arrays.array import SlotArray, SlotState, read_report
-from profiler.cluster.arrays.slot_job import SlotJob
-from profiler.domain.machines.slurm import SlurmGpus
+from profiler.cluster.arrays.slurm import SlotJob
+from profiler.domain.machines.engines import SlurmGpus
 from profiler.domain.runs.outcome import Status, Versions
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.objects import FolderObjects
 from profiler.sweep import slot
 from profiler.sweep.main import main

@@ -10,14 +10,13 @@ import builders
 import pytest
 from witness import BY_LABEL, VERSIONS, planned
 
-from profiler.cluster import trial_python as module
-from profiler.cluster.remote import RemoteTask, record_name, run_remote
-from profiler.cluster.slot import Slot
-from profiler.cluster.trial_python import by_card, trial_python
+from profiler.cluster import remote as module
+from profiler.cluster.remote import RemoteTask, by_card, record_name, run_remote, trial_python
+from profiler.cluster.slots import Slot
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.trials.trial import Backend
 from profiler.execution import Interpreter
-from profiler.execution.pythons.other_python import SimulatedWorkers
+from profiler.execution.pythons import SimulatedWorkers
 
 
 @pytest.fixture(autouse=True)

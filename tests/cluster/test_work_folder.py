@@ -2,7 +2,7 @@
 
 import os
 
-from profiler.cluster.work_folder import remove_abandoned, work_folder
+from profiler.cluster.remote import remove_abandoned, work_folder
 
 
 def test_only_old_folders_that_no_slot_holds_are_removed(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import By, Check, End, Line, Pair, Range, Single
 from profiler.domain.errors import UsageError
-from profiler.domain.text.sums import sum_of
+from profiler.domain.text import sum_of
 from profiler.storage.foreign.published import read_published_claims
 
 HEAD = """

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from profiler.config.files.companion_files import accelerate_part
-from profiler.config.options.file_values import DEVICES, STRATEGIES, ZERO_STAGES
-from profiler.config.trl.arguments.values import checked_values
+from profiler.config.options.reading import DEVICES, STRATEGIES, ZERO_STAGES
+from profiler.config.trl.argument_values import checked_values
 from profiler.domain.errors import EXIT_USAGE
 from profiler.estimate.main import answer, main
 

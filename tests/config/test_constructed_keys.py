@@ -9,16 +9,16 @@ from profiler.analysis.verdicts import ClaimVerdict, Finding, Judged
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
-from profiler.analytical.formulas.models.value_models import critic
+from profiler.analytical.formulas.models.weights import critic
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.demand import needs_at_most
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Origin, Phase
 from profiler.domain.trials.trial import Dtype, TrialSpec
-from profiler.rendering.claims.words import origin_text
+from profiler.rendering.claims import origin_text
 from profiler.rendering.estimate.table import method_text
 from profiler.storage.foreign.published import read_published_claims
 

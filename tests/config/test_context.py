@@ -5,7 +5,7 @@ import json
 import pytest
 from small_models import refusal_of_transformers, small_config
 
-from profiler.analytical.formulas.engine_buffers import accepted_tokens
+from profiler.analytical.formulas.vllm_memory import accepted_tokens
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
 from profiler.config.models.context import context_line
 from profiler.config.models.lookup import builtin_architecture

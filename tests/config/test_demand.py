@@ -15,12 +15,11 @@ from profiler.analytical.estimate import phase_instants
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials import demand
 from profiler.config.trials.demand import comparable_group
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, Phase
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, TrialSpec, VllmMode
-from profiler.domain.units import GIB
-from profiler.execution.trials.pruning import Pruning
+from profiler.execution.trials import Pruning
 from profiler.sweep.prepared.plan import order_for_pruning, plan_trials
 
 architecture_of = cache(builtin_architecture)

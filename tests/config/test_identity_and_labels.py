@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.config.trials.grid import Grid, expand
-from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping, trial_id
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels, spec_from_mapping, spec_to_mapping, trial_id
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.labels import key_words
 from profiler.domain.trials.optimizers import Optimizer

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.config.models.images import images_line
+from profiler.config.models.context import images_line
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl.yaml import trl_arguments

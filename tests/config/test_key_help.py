@@ -2,8 +2,7 @@
 
 import pytest
 
-from profiler.config.options.key_help import entry, run_options_help, trial_keys_help
-from profiler.config.options.run_options import RUN_KEYS
+from profiler.config.options.run_options import RUN_KEYS, entry, run_options_help, trial_keys_help
 from profiler.domain.trials.trial import SPEC_KEYS
 
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from profiler.config.models.lookup import builtin_architecture
-from profiler.config.trials.identity import ADDED_KEYS, spec_from_mapping, spec_to_mapping
+from profiler.config.trials.identity import ADDED_KEYS, labels, spec_from_mapping, spec_to_mapping
 from profiler.config.trials.key_values import DEFAULTS, other_recipe_faults, without_other_recipes
-from profiler.config.trials.labels import labels
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.trials.recipe import Recipe

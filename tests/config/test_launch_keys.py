@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from profiler.config.files.arguments import ACCELERATE_CONFIGS, launch_part
 from profiler.config.files.companion_files import accelerate_part
-from profiler.config.files.launch_keys import ACCELERATE_CONFIGS, launch_part
 from profiler.domain.errors import EXIT_USAGE
 from profiler.estimate.main import answer, main
 

@@ -8,9 +8,8 @@ import pytest
 
 from profiler.advise.command import AdviseOptions
 from profiler.claims.command import ClaimsOptions
-from profiler.config.options.key_help import option_lines
 from profiler.config.options.option import FLAG, Option, count, options_of, read_options
-from profiler.config.options.run_options import RunOptions
+from profiler.config.options.run_options import RunOptions, option_lines
 from profiler.domain.errors import UsageError
 from profiler.emulation.command import EmulationOptions
 from profiler.estimate.command import EstimateOptions

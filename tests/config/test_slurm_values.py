@@ -4,7 +4,7 @@ import pytest
 
 from profiler.config.options.run_options import RunOptions, read_run_options
 from profiler.domain.errors import UsageError
-from profiler.domain.machines.slurm import SlurmGpus, SlurmName, SlurmTime
+from profiler.domain.machines.engines import SlurmGpus, SlurmName, SlurmTime
 
 DEFAULTS = {**vars(RunOptions()), "results_dir": "r", "engine": "slurm", "slurm_time": "01:00:00"}
 

@@ -21,10 +21,15 @@ from profiler.config.trl_releases.facts import (
     FIRST_WITHOUT_REFERENCE,
     KEY_VERSIONS,
     MODEL_CONFIG_KEYS,
+    NEWEST,
+    OLDEST,
+    RELEASES,
     TRAINERS,
+    Versions,
     defaults_of,
+    release_of,
+    spans_text,
 )
-from profiler.config.trl_releases.versions import NEWEST, OLDEST, RELEASES, Versions, release_of, spans_text
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import SPEC_KEYS, Logprobs
 

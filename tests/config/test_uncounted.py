@@ -8,10 +8,19 @@ from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from profiler.config.models import fields as model_fields
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
-from profiler.config.models.fields import COUNTED, FREE, OF_TOWERS, OF_TOWERS_FREE, REFUSED, SWITCHED_OFF, UNCOUNTED
-from profiler.config.models.uncounted import Direction, uncounted_texts
-from profiler.config.trl.arguments import effects as trl_effects
-from profiler.config.trl.arguments.keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.models.fields import (
+    COUNTED,
+    FREE,
+    OF_TOWERS,
+    OF_TOWERS_FREE,
+    REFUSED,
+    SWITCHED_OFF,
+    UNCOUNTED,
+    Direction,
+    uncounted_texts,
+)
+from profiler.config.trl import argument_keys as trl_effects
+from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl.config import LORA_DROPOUT, read_trl_config
 from profiler.domain.architectures.families import FAMILIES
 from profiler.estimate.main import answer

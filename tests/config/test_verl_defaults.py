@@ -2,7 +2,7 @@
 
 import hashlib
 
-from profiler.config.verl.generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS
+from profiler.config.verl.keys import FSDP_DEFAULTS, MEGATRON_DEFAULTS
 
 
 def test_defaults_by_hand():

@@ -4,9 +4,9 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from profiler.domain.cards import cublas
-from profiler.domain.cards.cublas import cublas_workspace_bytes, cublaslt_workspace_bytes
-from profiler.domain.units import MIB
+from profiler.domain.cards import card
+from profiler.domain.cards.card import cublas_workspace_bytes, cublaslt_workspace_bytes
+from profiler.domain.memory import MIB
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_workspace_of_biases_is_shared_since_torch_2_12() -> None:
 
 
 def test_without_torch_the_newest_known_version_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublas, "find_spec", lambda _: None)
+    monkeypatch.setattr(card, "find_spec", lambda _: None)
     assert_newest()
 
 
@@ -46,8 +46,8 @@ def test_a_folder_of_that_name_is_not_torch(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def assert_newest() -> None:
-    cublas.installed_torch_version.cache_clear()
+    card.installed_torch_version.cache_clear()
     try:
         assert cublas_workspace_bytes((12, 0)) == 32 * MIB
     finally:
-        cublas.installed_torch_version.cache_clear()
+        card.installed_torch_version.cache_clear()

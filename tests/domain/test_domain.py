@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.domain.memory import Origin
+from profiler.domain.memory import GIB, Origin, as_gib, gib_text
 from profiler.domain.trials.keys import Kind
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
@@ -22,7 +22,6 @@ from profiler.domain.trials.trial import (
     completion_lengths,
     key_named,
 )
-from profiler.domain.units import GIB, as_gib, gib_text
 
 
 def test_gib_is_two_to_the_thirtieth() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.cards.gpu_names import find_gpu, name_card
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.emulation.building.build import LibraryBuilder
-from profiler.emulation.building.entry_points import ExpectedLibrary
-from profiler.emulation.card.cards import card_description
+from profiler.emulation.building.library_sources import ExpectedLibrary
+from profiler.emulation.card import card_description
 
 LIBRARIES = {
     "cudart": "libcudart.so.13",

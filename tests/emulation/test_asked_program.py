@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from profiler.emulation.asked_program import MOST_BYTES, answer_of
+from profiler.emulation.interpreter import MOST_BYTES, answer_of
 
 
 def asked(program: str, timeout_s: float = 60) -> str:

@@ -6,9 +6,17 @@ from pathlib import Path
 import pytest
 
 from profiler.domain.errors import ProfilerError
-from profiler.emulation.building import build, compiler
-from profiler.emulation.building.build import DESCRIPTION, cache_key, defines, libraries_of
-from profiler.emulation.building.compiler import CompilerError, compile_library, first_error
+from profiler.emulation.building import build
+from profiler.emulation.building import build as compiler
+from profiler.emulation.building.build import (
+    DESCRIPTION,
+    CompilerError,
+    cache_key,
+    compile_library,
+    defines,
+    first_error,
+    libraries_of,
+)
 from profiler.emulation.interpreter import Interpreter
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from profiler.domain.errors import UsageError
-from profiler.emulation.building.cache import VARIABLE, refuse_of_others
+from profiler.emulation.building.build import VARIABLE, refuse_of_others
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import pytest
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.emulation import main as entry
-from profiler.emulation.checking import Check
 from profiler.emulation.command import EmulationOptions, read_command
-from profiler.emulation.launch import EmulatedPython
+from profiler.emulation.launch import Check, EmulatedPython
 
 PYTHON = EmulatedPython(executable=Path("/env/python"), torch="2.13.0+cu130", cuda="13.0", libraries=Path("/cache/x"))
 

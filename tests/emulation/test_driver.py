@@ -2,7 +2,7 @@
 
 from emulation.building import NEW, run_on_card
 
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 
 T4 = KNOWN_GPUS["t4-16gb"]

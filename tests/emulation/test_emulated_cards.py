@@ -3,9 +3,9 @@
 import pytest
 
 from profiler.domain.cards.capabilities import CAPABILITIES
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
-from profiler.emulation.card.cards import card_description
+from profiler.emulation.card import card_description
 
 
 def fields(gpu: Gpu) -> dict[str, str]:

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.emulation.checking import check
-from profiler.emulation.launch import EmulatedPython, emulated_python, process_environment
+from profiler.emulation.launch import EmulatedPython, check, emulated_python, process_environment
 
 T4 = KNOWN_GPUS["t4-16gb"]
 MIB = 2**20
-START = "import json, torch\nfrom profiler.emulation.card.marks import marks_of_this_process\n"
+START = "import json, torch\nfrom profiler.emulation.card import marks_of_this_process\n"
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,15 @@ import subprocess
 
 import pytest
 
-from profiler.emulation.building.entry_points import expected_libraries, library_of, undefined_names
 from profiler.emulation.building.library_sources import (
     ANSWERS,
     DRIVER_FOLDER,
+    expected_libraries,
     generated_answers,
+    library_of,
     read_seen,
     seen_entry_points,
+    undefined_names,
     version_script,
 )
 

@@ -11,17 +11,19 @@ from filelock import FileLock
 
 from profiler.domain.errors import EXIT_USAGE
 from profiler.domain.machines import extras
-from profiler.emulation.building import cache
+from profiler.emulation.building import build
 from profiler.emulation.environments import installing
 from profiler.emulation.environments.environments import COMPLETE
-from profiler.emulation.environments.installing import InstallationError, install
-from profiler.emulation.environments.pins import (
+from profiler.emulation.environments.installing import (
+    InstallationError,
+    _release_kernels,
     constrained_versions,
     default_torch,
+    install,
     needed_packages,
     pinned_packages,
+    sections,
 )
-from profiler.emulation.environments.slimming import _release_kernels, sections
 from profiler.emulation.main import main
 
 
@@ -101,7 +103,7 @@ def test_an_installation_that_waits_for_another_says_so(pip, tmp_path, monkeypat
     folder.mkdir()
     other, said = FileLock(folder / "torch-2.13.0.lock"), []
     other.acquire()
-    monkeypatch.setattr(cache, "_SILENT_S", 0.0)
+    monkeypatch.setattr(build, "_SILENT_S", 0.0)
 
     def announce(line):
         said.append(line)

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from profiler.emulation.card.marks import Marks, marks_of_file, marks_of_this_process
-from profiler.emulation.inside.kernel_values import add_up_tokens, count_tokens
-from profiler.emulation.inside.lone_rank import Answers, own_keys
-from profiler.emulation.inside.triton_kernels import LOOKED_AT, KernelNotes, is_result
+from profiler.emulation.card import Marks, marks_of_file, marks_of_this_process
+from profiler.emulation.inside.prepare import Answers, own_keys
+from profiler.emulation.inside.triton_kernels import LOOKED_AT, KernelNotes, add_up_tokens, count_tokens, is_result
 from profiler.emulation.launch import STARTUP_FOLDER
-from profiler.seams.import_hooks import around_import
+from profiler.seams.patching import around_import
 
 
 def test_other_ranks_put_what_this_one_puts():

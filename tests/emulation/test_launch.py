@@ -8,13 +8,13 @@ import pytest
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.emulation import launch, refusals
-from profiler.emulation.building.cache import cache_folder
-from profiler.emulation.card.cards import card_description
+from profiler.emulation import launch
+from profiler.emulation import launch as refusals
+from profiler.emulation.building.build import cache_folder
+from profiler.emulation.card import card_description
 from profiler.emulation.environments.environments import COMPLETE, installed_environment
-from profiler.emulation.interpreter import probe
+from profiler.emulation.interpreter import TRIED_TORCH, probe
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
-from profiler.emulation.version import TRIED_TORCH
 
 H100 = KNOWN_GPUS["h100-80gb"]
 PYTHON = EmulatedPython(

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from profiler.emulation.inside.lone_rank import join_groups_alone
+from profiler.emulation.inside.prepare import join_groups_alone
 
 
 def test_a_group_of_gloo_has_the_ranks_that_are_not_there_and_hears_its_own_words():

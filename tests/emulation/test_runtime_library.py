@@ -3,7 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from profiler.emulation.inside.runtime_library import find_emulated_runtime
+from profiler.emulation.inside.prepare import find_emulated_runtime
 
 
 def test_vllm_finds_the_emulated_runtime_and_other_libraries_as_before():

@@ -5,9 +5,9 @@ import torch
 from transformers import GenerationConfig, LlamaConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from profiler.emulation.inside.kernel_values import EQUIVALENTS
-from profiler.emulation.inside.vllm_kernels import (
+from profiler.emulation.inside.triton_kernels import (
     ANY_TOKEN,
+    EQUIVALENTS,
     VLLM_EQUIVALENTS,
     VLLM_RESULTS,
     count_computed,

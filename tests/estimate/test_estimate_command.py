@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from profiler.analytical.explanation.cards import Fit, all_cards
+from profiler.analytical.explanation.explained import Fit, all_cards
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.cards.gpu import KNOWN_GPUS

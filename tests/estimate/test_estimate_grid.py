@@ -14,8 +14,8 @@ from profiler.config.trials.grid import MAX_POINTS
 from profiler.config.trials.specification import parse_points
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.estimate.command import read_command
+from profiler.estimate.grid import INDEPENDENT_KEYS, grid_specs
 from profiler.estimate.main import answer, main
-from profiler.estimate.points import INDEPENDENT_KEYS, grid_specs
 
 _GRID = ["model=qwen2.5-0.5b,qwen2.5-7b", "num_generations=4,8,16", "gpu=a100-40gb"]
 _COMMON = {"backend": "simulated", "model": "qwen2.5-0.5b"}

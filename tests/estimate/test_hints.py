@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.cards import Fit, card_verdict
+from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.config.models.lookup import suggested_model
 from profiler.config.trials.specification import parse_point
 from profiler.constraints.table import faults_in_a_sweep

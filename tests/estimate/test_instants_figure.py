@@ -5,8 +5,8 @@ import pytest
 from profiler.analytical.explanation.explained import explain
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
-from profiler.domain.units import as_gib
-from profiler.rendering.figures.runs.instants import instants_figure
+from profiler.domain.memory import as_gib
+from profiler.rendering.figures.sweep.categories import instants_figure
 
 
 def test_the_bars_are_the_phases_and_their_parts_the_categories():

@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from profiler.estimate.command import read_command
-from profiler.estimate.job import inputs, prompts
+from profiler.estimate.job import counting, inputs
+from profiler.estimate.job.counting import PromptLengths, PromptsError, measured_by_transformers
 from profiler.estimate.job.inputs import job_files, read_inputs
-from profiler.estimate.job.prompts import PromptLengths, PromptsError, measured_by_transformers
 
 CONFIG = {
     "model_type": "llama",
@@ -63,7 +63,7 @@ def test_what_is_not_here_is_not_measured(model, data, monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr(prompts, "cached_file", lambda *_: None)
+    monkeypatch.setattr(counting, "cached_file", lambda *_: None)
     for words in (
         (f"model={model}", "dataset=org/data"),
         ("model=org/model", f"dataset={data}"),
@@ -76,7 +76,7 @@ def test_what_is_not_here_is_not_measured(model, data, monkeypatch):
 
 def test_a_tokenizer_in_the_hub_s_cache_is_used(model, data, monkeypatch):
     asked = []
-    monkeypatch.setattr(prompts, "cached_file", lambda *words: asked.append(words) or model / "tokenizer_config.json")
+    monkeypatch.setattr(counting, "cached_file", lambda *words: asked.append(words) or model / "tokenizer_config.json")
     assert _read("model=qwen2.5-0.5b", f"dataset={data}").keys["max_prompt_length"] == 7
     assert asked == [("Qwen/Qwen2.5-0.5B", "tokenizer_config.json")]
 
@@ -91,7 +91,7 @@ def test_data_that_cannot_be_read_are_named(model, data):
 
 
 def test_without_the_libraries_nothing_is_measured(monkeypatch, model, data):
-    monkeypatch.setattr(prompts, "find_spec", lambda _: None)
+    monkeypatch.setattr(counting, "find_spec", lambda _: None)
     with pytest.raises(PromptsError, match="are not installed"):
         measured_by_transformers(model, data)
 
@@ -140,7 +140,7 @@ def test_measuring_is_what_an_estimate_does():
 def test_rows_that_are_not_read_are_named(model, data):
     """The first rows are read, and a longer prompt may follow: the note says of how many."""
     some = PromptLengths(rows=10_000, longest=7, mean=4, all_rows=25_000)
-    found = prompts.prompt_note(str(model), str(data), lambda *_: some)
+    found = counting.prompt_note(str(model), str(data), lambda *_: some)
     assert isinstance(found, tuple)
     assert "the longest of the first 10,000 of 25,000 prompts" in found[1].text
 

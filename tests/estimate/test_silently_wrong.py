@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.architectures.model_count import ModelCount
+from profiler.domain.architectures.architecture import ModelCount
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
 from profiler.domain.machines import extras
 from profiler.estimate.job.counting import CountingError, checked, counted_by_transformers, read_and_counted

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from profiler.config.notes import note_lines
-from profiler.config.trl.arguments import trainers as trl_trainers
-from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl import argument_values as trl_trainers
+from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl.config import TRL_DEFAULTS, read_trl_config
 from profiler.domain.errors import EXIT_USAGE
 from profiler.domain.trials.trial import key_named

@@ -6,8 +6,7 @@ import textwrap
 import pytest
 
 from profiler.config.verl.config import read_verl, read_verl_config
-from profiler.config.verl.generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
-from profiler.config.verl.keys import MEMORY_KEYS
+from profiler.config.verl.keys import FSDP_DEFAULTS, MEGATRON_DEFAULTS, MEMORY_KEYS, VERL_VERSION
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
 from profiler.domain.verl import EntropySettings, Strategy
 from profiler.estimate.main import answer, main

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from maintenance.verl_tuning import JOBS, MEAN_ROW, PAGE, ROWS, comparison, jobs_of, main, page
-from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.explanation.explained import Fit
 from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
 from profiler.config.models.lookup import builtin_architecture

@@ -8,7 +8,7 @@ import pytest
 from profiler.config.options.run_options import RUN_KEYS, RunOptions
 from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import run_trials
-from profiler.execution.pythons.interpreter import own_python
+from profiler.execution.pythons import own_python
 from profiler.storage.stores.record_store import RecordStore
 
 sys.path.insert(0, str(Path(__file__).parent))  # where workers find `worker_targets`

@@ -15,13 +15,13 @@ from profiler.cluster.placing import run_placed
 from profiler.cluster.remote import RemoteResult
 from profiler.cluster.slots import EndedTask, SlotKind
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Machines
 from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.trials.trial import Backend
 from profiler.execution import GpuPool, OpenTrials, WorkerProgram, run_trials
 from profiler.execution.processes import worker_process
-from profiler.execution.processes.forked import ForkedProcess
 from profiler.execution.processes.warm import WarmProcess
+from profiler.execution.processes.worker_process import ForkedProcess
 from profiler.storage.stores.record_store import RecordStore
 
 OK, OOM, FAILED = "ok", "oom", "failed"

@@ -10,7 +10,7 @@ from profiler.domain.memory import Category
 from profiler.domain.runs.outcome import Breakdown, Outcome, Status, TrialRecord, Verdict
 from profiler.domain.runs.readings import CategoryShare
 from profiler.domain.trials.trial import Backend, PlannedTrial
-from profiler.execution.trials.decision import must_run, stored_answer
+from profiler.execution.trials import must_run, stored_answer
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 
 MEASURED, ON_CPU = on_cuda("a"), planned("b")

@@ -5,10 +5,10 @@ import os
 import pytest
 from scripted import ScriptedNvml
 
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 from profiler.execution.gpus import GpuPool
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
-from profiler.measurement.samples.contention import EMPTY_BYTES
+from profiler.measurement.samples.summary import EMPTY_BYTES
 
 
 class HandClock:

@@ -13,7 +13,7 @@ from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import Interpreter
 from profiler.execution.processes.warm import WarmProcessError
-from profiler.execution.pythons.interpreter import starting_with
+from profiler.execution.pythons import starting_with
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from scripted_engines import (
 
 from profiler.cluster import placing
 from profiler.cluster.slots import SlotKind
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 from profiler.execution import Pruning
 
 KEPT = Path(__file__).with_name("order_of_events.json")

@@ -5,8 +5,8 @@ from dataclasses import replace
 from witness import planned
 
 from profiler.domain.trials.trial import Backend
-from profiler.execution.trials import pending as pending_module
-from profiler.execution.trials.pending import Pending
+from profiler.execution import trials as pending_module
+from profiler.execution.trials import Pending
 
 
 def on(gpu, number):

@@ -7,10 +7,9 @@ import pytest
 from witness import LIMIT_S, is_gone, planned
 
 from profiler.domain.runs.outcome import Status
-from profiler.execution import local_slots, worker_record
+from profiler.execution import local_slots
 from profiler.execution.processes import worker_process as worker_process_module
-from profiler.execution.processes.host_memory import oom_kills
-from profiler.execution.processes.verdict import judge
+from profiler.execution.processes.child import judge, oom_kills
 
 # ---- stalled (row 8) -------------------------------------------------------------------------------------------------
 
@@ -43,8 +42,8 @@ def test_a_time_out_is_not_a_stall(run, monkeypatch):
 
 
 def test_a_killed_worker_is_the_host_out_of_memory_if_the_kernel_counted_a_kill(run, monkeypatch):
-    monkeypatch.setattr(local_slots, "oom_kills", lambda: 3)
-    monkeypatch.setattr(worker_record, "oom_kills", lambda: 4)
+    before_and_after = iter((3, 4))
+    monkeypatch.setattr(local_slots, "oom_kills", lambda: next(before_and_after))
     record = run([planned("a", "killed")]).records["a"]
     assert record.outcome.status is Status.HOST_OOM
     assert "the kernel killed the worker" in record.outcome.message
@@ -52,7 +51,6 @@ def test_a_killed_worker_is_the_host_out_of_memory_if_the_kernel_counted_a_kill(
 
 def test_a_killed_worker_without_such_a_count_is_killed(run, monkeypatch):
     monkeypatch.setattr(local_slots, "oom_kills", lambda: 3)
-    monkeypatch.setattr(worker_record, "oom_kills", lambda: 3)
     assert run([planned("a", "killed")]).records["a"].outcome.status is Status.KILLED
 
 

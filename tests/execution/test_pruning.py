@@ -6,7 +6,7 @@ import builders
 import pytest
 
 from profiler.domain.runs.outcome import Status
-from profiler.execution.trials.pruning import Pruning
+from profiler.execution.trials import Pruning
 
 SMALL = builders.spec(max_completion_length=256)
 LARGE = replace(SMALL, max_completion_length=1024)

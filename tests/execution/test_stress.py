@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from witness import LIMIT_S, is_gone
 
-from profiler.measurement.samples.process_tree import process_tree
+from profiler.measurement.samples.host_usage import process_tree
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables
 from profiler.storage.tables.schema import TABLES

@@ -12,8 +12,8 @@ from scripted import ScriptedNvml
 from witness import Patient, Witness, is_gone, on_cuda, planned
 
 from profiler.domain.errors import EXIT_GPU_UNUSABLE
+from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import GIB
 from profiler.execution import GpuPool, GpuUnusableError, Pruning, local_slots
 from profiler.execution.processes import worker_process as worker_process_module
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.domain.runs.outcome import Status
-from profiler.execution.processes.verdict import STDERR_LINES, judge, last_lines
+from profiler.execution.processes.child import STDERR_LINES, judge, last_lines
 
 
 @given(st.integers(-64, 255) | st.none(), st.booleans())

@@ -4,8 +4,8 @@ import pytest
 from scripted import ScriptedNvml
 from witness import Witness, on_cuda, planned
 
+from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import GIB
 from profiler.execution import GpuPool, local_slots
 from profiler.storage.files.lock import take_lock
 

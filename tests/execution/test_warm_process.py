@@ -17,8 +17,8 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, UsageError
 from profiler.domain.runs.outcome import Status
 from profiler.execution import WorkerProgram, run_trials
-from profiler.execution.processes import forked as forked_module
 from profiler.execution.processes import warm as warm_module
+from profiler.execution.processes import worker_process as forked_module
 from profiler.execution.processes.warm import WarmProcess, WarmProcessError
 
 

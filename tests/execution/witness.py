@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from profiler.domain.machines.sweep_state import Machines
+from profiler.domain.machines.engines import Machines
 from profiler.domain.runs.outcome import TrialRecord, Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerProgram

@@ -8,7 +8,7 @@ import yaml
 from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.foreign_formats import Format, Keys, foreign_part
 from profiler.config.files.vocabulary import Vocabulary
-from profiler.config.trl.arguments.trainers import OTHER_TRAINERS
+from profiler.config.trl.argument_values import OTHER_TRAINERS
 from profiler.domain.errors import EXIT_USAGE
 from profiler.domain.trials.recipe import Recipe
 from profiler.estimate.main import answer, main

@@ -13,7 +13,7 @@ from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
 from profiler.config.files.vocabulary import Vocabulary
-from profiler.config.trl.arguments.keys import is_trl_key
+from profiler.config.trl.argument_keys import is_trl_key
 
 TABLES: dict[str, Vocabulary] = {"llama_factory": LLAMA_FACTORY, "ms_swift": MS_SWIFT, "axolotl": AXOLOTL}
 ARGUMENTS = json.loads((HERE / "arguments.json").read_text())

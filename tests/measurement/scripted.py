@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiler.domain.units import GIB, MIB
+from profiler.domain.memory import GIB, MIB
 from profiler.measurement.driver.nvml import GpuMemory, GpuProcess, NvmlError, NvmlTrouble
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"

@@ -1,9 +1,9 @@
 """Samples of long runs: their number is bounded, and no sampled peak is lost."""
 
 from profiler.domain.memory import Phase
-from profiler.domain.runs.monitored import HostSample
+from profiler.domain.runs.other_runs import HostSample
 from profiler.domain.runs.readings import Sample
-from profiler.measurement.samples.bounded_samples import BoundedSamples, merged_host_sample, merged_sample
+from profiler.measurement.samples.sampler import BoundedSamples, merged_host_sample, merged_sample
 
 
 def sample(time_s, used, phase=Phase.LOAD, utilisation=None, power=None):

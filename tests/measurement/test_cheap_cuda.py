@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from profiler.domain.runs.script import NamedCard
-from profiler.measurement.counters.late_cuda import CheapCuda
+from profiler.domain.runs.other_runs import NamedCard
+from profiler.measurement.counters.torch_cuda import CheapCuda
 
 CARD = NamedCard(uuid="GPU-1", name="card", memory_bytes=80, compute_capability=(9, 0))
 STATS = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.domain.units import GIB, MIB
-from profiler.measurement.samples.growth import SAME_BYTES, growth
+from profiler.domain.memory import GIB, MIB
+from profiler.measurement.samples.summary import SAME_BYTES, growth
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,14 @@ from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, CudaMemoryError, Scripted
 
 from profiler.callback.recording import Instruments as CallbackInstruments
 from profiler.callback.recording import Recording
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, MIB, Phase
+from profiler.domain.runs.other_runs import NamedCard
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
-from profiler.domain.runs.script import NamedCard
-from profiler.domain.units import GIB, MIB
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import VisibleGpu
 from profiler.measurement.samples.sampler import Sampler
-from profiler.monitor.watch.running import run_command
-from profiler.monitor.watch.start import Start
-from profiler.monitor.watch.watched import record_of
+from profiler.monitor.watch.running import Start, run_command
+from profiler.monitor.watch.watching import record_of
 from profiler.storage.files.live_counters import LIVE_FOLDER, published
 from profiler.storage.files.typed_json import to_json
 from profiler.worker.cuda.measured import Instruments, MeasuringTask, measure

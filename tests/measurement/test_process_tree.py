@@ -6,7 +6,7 @@ import sys
 
 import psutil
 
-from profiler.measurement.samples.process_tree import RecentProcessTree, process_tree
+from profiler.measurement.samples.host_usage import RecentProcessTree, process_tree
 
 
 def test_grandchildren_are_ours_and_the_parent_is_not():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 
 COMPILER = shutil.which("cc")
 

@@ -6,13 +6,19 @@ from dataclasses import replace
 import pytest
 from scripted import UUID, Clock, ScriptedNvml
 
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, MIB, Phase
 from profiler.domain.runs.readings import PhasePeak, Sample
-from profiler.domain.units import GIB, MIB
 from profiler.measurement.driver.nvml import GpuProbe, GpuProcess, NvmlTrouble
-from profiler.measurement.samples.activity import missed_by_sampling_bytes, sampled_max_device_bytes, with_activity
-from profiler.measurement.samples.contention import GROWN_BYTES, UNEXPLAINED_BYTES, PhaseEnd, contention
 from profiler.measurement.samples.sampler import Sampler
+from profiler.measurement.samples.summary import (
+    GROWN_BYTES,
+    UNEXPLAINED_BYTES,
+    PhaseEnd,
+    contention,
+    missed_by_sampling_bytes,
+    sampled_max_device_bytes,
+    with_activity,
+)
 
 
 def sampler(nvml: ScriptedNvml, where=lambda: (Phase.FORWARD, 2), **changes) -> Sampler:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from profiler.measurement.counters.shared_counters import SharedCounters
+from profiler.measurement.counters.torch_cuda import SharedCounters
 
 
 class Allocator:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from profiler.domain.units import GIB
-from profiler.measurement.counters.cuda import CudaDevice
+from profiler.domain.memory import GIB
+from profiler.measurement.counters.phase_counters import CudaDevice
 from profiler.measurement.counters.torch_cuda import TorchCuda
 
 

@@ -7,8 +7,7 @@ import pytest
 from scripted import Clock
 
 from profiler.domain.memory import Phase
-from profiler.measurement.counters.phase_counters import PhaseCounters
-from profiler.measurement.counters.unmapped import Unmapped, VllmMapping, unmapped_now
+from profiler.measurement.counters.phase_counters import PhaseCounters, Unmapped, VllmMapping, unmapped_now
 
 AWAKE, ASLEEP, FREED = 100, 200, 300
 """Addresses of segments."""

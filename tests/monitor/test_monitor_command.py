@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from scripted import TOTAL_BYTES, UUID, ScriptedNvml
 
-from profiler.domain.memory import Origin
+from profiler.domain.memory import GIB, MIB, Origin
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import GIB, MIB
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.monitor.command import read_command

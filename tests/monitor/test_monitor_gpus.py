@@ -14,11 +14,9 @@ from profiler.command_line import Interrupted
 from profiler.config.options.option import read_options
 from profiler.domain.cards.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import Phase
-from profiler.domain.units import GIB
-from profiler.measurement.driver.gpu_states import GpuReader, process_command
+from profiler.domain.memory import GIB, Phase
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
-from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
+from profiler.measurement.driver.visible import GpuReader, VisibleGpu, VisibleGpus, process_command
 from profiler.monitor.command import MonitorOptions
 from profiler.monitor.gpus import Machine, show_gpus
 from profiler.monitor.main import main

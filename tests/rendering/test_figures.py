@@ -12,17 +12,14 @@ from matplotlib.figure import Figure
 
 from profiler.analysis.findings import peaks
 from profiler.analysis.sweep_report import sweep_report
-from profiler.domain.memory import Category, Origin, Phase
+from profiler.domain.memory import GIB, Category, Origin, Phase, as_gib
 from profiler.domain.runs.readings import CategoryShare, StepInstant
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import GIB, as_gib
 from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings, not_shown, too_much
-from profiler.rendering.figures.files import as_png, as_svg
 from profiler.rendering.figures.sweep.categories import BARS_PER_FIGURE, categories_figure, pages
 from profiler.rendering.figures.sweep.comparison import comparison_figure
-from profiler.rendering.figures.sweep.parity import parity_figure
-from profiler.rendering.figures.sweep.published import published_figure
-from profiler.rendering.figures.theme import CATEGORY_COLOURS, add_note
+from profiler.rendering.figures.sweep.parity import parity_figure, published_figure
+from profiler.rendering.figures.theme import CATEGORY_COLOURS, add_note, as_png, as_svg
 from profiler.storage.foreign.published import read_published
 
 

@@ -9,17 +9,16 @@ import pytest
 from profiler.analysis import sweep_report as sweep_report_module
 from profiler.analysis.compared.axes import curves, surfaces
 from profiler.analysis.compared.comparison import compare
-from profiler.analysis.findings.limits import LIMIT_CARDS, card_limits
+from profiler.analysis.findings.answers import LIMIT_CARDS, card_limits
 from profiler.analysis.sweep_report import sweep_report
 from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import GIB, as_gib
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.units import GIB, as_gib
-from profiler.rendering.figures.along_keys.growth import growth_figure
-from profiler.rendering.figures.along_keys.heat import heat_figure
-from profiler.rendering.figures.along_keys.slopes import slope_figure
 from profiler.rendering.figures.catalogue import drawings
-from profiler.rendering.figures.files import as_png
+from profiler.rendering.figures.growth import growth_figure, slope_figure
+from profiler.rendering.figures.heat import heat_figure
+from profiler.rendering.figures.theme import as_png
 
 
 @pytest.fixture(autouse=True)

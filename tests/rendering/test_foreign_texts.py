@@ -9,10 +9,8 @@ from matplotlib.figure import Figure
 
 from profiler.analysis.sweep_report import sweep_report
 from profiler.rendering.figures.catalogue import drawings
-from profiler.rendering.figures.files import as_pdf, as_png, as_svg, rendered
-from profiler.rendering.figures.foreign_texts import as_written
 from profiler.rendering.figures.kinds import FigureKind
-from profiler.rendering.figures.theme import in_theme, new_figure, title
+from profiler.rendering.figures.theme import as_pdf, as_png, as_svg, as_written, in_theme, new_figure, rendered, title
 from profiler.storage.foreign.published import read_published
 
 HOSTILE = {

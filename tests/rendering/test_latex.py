@@ -6,8 +6,8 @@ import builders
 import pytest
 
 from profiler.analysis.sweep_report import sweep_report
-from profiler.rendering.sweep import latex as module
-from profiler.rendering.sweep.latex import latex, latex_tables
+from profiler.rendering.sweep import comparison as module
+from profiler.rendering.sweep.comparison import latex, latex_tables
 
 
 def tables(folder, records, grid="made_up"):

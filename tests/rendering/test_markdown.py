@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import builders
 
-from profiler.analysis.errors.acceptance import Threshold
+from profiler.analysis.errors import Threshold
 from profiler.analysis.sweep_report import sweep_report
 from profiler.rendering.document import RenderedFigure
 from profiler.rendering.layouts.markdown import markdown

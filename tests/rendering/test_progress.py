@@ -8,8 +8,8 @@ from dataclasses import replace
 import builders
 from rich.console import Console
 
-from profiler.analysis.times.sweep_tally import SweepTally
-from profiler.domain.machines.sweep_state import Machines, Money, SweepState
+from profiler.analysis.times.sweep_time import SweepTally
+from profiler.domain.machines.engines import Machines, Money, SweepState
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend
 from profiler.rendering.live.progress import SweepProgress, state_line

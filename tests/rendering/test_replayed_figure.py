@@ -3,13 +3,12 @@
 import pytest
 from own_histories import ALLOC, FREE, OwnHistory, recorded
 
-from profiler.allocator.histories.answer import Answer, Question, answer
 from profiler.allocator.histories.history import read_history
+from profiler.allocator.histories.what_if import Answer, Question, answer
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.units import as_gib
-from profiler.rendering.figures.files import as_png
-from profiler.rendering.figures.runs.replayed import MOST_POINTS, replay_figure
-from profiler.rendering.figures.theme import NOT_FITTING
+from profiler.domain.memory import as_gib
+from profiler.rendering.figures.replayed import MOST_POINTS, replay_figure
+from profiler.rendering.figures.theme import NOT_FITTING, as_png
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

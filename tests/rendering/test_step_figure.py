@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from profiler.analysis.compared.comparison import compare
-from profiler.analysis.findings.shapes import shapes
-from profiler.domain.memory import Category, Phase
+from profiler.analysis.findings.peaks import shapes
+from profiler.domain.memory import GIB, Category, Phase, as_gib
 from profiler.domain.runs.readings import CategoryShare, StepInstant
-from profiler.domain.units import GIB, as_gib
-from profiler.rendering.figures.files import as_png
-from profiler.rendering.figures.sweep.step_shape import step_figure
+from profiler.rendering.figures.sweep.categories import step_figure
+from profiler.rendering.figures.theme import as_png
 from profiler.rendering.sweep.words import gib_number
 from profiler.storage.sweep_tables.tables import table_path
 

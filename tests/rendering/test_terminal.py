@@ -8,11 +8,10 @@ import pytest
 from rich.console import Console
 
 from profiler.analysis.sweep_report import only_trials, sweep_report
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, Phase
 from profiler.domain.runs.outcome import Status
 from profiler.domain.runs.readings import PhasePeak
 from profiler.domain.trials.trial import Backend, VllmMode
-from profiler.domain.units import GIB
 from profiler.rendering.layouts.terminal import print_document
 from profiler.rendering.sweep.summary import sweep_summary
 from profiler.storage.foreign.published import read_published

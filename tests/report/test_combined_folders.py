@@ -6,8 +6,8 @@ import builders
 import pytest
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.memory import gib_text
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import gib_text
 from profiler.report import drawing
 from profiler.report.main import main
 from profiler.storage.stores.record_store import RecordStore, rank_folder

@@ -8,11 +8,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from profiler.analysis.compared.comparison import compare
-from profiler.analysis.compared.frames import comparison_frame
-from profiler.analysis.errors.acceptance import pairs
+from profiler.analysis.compared.comparison import compare, comparison_frame
+from profiler.analysis.errors import pairs
 from profiler.analysis.findings.cards import by_card
-from profiler.analysis.times.sweep_tally import SweepTally
+from profiler.analysis.times.sweep_time import SweepTally
 from profiler.domain.memory import NOT_EMULATED, Origin
 from profiler.domain.trials.trial import Backend
 from profiler.rendering.live.progress import SweepProgress

@@ -8,14 +8,14 @@ import pytest
 
 from profiler.analysis.compared.axes import surfaces
 from profiler.analysis.compared.comparison import compare
-from profiler.analysis.findings.limits import LIMIT_CARDS, EstimatedLimit, card_limits
-from profiler.analytical.explanation.cards import card_verdict
+from profiler.analysis.findings.answers import LIMIT_CARDS, EstimatedLimit, card_limits
+from profiler.analytical.explanation.explained import card_verdict
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.kernels import missing_kernel
 from profiler.domain.trials.trial import Attention
-from profiler.rendering.figures.along_keys.heat import heat_figure
+from profiler.rendering.figures.heat import heat_figure
 from profiler.report.estimated_limits import POINTS, estimated_limits
 
 GROUPS, LENGTHS = (2, 4, 8), (256, 4096, 16384)

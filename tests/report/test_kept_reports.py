@@ -9,10 +9,10 @@ from profiler.rendering.document import RenderedFigure
 from profiler.rendering.figures.catalogue import chosen, too_much
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.sweep.page import SectionFigures, sweep_page
-from profiler.rendering.sweep.ranks import rank_table
+from profiler.rendering.sweep.summary import rank_table
 from profiler.report import estimated_limits
 from profiler.storage.foreign.published import read_published
-from profiler.storage.records.ranks import rank_peaks
+from profiler.storage.records.record_folder import rank_peaks
 from profiler.storage.sweep_tables.tables import read_tables
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"

@@ -13,8 +13,8 @@ from rich.console import Console
 from maintenance.benchmarks.many_records import many_specs, varied_records
 from profiler.analysis import sweep_report
 from profiler.domain.errors import ProfilerError
+from profiler.domain.memory import gib_text
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import gib_text
 from profiler.rendering.document import RenderedFigure
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
 from profiler.rendering.figures.kinds import FigureKind

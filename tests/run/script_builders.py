@@ -1,6 +1,7 @@
 """Records of runs of a script."""
 
-from profiler.domain.memory import NOT_EMULATED, Phase
+from profiler.domain.memory import GIB, NOT_EMULATED, Phase
+from profiler.domain.runs.other_runs import HeldTensors, ScriptEnding, ScriptRecord, ScriptSpec
 from profiler.domain.runs.outcome import (
     CardFacts,
     EmulatedDetails,
@@ -13,9 +14,7 @@ from profiler.domain.runs.outcome import (
     Work,
 )
 from profiler.domain.runs.readings import OutOfMemory, PhasePeak, StepPeak
-from profiler.domain.runs.script import HeldTensors, ScriptEnding, ScriptRecord, ScriptSpec
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import GIB
 
 VERSIONS = Versions(torch="2.13.0", trl=None, transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1.0")
 SIZES = {Phase.LOAD: 2 * GIB, Phase.FORWARD: 5 * GIB, Phase.BACKWARD: 7 * GIB, Phase.OPTIMIZER: 6 * GIB}

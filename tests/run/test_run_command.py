@@ -6,8 +6,8 @@ from script_builders import record
 from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
 from profiler.run.command import OPTIONS, ScriptOptions, read_command, usage
-from profiler.run.launched import launcher_arguments
 from profiler.run.main import exit_code
+from profiler.run.process import launcher_arguments
 
 
 @pytest.fixture(autouse=True)

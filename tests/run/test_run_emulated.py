@@ -9,11 +9,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import NOT_EMULATED
+from profiler.domain.memory import MIB, NOT_EMULATED
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import MIB
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder

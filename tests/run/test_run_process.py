@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from profiler.domain.runs.other_runs import ScriptJob, ScriptSpec
 from profiler.domain.runs.outcome import Status, Versions
-from profiler.domain.runs.script import ScriptJob, ScriptSpec
 from profiler.domain.trials.trial import Backend
 from profiler.run import process as process_module
 from profiler.run.process import run_in_process
@@ -23,7 +23,7 @@ def run(tmp_path, monkeypatch):
     def run(program, timeout_s=300.0, environment=None):
         path = tmp_path / "program.py"
         path.write_text(program)
-        monkeypatch.setattr(process_module, "_PROGRAM", path)
+        monkeypatch.setattr(process_module, "_SCRIPT_PROGRAM", path)
         spec = ScriptSpec(script="/train.py", backend=Backend.EMULATED, gpu="l40s-48gb")
         job = ScriptJob(run_id="0" * 16, spec=spec, script_sha256="", versions=VERSIONS, folder=str(tmp_path))
         record = run_in_process(job, sys.executable, environment or {}, timeout_s=timeout_s)
@@ -95,7 +95,7 @@ STORES = (
     "import json, threading, time\n"
     "from pathlib import Path\n"
     "from profiler.domain.runs.outcome import Outcome, Status, Verdict\n"
-    "from profiler.domain.runs.script import ScriptJob, ScriptRecord\n"
+    "from profiler.domain.runs.other_runs import ScriptJob, ScriptRecord\n"
     "from profiler.storage.records.record_folder import SCRIPTS, RecordFolder\n"
     "from profiler.storage.files.typed_json import from_json\n"
     "job = from_json(ScriptJob, json.loads(Path(sys.argv[1]).read_text()))\n"

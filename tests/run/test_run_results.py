@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from script_builders import SIZES, record
 
-from profiler.analysis.scripts import ordered_runs, run_lines
+from profiler.analysis.runs import ordered_runs, run_lines
 from profiler.domain.errors import UsageError
+from profiler.domain.memory import GIB
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import GIB
 from profiler.rendering.runs.script import script_table
 from profiler.run.results import report_run, write_pages
-from profiler.storage.files.checksummed import with_checksum
+from profiler.storage.files.typed_json import with_checksum
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.tables.laws import Laws, Trials
 from profiler.storage.tables.schema import SCRIPT_TABLES
@@ -57,7 +57,7 @@ def test_the_record_of_another_run_is_left_out(tmp_path):
 
 
 def test_a_record_of_a_newer_version_is_refused(tmp_path):
-    from profiler.storage.files.checksummed import checksum_of
+    from profiler.storage.files.typed_json import checksum_of
 
     path = RecordFolder(tmp_path, SCRIPTS).path("0" * 16)
     path.parent.mkdir()

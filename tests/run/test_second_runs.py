@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 from script_builders import record
 
-from profiler.analysis.scripts import run_lines
+from profiler.analysis.runs import run_lines
 from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import GIB
+from profiler.domain.runs.other_runs import LateEvents, ScriptJob
 from profiler.domain.runs.outcome import Status
-from profiler.domain.runs.script import LateEvents, ScriptJob
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import GIB
-from profiler.emulation.card.cards import UNLIMITED_BYTES
+from profiler.emulation.card import UNLIMITED_BYTES
 from profiler.emulation.launch import EmulatedPython, Events
-from profiler.rendering.runs.script_words import run_sentences
+from profiler.rendering.runs.script import run_sentences
 from profiler.run.backend import Place
-from profiler.run.second_runs import with_second_runs
+from profiler.run.process import with_second_runs
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.tables.rows import record_row
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.scripts.leaving import OtherProcesses
-from profiler.scripts.running import Script, ScriptEnd, run_script
+from profiler.scripts.running import OtherProcesses, Script, ScriptEnd, run_script
 
 
 class NoSession:

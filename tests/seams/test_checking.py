@@ -13,10 +13,9 @@ from trl.kernels import chunked_logprob
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.trials.trial import Backend
-from profiler.seams.checked import checking, tested
-from profiler.seams.checked.checking import check_seams, note_on_versions, problem_of
-from profiler.seams.expectations import Equals, Exists, Parameters, Says, Uses
-from profiler.seams.seam import Absence, Seam
+from profiler.seams import checked
+from profiler.seams.checked import check_seams, note_on_versions, problem_of
+from profiler.seams.seam import Absence, Equals, Exists, Parameters, Says, Seam, Uses
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +26,13 @@ def without_cached_notes() -> Iterator[None]:
 
 
 def installed_as(monkeypatch: pytest.MonkeyPatch, library: str, number: str) -> None:
-    found = tested.installed
+    found = checked.installed
 
     def installed(asked: str) -> str | None:
         return number if asked == library else found(asked)
 
-    monkeypatch.setattr(tested, "installed", installed)
-    monkeypatch.setattr(checking, "installed", installed)
+    monkeypatch.setattr(checked, "installed", installed)
+    monkeypatch.setattr(checked, "installed", installed)
 
 
 @pytest.mark.parametrize("backend", Backend)
@@ -147,7 +146,7 @@ def test_the_check_is_cheap() -> None:
         note_on_versions()
 
     check_seams(Backend.SIMULATED)
-    tested.installed.cache_clear()
+    checked.installed.cache_clear()
     assert python_calls(check) < 200_000
 
 
@@ -155,7 +154,7 @@ def test_the_registry_imports_no_library() -> None:
     """The process of the sweep can read it."""
     program = (
         "import sys, profiler.seams.registry, profiler.seams.patching\n"
-        "import profiler.seams.checked.tested, profiler.seams.checked.checking\n"
+        "import profiler.seams.checked, profiler.seams.checked\n"
         "print([name for name in ('torch', 'trl', 'transformers', 'bitsandbytes') if name in sys.modules])"
     )
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

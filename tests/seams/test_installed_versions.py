@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.seams.checked.checking import find_moved, problem_of
-from profiler.seams.checked.tested import TESTED, untested
+from profiler.seams.checked import TESTED, find_moved, problem_of, untested
 from profiler.seams.registry import SEAM_OF, SEAMS
 from profiler.seams.seam import Seam
 

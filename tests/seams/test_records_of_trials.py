@@ -13,8 +13,8 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.runs.outcome import Status, TrialRecord, Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution import WorkerJob
-from profiler.seams.checked import tested
-from profiler.seams.checked.checking import note_on_versions
+from profiler.seams import checked
+from profiler.seams.checked import note_on_versions
 from profiler.storage.stores.record_store import RecordStore
 from profiler.worker import run_job
 
@@ -60,7 +60,7 @@ def test_a_real_trial_is_refused_without_an_answer(tmp_path: Path, monkeypatch: 
 
 
 def test_a_version_that_was_never_tested_marks_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tested, "installed", lambda library: "1.17.0" if library == "trl" else None)
+    monkeypatch.setattr(checked, "installed", lambda library: "1.17.0" if library == "trl" else None)
     note_on_versions.cache_clear()
     try:
         (record,) = records(tmp_path, small_spec())

@@ -12,7 +12,7 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
 from profiler.domain.trials.trial import Lengths, Recipe, Rollout, Tuning
-from profiler.simulation.tracing.pinned import content_of, pinned
+from profiler.simulation.tracing.host_values import content_of, pinned
 
 SFT: dict[str, Any] = {"recipe": Recipe.SFT, "max_length": 64, "gradient_checkpointing": False}
 MIB = 1 << 20

@@ -21,8 +21,7 @@ from measured_on_cpu import HIDDEN, MODEL, TRIAL, VOCABULARY
 from simulating import simulate
 
 from profiler.allocator import Trace
-from profiler.domain.memory import Category, Phase
-from profiler.domain.units import MIB
+from profiler.domain.memory import MIB, Category, Phase
 from profiler.simulation.device.cpu_choices import Choices
 
 KEYS = TRIAL | {"bf16": True}

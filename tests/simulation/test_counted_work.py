@@ -9,7 +9,7 @@ from profiler.domain.cards.card import Roofline
 from profiler.domain.cards.gpu import ROOFLINES
 from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.runs.counted import Cost, PhaseWork
+from profiler.domain.runs.step_shape import Cost, PhaseWork
 from profiler.domain.trials.trial import Lengths, Recipe
 
 ROWS, TOKENS = 4, 64

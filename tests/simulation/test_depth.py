@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.depth.alignment import DepthDiffersError
-from profiler.simulation.depth.continuation import continued
+from profiler.simulation.depth.continuation import DepthDiffersError, continued
 from profiler.simulation.depth.tokens import _combined
 
 NORMS = "aten.stack"

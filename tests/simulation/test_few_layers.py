@@ -29,14 +29,16 @@ from profiler.domain.trials.trial import (
 from profiler.simulation.depth.uniformity import config_difference, layer_difference, with_adapters
 from profiler.training.models.model import build_config, random_model
 from profiler.training.placement import RealDevice
-from profiler.worker import few_layers
-from profiler.worker.few_layers import LAYERS_RUN, proven_counts, with_layers
+from profiler.worker import simulated
 from profiler.worker.simulated import (
+    LAYERS_RUN,
     SimulatedRun,
     outcome_on_card,
+    proven_counts,
     simulate,
     simulate_few_layers,
     snapshot_on_card,
+    with_layers,
 )
 
 LAYERS = 12
@@ -153,7 +155,7 @@ WITHOUT_EFFECT = """
 
 def test_a_new_key_of_a_trial_is_proven_or_runs_with_all_layers() -> None:
     """A key that nobody has decided about would be extrapolated with any value."""
-    decided = [*few_layers._PROVEN, *ANY_VALUE.split(), *WITHOUT_EFFECT.split()]
+    decided = [*simulated._PROVEN, *ANY_VALUE.split(), *WITHOUT_EFFECT.split()]
     assert sorted(decided) == sorted(field.name for field in fields(TrialSpec))
 
 
@@ -254,6 +256,6 @@ def test_jobs_that_are_not_proven(keys: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_deep_model_runs_with_few_layers_and_another_one_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulate(spec_of(), TINY).layers_run is None
-    monkeypatch.setattr(few_layers, "_FEWEST_LAYERS", LAYERS)
+    monkeypatch.setattr(simulated, "_FEWEST_LAYERS", LAYERS)
     assert simulate(spec_of(), TINY).layers_run == LAYERS_RUN[-1]
     assert simulate(spec_of(), UNEVEN_CONFIGS["max_window_layers"]).layers_run is None

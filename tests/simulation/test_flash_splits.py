@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.cuda.fused_attention.flash_splits import flash_forward, more_keys_alike
+from profiler.simulation.cuda.fused_attention.attention_scratch import flash_forward, more_keys_alike
 
 TABLE = Path(__file__).parent / "emulated" / "flash_splits.json.gz"
 CARDS = (

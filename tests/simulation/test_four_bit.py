@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
-from profiler.simulation.cuda.four_bit import PRODUCT
+from profiler.simulation.cuda.optimizers import PRODUCT
 from profiler.simulation.session import Simulation
 
 pytestmark = pytest.mark.skipif(

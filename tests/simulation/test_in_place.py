@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
 from profiler.simulation.device.simulated_gpu import SimulatedGpu
-from profiler.simulation.tracing.backward.in_place import IN_PLACE, holders_of_a_sum
+from profiler.simulation.tracing.backward import IN_PLACE, holders_of_a_sum
 from profiler.simulation.tracing.recorder import Recorder
 
 ROWS, WIDTH = 64, 96

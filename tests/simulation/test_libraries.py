@@ -8,12 +8,12 @@ from emulated.compared import CARDS, recorded, simulated
 from emulated.scenarios import PRODUCTS
 
 from profiler.allocator.traces.trace import TraceBuilder
-from profiler.analytical.timeline.persistent import workspace
-from profiler.domain.cards import cublas
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.analytical.timeline.instants import workspace
+from profiler.domain.cards import card as cublas
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.units import MIB
-from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.domain.memory import MIB
+from profiler.simulation.cuda.composites import CublasWorkspaces
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.12.1", "2.13.0"])

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.domain.units import MIB
-from profiler.simulation.extrapolation.neutral_blocks import cycles_until_large, neutral_blocks
+from profiler.domain.memory import MIB
+from profiler.simulation.extrapolation.step_template import cycles_until_large, neutral_blocks
 
 KIB = 1024
 

@@ -12,9 +12,8 @@ from torch import nn
 from transformers.optimization import Adafactor
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import Phase
+from profiler.domain.memory import MIB, Phase
 from profiler.domain.trials.optimizers import Kernels, Optimizer
-from profiler.domain.units import MIB
 from profiler.simulation.cuda.optimizers import PATCHES
 from profiler.simulation.session import Simulation
 

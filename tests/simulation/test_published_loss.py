@@ -34,10 +34,9 @@ import torch
 
 from profiler.allocator.traces.replay import replay
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import Phase
-from profiler.domain.units import MIB
+from profiler.domain.memory import MIB, Phase
 from profiler.simulation.session import Simulation
-from profiler.training.recipes.grpo.logprobs import full_logprobs
+from profiler.training.recipes.grpo.trainer import full_logprobs
 
 TOKENS, HIDDEN, VOCABULARY = 1024, 4096, 128_256
 ROWS = (2, 4, 8)

@@ -35,11 +35,10 @@ AdamW it is 0.15 GiB from the message. It stays a reading: the trainer was anoth
 import pytest
 from simulating import simulate
 
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import Attention, Lengths, Logprobs
-from profiler.domain.units import GIB
 
 ROWS, COMPLETION, LONGEST_PROMPT = 4, 786, 256
 PROTOCOL = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from profiler.simulation.tracing.backward.python_in_backward import python_is_running, watched
+from profiler.simulation.tracing.backward import python_is_running, watched
 
 
 def noticed_in_backward() -> list[bool]:

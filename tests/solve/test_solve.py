@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 import yaml
 
-from profiler.analytical.explanation.cards import Fit, card_verdict
+from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.cards.gpu import KNOWN_GPUS

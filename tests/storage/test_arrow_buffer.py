@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from profiler.storage.tables.arrow_buffer import arrow_buffer
+from profiler.storage.tables.schema import arrow_buffer
 
 READERS = {"pq.read_table", "pq.read_schema", "pq.ParquetFile"}
 SOURCES = {

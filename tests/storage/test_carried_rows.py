@@ -15,7 +15,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.readings import CategoryShare, StepInstant, TensorGroup
 from profiler.domain.trials.trial import TRIAL_KEYS
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
-from profiler.storage.tables.samples import samples_path, write_samples
+from profiler.storage.tables.run_tables import samples_path, write_samples
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES
 
 ALL = (*TABLES, *OPTIONAL_TABLES)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from profiler.domain.machines.address import address_of
+from profiler.domain.machines.engines import address_of
 from profiler.storage.stores.leases import Leases
 from profiler.storage.stores.shared_store import shared_faults
 

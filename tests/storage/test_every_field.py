@@ -18,7 +18,7 @@ from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
-from profiler.storage.tables.samples import write_samples
+from profiler.storage.tables.run_tables import write_samples
 from profiler.storage.tables.schema import OPTIONAL_TABLES, RUNS, TABLES
 
 

@@ -16,12 +16,11 @@ from test_every_field import filled, lawful
 
 from profiler.config.trials.identity import ADDED_KEYS
 from profiler.domain.errors import UsageError
-from profiler.domain.runs.monitored import MonitoredRun
+from profiler.domain.runs.other_runs import MonitoredRun
 from profiler.domain.runs.outcome import Outcome
 from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files.atomic import StorageError
-from profiler.storage.files.checksummed import with_checksum
-from profiler.storage.files.typed_json import to_json
+from profiler.storage.files.typed_json import to_json, with_checksum
 from profiler.storage.records.outcome_fields import _PARTS, OUTCOME_FIELDS
 from profiler.storage.records.record_folder import MONITORED, SCRIPTS, TRIALS, RecordFolder
 from profiler.storage.records.versioned import NewerSchemaError, RecordFormat

@@ -12,7 +12,7 @@ from test_measured_tables import measured
 
 from profiler.domain.errors import UsageError
 from profiler.report.main import main
-from profiler.storage.stores.folder_faults import folder_faults
+from profiler.storage.stores.record_store import folder_faults
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
 from profiler.storage.tables import table_files
 from profiler.storage.tables.laws import Laws, Trials

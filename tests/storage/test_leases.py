@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.domain.machines.sweep_state import THIS_MACHINE
+from profiler.domain.machines.engines import THIS_MACHINE
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.stores import leases as module
 from profiler.storage.stores.leases import CLAIMS, Leases, claim_name

@@ -9,18 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, Phase
 from profiler.domain.runs.outcome import Status
 from profiler.domain.runs.readings import OutOfMemory, PhasePeak, Sample, StepPeak
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import GIB
-from profiler.storage.files.checksummed import checksum_of
+from profiler.storage.files.typed_json import checksum_of
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS
 from profiler.storage.records.record_folder import TRIALS
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
 from profiler.storage.tables.rows import run_row
-from profiler.storage.tables.samples import read_samples, samples_path, write_samples
+from profiler.storage.tables.run_tables import read_samples, samples_path, write_samples
 from profiler.storage.tables.schema import OPTIONAL_TABLES, PHASES, RUNS, SAMPLES, SHAPE, STEPS, TABLES
 
 

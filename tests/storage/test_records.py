@@ -11,15 +11,14 @@ import pytest
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
 from profiler.domain.trials.trial import TrialSpec
-from profiler.storage.files import checksummed
+from profiler.storage.files import typed_json
 from profiler.storage.files.memory_snapshot import snapshot_path
 from profiler.storage.files.typed_json import JsonMismatchError, from_json, to_json
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
 from profiler.storage.records.record_folder import TRIALS
-from profiler.storage.records.versioned import NewerRecordError, RecordFormat
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import NewerRecordError, RecordFormat, installed_versions
 from profiler.storage.stores.record_store import RecordStore
-from profiler.storage.tables.samples import samples_path
+from profiler.storage.tables.run_tables import samples_path
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def test_a_record_of_an_earlier_layout_is_read(store):
 def test_reading_a_record_does_not_write_it_again_for_its_checksum(store, monkeypatch):
     record = made()
     store.write(record)
-    monkeypatch.setattr(checksummed, "canonical", lambda content: pytest.fail("slow"))
+    monkeypatch.setattr(typed_json, "canonical", lambda content: pytest.fail("slow"))
     assert store.find(record.trial_id) == record
 
 
@@ -211,7 +210,7 @@ def test_who_does_not_listen_reads_it_on_standard_error(tmp_path, capsys):
 def _of_version(path, version, **more):
     stored = json.loads(path.read_text())
     content = {"schema_version": version, "record": {**stored["record"], **more}}
-    path.write_text(json.dumps({"checksum": checksummed.checksum_of(content), **content}))
+    path.write_text(json.dumps({"checksum": typed_json.checksum_of(content), **content}))
 
 
 def _with_another_envelope(path):
@@ -363,7 +362,7 @@ def test_a_class_may_read_itself():
 
 def test_installed_versions_import_nothing():
     script = (
-        "import sys; from profiler.storage.records.versions import installed_versions as v; "
+        "import sys; from profiler.storage.records.versioned import installed_versions as v; "
         "print(v()); sys.exit(sum(n in sys.modules for n in ('torch', 'trl', 'transformers', 'peft')))"
     )
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

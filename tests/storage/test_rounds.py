@@ -6,13 +6,13 @@ import builders
 import pytest
 
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.address import address_of
+from profiler.domain.machines.engines import address_of
 from profiler.domain.runs.outcome import Status
-from profiler.execution.trials.decision import stored_answer, stored_answers
+from profiler.execution.trials import stored_answer, stored_answers
 from profiler.storage.stores.leases import Leases
 from profiler.storage.stores.objects import FolderObjects
-from profiler.storage.stores.rounds import take_part
 from profiler.storage.stores.shared_store import open_shared
+from profiler.storage.stores.trial_store import take_part
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 IDS = [record.trial_id for record in RECORDS]

@@ -6,19 +6,17 @@ import builders
 import pytest
 
 from profiler.domain.errors import UsageError
-from profiler.domain.machines.address import Scheme, address_of
+from profiler.domain.machines.engines import THIS_MACHINE, Holder, Scheme, address_of
 from profiler.domain.machines.extras import Extra, install_hint
-from profiler.domain.machines.sweep_state import THIS_MACHINE, Holder
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
-from profiler.storage.records.ranks import rank_peaks
-from profiler.storage.records.record_folder import TRIALS
+from profiler.storage.records.record_folder import TRIALS, rank_peaks
 from profiler.storage.stores import record_store as records
 from profiler.storage.stores import shared_store
 from profiler.storage.stores.leases import CLAIMS, Leases
 from profiler.storage.stores.objects import FolderObjects, PatientObjects
 from profiler.storage.stores.shared_store import open_shared, shared_faults, work_folder
-from profiler.storage.tables.samples import write_samples
+from profiler.storage.tables.run_tables import write_samples
 
 RECORDS = builders.records(builders.lora_vs_full_specs(["qwen2.5-0.5b"]))
 ONE = RECORDS[0].trial_id

@@ -8,7 +8,7 @@ from profiler.storage.files.atomic import StorageError
 from profiler.storage.sweep_tables import spool as module
 from profiler.storage.sweep_tables.spool import RowsInOrder, Spool
 from profiler.storage.sweep_tables.tables import assemble_tables, read_tables, write_tables
-from profiler.storage.tables.row_checks import checked_rows
+from profiler.storage.tables.rows import checked_rows
 
 SPECS = builders.lora_vs_full_specs(["qwen2.5-0.5b", "tiny"])
 RECORDS = sorted(builders.records(SPECS), key=lambda each: each.trial_id)

@@ -6,7 +6,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.readings import CategoryShare, StepInstant
 from profiler.domain.runs.step_shape import StepShape
 from profiler.storage.files.typed_json import JsonMismatchError, to_json
-from profiler.storage.records.step_shape_json import step_shape_from_json
+from profiler.storage.records.outcome_fields import step_shape_from_json
 
 INSTANTS = (
     StepInstant(phase=Phase.FORWARD, shares=(CategoryShare(category=Category.LOGITS, size_bytes=5),)),

@@ -17,8 +17,8 @@ from profiler.domain.trials.trial import SHOWN_KEYS, Backend, TrialSpec
 from profiler.storage.foreign.published import read_published
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, table_path, write_tables
-from profiler.storage.tables.row_checks import checked_rows
-from profiler.storage.tables.samples import samples_path, write_samples
+from profiler.storage.tables.rows import checked_rows
+from profiler.storage.tables.run_tables import samples_path, write_samples
 from profiler.storage.tables.schema import BREAKDOWN, PHASES, RESULT, RUNS, SCHEMA_VERSION, TABLES
 from profiler.storage.tables.table_files import open_tables
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import builders
 import pytest
 
-from profiler.domain.machines.address import address_of
-from profiler.execution.processes.child import redirect_output
-from profiler.execution.processes.verdict import last_lines
+from profiler.domain.machines.engines import address_of
+from profiler.execution.processes.child import last_lines, redirect_output
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.last_resort import UnforeseenError, last_resort
 from profiler.storage.files.trial_files import trial_file
-from profiler.storage.records.ranks import copy_ranks, rank_peaks
+from profiler.storage.records.record_folder import copy_ranks, rank_peaks
 from profiler.storage.stores.leases import Leases
 from profiler.storage.stores.objects import FolderObjects
 from profiler.storage.stores.record_store import RecordStore, rank_folder

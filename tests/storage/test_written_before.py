@@ -16,14 +16,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler.domain.memory import Category, Phase
-from profiler.domain.runs.monitored import HostSample
+from profiler.domain.runs.other_runs import HostSample
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.runs.readings import CategoryShare, Sample
 from profiler.storage.records.record_folder import MONITORED, SCRIPTS, RecordFolder
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import write_tables
-from profiler.storage.tables.run_tables import write_monitored_tables, write_script_tables
-from profiler.storage.tables.samples import write_samples, write_time_series
+from profiler.storage.tables.run_tables import (
+    write_monitored_tables,
+    write_samples,
+    write_script_tables,
+    write_time_series,
+)
 
 FOLDER = Path(__file__).with_name("written_before")
 REFERENCES = sorted({path.parent for path in (Path(__file__).parents[2] / "results/reference").rglob("runs.parquet")})

@@ -5,10 +5,9 @@ import random
 import time
 from pathlib import Path
 
-from profiler.domain.memory import Phase
+from profiler.domain.memory import MIB, Phase
 from profiler.domain.runs.outcome import Outcome, Peaks, Status, TrialRecord, Verdict
 from profiler.domain.runs.readings import PhasePeak
-from profiler.domain.units import MIB
 from profiler.execution import WorkerJob
 from profiler.storage.stores.record_store import RecordStore
 

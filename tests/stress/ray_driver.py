@@ -17,8 +17,7 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
 from profiler.sweep.main import main
-from profiler.sweep.parts import SweepParts
-from profiler.sweep.runners import ClusterRunner
+from profiler.sweep.parts import ClusterRunner, SweepParts
 
 NOTES = "notes.txt"
 RECORDS = "lora_vs_full/records"

@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "measurement"))  # where `scr
 
 from scripted import ScriptedNvml
 
-from profiler.cluster.slot import Slot
+from profiler.cluster.slots import Slot
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 

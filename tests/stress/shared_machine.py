@@ -15,15 +15,14 @@ from found import is_answer
 
 import profiler.rendering.figures.catalogue
 import profiler.sweep.slot
-from profiler.cluster.arrays.slot_job import SlotJob
-from profiler.domain.machines.address import address_of
+from profiler.cluster.arrays.slurm import SlotJob
+from profiler.domain.machines.engines import address_of
 from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
 from profiler.storage.stores import leases
 from profiler.storage.stores.shared_store import _objects
 from profiler.sweep.main import main
-from profiler.sweep.parts import SweepParts
-from profiler.sweep.runners import LocalRunner, Runner
+from profiler.sweep.parts import LocalRunner, Runner, SweepParts
 
 NOTES = "GRPO_VRAM_PROFILER_STRESS_NOTES"
 STORE = "GRPO_VRAM_PROFILER_STRESS_STORE"

@@ -29,7 +29,7 @@ import shared_machine
 from found import Found
 
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_SOME_TRIALS_FAILED, EXIT_TOO_MANY_FAILURES
-from profiler.domain.machines.address import Address, address_of
+from profiler.domain.machines.engines import Address, address_of
 from profiler.storage.stores.leases import claim_name
 from profiler.storage.stores.objects import Objects
 from profiler.storage.stores.shared_store import _objects

@@ -22,7 +22,7 @@ import shared_machine
 from shared_store import MARK, Stress, _marked
 from slurm_node import lacking, slurm_node
 
-from profiler.domain.machines.address import Address, Scheme
+from profiler.domain.machines.engines import Address, Scheme
 from profiler.storage.stores.objects import FolderObjects
 
 HERE = Path(__file__).parent

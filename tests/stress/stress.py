@@ -34,8 +34,7 @@ from profiler.execution import WorkerProgram
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables
 from profiler.sweep.main import main
-from profiler.sweep.parts import SweepParts
-from profiler.sweep.runners import LocalRunner
+from profiler.sweep.parts import LocalRunner, SweepParts
 
 GRID = "lora_vs_full"
 SWEEPS = 2

@@ -4,7 +4,7 @@ import pytest
 import transformers
 
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
-from profiler.substitutes.checkpoints.configurations import builtin_config
+from profiler.substitutes.checkpoints.known_configs import builtin_config
 
 
 @pytest.mark.parametrize("model", (BUILTIN_MODELS | VISION_MODELS).values(), ids=lambda model: model.name)

@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.substitutes.columns.columns_read import columns_read
-from profiler.substitutes.columns.shapes import Column
+from profiler.substitutes.columns.uses import Column
 
 SMALL = SubstituteOptions(prompt_tokens=5, completion_tokens=7, rows=4)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from profiler.domain.errors import UsageError
-from profiler.domain.runs.script import ScriptWeights
+from profiler.domain.runs.other_runs import ScriptWeights
 from profiler.substitutes import SubstituteOptions, substitutes
 
 diffusers = pytest.importorskip("diffusers")

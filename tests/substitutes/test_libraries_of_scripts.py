@@ -9,7 +9,7 @@ import pytest
 from profiler.seams.patching import patched
 from profiler.substitutes import Replaced, SubstituteOptions
 from profiler.substitutes.data_sets.vision_datasets import vision_patches
-from profiler.substitutes.metrics import metric_patches
+from profiler.substitutes.unavailable_packages import metric_patches
 
 OPTIONS = SubstituteOptions(rows=20)
 FILES = {"MNIST": "mnist", "CIFAR10": "cifar", "SVHN": "svhn", "STL10": "stl10"}

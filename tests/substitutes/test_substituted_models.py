@@ -11,7 +11,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen2ForCausalLM
 
 from profiler.domain.errors import UsageError
-from profiler.domain.runs.script import ScriptWeights
+from profiler.domain.runs.other_runs import ScriptWeights
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.substitutes.checkpoints.known_configs import known_models
 from profiler.substitutes.checkpoints.weights import number_positions

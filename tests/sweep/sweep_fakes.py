@@ -4,15 +4,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from profiler.config.trials.labels import relabelled
+from profiler.config.trials.identity import relabelled
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.machines.sweep_state import OtherMachines
+from profiler.domain.machines.engines import OtherMachines
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Estimate, Outcome, Status, TrialRecord, Verdict, Versions
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.sweep_tables.tables import Written
-from profiler.sweep.parts import SweepParts
-from profiler.sweep.runners import ClusterRunner, LocalRunner
+from profiler.sweep.parts import ClusterRunner, LocalRunner, SweepParts
 
 VERSIONS = Versions(torch="2.13.0", trl="1.16.0", transformers="5.23.0", peft=None, bitsandbytes=None, profiler="0.1")
 

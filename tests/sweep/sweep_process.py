@@ -12,11 +12,10 @@ from pathlib import Path
 import builders
 
 from profiler.execution import WorkerJob, WorkerProgram
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 from profiler.sweep.main import main
-from profiler.sweep.parts import SweepParts
-from profiler.sweep.runners import LocalRunner
+from profiler.sweep.parts import LocalRunner, SweepParts
 
 
 def job(job: WorkerJob) -> None:

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import NOT_EMULATED
 from profiler.domain.runs.outcome import Status
+from profiler.emulation.interpreter import EMULATION_VERSION
 from profiler.emulation.launch import emulated_python, process_environment
-from profiler.emulation.version import EMULATION_VERSION
 from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER
 from profiler.storage.stores.record_store import RecordStore, rank_folder
 from profiler.storage.sweep_tables.tables import read_tables
@@ -194,7 +194,7 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.emulation.card.marks import marks_of_this_process
+from profiler.emulation.card import marks_of_this_process
 from profiler.worker.cuda.card_decoding import CardDecoding
 from profiler.worker.cuda.real import run_real
 point = json.loads(sys.argv[1])

@@ -13,10 +13,10 @@ from profiler.config.trials.identity import trial_id
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_USAGE, Fault, UsageError
 from profiler.domain.trials.trial import Backend, DistributedType, TrialSpec
+from profiler.emulation.interpreter import EMULATION_VERSION
 from profiler.emulation.launch import EmulatedPython
-from profiler.emulation.version import EMULATION_VERSION
-from profiler.execution.pythons import emulated_python as emulated
-from profiler.execution.pythons.emulated_python import EmulatedWorkers, emulated_workers
+from profiler.execution import pythons as emulated
+from profiler.execution.pythons import EmulatedWorkers, emulated_workers
 from profiler.measurement.driver.visible import CAPABILITIES
 from profiler.sweep.main import main
 

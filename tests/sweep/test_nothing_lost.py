@@ -13,7 +13,7 @@ from sweep_fakes import H100, FakeWorld
 from profiler.config.trials import identity
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Status
-from profiler.storage.files.checksummed import checksum_of
+from profiler.storage.files.typed_json import checksum_of
 from profiler.storage.records.record_folder import TRIALS
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, table_path
@@ -284,7 +284,7 @@ def test_failed_trials_remove_no_rows(sweep, world, folder):
 
 
 def test_the_folder_may_be_a_path_without_records(tmp_path):
-    from profiler.storage.stores.folder_faults import folder_faults
+    from profiler.storage.stores.record_store import folder_faults
 
     assert folder_faults(tmp_path / "nowhere") == []
     (tmp_path / "file").touch()

@@ -15,9 +15,8 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE, UsageError
 from profiler.domain.runs.outcome import Status
 from profiler.emulation.launch import profiler_environment
-from profiler.execution.pythons.interpreter import Interpreter
-from profiler.execution.pythons.other_python import simulated_workers
-from profiler.storage.records.versions import installed_versions
+from profiler.execution.pythons import Interpreter, simulated_workers
+from profiler.storage.records.versioned import installed_versions
 from profiler.sweep import main as sweep_main
 from profiler.sweep.parts import SweepParts
 
@@ -142,7 +141,7 @@ def test_a_simulation_in_another_environment_has_its_packages_and_this_profiler(
     (tmp_path / "profiler" / "__init__.py").write_text("")
     environment = profiler_environment(Path(sys.executable), base=os.environ)
     said = subprocess.run(
-        [sys.executable, "-c", "import profiler.domain.units as it; print(it.__file__)"],
+        [sys.executable, "-c", "import profiler.domain.memory as it; print(it.__file__)"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert Path(said.stdout.strip()).parents[2] == Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweep_fakes import VERSIONS
 
-from profiler.domain.machines.shard import Shard, shard_of
+from profiler.domain.machines.engines import Shard, shard_of
 from profiler.domain.trials.trial import run_key
 from profiler.sweep.prepared.plan import of_shard, plan_trials
 

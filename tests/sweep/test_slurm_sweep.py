@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from sweep_fakes import H100, VERSIONS, as_parts
 
-from profiler.cluster.arrays.slot_job import SlotJob
+from profiler.cluster.arrays.slurm import SlotJob
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.machines.slurm import SlurmGpus
+from profiler.domain.machines.engines import SlurmGpus
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, Verdict
 from profiler.sweep.command import read_command
 from profiler.sweep.prepared.preparation import architecture_lookup, prepare

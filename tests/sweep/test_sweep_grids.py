@@ -10,8 +10,7 @@ import yaml
 
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.grid import expand, read_grid
-from profiler.config.trials.identity import trial_id
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels, trial_id
 from profiler.config.trials.specification import parse_point, parse_points
 from profiler.domain.trials.trial import SPEC_KEYS, TRIAL_KEYS, Lengths, Tuning
 from profiler.sweep.command import ALL_KEYS, read_command

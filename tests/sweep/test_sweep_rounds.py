@@ -8,7 +8,7 @@ from sweep_fakes import FakeStore
 from profiler.command_line import Interrupted
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
-from profiler.sweep.rounds import in_round
+from profiler.sweep.parts import in_round
 
 
 class Store(FakeStore):

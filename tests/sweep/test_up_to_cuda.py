@@ -19,7 +19,7 @@ STUB = Path(__file__).parents[1] / "measurement" / "stub_nvml.c"
 _SWEEP = """
 import sys
 from dataclasses import replace
-from profiler.storage.records.versions import installed_versions
+from profiler.storage.records.versioned import installed_versions
 from profiler.sweep.main import main
 from profiler.sweep.parts import SweepParts
 

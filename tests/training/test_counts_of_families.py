@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from profiler.analytical import parameter_count
 from profiler.analytical.formulas.models.parameters import layer_parameter_count, norm_count
-from profiler.analytical.formulas.models.value_models import critic_count
+from profiler.analytical.formulas.models.weights import critic_count
 from profiler.analytical.formulas.vllm_memory import sharded_parameters
 from profiler.analytical.timeline.sharding.verl import outside_parameters
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture

@@ -13,8 +13,8 @@ from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice
 from profiler.training.announced_steps import AnnouncedDeepSpeed
 from profiler.training.arguments import _sharding, common_arguments
 from profiler.training.data.tokenizer import build_tokenizer
-from profiler.training.recipes.grpo.prompts import build_prompts
-from profiler.training.recipes.sft.rows import build_rows
+from profiler.training.recipes.grpo.recipe import build_prompts
+from profiler.training.recipes.sft import build_rows
 from profiler.training.session import PlainSession
 
 FSDP = {

@@ -22,8 +22,7 @@ from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, Tuni
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.data.tokenizer import build_tokenizer
-from profiler.training.recipes.sft.label_loss import log_metrics
-from profiler.training.recipes.sft.rows import build_rows, sequence_length
+from profiler.training.recipes.sft import build_rows, log_metrics, sequence_length
 from profiler.training.run import Trained, run_training
 from profiler.training.session import PlainSession
 

@@ -20,10 +20,10 @@ from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning, Weights
-from profiler.training.build import build_trainer
 from profiler.training.data.tokenizer import build_tokenizer
-from profiler.training.recipes.grpo.logprobs import full_logprobs, selective_logprobs
-from profiler.training.recipes.grpo.prompts import build_prompts
+from profiler.training.recipes.grpo.recipe import build_prompts
+from profiler.training.recipes.grpo.trainer import full_logprobs, selective_logprobs
+from profiler.training.run import build_trainer
 from profiler.training.session import PlainSession
 
 LORA: dict[str, Any] = {"tuning": Tuning.LORA, "lora_rank": 4, "lora_alpha": 8, "lora_target_modules": ("q_proj",)}

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from profiler.worker.cuda.card_decoding import _longer
-from profiler.worker.cuda.card_history import CardHistory
+from profiler.worker.cuda.card_decoding import CardHistory, _longer
 
 
 class History:

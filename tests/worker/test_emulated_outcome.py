@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import NOT_EMULATED, Phase
@@ -17,7 +17,7 @@ from profiler.domain.runs.outcome import (
     Work,
 )
 from profiler.domain.runs.readings import OutOfMemory, PhasePeak, StepPeak
-from profiler.emulation.card.marks import Marks
+from profiler.emulation.card import Marks
 from profiler.worker.cuda.emulated import as_emulated, refusal
 
 T4 = KNOWN_GPUS["t4-16gb"]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from profiler.domain.runs.script import HeldTensors
+from profiler.domain.runs.other_runs import HeldTensors
 from profiler.worker.cuda.held_tensors import KnownObjects, largest_at_peak, largest_held
-from profiler.worker.scripts.script_errors import last_line_in, print_error_of_script
+from profiler.worker.scripts.script_faults import last_line_in, print_error_of_script
 
 KNOWN = KnownObjects(script=Path("/project/train.py"), models=[], optimizers=[])
 

@@ -10,17 +10,15 @@ from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, Clock, ScriptedCuda, Scri
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.cards.gpu_state import LiveCounters
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, MIB, Phase
 from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.runs.readings import OutOfMemory
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import Backend, TrialSpec
-from profiler.domain.units import GIB, MIB
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.storage.files.live_counters import LIVE_FOLDER, published
-from profiler.training.phases import TrainingObserver
-from profiler.worker.cuda.card import CapError
-from profiler.worker.cuda.measured import Instruments, Measured, MeasuringTask, measure
+from profiler.training.session import TrainingObserver
+from profiler.worker.cuda.measured import CapError, Instruments, Measured, MeasuringTask, measure
 
 SPEC = TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny")
 OK = builders.outcome_of(parameters=100, trainable_parameters=10, steps_run=3, micro_batches_run=3)

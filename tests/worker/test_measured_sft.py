@@ -4,14 +4,12 @@ import pytest
 import torch
 from scripted import UUID, ScriptedCuda, ScriptedNvml
 
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend, TrialSpec
-from profiler.domain.units import GIB
-from profiler.training.phases import TrainingObserver
-from profiler.training.session import PlainSession
+from profiler.training.session import PlainSession, TrainingObserver
 from profiler.worker.cuda.real import run_real
 
 CONFIG = BUILTIN_MODELS["tiny"].config

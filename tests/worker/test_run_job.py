@@ -15,7 +15,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord, UnlimitedCard, Versions
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, Sample, StepPeak
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
-from profiler.emulation.card.marks import Marks
+from profiler.emulation.card import Marks
 from profiler.execution import EndOfSweepError, Place, WorkerJob
 from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
 from profiler.storage.files.memory_snapshot import snapshot_path

@@ -11,12 +11,11 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import Attention, Dtype, Lengths, Logprobs, Rollout, Tuning
-from profiler.domain.units import MIB
 from profiler.worker.simulated import run_simulated
 
 

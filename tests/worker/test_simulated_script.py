@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.memory import Phase
+from profiler.domain.memory import GIB, Phase
+from profiler.domain.runs.other_runs import ScriptJob, ScriptSpec
 from profiler.domain.runs.outcome import Status, Versions
-from profiler.domain.runs.script import ScriptJob, ScriptSpec
 from profiler.domain.trials.trial import Backend
-from profiler.domain.units import GIB
 from profiler.worker.scripts.script import ScriptRun
 from profiler.worker.scripts.simulated_script import simulated_outcome
 

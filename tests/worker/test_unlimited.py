@@ -5,7 +5,7 @@ import os
 import pytest
 
 from profiler.domain.runs.outcome import UnlimitedCard
-from profiler.worker.cuda.unlimited import waiting_process
+from profiler.worker.cuda.emulated import waiting_process
 
 NEEDED = UnlimitedCard(required_allocated_bytes=70, required_reserved_bytes=80)
 

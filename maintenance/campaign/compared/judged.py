@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from maintenance.campaign.compared.simulated import grid_folders
-from profiler.analysis.errors.acceptance import Pair, pairs, thresholds
-from profiler.domain.units import gib_text
+from profiler.analysis.errors import Pair, pairs, thresholds
+from profiler.domain.memory import gib_text
 from profiler.rendering.sweep.words import threshold_text
 from profiler.storage.sweep_tables.tables import read_tables, table_path
 

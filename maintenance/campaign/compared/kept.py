@@ -24,8 +24,8 @@ def keep(folder: Path, *others: Path) -> list[str]:
         StorageError: A file could not be written.
         UsageError: `folder` has no facts, or those of several cards.
     """
-    from profiler.rendering.figures.files import as_png
-    from profiler.rendering.figures.predictors import measured_figure
+    from profiler.rendering.figures.sweep.parity import measured_figure
+    from profiler.rendering.figures.theme import as_png
 
     *corrected, into = others
     facts, rows = _only_facts(folder), measured_rows(folder)

@@ -8,8 +8,8 @@ import pandas as pd
 
 from maintenance.campaign.compared.measured_rows import CALIBRATION_MODELS, SIDES, fits_on, held_out
 from maintenance.pages.kept_page import kept_page
-from profiler.analysis.errors.predictors import error_summary
-from profiler.domain.units import as_gib, mib_text
+from profiler.analysis.errors import error_summary
+from profiler.domain.memory import as_gib, mib_text
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import markdown_table
 

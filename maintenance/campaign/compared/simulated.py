@@ -7,8 +7,7 @@ from pathlib import Path
 from maintenance.campaign.stages import LOOKING
 from profiler.analytical import estimate
 from profiler.config.models.lookup import builtin_architecture
-from profiler.config.trials.identity import trial_id
-from profiler.config.trials.labels import labels, relabelled
+from profiler.config.trials.identity import labels, relabelled, trial_id
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
 from profiler.domain.runs.outcome import Status, TrialRecord, Versions

@@ -8,8 +8,8 @@ import yaml
 from maintenance.pages.members import marked, table
 from profiler.domain.architectures.families import FAMILIES
 from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import as_gib
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
-from profiler.domain.units import as_gib
 
 _ROOT = Path(__file__).parents[3]
 _GRIDS = _ROOT / "sweeps" / "grid"

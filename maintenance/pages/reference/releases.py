@@ -13,8 +13,7 @@ from profiler.config.trl_releases.behaviours import (
     UNCOUNTED,
     LogprobsRow,
 )
-from profiler.config.trl_releases.facts import DEFAULTS, KEY_VERSIONS, TRAINERS
-from profiler.config.trl_releases.versions import NEWEST, RELEASES, Versions
+from profiler.config.trl_releases.facts import DEFAULTS, KEY_VERSIONS, NEWEST, RELEASES, TRAINERS, Versions
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Logprobs
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from maintenance.pages.docstrings import limits_of
 from maintenance.pages.members import marked, table, table_of
-from profiler.analytical.explanation.cards import Fit
+from profiler.analytical.explanation.explained import Fit
 from profiler.commands import COMMANDS, options_of_command
 from profiler.config.options.option import MAX_INCREASE
 from profiler.domain.errors import EXIT_CODES, ExitCode

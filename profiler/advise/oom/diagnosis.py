@@ -11,14 +11,13 @@ from profiler.advise.oom.refusal import (
     positions_of_logits,
 )
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
-from profiler.allocator.refusals.oom_log import OomReport
-from profiler.allocator.refusals.oom_message import OomMessage
-from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.allocator.oom_message import OomMessage, OomReport
+from profiler.analytical.explanation.explained import CardVerdict, Fit
 from profiler.analytical.explanation.tensors import named_tensors
 from profiler.config.trl_releases.behaviours import LAST_WITH_LABEL_LOGITS, LAST_WITH_LOGITS
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.memory import gib_text
 from profiler.domain.trials.trial import Logprobs, TrialSpec
-from profiler.domain.units import gib_text
 from profiler.rendering.answers.advice import Advice
 from profiler.rendering.answers.refusal import RefusalAnswer
 

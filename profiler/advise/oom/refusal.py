@@ -4,14 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from profiler.allocator import AllocatorConfig
-from profiler.allocator.refusals.oom_log import OomReport
-from profiler.allocator.refusals.oom_message import OomMessage
-from profiler.allocator.refusals.refusal import size_text
-from profiler.allocator.settings.sizes import block_bytes, segment_bytes
+from profiler.allocator.oom_message import OomMessage, OomReport
+from profiler.allocator.refusal import size_text
+from profiler.allocator.settings import block_bytes, segment_bytes
 from profiler.analytical.explanation.tensors import NamedTensor
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
-from profiler.domain.memory import Phase
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB, Phase
 
 _ROUNDING_BYTES = GIB // 200
 """Half of the last digit of a size in GiB as torch prints it."""

@@ -11,13 +11,11 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, TypeGuard
 
-from profiler.allocator.code_lines import CodeLine, CodeLines
-from profiler.allocator.model.held import BlockState, HeldBlock, HeldSegment
-from profiler.allocator.settings.config import AllocatorConfig
-from profiler.allocator.settings.recorded_settings import SETTINGS, recorded_config
-from profiler.allocator.settings.sizes import SMALL_SEGMENT_BYTES
+from profiler.allocator.model.blocks import BlockState, HeldBlock, HeldSegment
+from profiler.allocator.settings import SMALL_SEGMENT_BYTES, AllocatorConfig
+from profiler.allocator.snapshot_facts import SETTINGS, CodeLine, CodeLines, recorded_config
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 
 TRACES, SEGMENTS = "device_traces", "segments"
 _RECORD_FIRST = "Record with torch.cuda.memory._record_memory_history() before torch.cuda.memory._dump_snapshot(PATH)."

@@ -10,8 +10,8 @@ from profiler.allocator.histories.history import GAINS, LOSSES, Action, Entry, R
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import CardMemory
-from profiler.allocator.refusals.refusal import OutOfMemoryError
-from profiler.allocator.settings.sizes import MIN_BLOCK_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
+from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
 
 
 class DepartureError(Exception):

@@ -1,7 +1,13 @@
-"""Blocks of segments, and the free blocks of a pool in search order."""
+"""Blocks of segments: their search order, their plain values, and which segments are given back.
+
+Choice of segments that the caching allocator releases before it flushes its whole cache.
+
+Source of every rule: the function of c10/cuda/CUDACachingAllocator.cpp that a docstring names.
+"""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,3 +201,105 @@ class StreamPools(dict[int, FreeBlocks]):
 
 def _address(block: Block) -> int:
     return block.address
+
+
+class BlockState(StrEnum):
+    """State of one piece of a segment."""
+
+    IN_USE = "in use"
+    """Allocated, or freed by the program while a stream may still use it (`active_pending_free`)."""
+    FREE = "free"
+    UNMAPPED = "unmapped"
+    """Addresses of an expandable segment without memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldBlock:
+    """One piece of a segment."""
+
+    address: int
+    size_bytes: int
+    requested_bytes: int
+    """Requested size; 0 unless in use."""
+    state: BlockState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldSegment:
+    """One segment: all its pieces in the order of addresses, without gaps."""
+
+    stream: int
+    is_small: bool
+    """Whether it belongs to the pool of requests of up to 1 MiB."""
+    page_bytes: int | None
+    """Page size of an expandable segment; None: an ordinary segment."""
+    blocks: tuple[HeldBlock, ...]
+
+
+def rebuilt_blocks(segment: HeldSegment, pool: FreeBlocks) -> list[Block]:
+    """Return the linked blocks of a segment, by address; add free ones to `pool`, the pool of its stream."""
+    expandable = _address_range(segment)
+    blocks: list[Block] = []
+    for held in segment.blocks:
+        block = Block(address=held.address, size_bytes=held.size_bytes, pool=pool, expandable=expandable)
+        block.place_between(blocks[-1] if blocks else None, None)
+        block.requested_bytes = held.requested_bytes
+        block.allocated = held.state is BlockState.IN_USE
+        block.mapped = held.state is not BlockState.UNMAPPED
+        if held.state is BlockState.FREE:
+            pool.add(block)
+        elif held.state is BlockState.UNMAPPED:
+            pool.add_unmapped(block)
+        blocks.append(block)
+    return blocks
+
+
+def _address_range(segment: HeldSegment) -> ExpandableSegment | None:
+    """Return the addresses of an expandable segment; None for an ordinary one."""
+    if segment.page_bytes is None:
+        return None
+    return ExpandableSegment(
+        address=segment.blocks[0].address,
+        size_bytes=sum(block.size_bytes for block in segment.blocks),
+        page_bytes=segment.page_bytes,
+    )
+
+
+def oversize_blocks(pool: FreeBlocks, wanted_bytes: int, limit_bytes: int) -> list[Block]:
+    """Return the smallest unsplittable block of a stream that suffices alone, else the largest until they suffice.
+
+    They may not suffice: the caller compares their sum with `wanted_bytes`.
+    Source: `release_available_cached_blocks`.
+    """
+    index = pool.first_of_at_least(wanted_bytes)
+    if index < len(pool.keys):
+        return [pool.in_order()[index]]
+    found: list[Block] = []
+    missing = wanted_bytes
+    for block in reversed(pool.in_order()):
+        if missing <= 0 or block.size_bytes < limit_bytes:
+            break
+        missing -= block.size_bytes
+        found.append(block)
+    return found
+
+
+def old_blocks(pools: StreamPools, to_reclaim_bytes: int) -> list[Block]:
+    """Return the segments of all streams that were free for longest.
+
+    Each round takes those at least as old as the mean of the remaining ones, until enough is reclaimed.
+    Source: `garbage_collect_cached_blocks`.
+    """
+    ages = {
+        block: block.pool.searches - block.inserted_at_search
+        for block in pools.free_blocks()
+        if not block.is_split and block.expandable is None
+    }
+    found: list[Block] = []
+    while to_reclaim_bytes > 0 and ages:
+        mean_age = sum(ages.values()) / len(ages)
+        for block in [block for block, age in ages.items() if age >= mean_age]:
+            del ages[block]
+            to_reclaim_bytes -= block.size_bytes
+            found.append(block)
+    return found

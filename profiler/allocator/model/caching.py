@@ -7,18 +7,29 @@ that free memory, settings that change while the program runs.
 
 from collections.abc import Iterator
 
-from profiler.allocator.model.blocks import Block, FreeBlocks, StreamPools
-from profiler.allocator.model.card_memory import CardMemory
-from profiler.allocator.model.expandable import best_fit, free_pages, grown_block, unmap_free_pages
-from profiler.allocator.model.giving_back import old_blocks, oversize_blocks
-from profiler.allocator.model.held import HeldSegment, rebuilt_blocks
-from profiler.allocator.model.stats import AllocatorStats
-from profiler.allocator.refusals.refusal import OutOfMemoryError
-from profiler.allocator.settings.config import AllocatorConfig
-from profiler.allocator.settings.sizes import (
+from profiler.allocator.model.blocks import (
+    Block,
+    FreeBlocks,
+    HeldSegment,
+    StreamPools,
+    old_blocks,
+    oversize_blocks,
+    rebuilt_blocks,
+)
+from profiler.allocator.model.card_memory import (
+    AllocatorStats,
+    CardMemory,
+    best_fit,
+    free_pages,
+    grown_block,
+    unmap_free_pages,
+)
+from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.settings import (
     MIN_BLOCK_BYTES,
     SMALL_BYTES,
     SMALL_SEGMENT_BYTES,
+    AllocatorConfig,
     block_bytes,
     segment_bytes,
 )

@@ -11,9 +11,8 @@ from typing import Any
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.model.card_memory import CardMemory
-from profiler.allocator.refusals.refusal import OutOfMemoryError
-from profiler.allocator.settings.config import AllocatorConfig
-from profiler.allocator.settings.sizes import SMALL_BYTES, block_bytes
+from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.settings import SMALL_BYTES, AllocatorConfig, block_bytes
 
 _BY_POOL = (
     "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",

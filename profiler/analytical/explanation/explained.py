@@ -1,16 +1,219 @@
-"""An estimate with its reasons: phases, categories, the short form of each number, and the verdict for each card."""
+"""An estimate with its reasons, and whether it fits a card."""
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.explanation.cards import CardVerdict, all_cards
+from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
+from profiler.analytical.formulas.vllm_memory import (
+    accepted_tokens,
+    lacks_cache,
+    needed_cache_bytes,
+    requested_bytes,
+    vllm_memory,
+)
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.cards.gpu_names import find_gpu
-from profiler.domain.memory import Category, Phase
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.cards.gpu_names import find_gpu, gpu_named
+from profiler.domain.memory import Category, Phase, gib_text
 from profiler.domain.runs.outcome import Estimate
+from profiler.domain.trials.kernels import MissingKernel, missing_kernel
 from profiler.domain.trials.trial import TrialSpec
+
+
+def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return why vLLM refuses to start, with what to change, or nothing if it starts or runs elsewhere."""
+    if not spec.use_vllm or not lacks_cache(spec, architecture):
+        return ""
+    parts, tokens = vllm_memory(spec, architecture), int(accepted_tokens(spec, architecture))
+    part, needed = gib_text(int(requested_bytes(spec)), 1), gib_text(int(needed_cache_bytes(spec, architecture)), 1)
+    taken = gib_text(int(parts.total - parts.kv_cache), 1)
+    return (
+        f"vLLM does not start: vllm_gpu_memory_utilization={spec.vllm_gpu_memory_utilization:g} of {spec.gpu} is "
+        f"{part}, weights and activations take {taken}, and the KV cache of one sequence of {tokens} tokens needs "
+        f"{needed}; {_hint(spec, architecture)}."
+    )
+
+
+def _hint(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return with which settings vLLM would start, and whether the job would fit with them.
+
+    Sequences are no longer than those of the job, and the part of the card is the smallest that is enough.
+    """
+    longest = spec.max_prompt_length + spec.max_completion_length
+    job = replace(spec, vllm_max_model_length=longest)
+    if not lacks_cache(job, architecture):
+        return _checked(job, architecture, f"vllm_max_model_length={longest}")
+    now, shorter = _least_part(spec, architecture), _least_part(job, architecture)
+    if shorter is None:
+        return "no part of the card is enough"
+    limit = f" and vllm_max_model_length={longest}" if now != shorter else ""
+    started = replace(job if limit else spec, vllm_gpu_memory_utilization=shorter)
+    return _checked(started, architecture, f"vllm_gpu_memory_utilization={shorter:g}{limit}")
+
+
+def _checked(spec: TrialSpec, architecture: Architecture, settings: str) -> str:
+    """Return settings with which vLLM starts as advice, if the job also fits with them; else what is missing."""
+    card, found = gpu_named(str(spec.gpu)), estimate(spec, architecture)
+    context = cuda_context_bytes(card.compute_capability)
+    needed = unreleasable_bytes(found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes)
+    if needed + context <= card.memory_bytes:
+        return f"use {settings}"
+    whole = f"{gib_text(needed + context)} of {gib_text(card.memory_bytes)}"
+    return f"with {settings} it starts, but the job then needs {whole}"
+
+
+def _least_part(spec: TrialSpec, architecture: Architecture) -> float | None:
+    """Return the smallest hundredth of the card with which vLLM starts; None if the whole card is too small."""
+
+    def starts(hundredths: int) -> bool:
+        return not lacks_cache(replace(spec, vllm_gpu_memory_utilization=hundredths / 100), architecture)
+
+    least = bisect_left(range(101), True, lo=1, key=starts)
+    return least / 100 if least <= 100 else None
+
+
+class Fit(StrEnum):
+    """The memory of a trial compared with that of a card."""
+
+    FITS = "fits"
+    """What a full card cannot return and the CUDA context fit, with the largest share of fragments."""
+    TIGHT = "tight"
+    """Allocated memory and the CUDA context fit; whether the fragments do is within the error of the method."""
+    TOO_LARGE = "does not fit"
+    """Allocated memory and the CUDA context do not fit."""
+    NO_ENGINE = "vLLM does not start"
+    """vLLM refuses to start with the part of the card that it may use."""
+    NO_KERNEL = "no kernel"
+    """A kernel that the trial needs does not run on the card."""
+
+
+class Unanswered(StrEnum):
+    """Verdicts that memory does not decide; a job of verl can have them."""
+
+    NOT_POSSIBLE = "not possible"
+    """verl does not run the job as it is described."""
+    UNDECIDED = "not decided"
+    """Something that changes memory has no formula."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardVerdict:
+    """The verdict for one card. Sizes are estimated, the CUDA context is assumed."""
+
+    gpu: Gpu
+    fit: Fit
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    context_bytes: int
+    missing: MissingKernel | None
+    """The kernel that the trial needs and the card does not have."""
+    no_engine: str = ""
+    """Why vLLM refuses to start on the card, and what to change. Empty if it starts or runs elsewhere."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether the job comes to its first step: the card has its kernels, and vLLM starts."""
+        return self.missing is None and not self.no_engine
+
+    @property
+    def refusal_text(self) -> str:
+        """Why the job does not come to its first step. Empty if it does, or if memory alone decides."""
+        return f"No kernel: {self.no_kernel_text}" if self.missing is not None else self.no_engine
+
+    @property
+    def needed_bytes(self) -> int:
+        """What a full card cannot return, at most, and the CUDA context."""
+        return unreleasable_bytes(self.peak_allocated_bytes, self.peak_reserved_bytes) + self.context_bytes
+
+    @property
+    def no_kernel_text(self) -> str:
+        """The kernel that the card does not have, and what to change. Empty if it has all."""
+        return f"{self.missing.name} does not run on {self.gpu.name}. {self.missing.hint}" if self.missing else ""
+
+    @property
+    def least_bytes(self) -> int:
+        """Allocated memory and the CUDA context: less is never enough."""
+        return self.peak_allocated_bytes + self.context_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        """Free memory at the peak; negative if the card may be too small."""
+        return self.gpu.memory_bytes - self.needed_bytes
+
+
+def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardVerdict:
+    """Return whether `spec` fits `gpu`, with the kernels and workspaces of that card.
+
+    Raises:
+        UsageError: As in `estimate`.
+    """
+    return _verdict(spec, architecture, gpu, estimate(replace(spec, gpu=gpu.name), architecture))
+
+
+def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estimate) -> CardVerdict:
+    """Return the verdict from the estimate for that card."""
+    on_card = replace(spec, gpu=gpu.name)
+    no_engine = engine_start_text(on_card, architecture)
+    reserved = found.peak_reserved_bytes or found.peak_allocated_bytes
+    return CardVerdict(
+        gpu=gpu,
+        fit=fit_of(
+            spec,
+            gpu,
+            allocated_bytes=found.peak_allocated_bytes,
+            reserved_bytes=reserved,
+            engine_starts=not no_engine,
+        ),
+        peak_allocated_bytes=found.peak_allocated_bytes,
+        peak_reserved_bytes=reserved,
+        context_bytes=cuda_context_bytes(gpu.compute_capability),
+        missing=missing_kernel(spec, gpu.chip),
+        no_engine=no_engine,
+    )
+
+
+def fit_of(spec: TrialSpec, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int, engine_starts: bool = True) -> Fit:
+    """Return whether a trial with these peaks fits `gpu`, and whether it comes so far."""
+    if missing_kernel(spec, gpu.chip) is not None:
+        return Fit.NO_KERNEL
+    if not engine_starts:
+        return Fit.NO_ENGINE
+    return fit_of_memory(gpu, allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes)
+
+
+def fit_of_memory(gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int) -> Fit:
+    """Return whether the memory of a job fits `gpu`."""
+    available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+    if unreleasable_bytes(allocated_bytes, reserved_bytes) <= available:
+        return Fit.FITS
+    return Fit.TIGHT if allocated_bytes <= available else Fit.TOO_LARGE
+
+
+def all_cards(
+    spec: TrialSpec, architecture: Architecture, cards: Iterable[Gpu] = KNOWN_GPUS.values()
+) -> tuple[CardVerdict, ...]:
+    """Return the verdict for each card, the smallest card first.
+
+    Raises:
+        UsageError: As in `estimate`.
+    """
+    ordered = sorted(cards, key=lambda gpu: gpu.memory_bytes)
+    alike = {_what_counts(spec, gpu): gpu for gpu in reversed(ordered)}
+    estimates = {each: estimate(replace(spec, gpu=gpu.name), architecture) for each, gpu in alike.items()}
+    return tuple(_verdict(spec, architecture, gpu, estimates[_what_counts(spec, gpu)]) for gpu in ordered)
+
+
+def _what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
+    """Return what the closed form reads of a card: cards with equal values have one estimate.
+
+    Kernels and workspaces follow from the compute capability. vLLM takes a part of the memory.
+    """
+    return gpu if spec.use_vllm else gpu.compute_capability
 
 
 @dataclass(frozen=True, kw_only=True)

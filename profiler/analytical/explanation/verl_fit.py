@@ -4,12 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from profiler.analytical.estimate import largest_of_phases
-from profiler.analytical.explanation.cards import CardVerdict, Fit, Unanswered, fit_of_memory
-from profiler.analytical.explanation.explained import ExplainedPhase, explained_phase
-from profiler.analytical.formulas.sizes.fragments import with_fragments
+from profiler.analytical.explanation.explained import (
+    CardVerdict,
+    ExplainedPhase,
+    Fit,
+    Unanswered,
+    explained_phase,
+    fit_of_memory,
+)
+from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, VerlPhase, verl_estimate
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.verl import VerlJob
 

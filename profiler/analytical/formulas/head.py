@@ -3,19 +3,27 @@
 The fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`) computes logits
 in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0.14 with a log-softmax of each row
 (`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin), as in
-`profiler/training/recipes/grpo/logprobs.py`. Supervised fine-tuning of trl up to 1.6 takes transformers' loss of all
-logits (`logprobs=nll` and its kin), as in `profiler/training/recipes/sft/label_loss.py`.
+`profiler/training/recipes/grpo/trainer.py`. Supervised fine-tuning of trl up to 1.6 takes transformers' loss of all
+logits (`logprobs=nll` and its kin), as in `profiler/training/recipes/sft.py`.
 """
 
 from dataclasses import dataclass
 
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import head_copy_bytes
-from profiler.analytical.formulas.sizes.batch import Batch
-from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, smaller, where
+from profiler.analytical.formulas.sizes.quantities import (
+    NOTHING,
+    Count,
+    Flag,
+    Term,
+    Words,
+    both,
+    larger,
+    smaller,
+    where,
+)
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
-from profiler.analytical.formulas.sizes.term import NOTHING, Term, Words
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, Selection
 
 TOKEN_CHUNK = 4096

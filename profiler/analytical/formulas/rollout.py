@@ -10,9 +10,8 @@ from profiler.analytical.formulas.models.trained import (
     stream_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count
+from profiler.analytical.formulas.sizes.quantities import Count, Term
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
-from profiler.analytical.formulas.sizes.term import Term
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 
 _KEPT_COPIES = 2

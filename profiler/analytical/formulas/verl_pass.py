@@ -4,8 +4,8 @@ from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes,
 from profiler.analytical.formulas.layers.layer_backward import mlp_backward_bytes
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
-from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.quantities import whole_units
+from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.trials.trial import Attention, Backend, Logprobs, TrialSpec
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob

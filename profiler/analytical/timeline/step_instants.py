@@ -1,4 +1,10 @@
-"""Instants outside forward and backward: load, rollout, score, reward, and the optimizer's step."""
+"""Instants outside forward and backward: load, rollout, score, rewards, and the optimizer step.
+
+Instants of rewards: those of functions on the host, and those of models on the GPU.
+
+trl loads a reward model with a head of one value, in the type of the policy, and runs it over all completions of a
+generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl 1.16). It is on the GPU from the start.
+"""
 
 from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.layers.eager_attention import repeated_cache_bytes
@@ -7,30 +13,54 @@ from profiler.analytical.formulas.layers.layer_without_gradient import layer_wit
 from profiler.analytical.formulas.models.parameters import is_mixture
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
+    INT64_BYTES,
     all_gradients,
     element_bytes,
+    stream_bytes,
     trained_element_bytes,
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.models.value_models import reward_models
 from profiler.analytical.formulas.models.weights import (
     autocast_cache_bytes,
     autocast_scoring_bytes,
     head_cast_bytes,
     keeps_reference_model,
+    reward_models,
 )
 from profiler.analytical.formulas.rollout import growth_copy, kv_cache, kv_element_bytes, last_logits, sampling
-from profiler.analytical.formulas.sizes.batch import Batch, generated_micro_batch, one_row, unpadded
-from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, holds, larger, where
+from profiler.analytical.formulas.sizes.quantities import (
+    NOTHING,
+    Count,
+    Flag,
+    Term,
+    Terms,
+    added,
+    both,
+    chosen,
+    either,
+    holds,
+    larger,
+    where,
+)
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms, added, chosen
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import (
+    Batch,
+    DecoderShape,
+    TrialKeys,
+    generated_micro_batch,
+    is_padded,
+    one_row,
+    unpadded,
+    with_keys,
+)
 from profiler.analytical.formulas.vllm_memory import awake_engine, engine
-from profiler.analytical.optimizers.optimizer_state import optimizer_scratch
-from profiler.analytical.timeline.instants import Instant, InstantName, head_categories
-from profiler.analytical.timeline.persistent import (
+from profiler.analytical.optimizers import optimizer_scratch
+from profiler.analytical.timeline.instants import (
+    Instant,
+    InstantName,
     both_states,
+    head_categories,
     models,
     state,
     unfinished_gradients,
@@ -41,7 +71,7 @@ from profiler.analytical.timeline.tower_instants import held_in_forward, without
 from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Logprobs, Rollout
+from profiler.domain.trials.trial import Logprobs, Rollout, Tuning
 
 
 def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
@@ -265,3 +295,48 @@ def step_scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
     """Return the peak of what exists only during `step()`."""
     tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
     return optimizer_scratch(spec.optim, tensors, element, block_of(spec))
+
+
+_INPUTS = 2
+"""Ids and attention mask."""
+
+
+def reward_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
+    """Return the instants of rewards and advantages. The size of these, a few numbers per row, is left out.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        persistent: The memory that is present throughout the rewards.
+    """
+    on_the_host = Instant(phase=Phase.REWARD, name=InstantName.REWARD, terms=persistent)
+    return (on_the_host, *(_scored_by(spec, model, persistent) for model in architecture.reward_models))
+
+
+def _scored_by(spec: TrialKeys, model: DecoderShape, persistent: Terms) -> Instant:
+    """Return the largest instant of a reward model: in the last layer's MLP, with keys and values of all layers.
+
+    transformers caches them, because nothing says that nothing is generated. Prompts and completions are taken to have
+    as many tokens as for the policy.
+    """
+    # trl gives its quantisation and its adapters to the policy only.
+    whole = with_keys(spec, tuning=Tuning.FULL, lora_rank=None, lora_target_modules=None)
+    rows, longest = spec.generation_batch_size, spec.max_completion_length
+    batch = Batch(
+        rows=rows,
+        prompt_tokens=spec.max_prompt_length,
+        completion_tokens=longest,
+        scored_tokens=0,
+        has_mask=is_padded(spec, rows=rows, longest=longest),
+    )
+    layer = layer_without_gradient_bytes(whole, model, batch, adapted=False, autocast=spec.bf16)
+    casts = where(element_bytes(whole).autocast_caches, autocast_cache_bytes(whole, model), 0)
+    block, element = block_of(spec), stream_bytes(whole, autocast=spec.bf16)
+    inputs = _INPUTS * block(batch.positions * INT64_BYTES) + attention_mask_bytes(spec, batch)
+    cache = kv_cache(model, sequences=rows, tokens=batch.width, element=element, block=block)
+    more: Terms = {
+        Category.KV_CACHE: Term(cache.size, lambda: f"all layers, {rows} x {batch.width} tokens"),
+        Category.ACTIVATIONS: Term(casts + layer, lambda: f"one layer of {rows} completions"),
+        Category.INPUTS: Term(inputs),
+    }
+    return Instant(phase=Phase.REWARD, name=InstantName.REWARD_MODEL, terms=added(persistent, more))

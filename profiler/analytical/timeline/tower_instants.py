@@ -6,35 +6,31 @@ the new ones.
 """
 
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, trains_everything
-from profiler.analytical.formulas.sizes.batch import Batch
-from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, where
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, Term, Terms, chosen, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import Term, Terms, chosen
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.formulas.tower import (
+    block_backward_bytes,
+    block_input_bytes,
+    block_recomputation_bytes,
+    block_saved_bytes,
+    block_without_gradient_bytes,
     cast_pixel_bytes,
     has_images,
     held_in_forward_bytes,
     image_patches,
     image_tokens,
+    merger_saved_bytes,
     needs_gradient,
+    norm_backward_bytes,
     pixel_bytes,
     position_bytes,
     token_type_bytes,
     tower_gradient_bytes,
     tower_kept_bytes,
 )
-from profiler.analytical.formulas.tower_block import (
-    block_backward_bytes,
-    block_input_bytes,
-    block_recomputation_bytes,
-    block_saved_bytes,
-    block_without_gradient_bytes,
-    merger_saved_bytes,
-    norm_backward_bytes,
-)
 from profiler.analytical.timeline.instants import InstantName
-from profiler.domain.architectures.vision import VisionTower
+from profiler.domain.architectures.architecture import VisionTower
 from profiler.domain.memory import Category
 
 _NOTHING: Terms = {}

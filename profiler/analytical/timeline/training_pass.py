@@ -19,14 +19,30 @@ from profiler.analytical.formulas.layers.layer_without_gradient import layer_wit
 from profiler.analytical.formulas.models.parameters import has_float32_norms
 from profiler.analytical.formulas.models.trained import element_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import autocast_forward_bytes, autocast_weight_copy_bytes
-from profiler.analytical.formulas.sizes.batch import Batch, longest_rows, one_row, unpadded
-from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, larger, where
+from profiler.analytical.formulas.sizes.quantities import (
+    Count,
+    Flag,
+    Term,
+    Terms,
+    added,
+    both,
+    chosen,
+    either,
+    larger,
+    times,
+    where,
+)
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import Term, Terms, added, chosen, times
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import (
+    Batch,
+    DecoderShape,
+    TrialKeys,
+    longest_rows,
+    one_row,
+    unpadded,
+)
 from profiler.analytical.formulas.tower import tower_gradient_bytes
-from profiler.analytical.timeline.earlier_rows import NO_ROWS, EarlierRows, Gradients
-from profiler.analytical.timeline.instants import Instant, InstantName, head_categories
+from profiler.analytical.timeline.instants import NO_ROWS, EarlierRows, Gradients, Instant, InstantName, head_categories
 from profiler.analytical.timeline.tower_instants import (
     held_in_forward,
     kept_by_tower,

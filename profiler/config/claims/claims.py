@@ -2,8 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from profiler.config.claims.parts import Faults, read_range
-from profiler.config.claims.settings import Setup, read_setting
+from profiler.config.claims.settings import Faults, Setup, read_range, read_setting
 from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.domain.claims import (
     COUNTED_QUANTITIES,

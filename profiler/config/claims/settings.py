@@ -1,10 +1,11 @@
-"""Settings of a claim: the configurations, sums and look-ups in which it is judged."""
+"""Settings of a claim, and the mappings that the list of claims is made of."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import cast
 
-from profiler.config.claims.parts import Faults, read_figure
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.options.reading import FieldReader, show, unknown_key
 from profiler.config.trials.specification import parse_point
@@ -17,19 +18,104 @@ from profiler.domain.claims import (
     Check,
     CompositionLook,
     Configuration,
+    End,
     ExperimentLook,
     Line,
     Look,
     Looked,
     Loss,
     Pair,
+    Range,
     Setting,
     Single,
     SourceLook,
 )
-from profiler.domain.errors import Fault, UsageError
-from profiler.domain.text.sums import sum_of
+from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.text import sum_of
 from profiler.domain.trials.trial import SPEC_KEYS, Backend, TrialSpec
+
+
+class Faults:
+    """Faults of the whole list, each with the place of its part."""
+
+    def __init__(self) -> None:
+        self._found: dict[Fault, None] = {}
+
+    @property
+    def found(self) -> tuple[Fault, ...]:
+        """Every fault, each once."""
+        return tuple(self._found)
+
+    def add(self, place: str, value: object, problem: str, hint: str = "") -> None:
+        """Keep one fault."""
+        self.take("", [Fault(key=place, found=show(value), problem=problem, hint=hint)])
+
+    def take(self, place: str, faults: Sequence[Fault]) -> None:
+        """Keep faults of a part that does not know its place."""
+        prefix = f"{place}." if place else ""
+        self._found.update((replace(fault, key=f"{prefix}{fault.key}"), None) for fault in faults)
+
+    def mapping(self, place: str, value: object) -> Mapping[str, object]:
+        """Return a mapping with text keys; anything else is a fault, and empty."""
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return cast(Mapping[str, object], value)
+        self.add(place, value, "must be a mapping of names to values")
+        return {}
+
+    def parts(self, place: str, value: object) -> list[Mapping[str, object]]:
+        """Return a list of at least one mapping."""
+        if isinstance(value, list) and value:
+            return [self.mapping(f"{place}[{number}]", part) for number, part in enumerate(value, start=1)]
+        self.add(place, value, "must be a list of at least one entry")
+        return []
+
+    @contextmanager
+    def part(
+        self, place: str, values: Mapping[str, object], *, needed: Sequence[str], allowed: Sequence[str] = ()
+    ) -> Iterator[FieldReader]:
+        """Read one part within the block, of which the keys are `needed` or `allowed`."""
+        known = (*needed, *allowed)
+        for key in values:
+            if key not in known:
+                problem = f"is unknown here; the keys are {', '.join(known)}"
+                self.add(f"{place}.{key}", values[key], problem, nearest(key, known))
+        for key in needed:
+            if key not in values:
+                self.add(f"{place}.{key}", None, "is needed here")
+        reader = FieldReader({key: value for key, value in values.items() if key in known})
+        yield reader
+        self.take(place, [fault for fault in reader.faults if fault.key in values])
+
+
+_SIDES = ("from", "to")
+
+
+def read_range(reader: FieldReader, key: str) -> Range:
+    """Return a claimed number, or the range ``{from: , to: }``, of which one side can be left out."""
+    value = reader.value(key)
+    if _is_number(value):
+        return Range(low=float(cast(float, value)), high=float(cast(float, value)))
+    if isinstance(value, Mapping) and value and set(value) <= set(_SIDES) and all(map(_is_number, value.values())):
+        low, high = (None if value.get(side) is None else float(value[side]) for side in _SIDES)
+        if low is None or high is None or low <= high:
+            return Range(low=low, high=high)
+    reader.fail(key, "must be a number, or a range {from: NUMBER, to: NUMBER} of which one side can be left out")
+    return Range(low=0.0, high=0.0)
+
+
+def read_figure(reader: FieldReader, key: str) -> Range | End:
+    """Return a claimed number above 0 or range, or how a configuration is claimed to end."""
+    value = reader.value(key)
+    if isinstance(value, str):
+        return reader.choice(key, End)
+    found = read_range(reader, key)
+    if found.largest == 0 and reader.sound(key):
+        reader.fail(key, "must be above 0, because its tolerance is a part of it")
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,9 @@ names of trl's files; what has no formula becomes a note, and never a silence.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from profiler.config.models.uncounted import Direction, Uncounted, uncounted_texts
+from profiler.config.models.fields import Direction, Uncounted, uncounted_texts
 from profiler.config.notes import Note, not_counted
-from profiler.config.options.file_values import DEVICES, ZERO_STAGES, FileValues
-from profiler.config.options.reading import show
+from profiler.config.options.reading import DEVICES, ZERO_STAGES, FileValues, show
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS

@@ -1,8 +1,9 @@
-"""Which program a file with keys and values is for, by keys that only its files have."""
+"""Which program a file with keys and values is for, and what is assumed where it leaves a key out."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from profiler.config.files.arguments import environment_notes, launch_part
 from profiler.config.files.companion_files import (
     ACCELERATE_KEYS,
     accelerate_part,
@@ -10,13 +11,17 @@ from profiler.config.files.companion_files import (
     deepspeed_part,
     with_inner_deepspeed,
 )
-from profiler.config.files.launch_keys import environment_notes, launch_part
-from profiler.config.files.own_keys import mostly_unknown, renamed_keys, unknown_leaves
 from profiler.config.files.own_sections import own_part
-from profiler.config.trl.arguments.keys import is_trl_key
-from profiler.config.trl.arguments.trainers import OTHERS
+from profiler.config.files.vocabulary import mostly_unknown, renamed_keys, unknown_leaves
+from profiler.config.notes import Note
+from profiler.config.options.reading import show
+from profiler.config.trials.specification import DEFAULT_LORA_RANK
+from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
+from profiler.config.trl.argument_values import OTHERS
+from profiler.config.trl.config import PEFT_TARGETS, TRL_DEFAULTS
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
+from profiler.domain.trials.trial import key_named
 
 _ACCELERATE = frozenset({"compute_environment", "distributed_type", "main_training_function", "machine_rank"})
 _DEEPSPEED = frozenset({"zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer"})
@@ -67,3 +72,24 @@ def trl_part(name: str, values: Mapping[str, object]) -> Part:
     notes = (*launched.notes, *environment_notes(name, values))
     part = Part(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)
     return with_inner_deepspeed(part)
+
+
+_DEFAULTS: Mapping[str, object] = {
+    **TRL_DEFAULTS,
+    "lora_rank": DEFAULT_LORA_RANK,
+    "lora_target_modules": PEFT_TARGETS,
+}
+
+_LEFT_OUT = ("load_in_4bit", "use_peft", "generation_batch_size", "deepspeed", "fsdp")
+"""Keys that are off where they are absent."""
+
+
+def assumed_note(key: str, why: str) -> Note | None:
+    """Return the note of an open value; None for a key that changes no memory."""
+    if key in KEY_OF:
+        name = KEY_OF[key]
+        default = _DEFAULTS.get(name, key_named(name).default)
+        return Note(key=name, text=f"{name}={show(default)} ({why})")
+    if key in NEUTRAL_VALUES:
+        return Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({why})")
+    return Note(key="", text=f"no {key} ({why})") if key in _LEFT_OUT else None

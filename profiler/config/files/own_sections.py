@@ -6,12 +6,11 @@ name of the user's own is a fault, which the same key on the command line settle
 
 from collections.abc import Iterator, Mapping
 
-from profiler.config.files.own_keys import SHOWN, memory_key
-from profiler.config.files.vocabulary import Translation, Vocabulary, leaves_of, translated
+from profiler.config.files.vocabulary import SHOWN, Translation, Vocabulary, leaves_of, memory_key, translated
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl.arguments.keys import FREE_KEYS, FREE_KEYS_BY_REASON, is_trl_key
-from profiler.config.trl.arguments.trainers import OTHER_TRAINERS, trainer_is_known
+from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, is_trl_key
+from profiler.config.trl.argument_values import OTHER_TRAINERS, trainer_is_known
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.recipe import Recipe

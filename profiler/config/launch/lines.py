@@ -10,8 +10,8 @@ from profiler.config.foreign_text import ForeignTextError
 from profiler.config.launch.launchers import PYTHON, TRL, Started, started
 from profiler.config.shell.running import Call, commands_run
 from profiler.config.shell.values import Item, Value
-from profiler.config.trl.arguments.keys import is_trl_key
-from profiler.config.trl.arguments.trainers import OTHER_TRAINERS
+from profiler.config.trl.argument_keys import is_trl_key
+from profiler.config.trl.argument_values import OTHER_TRAINERS
 from profiler.domain.trials.recipe import Recipe
 
 _TRL_TRAINERS = frozenset({*Recipe, *OTHER_TRAINERS})

@@ -5,19 +5,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from profiler.config.files.arguments import Arguments, full_names, read_arguments, typed
-from profiler.config.files.assumed import assumed_note
 from profiler.config.files.companion_files import accelerate_part
-from profiler.config.files.file_kinds import trl_part
+from profiler.config.files.file_kinds import assumed_note, trl_part
 from profiler.config.files.formats.together import PROCESSES
-from profiler.config.files.own_keys import memory_key
-from profiler.config.files.vocabulary import Vocabulary, part_by
+from profiler.config.files.vocabulary import Vocabulary, memory_key, part_by
 from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.scripts.training_script import script_part
-from profiler.config.trl.arguments.keys import is_trl_key
-from profiler.config.trl.arguments.trainers import OTHER_TRAINERS, recipe_of, trainer_is_known
+from profiler.config.trl.argument_keys import is_trl_key
+from profiler.config.trl.argument_values import OTHER_TRAINERS, recipe_of, trainer_is_known
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe

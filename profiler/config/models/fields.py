@@ -1,13 +1,58 @@
-"""Every field of the configurations of the known model types, by what it does to memory.
+"""Every field of the known configurations by what it does to memory, and values without a formula.
+
+Values of other programs' files that change memory and that no formula has: each is named, with its direction.
+
+A row says which values change nothing. Tables of rows stand next to what reads the file: `trl/effects.py`,
+`files/companion_files.py`, `fields.py`. Tests walk the installed classes and fail on a field that is in no table.
+
+Every field of the configurations of the known model types, by what it does to memory.
 
 transformers 5.23, `models/<type>/configuration_<type>.py`. A test walks the installed classes, with those of their
 vision towers, and fails on a field that is in no table here.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 
-from profiler.config.models.uncounted import Direction, Uncounted, uncounted_texts
-from profiler.domain.architectures.family import Family
+from profiler.config.options.reading import show
+from profiler.domain.architectures.families import Family
+
+
+class Direction(StrEnum):
+    """How far off an estimate may be that leaves a value out."""
+
+    LOW = "the figure may be too low"
+    HIGH = "the figure may be too high"
+    EITHER = "the figure may be too low or too high"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncounted:
+    """A key with values that are named instead of counted."""
+
+    what: str
+    """What such a value does, as the end of a sentence about it."""
+    direction: Direction
+    neutral: tuple[object, ...] = ()
+    """Values that change nothing, as null does."""
+
+
+def uncounted_texts(
+    table: Mapping[str, Uncounted], values: Mapping[str, object], *, prefix: str = ""
+) -> tuple[str, ...]:
+    """Return one text per value that is stated of `table` that changes memory and is not counted."""
+    return tuple(
+        f"{prefix}{key}={show(values[key])} ({row.what}: {row.direction})"
+        for key, row in table.items()
+        if values.get(key) is not None and not _is_neutral(values[key], row.neutral)
+    )
+
+
+def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
+    """Return whether `value` is one of `neutral`; true is no 1."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
+
 
 COUNTED = frozenset(
     """
@@ -102,7 +147,7 @@ OF_TOWERS = frozenset(
     spatial_merge_size temporal_patch_size num_position_embeddings deepstack_visual_indexes
     """.split()  # noqa: SIM905
 )
-"""Fields of vision towers that `vision.py` reads."""
+"""Fields of vision towers that `architecture.py` reads."""
 
 OF_TOWERS_FREE = frozenset(
     """

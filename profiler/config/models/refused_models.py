@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.config.options.reading import FieldReader
-from profiler.domain.architectures.family import Family, RotaryTypes
+from profiler.domain.architectures.families import Family, RotaryTypes
 
 Config = Mapping[str, object]
 """The fields of a decoder, with the defaults of transformers where memory depends on them."""

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 
 from profiler.domain.errors import Fault
-from profiler.domain.units import MIB
+from profiler.domain.memory import MIB
 
 Value = None | bool | int | float | str | list["Value"] | dict["Value", "Value"]
 

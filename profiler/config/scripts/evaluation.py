@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import Declared, Fields
-from profiler.config.scripts.defaults import OutsideValue, OutsideValues
+from profiler.config.scripts.declared import Declared, Fields, OutsideValue, OutsideValues
 from profiler.config.scripts.names import bound_once, called_name
 
 _ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")

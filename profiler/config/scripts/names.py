@@ -1,8 +1,10 @@
-"""Names in the syntax tree of a Python script: of what is called, of what is bound once, and of what is imported."""
+"""Names in the syntax tree of a Python script, and those of the calls that configure a training."""
 
 import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
+
+from profiler.domain.trials.recipe import Recipe
 
 
 def called_name(call: ast.Call) -> str:
@@ -61,3 +63,44 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield from ((each.name, "") for each in names)
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 yield from ((module, each.name) for each in names)
+
+
+RECIPES = {"GRPOConfig": Recipe.GRPO, "RLOOConfig": Recipe.RLOO, "SFTConfig": Recipe.SFT}
+
+TRAINERS = {"GRPOTrainer": Recipe.GRPO, "RLOOTrainer": Recipe.RLOO, "SFTTrainer": Recipe.SFT}
+
+OTHER_CONFIGS = frozenset(
+    """
+    DPOConfig KTOConfig RewardConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
+    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
+    """.split()  # noqa: SIM905
+)
+"""Arguments of trl's trainers that have no recipe here."""
+
+UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
+
+CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
+
+BITSANDBYTES = {
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
+}
+"""trl's names of the fields of `BitsAndBytesConfig`."""
+
+LOADED = {
+    "pretrained_model_name_or_path": "model_name_or_path",
+    "torch_dtype": "dtype",
+    "dtype": "dtype",
+    "attn_implementation": "attn_implementation",
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+}
+"""trl's names of the arguments of `from_pretrained`."""
+
+NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
+
+PATCHES_TRL = "unsloth"
+"""The module that changes trl's trainers where it is imported."""

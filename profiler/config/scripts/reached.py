@@ -1,4 +1,4 @@
-"""Which calls of a script run: those under a condition that is known not to hold do not."""
+"""Which calls of a script run, and which load of a model reaches its trainer."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -67,3 +67,169 @@ def _is_main(node: ast.If | ast.IfExp) -> bool:
 
 def _listed(branch: "ast.expr | Sequence[ast.stmt]") -> "Sequence[ast.AST]":
     return [branch] if isinstance(branch, ast.AST) else branch
+
+
+LOADER = "from_pretrained"
+
+_ADAPTED = ("PeftModel", "PeftModelForCausalLM", "PeftMixedModel")
+"""Classes of peft whose loader takes the model first, and an adapter."""
+
+_WRAPPERS = ("get_peft_model", "prepare_model_for_kbit_training", "compile", "prepare")
+"""Functions that return the model that is their first argument."""
+
+_CASTS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}
+"""Methods that return the model in another type."""
+
+_MERGES = "merge_and_unload"
+
+_SELF_METHODS = ("to", "cuda", "train", "eval", "cpu", _MERGES, *_CASTS)
+"""Methods that return the model."""
+
+_MOST_STEPS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """A call that loads weights which reach the trainer."""
+
+    call: ast.Call
+    cast: str
+    """The type into which they are cast after the load; empty if they are not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModel:
+    """What the trainer of a script gets as its model."""
+
+    loads: tuple[Load, ...]
+    is_name: bool
+    """Whether it can be a name, which the trainer loads itself."""
+    is_certain: bool
+    """Whether every value of it was found."""
+    adapter_line: int | None
+    """The line that loads an adapter which is not merged; None if there is none."""
+
+
+def trained_model(tree: ast.Module, expressions: list[ast.expr]) -> TrainedModel:
+    """Return what the expressions are that trainers get as their model, by the assignments of the whole script."""
+    return _Search(tree).find(expressions)
+
+
+class _Search:
+    def __init__(self, tree: ast.Module) -> None:
+        self._assigned: dict[str, list[ast.expr]] = {}
+        self._returned: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(tree):
+            for name, value in _bindings(node):
+                self._assigned.setdefault(name, []).append(value)
+            if isinstance(node, ast.FunctionDef):
+                values = [
+                    each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value is not None
+                ]
+                self._returned.setdefault(node.name, []).extend(values)
+        self._loads: dict[ast.Call, str] = {}
+        self._adapter_line: int | None = None
+        self._merges = any(isinstance(each, ast.Attribute) and each.attr == _MERGES for each in ast.walk(tree))
+        self._is_name = False
+        self._is_certain = True
+        self._seen: set[tuple[int, int | None, str]] = set()
+
+    def find(self, expressions: list[ast.expr]) -> TrainedModel:
+        """Return what the expressions are."""
+        for expression in expressions:
+            self._follow(expression, None, "")
+        loads = tuple(Load(call=call, cast=cast) for call, cast in self._loads.items())
+        return TrainedModel(
+            loads=loads,
+            is_name=self._is_name,
+            is_certain=self._is_certain and bool(expressions),
+            adapter_line=None if self._merges else self._adapter_line,
+        )
+
+    def _follow(self, expression: ast.expr, element: int | None, cast: str) -> None:
+        """Look at the value of an expression, or at one element of it where it is a tuple."""
+        key = (id(expression), element, cast)
+        if key in self._seen or len(self._seen) > _MOST_STEPS:
+            return
+        self._seen.add(key)
+        match expression:
+            case ast.Tuple(elts=elements) if element is not None and element < len(elements):
+                self._follow(elements[element], None, cast)
+            case ast.IfExp(body=first, orelse=second):
+                self._follow(first, element, cast)
+                self._follow(second, element, cast)
+            case ast.Constant(value=str()) | ast.JoinedStr():
+                self._is_name = True
+            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name):
+                self._follow_all(self._assigned.get(name, ()), cast)
+            case ast.Call():
+                self._follow_call(expression, element, cast)
+            case _:
+                # An attribute of parsed arguments is a name or unknown.
+                self._is_name = self._is_name or isinstance(expression, ast.Attribute)
+                self._is_certain = self._is_certain and isinstance(expression, ast.Attribute)
+
+    def _follow_all(self, values: "list[ast.expr] | tuple[()]", cast: str) -> None:
+        if not values:
+            self._is_certain = False
+        for value in values:
+            element = value.element if isinstance(value, _Element) else None
+            self._follow(value.whole if isinstance(value, _Element) else value, element, cast)
+
+    def _follow_call(self, call: ast.Call, element: int | None, cast: str) -> None:
+        match call.func:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
+                name == LOADER and owner in _ADAPTED and call.args
+            ):
+                self._adapter_line = call.lineno
+                self._follow(call.args[0], None, cast)
+            case ast.Attribute(attr=name) if name == LOADER:
+                self._loads.setdefault(call, cast)
+            case ast.Attribute(value=inner, attr=name) if name in _SELF_METHODS:
+                self._follow(inner, element, cast or _CASTS.get(name, "") or _type_of(call))
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _WRAPPERS and call.args:
+                self._follow(call.args[0], None, cast)
+            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name) if self._returned.get(name):
+                for value in self._returned[name]:
+                    self._follow(value, element, cast)
+            case _:
+                self._is_certain = False
+
+
+class _Element(ast.expr):
+    """One element of what an assignment to several names takes apart."""
+
+    def __init__(self, whole: ast.expr, element: int) -> None:
+        super().__init__()
+        self.whole, self.element = whole, element
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Return the names and attributes of `self` that `node` assigns, with their values."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                yield from _targets(target, value)
+        case ast.AnnAssign(target=target, value=value) if value is not None:
+            yield from _targets(target, value)
+        case ast.NamedExpr(target=target, value=value):
+            yield from _targets(target, value)
+
+
+def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    match target:
+        case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name):
+            yield name, value
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            for number, each in enumerate(elements):
+                yield from _targets(each, _Element(value, number))
+
+
+def _type_of(call: ast.Call) -> str:
+    """Return the type in ``model.to(torch.bfloat16)`` or ``model.to(dtype=torch.bfloat16)``; empty if there is none."""
+    named = [each.value for each in call.keywords if each.arg == "dtype"]
+    for argument in (*named, *call.args):
+        match argument:
+            case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _CASTS.values():
+                return name
+    return ""

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.files.arguments import Arguments
-from profiler.config.files.assumed import assumed_note
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
+from profiler.config.files.file_kinds import assumed_note
 from profiler.config.files.foreign_formats import foreign_module
-from profiler.config.files.own_keys import renamed_keys
+from profiler.config.files.vocabulary import renamed_keys
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.calls import (
+from profiler.config.scripts.declared import Declared, derived_trainers
+from profiler.config.scripts.evaluation import Evaluator, Given, NoLiteralError
+from profiler.config.scripts.names import (
     BITSANDBYTES,
     CAUSAL,
     LOADED,
@@ -27,13 +29,12 @@ from profiler.config.scripts.calls import (
     RECIPES,
     TRAINERS,
     UNSLOTH,
+    called_name,
+    imported,
+    owner_name,
 )
-from profiler.config.scripts.declared import Declared, derived_trainers
-from profiler.config.scripts.evaluation import Evaluator, Given, NoLiteralError
-from profiler.config.scripts.models import LOADER, Load, trained_model
-from profiler.config.scripts.names import called_name, imported, owner_name
-from profiler.config.scripts.reached import reached_calls
-from profiler.config.trl.arguments.keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
+from profiler.config.scripts.reached import LOADER, Load, reached_calls, trained_model
+from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.parts import Part
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe

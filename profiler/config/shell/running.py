@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.foreign_text import ForeignTextError
-from profiler.config.shell.arithmetic import calculated
 from profiler.config.shell.commands import (
     Calculation,
     Case,
@@ -19,10 +18,9 @@ from profiler.config.shell.commands import (
     Simple,
     parse_commands,
 )
-from profiler.config.shell.expansion import expanded, expanded_value
 from profiler.config.shell.guards import both, either, matches, opposite, tested
 from profiler.config.shell.limits import COMMAND, COPY, MOST_CHARACTERS, MOST_DEPTH, Budget
-from profiler.config.shell.values import Item, Shell, Value, merge, one_of
+from profiler.config.shell.values import Item, Shell, Value, calculated, expanded, expanded_value, merge, one_of
 from profiler.config.shell.words import Literal, Word
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")

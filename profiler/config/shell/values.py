@@ -1,11 +1,16 @@
-"""Values of a shell script: known, unknown, or one of several by the branch that a machine takes."""
+"""Values of a shell script: known or not, by arithmetic, and by the expansion of words."""
 
-from collections.abc import Callable, Iterable, Sequence
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from profiler.config.foreign_text import ForeignTextError, parse_python
 from profiler.config.shell.commands import Command
-from profiler.config.shell.limits import COMMAND, COPY, MOST_ALTERNATIVES, Budget
+from profiler.config.shell.limits import COMMAND, COPY, MOST_ALTERNATIVES, MOST_DEPTH, Budget
+from profiler.config.shell.words import Arithmetic, Literal, Opaque, Parameter, Part, Word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,3 +126,219 @@ def _merged_array(found: Sequence[tuple[Item, ...]], because: str) -> tuple[Item
     own = [item for each in found for item in each[shared:]]
     maybe = (replace(item, is_certain=False, because=item.because or because) for item in dict.fromkeys(own))
     return (*found[0][:shared], *maybe)
+
+
+_OPERATIONS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+_LARGEST = 10**12
+_MOST_DIGITS = 12
+_LONGEST = 2000
+"""Most characters of an expression."""
+
+
+def calculated(expression: str, spelled: str, shell: Shell) -> Value:
+    """Return the value of an expression; unknown where a variable is, or where it is more than arithmetic."""
+    unknown = Value(text=spelled, is_known=False)
+    if len(expression) > _LONGEST:
+        return unknown
+    plain = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", expression).strip()
+    try:
+        (statement,) = parse_python(plain).body
+    except (ForeignTextError, ValueError):
+        return unknown
+    if not isinstance(statement, ast.Expr):
+        return unknown
+    varying = [name for name in _names(statement) if name in shell.values and not shell.values[name].is_known]
+    if not varying:
+        return _of(statement.value, {}, shell, unknown)
+    if len(varying) > 1 or not shell.values[varying[0]].possible:
+        return unknown
+    source = shell.values[varying[0]]
+    found = [_of(statement.value, {varying[0]: text}, shell, unknown) for text in source.possible[:MOST_ALTERNATIVES]]
+    return one_of([each.text for each in found], spelled, source) if all(each.is_known for each in found) else unknown
+
+
+def _names(statement: ast.Expr) -> list[str]:
+    return list(dict.fromkeys(node.id for node in ast.walk(statement) if isinstance(node, ast.Name)))
+
+
+def _of(node: ast.expr, given: dict[str, str], shell: Shell, unknown: Value) -> Value:
+    number = _number(node, given, shell, 0)
+    return unknown if number is None else Value(text=str(number))
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text spells; None for any other, also with a leading zero, which is octal."""
+    digits = text.strip().removeprefix("-")
+    if not digits.isdecimal() or len(digits) > _MOST_DIGITS or (len(digits) > 1 and digits.startswith("0")):
+        return None
+    return int(text)
+
+
+def _number(node: ast.expr, given: dict[str, str], shell: Shell, depth: int) -> int | None:
+    if depth > MOST_DEPTH:
+        return None
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.Name(id=name):
+            word = shell.values.get(name, Value(text=""))
+            return whole_number(given.get(name, word.text))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = _number(operand, given, shell, depth + 1)
+            return None if number is None else -number
+        case ast.Compare(left=left, ops=[comparison], comparators=[right]) if type(comparison) in _COMPARISONS:
+            first, second = _number(left, given, shell, depth + 1), _number(right, given, shell, depth + 1)
+            if first is None or second is None:
+                return None
+            return int(_COMPARISONS[type(comparison)](first, second))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+            return _combined(op, _number(left, given, shell, depth + 1), _number(right, given, shell, depth + 1))
+    return None
+
+
+def _combined(operation: ast.operator, first: int | None, second: int | None) -> int | None:
+    """Return the result, rounded as a shell rounds; None for one that has no value or is too large."""
+    if first is None or second is None or max(abs(first), abs(second)) > _LARGEST:
+        return None
+    if isinstance(operation, ast.Add | ast.Sub | ast.Mult):
+        return int(_OPERATIONS[type(operation)](first, second))
+    if second == 0 or first < 0 or second < 0:
+        return None
+    return int(_OPERATIONS[type(operation)](first, second))
+
+
+_PROBE_OF_ASCEND = re.compile(
+    r"""import\s+torch_npu\b.*?&&\s*echo\s+([\w.-]+)\s*\|\|\s*echo\s+([\w.-]+)\s*\)""", re.DOTALL
+)
+"""A question to the machine whose answer a card of NVIDIA is: whether there is a package for Ascend's."""
+
+_LONGEST_PROBE = 300
+
+_UNSPLIT = re.compile(r"(?:\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\S)+")
+"""A word of a value that the script spells with expansions, which may have spaces."""
+
+_EXPANSION = re.compile(r"[$`]")
+
+
+def expanded_value(parts: Sequence[Part], shell: Shell, budget: Budget) -> Value:
+    """Return the value of parts as an assignment takes it, without splitting."""
+    return joined([_part_value(part, shell, budget) for part in parts], budget)
+
+
+def expanded(words: Sequence[Word], shell: Shell, budget: Budget) -> tuple[Item, ...]:
+    """Return what a command gets for `words`: arrays are spread, and values without quotes are split at spaces."""
+    return tuple(item for word in words for item in _items(word, shell, budget))
+
+
+def _items(word: Word, shell: Shell, budget: Budget) -> Iterator[Item]:
+    arrays = [part for part in word.parts if isinstance(part, Parameter) and _is_array(part)]
+    if arrays:
+        found = _array_items(arrays[0], shell)
+        budget.spend(COPY * (len(found) + 1))
+        yield from found
+        return
+    value = expanded_value(word.parts, shell, budget)
+    budget.spend(COPY)
+    if not any(isinstance(part, Parameter) and not part.is_quoted for part in word.parts):
+        yield Item(value=value)
+    elif value.is_known:
+        yield from (Item(value=Value(text=text)) for text in value.text.split())
+    elif any(not text or len(text.split()) > 1 for text in value.alternatives):
+        texts = dict.fromkeys(text for each in value.alternatives for text in each.split())
+        yield from (Item(value=Value(text=text), is_certain=False, because=value.because) for text in texts)
+    elif not value.alternatives:
+        yield from (Item(value=_spelled_value(text, value)) for text in _UNSPLIT.findall(value.text))
+    else:
+        yield Item(value=value)
+
+
+def _spelled_value(text: str, whole: Value) -> Value:
+    """Return one word of an unknown value: known, if the script spells it without an expansion."""
+    return Value(text=text, is_known=False, because=whole.because) if _EXPANSION.search(text) else Value(text=text)
+
+
+def _is_array(part: Parameter) -> bool:
+    return part.operator == "[@]" or part.name in ("@", "*")
+
+
+def _array_items(part: Parameter, shell: Shell) -> tuple[Item, ...]:
+    """Return the elements of an array; the arguments of a script are left to whoever calls it."""
+    name = part.name
+    if name in shell.arrays:
+        return shell.arrays[name]
+    scalar = shell.values.get(name)
+    return (Item(value=scalar),) if scalar is not None else ()
+
+
+def _part_value(part: Part, shell: Shell, budget: Budget) -> Value:
+    match part:
+        case Literal():
+            return Value(text=part.text)
+        case Arithmetic():
+            return calculated(part.expression, part.source, shell)
+        case Opaque():
+            probe = _PROBE_OF_ASCEND.search(part.source) if len(part.source) <= _LONGEST_PROBE else None
+            return Value(text=probe[2]) if probe else Value(text=part.source, is_known=False)
+    return _parameter(part, shell, budget)
+
+
+def _parameter(part: Parameter, shell: Shell, budget: Budget) -> Value:
+    """Return the value of a variable, with its operator applied."""
+    known = shell.values.get(part.name)
+    if known is None and part.name in shell.arrays:
+        known = next((item.value for item in shell.arrays[part.name]), Value(text=""))
+    if part.name == "#" and not part.operator:
+        known = Value(text="0") if known is None else known
+    unknown = Value(text=part.source, is_known=False)
+    match part.operator:
+        case "" | ":?" | "?":
+            return known if known is not None else unknown
+        case ":-" | "-" | ":=" | "=":
+            return _or_default(part, known, shell, budget)
+        case ":+" | "+":
+            if known is None:
+                return Value(text="")
+            argument = expanded_value(part.argument, shell, budget)
+            return known.mapped(
+                lambda text: (argument.text if text else "") if argument.is_known else None, part.source
+            )
+        case ",,":
+            return known.mapped(str.lower, part.source) if known is not None else unknown
+        case "^^":
+            return known.mapped(str.upper, part.source) if known is not None else unknown
+    return unknown
+
+
+def _or_default(part: Parameter, known: Value | None, shell: Shell, budget: Budget) -> Value:
+    """Return the variable, or the default where it is not set, or empty and the operator has a colon."""
+    takes_empty = not part.operator.startswith(":")
+    if known is not None and (takes_empty or (known.is_known and known.text)):
+        return known
+    default = expanded_value(part.argument, shell, budget)
+    found = default
+    if known is not None and not known.is_known:
+        if not known.alternatives:
+            found = known
+        elif default.is_known:
+            found = one_of([text or default.text for text in known.alternatives], part.source, known)
+        else:
+            found = known if all(known.alternatives) else Value(text=part.source, is_known=False, because=known.because)
+    if part.operator in (":=", "="):
+        shell.values[part.name] = found
+    return found

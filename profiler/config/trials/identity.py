@@ -1,15 +1,17 @@
-"""The specification of a trial as JSON and back, and the trial id, which is a hash of its content."""
+"""The specification of a trial as JSON and back, its id, which is a hash of it, and its labels."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import NoneType
 from typing import Any
 
 from profiler.config.options.reading import FieldReader
 from profiler.config.trials.key_values import read_stored
-from profiler.domain.runs.outcome import NAMING_PACKAGES, Versions
+from profiler.domain.runs.outcome import NAMING_PACKAGES, TrialRecord, Versions
 from profiler.domain.trials.keys import Key
+from profiler.domain.trials.labels import naming
 from profiler.domain.trials.trial import SPEC_KEYS, TRIAL_KEYS, Backend, DistributedType, TrialSpec
 
 JsonValue = str | int | float | bool | list[str] | None
@@ -141,3 +143,37 @@ def config_hash(config: Mapping[str, object]) -> str:
 def _digest(content: Mapping[str, object]) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:_ID_CHARACTERS]
+
+
+class _Keys(Mapping[str, object]):
+    """The keys of a specification, without a copy of them: a sweep can have 100,000."""
+
+    __slots__ = ("_spec",)
+
+    def __init__(self, spec: TrialSpec) -> None:
+        self._spec = spec
+
+    def __getitem__(self, key: str) -> object:
+        return getattr(self._spec, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SPEC_KEYS)
+
+    def __len__(self) -> int:
+        return len(SPEC_KEYS)
+
+
+def labels(specs: Sequence[TrialSpec]) -> list[str]:
+    """Return one label per specification: ``"LoRA + checkpointing"``, or ``"full, num_generations=8"``.
+
+    Two specifications have the same label exactly if they are equal but for the model.
+    """
+    trials = [_Keys(spec) for spec in specs]
+    found = naming(trials)
+    return [found.label(trial) for trial in trials]
+
+
+def relabelled(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return `records` with labels that tell all of them apart, also those of different sweeps."""
+    written = labels([record.spec for record in records])
+    return [replace(record, label=label) for record, label in zip(records, written, strict=True)]

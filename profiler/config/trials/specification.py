@@ -13,7 +13,7 @@ Two points that mean the same trial become equal specifications:
 - `gpu` is None on the CPU; null is h100-80gb on an emulated or simulated backend, and the whole card on a real GPU;
 - `weights` is random on an emulated or simulated backend, because memory does not depend on values;
 - `images_per_prompt`, `min_pixels` and `max_pixels` are None for a model without a vision tower; else null is what
-  `profiler.config.models.images` says, and `max_prompt_length` includes the tokens of the images;
+  `profiler.config.models.context` says, and `max_prompt_length` includes the tokens of the images;
 - `reward_models` is a list, with built-in names where there are some;
 - `vllm_*` is None, or its default where it cannot be None, where vLLM does not run, and all but `vllm_mode` where it
   runs on other GPUs (``server``);
@@ -26,11 +26,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from profiler.config.models.images import IMAGE_KEYS, with_images
+from profiler.config.models.context import IMAGE_KEYS, with_images
 from profiler.config.models.lookup import canonical_model, checkpoint
 from profiler.config.options.reading import FieldReader, show, unknown_key
-from profiler.config.trials.key_values import DEFAULTS, other_recipe_faults, read_given, without_other_recipes
-from profiler.config.trials.lora_targets import in_layer_order, unknown_targets
+from profiler.config.trials.key_values import (
+    DEFAULTS,
+    in_layer_order,
+    other_recipe_faults,
+    read_given,
+    unknown_targets,
+    without_other_recipes,
+)
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import faults_everywhere
 from profiler.domain.architectures.architecture import Architecture

@@ -9,19 +9,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, lcm
 
-from profiler.config.models.uncounted import Uncounted, uncounted_texts
+from profiler.config.models.fields import Uncounted, uncounted_texts
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl.arguments import effects as trl_effects
-from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
-from profiler.config.trl.arguments.trainers import recipe_of
-from profiler.config.trl.arguments.values import checked_values
-from profiler.config.trl.parts import sharding_keys, sharding_notes, unread_notes
-from profiler.config.trl.release import effects_of, uncounted, with_defaults
-from profiler.config.trl.reward_names import reward_models, reward_notes
+from profiler.config.trl import argument_keys as trl_effects
+from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key
+from profiler.config.trl.argument_values import checked_values, recipe_of
+from profiler.config.trl.parts import (
+    effects_of,
+    reward_models,
+    reward_notes,
+    sharding_keys,
+    sharding_notes,
+    uncounted,
+    unread_notes,
+    with_defaults,
+)
 from profiler.config.trl_releases.behaviours import Described
-from profiler.config.trl_releases.facts import defaults_of
-from profiler.config.trl_releases.versions import NEWEST
+from profiler.config.trl_releases.facts import NEWEST, defaults_of
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.optimizers import Optimizer
@@ -99,7 +104,7 @@ def read_trl_config(
         strict: Whether an unknown key is a fault.
         recipe: The trainer, where it is known; else the keys tell.
         job: How processes share the work, by `profiler.config.trl.parts.JOB_KEYS`.
-        release: The release of trl whose defaults hold (`profiler.config.trl_releases.versions.RELEASES`).
+        release: The release of trl whose defaults hold (`profiler.config.trl_releases.facts.RELEASES`).
         given: Keys of the trial that the command line states, which win.
         settled: Keys of the trial that another note settles, with the default of the newest release.
     """

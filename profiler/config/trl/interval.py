@@ -6,10 +6,19 @@ from typing import Any
 
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl.arguments.trainers import recipe_of
+from profiler.config.trl.argument_values import recipe_of
 from profiler.config.trl.config import TrlReading, read_trl_config
-from profiler.config.trl_releases.facts import KEY_VERSIONS, MODEL_CONFIG_KEYS, TRAINERS, defaults_of
-from profiler.config.trl_releases.versions import KEY, NEWEST, RELEASES, Versions, spans_text
+from profiler.config.trl_releases.facts import (
+    KEY,
+    KEY_VERSIONS,
+    MODEL_CONFIG_KEYS,
+    NEWEST,
+    RELEASES,
+    TRAINERS,
+    Versions,
+    defaults_of,
+    spans_text,
+)
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import key_named

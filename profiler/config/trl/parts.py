@@ -1,14 +1,107 @@
-"""Several files that describe one job: what each says in the names of trl's files, and all of them together."""
+"""The files that describe one job in trl's names: what each says, by its release, and all together.
 
+Which rewards of a recipe are models: hub ids, folders, and names with the size of a model.
+
+trl's own script takes names of functions in `reward_funcs` and a model in `reward_model_name_or_path`
+(`trl/scripts/grpo.py`, 1.16); scripts of users pass `reward_funcs` on, where `GRPOTrainer` loads each text as a model.
+"""
+
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from profiler.config.models.lookup import canonical_model
+from profiler.config.models.lookup import builtin_of_folder, canonical_model
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF
+from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF
+from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED, Described
+from profiler.config.trl_releases.facts import NEWEST, defaults_of
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import key_named
+
+
+def with_defaults(
+    file: Mapping[str, object], recipe: Recipe, release: str, settled: Collection[str]
+) -> tuple[dict[str, object], dict[str, str]]:
+    """Return the keys of the trial with the defaults of a release, and the keys that the file leaves open.
+
+    Args:
+        file: Keys of trl's files.
+        recipe: The trainer.
+        release: The release of trl.
+        settled: Keys of the trial that have the default of the newest release instead.
+    """
+    newest, found = defaults_of(recipe, NEWEST), defaults_of(recipe, release)
+    defaults = {
+        key: newest.get(key, value) if key in settled else value
+        for key, value in found.items()
+        if recipe in key_named(key).recipes
+    }
+    stated = {
+        KEY_OF[key]: value
+        for key, value in file.items()
+        if key in KEY_OF and value is not None and recipe in key_named(KEY_OF[key]).recipes
+    }
+    point = {**defaults, "recipe": recipe.value, **stated}
+    return point, {key: "" for key in defaults if key not in stated and key not in settled}
+
+
+def effects_of(
+    described: Described, recipe: Recipe, release: str, *, untouched: Collection[str]
+) -> dict[str, tuple[object, str]]:
+    """Return the keys of the trial that a release changes: the value, and what it does.
+
+    Args:
+        described: The job, with the defaults of the release.
+        recipe: The trainer.
+        release: The release of trl.
+        untouched: Keys of the trial that stay as they are.
+    """
+    changed: dict[str, tuple[object, str]] = {}
+    for effect in EFFECTS:
+        if recipe not in effect.recipes or release not in effect.versions or effect.key in untouched:
+            continue
+        value = effect.value(described)
+        if value is not None:
+            changed[effect.key] = (value, effect.meaning)
+            described = replace(described, point={**described.point, effect.key: value})
+    return changed
+
+
+def uncounted(described: Described, recipe: Recipe, release: str) -> tuple[str, ...]:
+    """Return what a release needs in addition to today's, without a formula here."""
+    rows = (row for row in UNCOUNTED if recipe in row.recipes and release in row.versions)
+    return tuple(row.meaning for row in rows if row.applies(described))
+
+
+_SIZE = re.compile(r"(?<![a-z0-9])\d+(?:[._]\d+)?[bm](?![a-z0-9])", re.IGNORECASE)
+"""Billions or millions of parameters in a name: ``8B`` in ``skywork-qwen3-8b``."""
+
+
+def reward_models(flat: Mapping[str, object]) -> list[str]:
+    """Return the models that score completions, without a slash by the built-in model that they are named after."""
+    return list(dict.fromkeys(_counted(name) for name in _named(flat)))
+
+
+def reward_notes(flat: Mapping[str, object]) -> Iterator[Note]:
+    """Return a note per model that is counted by its name."""
+    for name in dict.fromkeys(_named(flat)):
+        if _counted(name) != name:
+            yield Note(key="reward_models", text=f"the reward model {name} as {_counted(name)} (by its name)")
+
+
+def _named(flat: Mapping[str, object]) -> list[str]:
+    functions = [name for name in _texts(flat.get("reward_funcs")) if "/" in name or _SIZE.search(name)]
+    return [*_texts(flat.get("reward_model_name_or_path")), *functions]
+
+
+def _texts(value: object) -> list[str]:
+    return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str) and each]
+
+
+def _counted(name: str) -> str:
+    return name if "/" in name else builtin_of_folder(name) or name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from profiler.config.models.lookup import canonical_model, checkpoint
-from profiler.config.trl.arguments.keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
-from profiler.config.trl.arguments.trainers import RLOO_KEYS
+from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl.argument_values import RLOO_KEYS
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TRIAL_KEYS, TrialSpec, Tuning, VllmMode, key_named
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from profiler.config.trl_releases.versions import RELEASES, Versions
+from profiler.config.trl_releases.facts import RELEASES, Versions
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Logprobs, Tuning, VllmMode
@@ -49,7 +49,7 @@ class Effect:
 
 
 def _prompts(it: Described) -> object:
-    """Return the most tokens of a prompt. With images it follows from them (`profiler.config.models.images`)."""
+    """Return the most tokens of a prompt. With images it follows from them (`profiler.config.models.context`)."""
     model = it.point.get("model")
     known = find_builtin(model) if isinstance(model, str) else None
     sees_images = known is not None and known.name in VISION_MODELS

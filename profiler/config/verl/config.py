@@ -8,8 +8,16 @@ from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.verl.effects import changes_memory, effect_notes, lora_notes, unknown_notes
-from profiler.config.verl.generated import FSDP_DEFAULTS, MEGATRON_DEFAULTS, VERL_VERSION
-from profiler.config.verl.keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS, resolved, unresolved_notes
+from profiler.config.verl.keys import (
+    FREE_KEYS,
+    FREE_PREFIXES,
+    FSDP_DEFAULTS,
+    MEGATRON_DEFAULTS,
+    MEMORY_KEYS,
+    VERL_VERSION,
+    resolved,
+    unresolved_notes,
+)
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.trials.trial import ALL_LINEAR
 from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from profiler.domain.units import KIB, MIB
+from profiler.domain.memory import KIB, MIB
 
 _Fact = TypeVar("_Fact")
 
@@ -46,7 +46,7 @@ class Capability:
     context_source: str = ""
     """In use - allocated - reserved in an out-of-memory message, and where it was printed."""
     large_workspace_since: tuple[int, int] | None = None
-    """The first torch with the large workspace of cuBLAS; None: no torch has it. Sources: `cublas.py`."""
+    """The first torch with the large workspace of cuBLAS; None: no torch has it. Sources: `card.py`."""
 
 
 CAPABILITIES = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from profiler.domain.cards.card import Board, Chip, Gpu, Roofline
-from profiler.domain.units import MIB
+from profiler.domain.memory import MIB
 
 __all__ = ["KNOWN_GPUS", "ROOFLINES", "Chip", "Gpu"]
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import cache
 
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 
 _SIZED = re.compile(r"(\d+(?:\.\d+)?) ?gib(?:@(\d+)\.(\d+))?", re.IGNORECASE)
 """``24GiB`` or ``24GiB@8.6``: memory, and compute capability."""

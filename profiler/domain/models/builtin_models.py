@@ -7,13 +7,10 @@ and counts its parameters.
 
 from collections.abc import Mapping
 
-from profiler.domain.models.entry import BuiltinModel, ConfigValue
-from profiler.domain.models.gemma import GEMMA
+from profiler.domain.architectures.architecture import BuiltinModel, ConfigValue
 from profiler.domain.models.llama import LLAMA
-from profiler.domain.models.others import OTHERS
-from profiler.domain.models.qwen2 import QWEN2
-from profiler.domain.models.qwen3 import QWEN3
-from profiler.domain.models.vision import VISION
+from profiler.domain.models.others import GEMMA, OTHERS, VISION
+from profiler.domain.models.qwen import QWEN2, QWEN3
 
 __all__ = ["BUILTIN_MODELS", "VISION_MODELS", "BuiltinModel", "find_builtin"]
 

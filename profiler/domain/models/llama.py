@@ -1,6 +1,6 @@
 """Llama, and models with its layers."""
 
-from profiler.domain.models.entry import BuiltinModel
+from profiler.domain.architectures.architecture import BuiltinModel
 
 LLAMA = (
     BuiltinModel(

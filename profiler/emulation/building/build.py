@@ -1,18 +1,22 @@
-"""The emulated libraries of one installed torch: built once, kept in the cache folder, and reused."""
+"""The emulated libraries of one installed torch: built once by the compilers, and kept in a cache folder."""
 
 import hashlib
 import json
+import os
 import re
 import shutil
+import stat
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.domain.errors import ProfilerError
-from profiler.emulation.building.cache import alone, libraries_folder, refuse_of_others
-from profiler.emulation.building.compiler import compile_library, require_compilers
-from profiler.emulation.building.entry_points import ExpectedLibrary, compiled_files, expected_libraries
+from filelock import FileLock, Timeout
+
+from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.emulation.building.library_sources import (
     ANSWERS,
     CORE_LIBRARY,
@@ -20,12 +24,145 @@ from profiler.emulation.building.library_sources import (
     DRIVER_FOLDER,
     VALUES_LIBRARY,
     VALUES_SOURCES,
+    ExpectedLibrary,
+    compiled_files,
     every_source,
+    expected_libraries,
     generated_answers,
     seen_entry_points,
     version_script,
 )
 from profiler.emulation.interpreter import Interpreter
+
+VARIABLE = "GRPO_VRAM_CACHE"
+"""Environment variable: a folder for built libraries and environments, instead of the user's cache folder."""
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder: `VARIABLE`, or `grpo-vram-profiler` in the XDG cache folder.
+
+    The folder keeps the former name of the distribution, and what is in it.
+    """
+    found = os.environ if environment is None else environment
+    if given := found.get(VARIABLE):
+        return Path(given).expanduser().absolute()
+    home = Path(found.get("HOME") or Path.home())
+    return Path(found.get("XDG_CACHE_HOME") or home / ".cache") / "grpo-vram-profiler"
+
+
+def libraries_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder of built libraries; one folder in it per torch."""
+    return cache_folder(environment) / "emulated_libraries"
+
+
+def environments_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder of environments that `python -m profiler.emulation install` made."""
+    return cache_folder(environment) / "emulated_environments"
+
+
+_SILENT_S = 1.0
+"""How long a process waits for another one before it says so."""
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+@contextmanager
+def alone(lock: Path, does: str, *, announce: Callable[[str], None] = _to_stderr) -> Iterator[None]:
+    """Let one process at a time into the block, and say after a second that it waits.
+
+    Args:
+        lock: File of the lock.
+        does: What the other process does, as words after "another process that".
+        announce: Receives the sentence.
+    """
+    held = FileLock(lock)
+    try:
+        held.acquire(timeout=_SILENT_S)
+    except Timeout:
+        announce(f"Waiting for another process that {does}.")
+        held.acquire()
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def refuse_of_others(folder: Path) -> None:
+    """Refuse a folder of the cache whose files another user could have written: they are run with our rights.
+
+    Looks at the folder, what is directly in it, and the folders above it up to the cache folder. Those of root count as
+    ours; so does a group that has only its user, as `umask 002` makes on many systems.
+
+    Raises:
+        UsageError: It can be written by others.
+    """
+    cache = cache_folder()
+    above = [each for each in folder.parents if each == cache or cache in each.parents]
+    try:
+        for path in (*above, folder, *sorted(folder.iterdir())):
+            if not _is_ours(path.lstat()):
+                hint = f"Remove it, or set {VARIABLE} to a folder of your own."
+                problem = "can be written by other users, and what is in it would be run"
+                raise UsageError([Fault(key=VARIABLE, found=str(path), problem=problem, hint=hint)])
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    if found.st_uid not in (os.getuid(), 0):
+        return False
+    if stat.S_ISLNK(found.st_mode):
+        return True
+    own_group = found.st_gid in (os.getuid(), 0)
+    return not found.st_mode & stat.S_IWOTH and (own_group or not found.st_mode & stat.S_IWGRP)
+
+
+_TIMEOUT_S = 600
+
+
+class CompilerError(ProfilerError):
+    """A compiler is missing, or could not build a library."""
+
+
+def require_compilers() -> None:
+    """Check that gcc, g++ and binutils are there.
+
+    Raises:
+        CompilerError: One is missing.
+    """
+    missing = [name for name in ("gcc", "g++", "nm", "readelf") if shutil.which(name) is None]
+    if missing:
+        raise CompilerError(
+            f"{', '.join(missing)} not found: the emulated driver is compiled once per installed torch. "
+            "Install gcc and g++ (Debian and Ubuntu: apt-get install build-essential)."
+        )
+
+
+def compile_library(compiler: str, target: Path, sources: Sequence[Path], options: Sequence[str]) -> None:
+    """Compile one shared library.
+
+    Raises:
+        CompilerError: The compiler failed; the sentence has its first error.
+    """
+    command = [compiler, "-O2", "-fPIC", "-shared", "-w", "-o", str(target), *map(str, sources), *options]
+    try:
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise CompilerError(f"{compiler} did not finish {target.name} within {_TIMEOUT_S} s.") from error
+    except OSError as error:
+        raise CompilerError(f"{compiler} could not be started ({error.strerror or error}).") from error
+    except subprocess.CalledProcessError as error:
+        raise CompilerError(f"{compiler} could not build {target.name}: {first_error(error.stderr)}") from error
+
+
+def first_error(output: str) -> str:
+    """Return the first line of a compiler's output that names an error."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    named = [line for line in lines if "error" in line or "undefined" in line]
+    return (named or lines or ["it gave no reason"])[0]
+
 
 DESCRIPTION = "built.json"
 """File of a built folder: torch, and the libraries to load before it. Written last."""

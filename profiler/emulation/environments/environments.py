@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.emulation.building.cache import environments_folder, refuse_of_others
+from profiler.emulation.building.build import environments_folder, refuse_of_others
 
 VARIABLE = "EMULATION_PYTHON"
 """Environment variable: the interpreter of an environment with a CUDA build of torch."""

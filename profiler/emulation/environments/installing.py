@@ -1,19 +1,152 @@
-"""Making an environment with torch's CUDA build and without the vendor's libraries."""
+"""Making an environment with torch's CUDA build: pinned packages, without what is never used.
 
+What an emulated process never uses of an environment, taken out of it: kernels, symbols for debuggers, profilers.
+
+Only environments that `install` made are touched.
+"""
+
+import ctypes
+import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from profiler.domain.errors import Fault, ProfilerError, UsageError
-from profiler.emulation.building.cache import alone, environments_folder
-from profiler.emulation.building.compiler import require_compilers
+from profiler.domain.machines.extras import DISTRIBUTION, installed
+from profiler.emulation.building.build import alone, environments_folder, require_compilers
 from profiler.emulation.environments.environments import COMPLETE, interpreter_in
-from profiler.emulation.environments.pins import pinned_packages
-from profiler.emulation.environments.slimming import slim
 from profiler.emulation.interpreter import probe
+
+_KERNELS = ".nv_fatbin"
+"""Section of a compiled file: the machine code of its kernels, which the driver would load."""
+
+_SECTION = re.compile(r"\]\s+(\S+)\s+\S+\s+([0-9a-f]+)\s+([0-9a-f]+)\s+([0-9a-f]+)\s")
+"""A line of readelf: name, address, offset and size of a section."""
+
+_KEEP_SIZE_AND_PUNCH_HOLE = 1 | 2
+"""Flags of fallocate."""
+
+
+def slim(site_packages: Path, cuda_major: str) -> None:
+    """Release the disk space of kernels for a card, and of libraries for other versions of CUDA."""
+    for library in sorted((site_packages / "torch" / "lib").glob("libtorch_*.so")):
+        _release_kernels(library)
+    for library in (site_packages / "bitsandbytes").glob("libbitsandbytes_*.so"):
+        if not re.search(rf"_(cpu|cuda{cuda_major}\d)\.so$", library.name):
+            library.unlink()
+    _slim_triton(site_packages / "triton")
+
+
+def _slim_triton(triton: Path) -> None:
+    """Remove the symbols of its compiler that only a debugger reads, and the profilers of the cards' vendors."""
+    for library in (triton / "_C").glob("libtriton*.so"):
+        if library.stat().st_nlink == 1:
+            subprocess.run(["strip", "--strip-unneeded", str(library)], capture_output=True, check=False)
+    for folder in ("backends/nvidia/lib/cupti", "backends/amd/lib", "instrumentation"):
+        for library in (triton / folder).glob("*"):
+            if library.is_file():
+                library.unlink()
+
+
+def sections(listing: str) -> dict[str, tuple[int, int]]:
+    """Read the output of ``readelf --sections --wide``: offset and size of each section in its file."""
+    return {name: (int(offset, 16), int(size, 16)) for name, _, offset, size in _SECTION.findall(listing)}
+
+
+def _release_kernels(library: Path) -> None:
+    """Make a hole in the file where its kernels are: it keeps its size, and reads as zeros there.
+
+    A file with several names belongs to a package manager's store as well and stays as it is.
+    """
+    if library.stat().st_nlink > 1:
+        return
+    command = ["readelf", "--sections", "--wide", str(library)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    if _KERNELS not in (found := sections(listed)):
+        return
+    offset, size = found[_KERNELS]
+    descriptor = os.open(library, os.O_RDWR)
+    try:
+        # A file system without holes refuses, and the environment is larger there.
+        fallocate = ctypes.CDLL(None).fallocate
+        fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        fallocate(descriptor, _KEEP_SIZE_AND_PUNCH_HOLE, offset, size)
+    finally:
+        os.close(descriptor)
+
+
+_CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
+"""In a clone of the project. An installed profiler takes the versions of its own environment."""
+
+_BROUGHT_SEPARATELY = re.compile(r"torch|triton|nvidia-(?!ml-py).*|cuda-.*")
+"""torch and Triton are installed first, as a CUDA build; the vendor's libraries are emulated."""
+
+
+_EXTRAS = frozenset({"measure"})
+"""Trials run there as on a GPU, so that the environment needs what these bring."""
+
+
+def pinned_packages() -> list[str]:
+    """Return a requirement ``name==version`` for each package that the profiler needs, torch and Triton apart."""
+    versions = constrained_versions(_CONSTRAINTS.read_text()) if _CONSTRAINTS.is_file() else {}
+    here = installed()
+    project = DISTRIBUTION if here is None else here.name
+    return [
+        f"{name}=={versions.get(name) or metadata.version(name)}"
+        for name in sorted(needed_packages(project, _EXTRAS))
+        if name != project and not _BROUGHT_SEPARATELY.fullmatch(name)
+    ]
+
+
+def default_torch() -> str:
+    """Return the version of torch that the profiler is tested with, without the name of a build."""
+    versions = constrained_versions(_CONSTRAINTS.read_text()) if _CONSTRAINTS.is_file() else {}
+    return (versions.get("torch") or metadata.version("torch")).partition("+")[0]
+
+
+def constrained_versions(text: str) -> dict[str, str]:
+    """Read lines ``name==version`` of a constraints file, by normalised name."""
+    pairs = (line.partition("#")[0].strip().partition("==") for line in text.splitlines())
+    return {canonicalize_name(name): version for name, _, version in pairs if version}
+
+
+def needed_packages(project: str, extras: frozenset[str] = frozenset()) -> set[str]:
+    """Return the normalised names of a project's requirements and theirs, as far as they are installed here."""
+    found: set[str] = set()
+    waiting: list[tuple[str, frozenset[str]]] = [(canonicalize_name(project), extras)]
+    while waiting:
+        name, extras = waiting.pop()
+        for requirement in _requirements(name, extras):
+            required = canonicalize_name(requirement.name)
+            if required not in found and _is_installed(required):
+                waiting.append((required, frozenset(requirement.extras)))
+                found.add(required)
+    return found
+
+
+def _requirements(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
+    """The requirements of an installed package that apply here."""
+    for line in metadata.requires(name) or ():
+        requirement = Requirement(line)
+        environments: list[Mapping[str, str]] = [{"extra": extra} for extra in (*extras, "")]
+        if requirement.marker is None or any(requirement.marker.evaluate(dict(each)) for each in environments):
+            yield requirement
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
 
 SIZE = "about 2 GB on the disk, of which 1.2 GB are downloaded"
 

@@ -2,7 +2,7 @@
 
 import json
 
-from profiler.emulation.card.marks import marks_of_this_process
+from profiler.emulation.card import marks_of_this_process
 
 
 def main() -> None:

@@ -1,14 +1,189 @@
-"""What an emulated process needs before its program imports torch."""
+"""What an emulated process needs before its program imports torch, and ranks that are not there."""
 
 import ctypes
+import importlib
 import json
-from collections.abc import Mapping
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from profiler.emulation.inside.lone_rank import answer_for_other_ranks, join_groups_alone
-from profiler.emulation.inside.runtime_library import RUNTIME, find_emulated_runtime
 from profiler.emulation.inside.triton_kernels import note_compiled_launches, note_launches
-from profiler.seams.import_hooks import around_import
+from profiler.seams.patching import around_import
+
+RUNTIME = "libcudart"
+
+
+def find_emulated_runtime(library: Path) -> Callable[[ModuleType], None]:
+    """Return what has to be done after the import of vLLM's `cuda_wrapper`.
+
+    vLLM takes the first library of that name that the process has loaded. torchvision's wheel brings one of its own,
+    which finds no card behind the emulated driver.
+    """
+
+    def after_import(wrapper: ModuleType) -> None:
+        find = wrapper.find_loaded_library
+
+        def found(name: str) -> str | None:
+            answer: str | None = str(library) if name == RUNTIME else find(name)
+            return answer
+
+        wrapper.find_loaded_library = found  # type: ignore[attr-defined]
+
+    return after_import
+
+
+def answer_for_other_ranks(rendezvous: ModuleType) -> None:
+    """Replace the rendezvous by environment variables and by TCP with one that needs no other process."""
+    for scheme in ("env", "tcp"):
+        rendezvous._rendezvous_handlers[scheme] = _meet_nobody
+
+
+def join_groups_alone(c10d: ModuleType) -> None:
+    """Replace gloo, which connects to real processes, by torch's group that has only this one.
+
+    vLLM has such groups for messages of its ranks. A rank hears from the others what it said itself.
+    """
+    fake: Any = importlib.import_module("torch._C._distributed_c10d").FakeProcessGroup
+
+    class Kind(type):
+        def __instancecheck__(cls, group: object) -> bool:
+            return isinstance(group, fake)
+
+    class LoneGloo(metaclass=Kind):
+        """Stands where torch would make a group of gloo, or ask whether a group is one."""
+
+        def __new__(cls, _store: Any, rank: int, size: int, **_options: Any) -> Any:  # noqa: ANN401
+            return fake._create_internal(rank, size)
+
+    fake._set_sequence_number_for_group = lambda _group: None  # torch numbers the messages of gloo
+    c10d.ProcessGroupGloo = LoneGloo  # type: ignore[attr-defined]
+
+
+def _meet_nobody(url: str, timeout: timedelta | None = None, **_options: Any) -> Iterator[tuple[Any, int, int]]:  # noqa: ANN401
+    del url, timeout
+    world_size = int(os.environ["WORLD_SIZE"])
+    yield new_store(world_size), int(os.environ.get("RANK", "0")), world_size
+    raise RuntimeError("Ranks that are not there cannot meet a second time")
+
+
+def new_store(world_size: int) -> Any:  # noqa: ANN401  # a type of torch
+    """Return a store of torch.distributed for this process; torch is imported by then."""
+    store_type: Any = importlib.import_module("torch.distributed").Store
+
+    class LoneRankStore(store_type):  # type: ignore[misc]
+        """What torch asks of a store, answered by `Answers`."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.answers = Answers(world_size)
+
+        def set(self, key: str, value: str | bytes) -> None:
+            self.answers.put(key, value.encode() if isinstance(value, str) else bytes(value))
+
+        def get(self, key: str) -> bytes:
+            return self.answers.value(key)
+
+        def add(self, key: str, amount: int) -> int:
+            return self.answers.add(key, amount)
+
+        def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+            found = self.answers.own(key)
+            if found is None or found == (expected.encode() if isinstance(expected, str) else bytes(expected)):
+                self.set(key, desired)
+            return self.answers.value(key)
+
+        def check(self, keys: Sequence[str]) -> bool:
+            return all(self.answers.has(key) for key in keys)
+
+        def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+            missing = [key for key in keys if not self.answers.wait_for(key, timeout or timedelta(seconds=_WAIT_S))]
+            if missing:
+                raise RuntimeError(f"No rank sets {', '.join(missing)}: ranks other than 0 are emulated")
+
+        def delete_key(self, key: str) -> bool:
+            return self.answers.remove(key)
+
+        def num_keys(self) -> int:
+            return len(self.answers.kept)
+
+        def clone(self) -> Any:  # noqa: ANN401
+            return self
+
+        def has_extended_api(self) -> bool:
+            return False
+
+    store = LoneRankStore()
+    _STORES.append(store)
+    return store
+
+
+_STORES: list[Any] = []
+"""Stores that were handed out: torch keeps the half of them that is written in C++, and calls this one."""
+
+
+_WAIT_S = 30
+"""How long a key that no rank sets is waited for; another thread of this process may set it."""
+
+_LOOK_AGAIN_S = 0.01
+
+
+class Answers:
+    """Keys and values of all ranks. Only rank 0 puts any; the others would have put the same."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.kept: dict[str, bytes] = {}
+        self._lock = threading.RLock()
+
+    def put(self, key: str, value: bytes) -> None:
+        """Keep a value of rank 0."""
+        with self._lock:
+            self.kept[key] = value
+
+    def own(self, key: str) -> bytes | None:
+        """Return what rank 0 put under this key, or under its own key of the same kind."""
+        with self._lock:
+            return next((self.kept[each] for each in (key, *own_keys(key)) if each in self.kept), None)
+
+    def value(self, key: str) -> bytes:
+        """Return the value of a key that some rank has set, waiting for it as torch's stores do."""
+        if not self.wait_for(key, timedelta(seconds=_WAIT_S)):
+            raise RuntimeError(f"No rank sets {key}: ranks other than 0 are emulated")
+        return self.own(key) or b""
+
+    def has(self, key: str) -> bool:
+        """Whether a rank has set the key."""
+        return self.own(key) is not None
+
+    def wait_for(self, key: str, timeout: timedelta) -> bool:
+        """Wait until a rank has set the key; False if none does."""
+        end = time.monotonic() + timeout.total_seconds()
+        while not (found := self.has(key)) and time.monotonic() < end:
+            time.sleep(_LOOK_AGAIN_S)
+        return found
+
+    def add(self, key: str, amount: int) -> int:
+        """Add what all ranks add: each of them the same."""
+        with self._lock:
+            total = int(self.kept.get(key, b"0")) + amount * self.world_size
+            self.put(key, str(total).encode())
+            return total
+
+    def remove(self, key: str) -> bool:
+        """Remove a key."""
+        with self._lock:
+            return self.kept.pop(key, None) is not None
+
+
+def own_keys(key: str) -> list[str]:
+    """Return the keys under which rank 0 put what another rank would have put under `key`: one number is 0 in each."""
+    return [key[: match.start()] + "0" + key[match.end() :] for match in re.finditer(r"\d+", key)]
 
 
 def prepare(environment: Mapping[str, str]) -> None:

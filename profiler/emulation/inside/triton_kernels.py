@@ -1,16 +1,220 @@
-"""Kernels of Triton: compiled for real, launched, and not run. What they would have written is noted as unknown.
+"""Kernels of Triton: launched and not run, but for those whose small results steer the host.
+
+Kernels of vLLM 0.31 that keep the state of its requests on the card, computed on the CPU.
+
+The engine reads how many tokens a step has sampled, and which. The counts follow from the lengths of the prompts; a
+sampled token is any token, stated as an assumption.
+
+Kernels of Triton whose small results steer the host, computed on the CPU. A closed list, by module and name.
+
+liger_kernel 0.8 counts how many tokens each expert gets, and the host allocates by the number of tiles that these need.
+Those of vLLM are in `triton_kernels.py`.
+
+Kernels of Triton: compiled for real, launched, and not run. What they would have written is noted as unknown.
 
 Of the kernels in `LOOKED_AT` only the floats are: they read integers (targets, lengths, masks) and write none that
 steers the host. Of every other kernel each argument may be a result, and a record names it if the host reads one.
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from itertools import count
 from types import ModuleType
 from typing import Any
 
-from profiler.emulation.inside.kernel_values import EQUIVALENTS, on_host
-from profiler.emulation.inside.vllm_kernels import OF_THE_HOST, VLLM_RESULTS
+Arguments = Mapping[str, Any]
+
+ANY_TOKEN = 100
+"""The token that is sampled if it ends no text: memory does not depend on which one it is.
+
+Ends of text of the configurations in transformers 5.23: 2 (116 classes, Llama 2 and Mistral among them), 1, 3, 0, 11,
+53, 102, 106, and above 300. Where it is one of a model's, the next one is taken.
+"""
+
+_CONFIGS = (("transformers.configuration_utils", "PreTrainedConfig"), ("transformers", "GenerationConfig"))
+_ENDS = ("eos_token_id", "pad_token_id")
+
+_STATE = "vllm.v1.worker.gpu"
+
+
+def write_staged(arguments: Arguments) -> None:
+    """Write rows that the host has collected. The tables of blocks, which are written together, steer nothing."""
+    if arguments["MULTI_GROUP"]:
+        return
+    flat, stride = arguments["output_ptr"].view(-1), arguments["output_stride"]
+    contents, begin = arguments["write_contents_ptr"], 0
+    places = zip(
+        arguments["write_indices_ptr"].tolist(),
+        arguments["write_starts_ptr"].tolist(),
+        arguments["write_cu_lens_ptr"].tolist(),
+        strict=True,
+    )
+    for row, start, end in places:
+        at = row * stride + start
+        flat[at : at + end - begin] = contents[begin:end]
+        begin = end
+
+
+def place_tokens(arguments: Arguments) -> None:
+    """Set the length of each sequence and the positions of its new tokens."""
+    requests, starts = arguments["idx_mapping_ptr"].tolist(), arguments["query_start_loc_ptr"].tolist()
+    lengths, positions = arguments["seq_lens_ptr"], arguments["pos_ptr"]
+    lengths[len(requests) :] = 0
+    for number, request in enumerate(requests):
+        done, begin, end = int(arguments["num_computed_tokens_ptr"][request]), starts[number], starts[number + 1]
+        lengths[number] = done + end - begin
+        positions[begin:end] = done + positions.new_ones(end - begin).cumsum(0) - 1
+
+
+def count_sampled(arguments: Arguments) -> None:
+    """Count the tokens that are sampled: none while a prompt is not complete."""
+    requests = arguments["idx_mapping_ptr"].long()
+    lengths = arguments["seq_lens_ptr"][: len(requests)]
+    whole = (lengths >= arguments["prefill_len_ptr"][requests]).int()
+    sampled, bounds = arguments["num_sampled_ptr"], arguments["cu_num_logits_ptr"]
+    sampled *= whole
+    arguments["num_rejected_ptr"].copy_((bounds[1 : len(requests) + 1] - bounds[: len(requests)] - sampled) * whole)
+
+
+def count_computed(arguments: Arguments) -> None:
+    """Add the tokens of a step to each request's."""
+    starts = arguments["query_start_loc_ptr"]
+    for number, request in enumerate(arguments["idx_mapping_ptr"].tolist()):
+        if request < 0:
+            continue
+        sampled = int(arguments["num_sampled_ptr"][number])
+        arguments["total_len_ptr"][request] += sampled
+        computed = starts[number + 1] - starts[number] - arguments["num_rejected_ptr"][number]
+        arguments["num_computed_tokens_ptr"][request] += computed
+
+
+def sample(arguments: Arguments) -> None:
+    """Sample the same ordinary token in every block of the vocabulary."""
+    arguments["local_argmax_ptr"].fill_(ordinary_token())
+
+
+@cache
+def ordinary_token() -> int:
+    """Return a token that is neither an end of text nor padding of any model in this process.
+
+    So responses have their maximum length. Asked when the first token is sampled: the engine has its model by then.
+    """
+    classes = tuple(found for module, name in _CONFIGS if (found := getattr(sys.modules.get(module), name, None)))
+    configs = [each for each in gc.get_objects() if isinstance(each, classes)]
+    ends = {token for config in configs for name in _ENDS for token in _listed(getattr(config, name, None))}
+    return next(token for token in count(ANY_TOKEN) if token not in ends)
+
+
+def _listed(tokens: object) -> Iterable[object]:
+    return tokens if isinstance(tokens, list | tuple) else (tokens,)
+
+
+def rank(arguments: Arguments) -> None:
+    """Rank the sampled token first."""
+    arguments["output_ptr"].fill_(1)
+
+
+OF_THE_HOST = frozenset(
+    {"write_indices_ptr", "write_starts_ptr", "write_contents_ptr", "write_cu_lens_ptr", "prefill_len_ptr"}
+)
+"""Arguments in pinned memory, which the host writes without the driver: their values are right."""
+
+VLLM_RESULTS: Mapping[tuple[str, str], frozenset[str]] = {
+    (f"{_STATE}.input_batch", "_prepare_prefill_inputs_kernel"): frozenset(
+        {"input_ids_ptr", "next_prefill_tokens_ptr"}
+    ),
+    (f"{_STATE}.input_batch", "_combine_sampled_and_draft_tokens_kernel"): frozenset(
+        {"input_ids_ptr", "logits_indices_ptr"}
+    ),
+    (f"{_STATE}.block_table", "_gather_block_tables_kernel"): frozenset(),  # by addresses, which lie in a tensor
+    (f"{_STATE}.block_table", "_compute_slot_mappings_kernel"): frozenset({"slot_mappings_ptr"}),
+    (f"{_STATE}.sample.gumbel", "_temperature_kernel"): frozenset({"logits_ptr"}),
+    (f"{_STATE}.sample.prompt_logprob", "_prompt_logprobs_token_ids_kernel"): frozenset(
+        {"prompt_logprobs_token_ids_ptr"}
+    ),
+    (f"{_STATE}.sample.logprob", "_topk_log_softmax_kernel"): frozenset({"output_ptr"}),
+}
+"""The arguments that a kernel writes which is not computed; the host reads none of them as a number that steers it."""
+
+Equivalent = tuple[Callable[[Arguments], None], frozenset[str], frozenset[str]]
+
+VLLM_EQUIVALENTS: Mapping[tuple[str, str], Equivalent] = {
+    (f"{_STATE}.buffer_utils", "_apply_write_kernel"): (
+        write_staged,
+        frozenset({"write_indices_ptr", "write_starts_ptr", "write_contents_ptr", "write_cu_lens_ptr"}),
+        frozenset({"output_ptr"}),
+    ),
+    (f"{_STATE}.input_batch", "_prepare_pos_seq_lens_kernel"): (
+        place_tokens,
+        frozenset({"idx_mapping_ptr", "query_start_loc_ptr", "num_computed_tokens_ptr"}),
+        frozenset({"pos_ptr", "seq_lens_ptr"}),
+    ),
+    (f"{_STATE}.input_batch", "_get_num_sampled_and_rejected_kernel"): (
+        count_sampled,
+        frozenset({"num_sampled_ptr", "seq_lens_ptr", "cu_num_logits_ptr", "idx_mapping_ptr", "prefill_len_ptr"}),
+        frozenset({"num_sampled_ptr", "num_rejected_ptr"}),
+    ),
+    (f"{_STATE}.input_batch", "_post_update_kernel"): (
+        count_computed,
+        frozenset({"idx_mapping_ptr", "num_sampled_ptr", "num_rejected_ptr", "query_start_loc_ptr"}),
+        frozenset({"num_computed_tokens_ptr", "total_len_ptr"}),
+    ),
+    (f"{_STATE}.sample.gumbel", "_gumbel_sample_kernel"): (sample, frozenset(), frozenset({"local_argmax_ptr"})),
+    (f"{_STATE}.sample.logprob", "_ranks_kernel"): (rank, frozenset(), frozenset({"output_ptr"})),
+}
+"""What computes a kernel, the arguments that it reads, and those that it writes and that are read on the host."""
+
+
+def count_tokens(arguments: Arguments) -> None:
+    """Count the tokens of each expert in each tile of tokens: a table of experts by tiles."""
+    import torch
+
+    tokens, experts = arguments["T"], arguments["E"]
+    chosen = arguments["topk_indices_ptr"].reshape(tokens, arguments["K"])
+    tiles = chosen.split(arguments["TOKENS_PER_TILE"])
+    counts = [torch.bincount(tile.flatten(), minlength=experts)[:experts] for tile in tiles]
+    arguments["partial_sum_ptr"].copy_(torch.stack(counts, dim=1))
+
+
+def add_up_tokens(arguments: Arguments) -> None:
+    """Turn counts into where each expert's tokens and tiles begin, and each tile's counts into those before it."""
+    frequencies, size = arguments["expert_freq_ptr"], arguments["BLOCK_M_TOKEN"]
+    for result, each in (
+        (arguments["expert_freq_offs_ptr"], frequencies),
+        (arguments["expert_tile_offset_ptr"], (frequencies + size - 1) // size),
+    ):
+        result[0] = 0
+        result[1:] = each.cumsum(0)
+    counts = arguments["partial_sum_ptr"]
+    counts.copy_(counts.cumsum(1) - counts)
+
+
+EQUIVALENTS: Mapping[tuple[str, str], tuple[Callable[[Arguments], None], frozenset[str], frozenset[str]]] = {
+    **VLLM_EQUIVALENTS,
+    ("liger_kernel.ops.fused_moe_kernels", "_moe_router_histogram_kernel"): (
+        count_tokens,
+        frozenset({"topk_indices_ptr"}),
+        frozenset({"partial_sum_ptr"}),
+    ),
+    ("liger_kernel.ops.fused_moe_kernels", "_moe_router_prefix_sum_kernel"): (
+        add_up_tokens,
+        frozenset({"expert_freq_ptr", "partial_sum_ptr"}),
+        frozenset({"expert_freq_offs_ptr", "expert_tile_offset_ptr", "partial_sum_ptr"}),
+    ),
+}
+"""What computes a kernel, the arguments that it reads, and those that it writes."""
+
+
+def on_host(tensor: Any) -> Any:  # noqa: ANN401  # torch is imported by the program
+    """Return the bytes of a tensor on the emulated card as a tensor of the CPU."""
+    import torch
+
+    buffer = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
+    return torch.frombuffer(buffer, dtype=tensor.dtype).view(tensor.shape)
+
 
 LOOKED_AT: Mapping[str, frozenset[str]] = {
     # trl 1.16: log-probabilities, entropies and divergences, all of floats.

@@ -1,9 +1,12 @@
-"""Read the files that describe a job: YAML, JSON, a Python script or notebook of trl, or a shell script of trl or verl.
+"""Read the files that describe a job, and those that they name.
+
+Read the files that describe a job: YAML, JSON, a Python script or notebook of trl, or a shell script of trl or verl.
 
 TOML is parsed too, to say of which program it is.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from profiler.config.foreign_text import (
     parse_yaml,
 )
 from profiler.config.launch.lines import training_in, training_of, words_of
-from profiler.config.launch.parts import launch_parts
+from profiler.config.launch.parts import NamedFile, launch_parts
 from profiler.config.scripts.notebooks import notebook_part
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
@@ -28,13 +31,82 @@ from profiler.config.verl.config import SECTION, flattened
 from profiler.config.verl.sources import VerlSource, file_source, script_source
 from profiler.domain.errors import Fault, UsageError
 from profiler.estimate.command import CONFIG, LAUNCH
-from profiler.estimate.job.named_files import NamedFiles
-from profiler.storage.files.foreign_files import expanded, read_bytes, reason
+from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+
+_MOST_BYTES = {".py": MOST_SCRIPT_BYTES, ".json": MOST_JSON_BYTES, ".yaml": MOST_YAML_BYTES, ".yml": MOST_YAML_BYTES}
+"""What is read, by the end of its name, and how much of it."""
+
+_UNKNOWN_FOLDER = re.compile(r"^(?:\$\{?\w+\}?|\$\([^()]*\))/")
+"""A folder that only the user's machine knows, before a path."""
+
+_MOST_ABOVE = 4
+"""Folders above a script in which a path is looked for: scripts are started from the root of a repository."""
+
+
+class NamedFiles:
+    """The files that one script or command names."""
+
+    def __init__(self, folder: Path, given: Sequence[str] = ()) -> None:
+        """Look in `folder`, above it, and among the files that the user gives."""
+        self._folder, self._given = folder, given
+        self.read: list[str] = []
+        """Those of `given` that were read."""
+
+    def __call__(self, name: str) -> NamedFile | None:
+        """Return the file of a name; None if it is not there, or is of a kind that is not read.
+
+        Raises:
+            UsageError: It is there and cannot be read.
+        """
+        path = self._found(_UNKNOWN_FOLDER.sub("", name))
+        if path is None:
+            return None
+        try:
+            content = read_bytes(path, most_bytes=_MOST_BYTES[path.suffix])
+            if path.suffix == ".py":
+                return NamedFile(name=path.name, content=content.decode())
+            values = parse_json(content) if path.suffix == ".json" else parse_yaml(content.decode())
+        except OSError as error:
+            raise _fault(name, f"cannot be read ({reason(error)})") from error
+        except UnicodeDecodeError as error:
+            raise _fault(name, f"is no text ({error})") from error
+        except ForeignTextError as error:
+            raise _fault(name, str(error)) from error
+        if not isinstance(values, dict):
+            raise _fault(name, "contains no keys with values")
+        return NamedFile(name=path.name, content=values)
+
+    def _found(self, name: str) -> Path | None:
+        if Path(name).suffix not in _MOST_BYTES:
+            return None
+        for given in self._given:
+            if Path(given).name == Path(name).name:
+                self.read.append(given)
+                return Path(given)
+        return next((path for path in self._places(name) if _is_file(path)), None)
+
+    def _places(self, name: str) -> Iterator[Path]:
+        """Return where a file may be: by its path from each folder, and by its name next to the script."""
+        folders = [self._folder, *self._folder.resolve().parents[:_MOST_ABOVE]]
+        yield from (folder / name for folder in folders)
+        yield self._folder / Path(name).name
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return kind_of(path) is Kind.FILE
+    except OSError:
+        return False
+
+
+def _fault(name: str, problem: str) -> UsageError:
+    return UsageError([Fault(key="config", found=name, problem=problem)])
+
 
 VERL, VERL_MEGATRON = "verl", "verl-megatron"
 """Values of `config` that name verl's own configurations, `ppo_trainer` and `ppo_megatron_trainer`."""
 
-_MOST_BYTES = {".json": MOST_JSON_BYTES, ".ipynb": MOST_JSON_BYTES, ".py": MOST_SCRIPT_BYTES}
+_MOST_CONFIG_BYTES = {".json": MOST_JSON_BYTES, ".ipynb": MOST_JSON_BYTES, ".py": MOST_SCRIPT_BYTES}
 
 _SHELL = (".sh", ".bash", ".slurm", ".sbatch")
 
@@ -64,21 +136,21 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
         return ConfigFile(path=path, verl=VerlSource(megatron=path == VERL_MEGATRON))
     try:
         file = expanded(path)
-        text = read_bytes(file, most_bytes=_MOST_BYTES.get(file.suffix, MOST_YAML_BYTES))
+        text = read_bytes(file, most_bytes=_MOST_CONFIG_BYTES.get(file.suffix, MOST_YAML_BYTES))
         if file.suffix == ".py":
             return ConfigFile(path=path, parts=(script_part(file.name, text.decode()),))
         if file.suffix in _SHELL or text.startswith(b"#!"):
             return _run_script(path, file, text.decode(), others)
         values = _parsed(file.suffix, text)
     except OSError as error:
-        raise _fault(path, f"cannot be read ({reason(error)})") from error
+        raise _config_fault(path, f"cannot be read ({reason(error)})") from error
     except UnicodeDecodeError as error:
         kind = {".py": "Python", ".toml": "TOML", **dict.fromkeys(_SHELL, "text")}.get(file.suffix, "YAML")
-        raise _fault(path, f"is not valid {kind} ({error})") from error
+        raise _config_fault(path, f"is not valid {kind} ({error})") from error
     except ForeignTextError as error:
-        raise _fault(path, str(error)) from error
+        raise _config_fault(path, str(error)) from error
     if not isinstance(values, Mapping):
-        raise _fault(path, "contains no keys with values")
+        raise _config_fault(path, "contains no keys with values")
     if file.suffix == ".ipynb":
         return ConfigFile(path=path, parts=_sound((_notebook(path, file.name, values),)))
     if SECTION in values and file.suffix != ".toml":
@@ -87,7 +159,7 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
     if foreign is not None:
         return ConfigFile(path=path, parts=_sound((foreign,)))
     if file.suffix == ".toml":
-        raise _fault(path, "is TOML, and no program whose files are read has such")
+        raise _config_fault(path, "is TOML, and no program whose files are read has such")
     return ConfigFile(path=path, parts=_sound((part_of(file.name, values),)))
 
 
@@ -150,7 +222,7 @@ def _notebook(path: str, name: str, values: Mapping[str, object]) -> Part:
     try:
         return notebook_part(name, values)
     except ForeignTextError as error:
-        raise _fault(path, str(error)) from error
+        raise _config_fault(path, str(error)) from error
 
 
 def _parsed(suffix: str, text: bytes) -> object:
@@ -165,5 +237,5 @@ def _parsed(suffix: str, text: bytes) -> object:
     return parse_toml(text.decode()) if suffix == ".toml" else parse_yaml(text.decode())
 
 
-def _fault(path: str, problem: str) -> UsageError:
+def _config_fault(path: str, problem: str) -> UsageError:
     return UsageError([Fault(key=CONFIG, found=path, problem=problem)])

@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING
 from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
 from profiler.config.notes import Note, note_lines
 from profiler.config.options.reading import show
-from profiler.config.trl_releases.versions import KEY as TRL
-from profiler.config.trl_releases.versions import NEWEST
+from profiler.config.trl_releases.facts import KEY as TRL
+from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
-from profiler.estimate.job.counting import ModelCounter, counted_by_transformers, read_and_counted
-from profiler.estimate.job.prompts import KEY as PROMPT_KEY
-from profiler.estimate.job.prompts import Measure, measured_by_transformers, prompt_note, remembered_measure
+from profiler.estimate.job.counting import KEY as PROMPT_KEY
+from profiler.estimate.job.counting import (
+    Measure,
+    ModelCounter,
+    counted_by_transformers,
+    measured_by_transformers,
+    prompt_note,
+    read_and_counted,
+    remembered_measure,
+)
 from profiler.storage.foreign.model_config import is_local
 
 if TYPE_CHECKING:  # What reads files takes 60 ms to import, and many jobs are described by keys alone.

@@ -1,4 +1,4 @@
-"""Set-up and end of a worker process, around its job."""
+"""A worker process from inside: its set-up and end; and the verdict on one that left no record."""
 
 import faulthandler
 import fcntl
@@ -14,8 +14,51 @@ from pathlib import Path
 from typing import cast
 
 from profiler.domain.errors import ProfilerError
+from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
 from profiler.execution.job import WorkerJob
+from profiler.storage.files.foreign_files import open_regular
 from profiler.storage.files.last_resort import last_resort
+
+_COUNTER = "oom_kill"
+
+
+def oom_kills(*, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return how many processes the kernel has killed for lack of memory; None if it has no such counter.
+
+    Counts our cgroup, or the whole machine if the cgroup has no counter.
+    """
+    for path in (*_of_our_cgroup(proc, cgroups), proc / "vmstat"):
+        found = _read(path)
+        if found is not None:
+            return found
+    return None
+
+
+def _of_our_cgroup(proc: Path, cgroups: Path) -> list[Path]:
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        inside = group.lstrip("/")
+        if not controllers:  # version 2
+            found += [cgroups / inside / "memory.events", cgroups / "memory.events"]
+        elif "memory" in controllers.split(","):
+            # In a container the path is that of the host, and the group itself is mounted.
+            found += [cgroups / "memory" / inside / "memory.oom_control", cgroups / "memory" / "memory.oom_control"]
+    return found
+
+
+def _read(path: Path) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    counts = [line.split()[1] for line in lines if line.split()[:1] == [_COUNTER]]
+    return int(counts[0]) if counts else None
+
 
 EXIT_OWN_MEMORY_ERROR = 112
 """Exit code of a worker after a `MemoryError`: the host, not the GPU, had no memory left."""
@@ -121,3 +164,73 @@ def _resolve(target: str) -> Callable[[WorkerJob], None]:
     """Return the function with this dotted name."""
     module, _, function = target.partition(":")
     return cast(Callable[[WorkerJob], None], getattr(importlib.import_module(module), function))
+
+
+STDERR_LINES = 20
+_STDERR_TAIL_BYTES = 64 * 1024
+
+
+def judge(
+    *,
+    exit_code: int | None,
+    timed_out: bool,
+    timeout_s: float,
+    wall_s: float,
+    stderr_path: Path,
+    stalled_s: float | None = None,
+    oom_killed: bool = False,
+) -> Outcome:
+    """Return the outcome of a worker that ended without a record.
+
+    Args:
+        exit_code: As `multiprocessing` returns it; None for a process that could not be killed.
+        timed_out: Whether its time was up before it ended.
+        timeout_s: Its time limit.
+        wall_s: How long it ran.
+        stderr_path: Its output; the last lines go into the message.
+        stalled_s: How long it had no heartbeat, if it was ended for that reason.
+        oom_killed: Whether the kernel killed any process for lack of memory while it ran.
+    """
+    if stalled_s is not None:
+        left = " It could not be killed." if exit_code is None else ""
+        status, reason = Status.STALLED, f"The worker was alive but made no progress for {stalled_s:g} s.{left}"
+    elif oom_killed and exit_code == -signal.SIGKILL:
+        status, reason = Status.HOST_OOM, "The host had no memory left, and the kernel killed the worker."
+    else:
+        status, reason = _status_and_reason(exit_code, timed_out, timeout_s)
+    printed = last_lines(stderr_path)
+    verdict = Verdict(status=status, message=f"{reason}\n{printed}".rstrip())
+    return Outcome(verdict=verdict, work=Work(wall_s=wall_s))
+
+
+def _status_and_reason(exit_code: int | None, timed_out: bool, timeout_s: float) -> tuple[Status, str]:
+    if timed_out:
+        left = " and could not be killed" if exit_code is None else ""
+        return Status.TIMEOUT, f"The worker had not ended after {timeout_s:g} s{left}."
+    if exit_code == EXIT_OWN_MEMORY_ERROR:
+        return Status.HOST_OOM, "The host had no memory left for the worker (MemoryError)."
+    if exit_code is not None and exit_code < 0:
+        name = _signal_name(-exit_code)
+        return (Status.KILLED if name == "SIGKILL" else Status.FAILED), f"The worker was ended by {name}."
+    if exit_code == 0:
+        return Status.FAILED, "The worker ended with exit code 0 but wrote no record."
+    return Status.FAILED, f"The worker ended with exit code {exit_code}."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def last_lines(path: Path) -> str:
+    """Return the last lines of a text file of any length; empty if there is no file, or a link to one."""
+    try:
+        with open_regular(path, follow_links=False) as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _STDERR_TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-STDERR_LINES:])

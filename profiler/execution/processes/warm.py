@@ -18,11 +18,11 @@ from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
-from profiler.domain.machines.child_python import safe_path_variables
+from profiler.domain.machines.systems import safe_path_variables
 from profiler.execution.job import WorkerJob, WorkerProgram
 from profiler.execution.processes.child import run_child, run_nothing
-from profiler.execution.processes.forked import ForkedProcess
-from profiler.execution.pythons.interpreter import Interpreter, starting_with
+from profiler.execution.processes.worker_process import ForkedProcess
+from profiler.execution.pythons import Interpreter, starting_with
 from profiler.measurement.driver.visible import capability_environment, visible_gpus
 
 FORK_S = 60.0

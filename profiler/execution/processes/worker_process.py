@@ -1,19 +1,139 @@
-"""A worker as the parent sees it: when it ends, when its time is up, and how it is ended."""
+"""A worker as the parent sees it: its heartbeat, when it ends, and one that was forked from another.
 
+Heartbeat of a trial: a file that the training touches at each phase.
+
+The training itself touches it, because a separate thread would continue while the training hangs.
+"""
+
+import math
 import os
+import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from multiprocessing import process as process_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution.gpus import GpuSlot
-from profiler.execution.processes.forked import ForkedProcess
-from profiler.execution.processes.heartbeat import Heartbeat
-from profiler.execution.trials.claim import LockedTrial
+from profiler.execution.trials import LockedTrial, Stamp, stamp_of
+
+
+def beat(path: Path) -> None:
+    """Record progress. Called by the worker, in the thread that trains."""
+    path.touch()
+
+
+class Heartbeat:
+    """The parent's view of a heartbeat: the time since the last change that the parent noticed.
+
+    Times of the worker's clock are not used; only the time counts when the parent saw the file change.
+    """
+
+    def __init__(self, path: Path, *, now_s: float) -> None:
+        self.path = path
+        self._seen: Stamp = stamp_of(path)
+        self._seen_at_s = now_s
+        self._began = False
+
+    def silent_s(self, now_s: float) -> float:
+        """Return the seconds since the last change; 0 before the first one, because some workers have no heartbeat."""
+        stamp = stamp_of(self.path)
+        if stamp != self._seen:
+            self._seen, self._seen_at_s, self._began = stamp, now_s, True
+        return now_s - self._seen_at_s if self._began else 0.0
+
+
+EXIT_CODE_S = 10.0
+"""Time to wait for the exit code of an ended process. The warmed process sends it within milliseconds."""
+
+_NO_EXIT_CODE = 255
+"""Exit code that multiprocessing reports if the warmed process ended before it sent one."""
+
+
+class ForkedProcess:
+    """A process that the warmed process has forked.
+
+    The kernel reports its end (through a pidfd), also if the warmed process has ended or is stopped. Only the warmed
+    process knows its exit code, which may be lost with it. On a kernel without pidfds a process counts as ended when
+    its warmed process has ended.
+    """
+
+    def __init__(self, process: BaseProcess, *, server_runs: Callable[[], bool]) -> None:
+        """`server_runs` returns whether the process that `process` was forked from still runs."""
+        self._process = process
+        self._server_runs = server_runs
+        self._pidfd: int | None = None
+        self._exited_at_s: float | None = None
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # it has ended already
+            self._exited_at_s = time.monotonic()
+        except (AttributeError, OSError):
+            pass
+
+    @property
+    def pid(self) -> int:
+        """Process id, also that of the process group."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def sentinel(self) -> int:
+        """Descriptor that becomes readable when the process ends, and then when its exit code arrives."""
+        return self._process.sentinel if self._pidfd is None or self.has_exited else self._pidfd
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process is gone; its exit code may arrive later."""
+        if self._exited_at_s is None and self._is_gone():
+            self._exited_at_s = time.monotonic()
+        return self._exited_at_s is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone, and its exit code is known or no longer waited for."""
+        return self.has_exited and (not self._process.is_alive() or time.monotonic() >= self.exit_code_due_s)
+
+    @property
+    def exit_code_due_s(self) -> float:
+        """When waiting for the exit code ends, on the monotonic clock; infinite while the process runs."""
+        return math.inf if self._exited_at_s is None else self._exited_at_s + EXIT_CODE_S
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code as `multiprocessing` returns it: the negative signal number for a signal. None if not known."""
+        return self._process.exitcode
+
+    @property
+    def is_exit_code_lost(self) -> bool:
+        """Whether the process has ended and its exit code is not known."""
+        if not self.has_ended:
+            return False
+        return self.exit_code is None or (self.exit_code == _NO_EXIT_CODE and not self._server_runs())
+
+    def close(self) -> None:
+        """Release its descriptors. Forget a process that still runs: Python would wait for it at exit."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        if self._process.is_alive():
+            process_module._children.discard(self._process)  # type: ignore[attr-defined]
+            return
+        with suppress(ValueError):
+            self._process.close()
+
+    def _is_gone(self) -> bool:
+        if self._pidfd is None:
+            return not self._process.is_alive()
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
 
 GRACE_S = 5.0
 """Time from SIGTERM to SIGKILL, and from SIGKILL until the process is given up."""

@@ -1,12 +1,89 @@
-"""CUDA's own counters, read and reset where each phase ends: every phase of every step has its own exact peak."""
+"""CUDA's own counters, read and reset where each phase ends, and the calls that this needs.
 
-from collections.abc import Callable, Iterable
+Memory that torch's counters include although vLLM has returned it to the driver.
+
+vLLM's sleep mode has pools of its own in torch's allocator. It unmaps their segments by itself, and torch goes on
+counting them, and the tensors in them, as if they were there.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from functools import wraps
+from typing import Any, Protocol
 
 from profiler.domain.memory import Phase
 from profiler.domain.runs.readings import PhasePeak, StepPeak
-from profiler.measurement.counters.unmapped import Unmapped
+from profiler.seams.patching import patched
+
+_ALLOCATOR = "vllm.device_allocator.cumem"
+
+_MAPPING = ("wake_up", "sleep")
+"""Methods of vLLM's allocator that map and unmap segments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmapped:
+    """Bytes to subtract from torch's counters."""
+
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+
+
+class VllmMapping:
+    """What torch counts of vLLM and is not on the card, and a notice whenever that changes.
+
+    Watching begins with the first question after vLLM has made its allocator. Until then nothing has slept for longer
+    than the rest of the phase that loads.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """Call `changed` each time after the engine has woken up or gone to sleep."""
+        self._changed = changed
+        self._watching = ExitStack()
+        self._is_watching = False
+
+    def unmapped(self) -> Unmapped:
+        """Return what torch counts of the engine at present and is not on the card."""
+        module = sys.modules.get(_ALLOCATOR)
+        if module is not None and not self._is_watching:
+            self._is_watching = True
+            owner = module.CuMemAllocator
+            self._watching.enter_context(patched([(owner, name, self._noticed(owner, name)) for name in _MAPPING]))
+        return unmapped_now()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._watching.close()
+        self._is_watching = False
+
+    def _noticed(self, owner: type[Any], name: str) -> Callable[..., Any]:
+        original = getattr(owner, name)
+
+        @wraps(original)
+        def noticed(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401  # vLLM's own arguments
+            result = original(*arguments, **named)
+            self._changed()
+            return result
+
+        return noticed
+
+
+def unmapped_now() -> Unmapped:
+    """Return what torch counts of the engine at present and is not on the card."""
+    module = sys.modules.get(_ALLOCATOR)
+    allocator = None if module is None else module.CuMemAllocator.instance
+    if allocator is None:
+        return Unmapped()
+    mapped = {address for address, data in allocator.pointer_to_data.items() if not data.is_asleep}
+    pools = [pool for pool, *_ in allocator.allocator_and_pools.values()]
+    segments: list[dict[str, Any]] = [segment for pool in pools for segment in pool.snapshot()]
+    gone = [segment for segment in segments if segment["address"] not in mapped]
+    return Unmapped(
+        allocated_bytes=sum(segment["allocated_size"] for segment in gone),
+        reserved_bytes=sum(segment["total_size"] for segment in gone),
+    )
 
 
 class Counters(Protocol):
@@ -169,3 +246,71 @@ def peak_of_steps(steps: tuple[StepPeak, ...]) -> tuple[int, ...]:
     """Return the highest allocated memory of each optimizer step, in order, without loading."""
     numbers = sorted({one.step for one in steps} - {0})
     return tuple(max(one.peak_allocated_bytes for one in steps if one.step == number) for number in numbers)
+
+
+OutOfMemoryCallback = Callable[[int, int], None]
+"""Called at an out-of-memory error with the requested bytes and the driver's free bytes."""
+
+
+class CudaDevice(Counters, Protocol):
+    """The one GPU that this process sees."""
+
+    def set_allocator_settings(self, settings: str) -> None:
+        """Set what `PYTORCH_ALLOC_CONF` sets; before the first allocation."""
+
+    def name(self) -> str:
+        """Return the vendor's name of the card."""
+
+    def uuid(self) -> str:
+        """Return the UUID in the driver's spelling: ``"GPU-..."``."""
+
+    def compute_capability(self) -> tuple[int, int]:
+        """Return (major, minor)."""
+
+    def total_bytes(self) -> int:
+        """Return the card's memory."""
+
+    def free_bytes(self) -> int:
+        """Return the driver's free memory, by `mem_get_info`."""
+
+    def limit_allocator(self, size_bytes: int) -> None:
+        """Limit the memory of the caching allocator."""
+
+    def can_allocate(self, size_bytes: int) -> bool:
+        """Allocate `size_bytes` and free them; return whether this succeeded."""
+
+    def allocated_bytes(self) -> int:
+        """Return the bytes in tensors now."""
+
+    def reserved_bytes(self) -> int:
+        """Return the bytes that the caching allocator holds now."""
+
+    def peak_inactive_split_bytes(self) -> int:
+        """Return the most free bytes between blocks in use since the last reset."""
+
+    def counters_shared(self) -> AbstractContextManager[None]:
+        """Return a context in which the program reads and resets the counters as if it were alone.
+
+        Its resets take no peak from this object, and the resets of this object none from the program.
+        """
+
+    def alloc_retries(self) -> int:
+        """Return how often the allocator has released its cache and retried."""
+
+    def failed_allocations(self) -> int:
+        """Return how many allocations have failed, also if the program went on."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether `error` means that the GPU's memory is exhausted."""
+
+    def has_no_handle(self, error: BaseException) -> bool:
+        """Whether `error` means that a library could not create its handle, as happens on a full card."""
+
+    def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
+        """Call `callback` at each out-of-memory error, if this build of torch supports it."""
+
+    def record_history(self, *, most_entries: int) -> None:
+        """Record the last `most_entries` allocations and frees."""
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """Return segments and history in the memory viewer's format."""

@@ -8,19 +8,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
-from profiler.analysis.monitored import Course, MonitoredLines, monitored_lines
-from profiler.domain.runs.monitored import MonitoredRun
+from profiler.analysis.runs import Course, MonitoredLines, monitored_lines
+from profiler.domain.runs.other_runs import MonitoredRun
 from profiler.rendering.document import FIGURES, RenderedFigure
-from profiler.rendering.figures.files import rendered
-from profiler.rendering.figures.runs.script_phases import script_phases_figure
-from profiler.rendering.figures.runs.timeline import gpu_timeline_figure, host_timeline_figure, steps_figure
+from profiler.rendering.figures.theme import rendered
+from profiler.rendering.figures.timeline import (
+    gpu_timeline_figure,
+    host_timeline_figure,
+    script_phases_figure,
+    steps_figure,
+)
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.runs.monitored import monitored_page, monitored_sentences, monitored_title
 from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
-from profiler.storage.tables.run_tables import write_monitored_tables
-from profiler.storage.tables.samples import GPU_SAMPLES, HOST_SAMPLES
+from profiler.storage.tables.run_tables import GPU_SAMPLES, HOST_SAMPLES, write_monitored_tables
 
 PAGE, MARKDOWN = "report.html", "report.md"
 

@@ -1,25 +1,144 @@
-"""A command from its preparation to its report."""
+"""A watched command from its preparation to its record and report, next to its estimate."""
 
+import json
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from profiler.analysis.runs import fullest_gpu, own_peak_bytes
 from profiler.command_line import print_error
-from profiler.domain.errors import Fault, UsageError
-from profiler.domain.runs.monitored import EstimateBeside, MonitoredRun
-from profiler.execution.processes.host_memory import oom_kills
-from profiler.measurement.driver.no_driver import NoDriver
-from profiler.measurement.driver.nvml import Nvml
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.errors import EXIT_SIGNAL_BASE, Fault, UsageError
+from profiler.domain.runs.other_runs import EstimateBeside, MonitoredRun, Watcher
+from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
+from profiler.estimate.main import answer
+from profiler.execution.processes.child import oom_kills
+from profiler.measurement.driver.nvml import NoDriver, Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
-from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
+from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.monitor.command import Command
-from profiler.monitor.watch.running import CommandRun, run_command
-from profiler.monitor.watch.signals import raise_pending
-from profiler.monitor.watch.start import start_now
-from profiler.monitor.watch.watched import record_of
+from profiler.monitor.watch.running import CommandRun, Start, raise_pending, run_command, start_now
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.trial_files import RECORDS
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
-from profiler.storage.stores.folder_faults import not_writable, writable_faults
+from profiler.storage.records.versioned import installed_versions
+from profiler.storage.stores.record_store import not_writable, writable_faults
+
+_GPU = "gpu"
+
+
+def estimate_beside(words: Sequence[str], gpus: Sequence[VisibleGpu]) -> EstimateBeside | None:
+    """Return the estimate for `words`, on the card of this machine unless they name one; None without words.
+
+    Raises:
+        UsageError: With all faults that were found.
+    """
+    if not words:
+        return None
+    card = _known_card(gpus)
+    asked = [*words, *([f"{_GPU}={card}"] if card and not any(word.startswith(f"{_GPU}=") for word in words) else [])]
+    content = json.loads(answer([*asked, "format=json"]))
+    found = _of_verl(content) if "training_peak_bytes" in content else _of_trial(content)
+    if found is None:
+        problem = "describes several trials or cards, and one run is compared with one estimate"
+        raise UsageError([Fault(key="estimate", found=" ".join(words), problem=problem)])
+    peak_bytes, device_bytes, phase = found
+    return EstimateBeside(peak_bytes=peak_bytes, device_bytes=device_bytes, phase=phase, text=answer(asked))
+
+
+def _known_card(gpus: Sequence[VisibleGpu]) -> str | None:
+    """Return our name of the first GPU; None if it is unknown."""
+    if not gpus:
+        return None
+    real = gpus[0]
+    return next((name for name, known in KNOWN_GPUS.items() if known.is_called(real.name, real.memory_bytes)), None)
+
+
+def _of_verl(content: dict[str, Any]) -> tuple[int, int | None, str]:
+    return int(content["peak_bytes"]), None, str(content["peak_phase"])
+
+
+def _of_trial(content: dict[str, Any]) -> tuple[int, int | None, str] | None:
+    if "peak_allocated_bytes" not in content:
+        return None
+    wanted = content["trial"].get(_GPU)
+    contexts = [card["assumed_context_bytes"] for card in content["gpus"] if card[_GPU] == wanted]
+    reserved = content["peak_reserved_bytes"]
+    device = None if reserved is None or not contexts or contexts[0] is None else reserved + contexts[0]
+    return int(content["peak_allocated_bytes"]), device, str(content["peak_phase"])
+
+
+_NO_PHASES = "phases and torch's own counters: the command was watched from outside"
+
+
+def record_of(
+    run: CommandRun,
+    words: Sequence[str],
+    start: Start,
+    *,
+    estimate: EstimateBeside | None,
+    driver_version: str,
+    note: str,
+    period_s: float,
+    host_ran_out: bool,
+) -> MonitoredRun:
+    """Return the record of a command.
+
+    Args:
+        run: What was sampled.
+        words: The command.
+        start: When it began.
+        estimate: The estimate of the same job.
+        driver_version: Empty if it is unknown.
+        note: Why no GPU was sampled; empty if one was.
+        period_s: Time between two samples.
+        host_ran_out: Whether the kernel killed a process for lack of memory meanwhile.
+    """
+    fullest = fullest_gpu(run.gpus)
+    missing = [f"{name}: {why}" for name, why in run.unavailable.items()]
+    unavailable = [_NO_PHASES, *([f"GPUs: {note}"] if note else []), *missing]
+    return MonitoredRun(
+        run_id=start.run_id,
+        watcher=Watcher.COMMAND,
+        command=tuple(words),
+        started_at=start.started_at,
+        exit_code=run.exit_code,
+        gpus=run.gpus,
+        host=run.host,
+        estimate=estimate,
+        versions=installed_versions(),
+        outcome=Outcome(
+            verdict=_verdict(run.exit_code, host_ran_out=host_ran_out, unavailable="; ".join(unavailable)),
+            work=Work(wall_s=run.wall_s),
+            card=CardFacts(
+                name=fullest.name if fullest else None, memory_bytes=fullest.memory_bytes if fullest else None
+            ),
+            peaks=Peaks(device_bytes=own_peak_bytes(fullest) if fullest else None),
+            measured=MeasuredDetails(
+                gpu_uuid=fullest.uuid if fullest else None,
+                driver_version=driver_version or None,
+                sampled_max_device_bytes=fullest.peak_used_bytes if fullest else None,
+                sample_period_s=period_s,
+            ),
+        ),
+    )
+
+
+def _verdict(exit_code: int, *, host_ran_out: bool, unavailable: str) -> Verdict:
+    if exit_code == 0:
+        return Verdict(status=Status.OK, unavailable=unavailable)
+    number = exit_code - EXIT_SIGNAL_BASE
+    if number == signal.SIGKILL:
+        status = Status.HOST_OOM if host_ran_out else Status.KILLED
+        why = "the kernel killed it, because the host ran out of memory" if host_ran_out else "it received SIGKILL"
+        return Verdict(status=status, message=why, unavailable=unavailable)
+    message = f"the command ended with exit code {exit_code}"
+    with suppress(ValueError):
+        message = f"the command ended by {signal.Signals(number).name}" if number > 0 else message
+    return Verdict(status=Status.FAILED, message=message, unavailable=unavailable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +194,6 @@ def _prepared(command: Command, folder: Path, visible: VisibleGpus) -> EstimateB
     try:
         RecordFolder(folder, MONITORED).read_all()  # a record of a newer version is found before anything starts
         if command.estimate:
-            from profiler.monitor.watch.estimated import estimate_beside  # imports NumPy
-
             estimate = estimate_beside(command.estimate, visible.gpus)
     except UsageError as error:
         faults.extend(error.faults)
@@ -109,7 +226,7 @@ def report(folder: Path, watched: WatchedCommand) -> None:
     RecordFolder(folder, MONITORED).write(watched.record)
     # Imported here, because importing matplotlib and pyarrow takes longer than everything before.
     from profiler.monitor.watch.results import PAGE, lines_of, sentences, write_report
-    from profiler.storage.tables.samples import write_time_series
+    from profiler.storage.tables.run_tables import write_time_series
 
     write_time_series(folder, watched.record.run_id, watched.run.samples, watched.run.host_samples)
     for sentence in (*write_report(folder), *sentences(lines_of(folder, watched.record))):

@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from profiler.analytical.explanation.cards import CardVerdict, Fit
+from profiler.analytical.explanation.explained import CardVerdict, Fit
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trl.yaml import TrlFile, yaml_lines
-from profiler.domain.memory import Origin
+from profiler.domain.memory import Origin, as_gib, gib_text
 from profiler.domain.trials.trial import TrialSpec
-from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.document import Block, Code, Document, Section, Step, paragraphs
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
-from profiler.rendering.layouts.json_text import json_text
-from profiler.rendering.layouts.plain_text import WIDTH, plain_text
+from profiler.rendering.layouts.plain_text import WIDTH, json_text, plain_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiler.analytical.explanation.tensors import NamedTensor
-from profiler.domain.units import gib_text
+from profiler.domain.memory import gib_text
 from profiler.rendering.document import Block, Document, paragraphs
 from profiler.rendering.layouts.plain_text import plain_text
 

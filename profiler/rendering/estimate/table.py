@@ -3,17 +3,14 @@
 from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
-from profiler.analytical.explanation.cards import CardVerdict, Fit
-from profiler.analytical.explanation.explained import ExplainedEstimate, ExplainedPhase
-from profiler.analytical.formulas.sizes.fragments import FRAGMENTS_PERCENT
+from profiler.analytical.explanation.explained import CardVerdict, ExplainedEstimate, ExplainedPhase, Fit
+from profiler.analytical.formulas.sizes.rounding import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
-from profiler.domain.memory import Origin, Phase
+from profiler.domain.memory import Origin, Phase, gib_text
 from profiler.domain.trials.labels import constructed_words, sharding_word
 from profiler.domain.trials.trial import TrialSpec, Tuning
-from profiler.domain.units import gib_text
 from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
-from profiler.rendering.layouts.json_text import json_text
-from profiler.rendering.layouts.plain_text import plain_text
+from profiler.rendering.layouts.plain_text import json_text, plain_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
 
 _COLUMNS = (

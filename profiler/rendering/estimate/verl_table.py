@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.baselines.verl_baseline import BaselineView
-from profiler.analytical.baselines.verl_report import CLAIMED_GB, REPORT_ROWS, report_models_bytes, report_sharded_gb
-from profiler.analytical.explanation.cards import Fit, Unanswered
+from profiler.analytical.baselines import CLAIMED_GB, REPORT_ROWS, BaselineView, report_models_bytes, report_sharded_gb
+from profiler.analytical.explanation.explained import Fit, Unanswered
 from profiler.analytical.explanation.verl_fit import VerlFit, verl_phases
 from profiler.analytical.timeline.recipes.verl import VerlEstimate
-from profiler.domain.memory import Origin, Phase
-from profiler.domain.units import gib_text
+from profiler.domain.memory import Origin, Phase, gib_text
 from profiler.domain.verl import Strategy, VerlJob
 from profiler.rendering.document import Align, Block, Column, Details, Document, Section, Table, Text, paragraphs
 from profiler.rendering.estimate.table import (
@@ -18,8 +16,7 @@ from profiler.rendering.estimate.table import (
     phase_table,
     verdict_text,
 )
-from profiler.rendering.layouts.json_text import json_text
-from profiler.rendering.layouts.plain_text import plain_text
+from profiler.rendering.layouts.plain_text import json_text, plain_text
 
 TAG = "estimated, not yet measured"
 

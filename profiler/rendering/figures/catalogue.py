@@ -9,18 +9,14 @@ from matplotlib.figure import Figure
 from profiler.analysis.compared.axes import Surface
 from profiler.analysis.compared.cells import Cell
 from profiler.analysis.compared.comparison import Section
-from profiler.analysis.findings.limits import MOST_SURFACES, CardLimit, EstimatedLimit, EstimateLimits
+from profiler.analysis.findings.answers import MOST_SURFACES, CardLimit, EstimatedLimit, EstimateLimits
 from profiler.analysis.sweep_report import SectionReport
 from profiler.domain.runs.outcome import Status
-from profiler.rendering.figures.along_keys.growth import growth_figure
-from profiler.rendering.figures.along_keys.heat import heat_figure
-from profiler.rendering.figures.along_keys.slopes import slope_figure
-from profiler.rendering.figures.sweep.bars import bars_figure
-from profiler.rendering.figures.sweep.categories import categories_figure, pages
-from profiler.rendering.figures.sweep.comparison import comparison_figure
-from profiler.rendering.figures.sweep.parity import parity_figure
-from profiler.rendering.figures.sweep.published import published_figure
-from profiler.rendering.figures.sweep.step_shape import step_figure
+from profiler.rendering.figures.growth import growth_figure, slope_figure
+from profiler.rendering.figures.heat import heat_figure
+from profiler.rendering.figures.sweep.categories import categories_figure, pages, step_figure
+from profiler.rendering.figures.sweep.comparison import bars_figure, comparison_figure
+from profiler.rendering.figures.sweep.parity import parity_figure, published_figure
 from profiler.rendering.figures.theme import add_note, in_theme
 from profiler.rendering.sweep.words import cell_name
 

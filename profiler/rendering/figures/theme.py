@@ -1,6 +1,13 @@
-"""The look of every figure: fonts, colours that colour-blind readers can distinguish, and the first axes."""
+"""The look of every figure: fonts, colours, texts of others, and the bytes of its file.
 
-from collections.abc import Mapping
+Texts of others in a figure, shown as they are written: names of models, labels of trials, commands and paths.
+
+matplotlib reads a text with two dollar signs as mathematics: ``$HOME/a $PATH`` cannot be parsed, and nothing is drawn.
+"""
+
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from textwrap import fill
 from typing import cast
@@ -9,8 +16,14 @@ from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter, FuncFormatter
 
+from profiler.domain.errors import shortened
 from profiler.domain.memory import Category, Origin
+from profiler.domain.text import plain
+from profiler.rendering.document import RenderedFigure
+from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
 
 INK = "#222222"
 SOFT_INK = "#5f5f5f"
@@ -140,3 +153,109 @@ def title(axes: Axes, first: str, second: str) -> None:
     axes.annotate(
         second, (0, 1), xytext=(0, 8), xycoords="axes fraction", textcoords="offset points", color=SOFT_INK, size=9
     )
+
+
+_MOST_CHARACTERS = 160
+"""Longest line; the titles and names of our own grids have at most 120 characters."""
+
+_MOST_LINES = 12
+
+
+def show_as_written(figure: Figure) -> None:
+    """Make every text of a figure one that is drawn as it is. Doing it again changes nothing.
+
+    Labels of ticks that matplotlib makes of numbers stay as they are: the powers of a logarithmic axis are mathematics.
+    """
+    of_numbers = set()
+    for axis in (each for axes in figure.axes for each in (axes.xaxis, axes.yaxis)):
+        formatter = axis.get_major_formatter()
+        # The axis writes what they return into its ticks whenever it is drawn. `set_xticks` makes the second kind too.
+        if isinstance(formatter, FixedFormatter):
+            formatter.seq = [as_written(str(text)) for text in formatter.seq]
+        elif isinstance(formatter, FuncFormatter):
+            formatter.func = _returning_as_written(formatter.func)
+        labels = axis.get_ticklabels(which="both")  # makes the ticks that are still missing
+        if not isinstance(formatter, FixedFormatter | FuncFormatter):
+            of_numbers |= {id(text) for text in labels}
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in of_numbers:
+            text.set_parse_math(False)
+            text.set_usetex(False)
+            text.set_text(as_written(text.get_text()))
+
+
+def _returning_as_written(func: Callable[..., object]) -> Callable[..., str]:
+    return lambda *position: as_written(str(func(*position)))
+
+
+def as_written(text: str) -> str:
+    """Return a text without characters that are not drawn, in lines that a figure has room for."""
+    lines = plain(text).replace("\t", " ").split("\n")[:_MOST_LINES]
+    return "\n".join(shortened(line, _MOST_CHARACTERS) if _is_too_long(line) else line for line in lines)
+
+
+def _is_too_long(line: str) -> bool:
+    """Return whether a line has to be shortened; one that has been is a little longer than the limit."""
+    return len(line) > _MOST_CHARACTERS + len("... (1,000,000 characters)")
+
+
+_DOTS_PER_INCH = 150
+
+
+def rendered(
+    name: str, title: str, draw: Callable[[], Figure], *, note: str = "", kinds: Sequence[FigureKind] = STANDARD_KINDS
+) -> tuple[RenderedFigure, dict[FigureKind, bytes]] | str:
+    """Draw a figure for pages and files, or return a sentence that says why it cannot be drawn.
+
+    A figure that fails, for whatever reason, must not cost the others, the tables or the exit code of a command.
+
+    Args:
+        name: Of its files, without the suffix.
+        title: For the page.
+        draw: Makes it.
+        note: Which trials it does not show.
+        kinds: The formats of its files.
+    """
+    try:
+        figure = draw()
+        png = as_png(figure)
+        figure.set_layout_engine("none")  # the other formats have the places that it has found
+        svg = as_svg(figure)
+        files = {FigureKind.PNG: png, FigureKind.SVG: svg}
+        if FigureKind.PDF in kinds:
+            files[FigureKind.PDF] = as_pdf(figure)
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        return f"The figure '{name}' could not be drawn ({type(error).__name__}: {lines[0]})."
+    found = RenderedFigure(name=name, title=title, png=png, svg=svg, note=note, suffixes=tuple(kinds))
+    return found, {kind: files[kind] for kind in kinds}
+
+
+def as_kind(figure: Figure, kind: FigureKind) -> bytes:
+    """Return the figure in a format."""
+    return {FigureKind.PNG: as_png, FigureKind.SVG: as_svg, FigureKind.PDF: as_pdf}[kind](figure)
+
+
+def as_png(figure: Figure) -> bytes:
+    """Return the figure as PNG."""
+    return _saved(figure, "png", {"Software": None})
+
+
+def as_svg(figure: Figure) -> bytes:
+    """Return the figure as SVG. Letters are outlines, so that the fonts of the viewer do not matter."""
+    return _saved(figure, "svg", {"Date": None, "Creator": None})
+
+
+def as_pdf(figure: Figure) -> bytes:
+    """Return the figure as PDF, with its letters as text."""
+    return _saved(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
+
+
+def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
+    sink = io.BytesIO()
+    with in_theme(), warnings.catch_warnings():
+        # A frame stands for a letter that no font here has; a warning on the terminal would not tell more.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        show_as_written(figure)
+        figure.savefig(sink, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+    return sink.getvalue()

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from profiler.domain.text.plain_text import plain
+from profiler.domain.text import plain
 
 _FORMULA = ("=", "+", "-", "@")
 """Beginnings of a cell that a spreadsheet computes."""

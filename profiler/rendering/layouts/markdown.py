@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from profiler.domain.text.plain_text import plain
+from profiler.domain.text import plain
 from profiler.rendering.document import (
     FIGURES,
     Align,

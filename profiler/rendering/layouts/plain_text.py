@@ -1,5 +1,6 @@
-"""Documents as plain text, without rich: an estimate takes less time than its import."""
+"""Documents as plain text, without rich, and answers for programs as JSON."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -161,3 +162,14 @@ def _padded(column: Column, text: str, place: int) -> str:
 
 def _cell_lines(cell: str | Cell) -> list[str]:
     return [cell] if isinstance(cell, str) else [cell.indented, *cell.lines]
+
+
+def json_text(content: object, *, in_ascii: bool = True, in_one_line: bool = False) -> str:
+    """Return values as JSON, with a line break at the end.
+
+    Args:
+        content: Mappings, sequences, texts, numbers, booleans and None.
+        in_ascii: Whether other characters are escapes.
+        in_one_line: Whether one of many values follows another, one per line; else two spaces per level.
+    """
+    return json.dumps(content, indent=None if in_one_line else 2, ensure_ascii=in_ascii) + "\n"

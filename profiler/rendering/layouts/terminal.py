@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType
 from rich.segment import Segment
 from rich.table import Table as RichTable
 
-from profiler.domain.text.plain_text import plain
+from profiler.domain.text import plain
 from profiler.rendering.document import (
     FIGURES,
     Align,

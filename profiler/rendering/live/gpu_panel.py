@@ -6,8 +6,8 @@ from textwrap import wrap
 
 from profiler.analysis.gpu_advice import FULL_SHARE, gpu_advice
 from profiler.domain.cards.gpu_state import GpuProcessState, GpuState, LiveCounters
-from profiler.domain.text.plain_text import plain
-from profiler.domain.units import as_gib, gib_text
+from profiler.domain.memory import as_gib, gib_text
+from profiler.domain.text import plain
 
 _BAR_WIDTH = 24
 _BLOCKS = "▁▂▃▄▅▆▇█"

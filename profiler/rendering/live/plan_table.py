@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from profiler.analysis.times.durations import Likeness
 from profiler.analysis.times.sweep_time import HOUR_S, USUAL, Basis, TimedTrials
-from profiler.analytical.explanation.cards import Fit, fit_of
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.analytical.explanation.explained import Fit, fit_of
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.machines.sweep_state import Money
+from profiler.domain.machines.engines import Money
+from profiler.domain.memory import gib_text
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
-from profiler.domain.units import gib_text
 from profiler.rendering.document import Column, Document, Table, Text, text_columns
 from profiler.rendering.layouts.plain_text import plain_text
 

@@ -9,11 +9,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from profiler.analysis.times.sweep_tally import SweepTally
-from profiler.domain.machines.sweep_state import Machines, SweepState
+from profiler.analysis.times.sweep_time import SweepTally
+from profiler.domain.machines.engines import Machines, SweepState
+from profiler.domain.memory import gib_text
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
 from profiler.domain.trials.trial import Backend, PlannedTrial
-from profiler.domain.units import gib_text
 from profiler.rendering.sweep.words import short_model
 
 _STYLES = {Status.OK: "green", Status.OOM: "red"}

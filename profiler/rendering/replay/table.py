@@ -1,17 +1,17 @@
-"""A replayed history as a table of 80 columns and as JSON: recorded, begun anew, with other settings or on a card."""
+"""A replayed history as a table of 80 columns and as JSON, with the lines of code that hold its memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
-from profiler.allocator.histories.answer import Answer, Scenario
+from profiler.allocator.alloc_conf import alloc_conf_text
 from profiler.allocator.histories.course import BEFORE, Course, OutOfMemory, reduced
 from profiler.allocator.histories.history import RecordedHistory
-from profiler.allocator.settings.alloc_conf import alloc_conf_text
-from profiler.domain.units import GIB, gib_text, mib_text
-from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
-from profiler.rendering.layouts.json_text import json_text
-from profiler.rendering.layouts.plain_text import Lines, plain_text
-from profiler.rendering.replay.held import held_mapping, held_section
+from profiler.allocator.histories.recorded import HeldLines, LineHolding
+from profiler.allocator.histories.what_if import Answer, Scenario
+from profiler.domain.memory import GIB, gib_text, mib_text
+from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, Text, paragraphs
+from profiler.rendering.layouts.plain_text import Lines, json_text, plain_text
 from profiler.rendering.replay.words import (
     ANEW_NOTE,
     COMPARE_NOTE,
@@ -26,6 +26,80 @@ from profiler.rendering.replay.words import (
     settings_text,
     verdict_text,
 )
+
+_MOST_LINES = 20
+_WIDTH = 44
+NO_STACK = "no stack, such as from before the recording"
+NO_STACKS_NOTE = (
+    "Which lines of code hold the memory is unknown: the snapshot has no stacks. "
+    "torch.cuda.memory._record_memory_history() stores them unless it is called with context=None."
+)
+_COLUMNS = (
+    Column(title="requested by", align=Align.LEFT),
+    *(Column(title=each) for each in ("held", "share", "blocks")),
+)
+
+
+def held_section(held: HeldLines, size_text: Callable[[float], str]) -> Section:
+    """Return the lines that hold most of the memory, largest first, with bytes, share and number of blocks."""
+    if not held.has_stacks:
+        return Section("", [Text(NO_STACKS_NOTE)] if held.allocated_bytes else [])
+    shown = held.largest[:_MOST_LINES]
+    rows = [_row(each, held.allocated_bytes, size_text) for each in shown]
+    return Section("", [Text(_title(held, size_text)), Table(_COLUMNS, rows), *_after(held, shown, size_text)])
+
+
+def _title(held: HeldLines, size_text: Callable[[float], str]) -> str:
+    where = "the beginning" if held.entry == BEFORE else f"entry {held.entry:,}"
+    when = f"at the peak, after {where}" if held.refused is None else f"when it ran out of memory first, at {where}"
+    return f"Who holds the {size_text(held.allocated_bytes)} that are allocated {when}:"
+
+
+def _row(each: LineHolding, allocated_bytes: int, size_text: Callable[[float], str]) -> Row:
+    first, *others = wrap(_name(each), _WIDTH, break_on_hyphens=False)
+    share = f"{100 * each.size_bytes / allocated_bytes:.1f} %"
+    return (Cell(text=first, lines=others), size_text(each.size_bytes), share, f"{each.blocks:,}")
+
+
+def _name(each: LineHolding) -> str:
+    return NO_STACK if each.line is None else str(each.line)
+
+
+def _after(held: HeldLines, shown: tuple[LineHolding, ...], size_text: Callable[[float], str]) -> list[Text]:
+    others = len(held.lines) - len(shown)
+    rest_bytes = held.allocated_bytes - sum(each.size_bytes for each in shown)
+    texts = []
+    if others:
+        lines = "1 other line" if others == 1 else f"{others:,} other lines"
+        texts.append(Text(f"{lines} and the rests of blocks hold {size_text(rest_bytes)}."))
+    if held.refused is not None:
+        texts.append(Text(f"Refused: {size_text(held.refused.size_bytes)}, requested by: {_name(held.refused)}."))
+    return texts
+
+
+def held_mapping(held: HeldLines) -> dict[str, object]:
+    """Return the same as plain values, with all lines and whole paths."""
+    return {
+        "entry": held.entry,
+        "is_out_of_memory": held.refused is not None,
+        "allocated_bytes": held.allocated_bytes,
+        "refused": None if held.refused is None else _holding(held.refused),
+        "largest": len(held.largest),
+        "lines": [_holding(each) for each in held.lines],
+    }
+
+
+def _holding(each: LineHolding) -> dict[str, object]:
+    line = each.line
+    return {
+        "file": line.file if line else None,
+        "line": line.line if line and line.file else None,
+        "function": line.function if line else None,
+        "text": _name(each),
+        "size_bytes": each.size_bytes,
+        "blocks": each.blocks,
+    }
+
 
 _LABEL_WIDTH, _COLUMN_WIDTH = 32, 16
 MOST_POINTS = 300
@@ -43,7 +117,7 @@ class _Column:
 
 def replay_table(name: str, found: Answer) -> str:
     """Return the paragraphs about one history: summary, comparison, table and out-of-memory errors."""
-    about = [_title(name, found.history), others_text(found.history)]
+    about = [_table_title(name, found.history), others_text(found.history)]
     if found.comparison.is_consistent:
         about.append(first_text(found.comparison))
     sections = [paragraphs(*about, departure_text(found.comparison))]
@@ -60,7 +134,7 @@ def replay_table(name: str, found: Answer) -> str:
     return plain_text(document, Lines(in_words=True))
 
 
-def _title(name: str, history: RecordedHistory) -> str:
+def _table_title(name: str, history: RecordedHistory) -> str:
     number = len(history.streams)
     streams = "1 stream" if number == 1 else f"{number} streams"
     settings = settings_text(history.config)

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from profiler.allocator.histories.answer import Capacity, CapacitySource, Question, Scenario
+from profiler.allocator.alloc_conf import alloc_conf_text
 from profiler.allocator.histories.course import BEFORE, OutOfMemory
 from profiler.allocator.histories.history import RecordedDevice, RecordedHistory
 from profiler.allocator.histories.recorded import RecordedComparison
-from profiler.allocator.refusals.refusal import size_text
-from profiler.allocator.settings.alloc_conf import alloc_conf_text
-from profiler.allocator.settings.config import AllocatorConfig
-from profiler.domain.cards.context import cuda_context_bytes
-from profiler.domain.units import gib_text
+from profiler.allocator.histories.what_if import Capacity, CapacitySource, Question, Scenario
+from profiler.allocator.refusal import size_text
+from profiler.allocator.settings import AllocatorConfig
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.memory import gib_text
 
 MOST_SHOWN = 3
 """Maximum number of out-of-memory entries in a list."""

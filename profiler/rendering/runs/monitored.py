@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from profiler.analysis.monitored import MonitoredLines, own_peak_bytes
-from profiler.domain.runs.monitored import MonitoredGpu, Watcher
-from profiler.domain.units import as_gib, gib_text
+from profiler.analysis.runs import MonitoredLines, own_peak_bytes
+from profiler.domain.memory import as_gib, gib_text
+from profiler.domain.runs.other_runs import MonitoredGpu, Watcher
 from profiler.rendering.document import Block, Document, RenderedFigure, Section
 from profiler.rendering.runs.page import run_section, run_table, runs_page
-from profiler.rendering.runs.script_words import (
+from profiler.rendering.runs.script import (
     failure_sentence,
     first_lines,
     peak_sentence,

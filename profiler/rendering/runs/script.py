@@ -1,9 +1,13 @@
-"""The runs of a script: their page, and one run as text for a terminal."""
+"""The runs of a script: their page, one run as text for a terminal, and the sentences of both."""
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
-from profiler.analysis.scripts import RunLines
-from profiler.domain.memory import Phase
+from profiler.analysis.runs import RunLines, ShownRun
+from profiler.domain.memory import GIB, Origin, Phase, as_gib, gib_text, mib_text
+from profiler.domain.runs.other_runs import COMPLETION_TOKENS, PROMPT_TOKENS, HeldTensors, LateEvents, ScriptWeights
+from profiler.domain.runs.outcome import Status, UnlimitedCard, Versions
 from profiler.rendering.document import (
     Block,
     Column,
@@ -18,17 +22,166 @@ from profiler.rendering.document import (
 )
 from profiler.rendering.layouts.plain_text import plain_text
 from profiler.rendering.runs.page import run_section, run_table, runs_page
-from profiler.rendering.runs.script_words import (
-    UNIT_NOTE,
-    command_text,
-    held_rows,
-    held_title,
-    run_sentences,
-    run_title,
-    short_gib,
-    verdict_text,
-    versions_text,
-)
+
+UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"
+NULL = "null"
+
+
+def short_gib(run: ShownRun, size_bytes: int | None) -> str:
+    """Return GiB without the unit, with the same decimals throughout a run; empty if unknown."""
+    if size_bytes is None:
+        return ""
+    digits = 2 if (run.outcome.peaks.allocated_bytes or 0) >= GIB else 3
+    return f"{as_gib(size_bytes):.{digits}f}"
+
+
+def run_title(run: RunLines) -> str:
+    """Return ``"Emulated on NVIDIA L40S (44.4 GiB): train.py, rank 0 of 8"``."""
+    card = run.outcome.card
+    memory = f" ({gib_text(card.memory_bytes)})" if card.memory_bytes is not None else ""
+    processes = run.record.spec.num_processes
+    rank = f", rank 0 of {processes}" if processes > 1 else ""
+    return f"{run.origin.capitalize()} on {card.name or 'an unknown card'}{memory}: {run.script}{rank}"
+
+
+def verdict_text(run: ShownRun) -> str:
+    """Return how the run ended, in a word or two."""
+    return "OOM" if run.outcome.status is Status.OOM else run.outcome.status.value
+
+
+def run_sentences(run: RunLines) -> Iterator[str]:
+    """Yield what there is to say of a run, one sentence per line; what was replaced comes first."""
+    if run.record.substitutes:
+        yield f"Substitutes: {'; '.join(run.record.substitutes)}."
+    if run.outcome.peaks.allocated_bytes is not None:
+        yield peak_sentence(run)
+    if run.record.late_events is not None:
+        yield _late_events(run, run.record.late_events)
+    if run.out_of_memory is not None:
+        yield failure_sentence(run)
+    if run.out_of_memory is not None and run.outcome.unlimited is not None:
+        yield _needs(run, run.outcome.unlimited)
+    if run.outcome.message:
+        yield first_lines(run.outcome.message)
+    yield _work(run)
+    if run.outcome.verdict.unavailable:
+        yield f"Not measured: {run.outcome.verdict.unavailable}."
+
+
+def held_rows(run: RunLines) -> list[tuple[str, str, str, str]]:
+    """Return the largest tensors: GiB, number, what they are, and the line that made them."""
+    return [(short_gib(run, held.size_bytes), f"{held.tensors:,}", _what(held), held.line) for held in run.largest]
+
+
+def held_title(run: RunLines) -> str:
+    """Return the title of the table of the largest tensors."""
+    when = "when the allocation failed" if run.out_of_memory is not None else "at the peak"
+    return f"Largest tensors {when}"
+
+
+def peak_sentence(run: ShownRun) -> str:
+    """Return the peaks of allocated and reserved memory and on the card."""
+    peaks, parts = run.outcome.peaks, []
+    parts.append(f"{gib_text(peaks.allocated_bytes or 0, 2)} allocated, in {peaks.phase}")
+    if peaks.reserved_bytes is not None:
+        parts.append(f"{gib_text(peaks.reserved_bytes, 2)} reserved")
+    if peaks.device_bytes is not None:
+        assumed = "" if run.origin is Origin.MEASURED else " (assumed)"
+        parts.append(f"{gib_text(peaks.device_bytes, 2)} on the card with the CUDA context{assumed}")
+    return f"Peak, {run.origin}: {'; '.join(parts)}."
+
+
+def _late_events(run: RunLines, late: LateEvents) -> str:
+    """Return both bounds where they differ: memory of other streams returns at once, or when host and card have met."""
+    peaks = run.outcome.peaks
+    if late.status is not Status.OK:
+        return f"With late events the script ends differently: {late.status}."
+    if (late.allocated_bytes, late.reserved_bytes) == (peaks.allocated_bytes, peaks.reserved_bytes):
+        return "With late events: the same peaks."
+    sizes = f"{_size(late.allocated_bytes)} allocated; {_size(late.reserved_bytes)} reserved"
+    return f"With late events: {sizes}. A real card is between both."
+
+
+def _needs(run: RunLines, needs: UnlimitedCard) -> str:
+    reserved = needs.required_reserved_bytes
+    more = "" if reserved is None else f"; {gib_text(reserved, 2)} reserved"
+    return f"It needs {gib_text(needs.required_allocated_bytes, 2)} allocated{more} ({run.origin}, unlimited memory)."
+
+
+def failure_sentence(run: ShownRun) -> str:
+    """Return the allocation that failed; empty if none did."""
+    oom = run.out_of_memory
+    if oom is None:
+        return ""
+    step = f" of step {oom.step}" if oom.step else ""
+    sizes = [
+        f"{_size(oom.requested_bytes)} requested",
+        f"{_size(oom.free_bytes)} free",
+        f"{_size(oom.allocated_bytes)} in tensors",
+        f"{_size(oom.reserved_bytes)} reserved",
+    ]
+    return f"Out of memory in {oom.phase}{step}: {', '.join(sizes)}."
+
+
+def _size(size_bytes: int | None) -> str:
+    if size_bytes is None:
+        return "an unknown size"
+    return gib_text(size_bytes, 2) if size_bytes >= GIB else mib_text(size_bytes)
+
+
+_MOST_CHARACTERS = 600
+
+
+def first_lines(message: str) -> str:
+    """Return the beginning of a message, in one line."""
+    text = " ".join(message.split())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+def _work(run: RunLines) -> str:
+    work, ending = run.outcome.work, run.record.ending
+    parts = []
+    if work.steps_run is not None:
+        steps = "step" if work.steps_run == 1 else "steps"
+        parts.append(f"{work.steps_run:,} optimizer {steps}, {work.micro_batches_run or 0:,} backward passes")
+    if work.parameters:
+        parts.append(f"{work.parameters:,} parameters, {work.trainable_parameters or 0:,} trainable")
+    if ending is not None and ending.by_steps:
+        parts.append(f"ended by steps={run.record.spec.steps}")
+    if not parts:
+        return f"Status: {verdict_text(run)}."
+    return f"{'; '.join(parts)}."
+
+
+def _what(held: HeldTensors) -> str:
+    if held.name:
+        return held.name
+    if held.library:
+        return f"made in {held.library}"
+    return "" if held.line else "unknown: made in a backward pass or by a library"
+
+
+def command_text(run: RunLines) -> str:
+    """Return the command of a run."""
+    spec = run.record.spec
+    keys = [f"backend={spec.backend}", f"gpu={spec.gpu}" if spec.gpu else "", f"steps={spec.steps or NULL}"]
+    keys += [f"num_processes={spec.num_processes}"] if spec.num_processes > 1 else []
+    keys += [f"weights={spec.weights}"] if spec.weights is not ScriptWeights.RANDOM else []
+    keys += [f"prompt_tokens={spec.prompt_tokens}"] if spec.prompt_tokens != PROMPT_TOKENS else []
+    keys += [f"completion_tokens={spec.completion_tokens}"] if spec.completion_tokens != COMPLETION_TOKENS else []
+    words = [*filter(None, keys), *spec.launcher, spec.script, *spec.arguments]
+    return f"python -m profiler.run {shlex.join(words)}"
+
+
+def versions_text(run: RunLines) -> str:
+    """Return ``"torch 2.13.0+cu130, trl 1.16.0, ..."``."""
+    return versions_line(run.record.versions)
+
+
+def versions_line(versions: Versions) -> str:
+    """Return the versions, without what is not installed."""
+    found = {each.name: getattr(versions, each.name) for each in fields(versions)}
+    return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
 
 
 def script_page(name: str, runs: Sequence[RunLines], figures: Mapping[str, RenderedFigure]) -> Document:

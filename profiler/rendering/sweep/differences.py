@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from profiler.analysis.compared.cells import Cell as Trial
 from profiler.analysis.compared.cells import Setting
-from profiler.analysis.compared.differences import NOISE_RATIO, Comparison, Difference
+from profiler.analysis.compared.comparison import NOISE_RATIO, Comparison, Difference
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.rendering.document import (
     Block,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profiler.analysis.compared.cells import Cell as Trial
 from profiler.analysis.compared.comparison import Section as Comparison
-from profiler.analysis.errors.accuracy import Accuracy
+from profiler.analysis.errors import Accuracy
 from profiler.analysis.findings.cards import CardTable, headroom_bytes
 from profiler.analysis.findings.peaks import LargestRow, PhaseRow, VllmPeaks
 from profiler.analysis.sweep_report import SectionReport, SweepReport
@@ -32,9 +32,7 @@ from profiler.rendering.document import (
     text_columns,
 )
 from profiler.rendering.sweep.comparison import ABSENT, IN_HTML, IN_MARKDOWN, card_table, comparison_blocks
-from profiler.rendering.sweep.ranks import RANKS, RANKS_NOTE, RankTable
-from profiler.rendering.sweep.summary import NOTHING
-from profiler.rendering.sweep.trial_list import trial_list
+from profiler.rendering.sweep.summary import NOTHING, RANKS, RANKS_NOTE, RankTable, trial_list
 from profiler.rendering.sweep.words import (
     ENGINE_PEAKS,
     accuracy_text,

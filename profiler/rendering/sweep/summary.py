@@ -1,30 +1,182 @@
-"""What a terminal shows of a sweep, as a document."""
+"""What a terminal shows of a sweep, and the lists of its trials and of their GPUs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TypeAlias, TypeVar
 
+from profiler.analysis.compared.cells import Cell
 from profiler.analysis.compared.cells import Cell as Trial
+from profiler.analysis.compared.comparison import Section
 from profiler.analysis.compared.comparison import Section as Comparison
-from profiler.analysis.findings.cards import CardTable
+from profiler.analysis.findings.cards import CardTable, headroom_bytes
 from profiler.analysis.sweep_report import SectionReport, SweepReport
-from profiler.rendering.document import (
-    Block,
-    Document,
-    Section,
-    Text,
-    Tone,
-)
+from profiler.domain.memory import Category, Phase, gib_text
+from profiler.domain.runs.outcome import Status, TrialRecord
+from profiler.rendering.document import MOST_ROWS, Block, Document, ListedTrial, Medium, Text, Tone, TrialList
+from profiler.rendering.document import Section as PageSection
 from profiler.rendering.sweep.comparison import IN_TERMINAL, card_table, comparison_blocks, tone_of
 from profiler.rendering.sweep.words import (
     cell_name,
     engine_lines,
     errors_text,
+    gib_number,
+    group_text,
     headroom_legend,
+    headroom_text,
     legend,
     more_rows,
+    needs_text,
+    origin_word,
+    published_text,
     setting_title,
+    short_model,
+    short_models,
+    signed_percent,
     thresholds_text,
     versions_text,
 )
+
+RankedTrials: TypeAlias = Sequence[tuple[TrialRecord, Sequence[int | None]]]
+"""The record of each trial, and the peaks of its ranks; None where a rank has no record or no peak."""
+
+RANKS = "Ranks"
+"""Title of the table."""
+
+RANKS_NOTE = "Peak of allocated memory of each GPU, by rank"
+
+_MOST_LINES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTable:
+    """The peaks of ranks, as the texts of a table."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    more: str
+    """The sentence about rows that are not shown; empty if all are."""
+
+
+def rank_table(trials: RankedTrials) -> RankTable | None:
+    """Return a row per trial with the peak of each rank, in order; None if no trial has records of ranks."""
+    if not trials:
+        return None
+    ranks = max(len(sizes) for _, sizes in trials)
+    return RankTable(
+        header=("trial", *(f"rank {rank}" for rank in range(ranks))),
+        rows=tuple(
+            (_name(record), *map(_size, sizes), *[""] * (ranks - len(sizes))) for record, sizes in trials[:MOST_ROWS]
+        ),
+        more=more_rows(len(trials), "their records are in ranks/"),
+    )
+
+
+def rank_lines(trials: RankedTrials) -> list[str]:
+    """Return a line per trial with the peak of allocated memory of each rank, in order; the last counts the others."""
+    lines = [f"  {_name(record)}: {', '.join(map(_size, sizes))}" for record, sizes in trials[:_MOST_LINES]]
+    if len(trials) > _MOST_LINES:
+        lines.append(f"  {len(trials) - _MOST_LINES} more trials have records of ranks.")
+    return [f"{RANKS_NOTE}:", *lines] if lines else []
+
+
+def _name(record: TrialRecord) -> str:
+    return f"{short_model(record.spec.model)}, {record.label}"
+
+
+def _size(size: int | None) -> str:
+    return gib_text(size) if size is not None else "no record"
+
+
+Word = TypeVar("Word", bound=StrEnum)
+Size = TypeVar("Size", int, float)
+
+_IN_THE_TABLES = "its keys are in runs.parquet"
+_ALL_IN_THE_TABLES = f"{_IN_THE_TABLES}, its phases in phases.parquet, its categories in breakdown.parquet"
+
+
+def trial_list(part: SectionReport, commands: Mapping[str, str] | None) -> TrialList:
+    """Return the list of a section's trials; `commands` repeat one each, by trial id."""
+    return TrialList(
+        columns=_columns(part.section),
+        count=len(part.section.cells),
+        rows=partial(_rows, part.section),
+        details=partial(_details, part, commands),
+        only=(Medium.HTML,),
+    )
+
+
+def _rows(section: Section) -> Iterator[ListedTrial]:
+    names, published = short_models(section.models), bool(section.published)
+    for cell in section.in_order():
+        tone = Tone.PLAIN if cell.status is Status.OK else Tone.BAD
+        yield ListedTrial(tone=tone, fields=_fields(cell, names[cell.model], published=published))
+
+
+def _columns(section: Section) -> list[str]:
+    origin = origin_word(section.setting)
+    known = ["method", "model", "answer", f"{origin}, GiB", "free, GiB", "peak in", "estimated, GiB", "error"]
+    return [*known, "published"] if section.published else known
+
+
+def _fields(cell: Cell, model: str, *, published: bool) -> list[list[object]]:
+    """Return the texts of a trial's row. Numbers have the value by which they are sorted; an unknown size has none."""
+    error = cell.estimate_error_ratio
+    phase = cell.peak_phase
+    found = [
+        _text(cell.label),
+        _text(model, cell.parameters),
+        _text("fits" if cell.status is Status.OK else cell.status.value),
+        _size_cell(cell.result_bytes),
+        _text(headroom_text(cell), headroom_bytes(cell)),
+        _text(phase.value if phase else ""),
+        _size_cell(cell.estimated_bytes),
+        _text("" if error is None else signed_percent(error), error),
+    ]
+    return [*found, _text(published_text(cell))] if published else found
+
+
+def _text(text: str, sort: float | None = None) -> list[object]:
+    return [text] if sort is None else [text, round(sort, 6)]
+
+
+def _size_cell(size_bytes: int | None) -> list[object]:
+    return _text("" if size_bytes is None else gib_number(size_bytes), size_bytes)
+
+
+def _details(part: SectionReport, commands: Mapping[str, str] | None, is_in_full: bool) -> Iterator[Sequence[object]]:
+    """Yield the details of each trial, in the order in which `page.js` takes them apart.
+
+    Args:
+        part: The section.
+        commands: By trial id; None if there are too many trials.
+        is_in_full: Whether the page has the phases and categories of each trial.
+    """
+    rows, parts = (part.phases, part.stacks) if is_in_full else ((), ())
+    phases = {row.cell.trial_id: row.peaks for row in rows}
+    busy = {row.cell.trial_id: row.utilisation_percent for row in rows}
+    stacks = {stack.cell.trial_id: stack.shares for stack in parts}
+    largest = {row.cell.trial_id: row.groups for row in part.largest} if commands is not None else {}
+    where = _IN_THE_TABLES if is_in_full else _ALL_IN_THE_TABLES
+    for cell in part.section.in_order():
+        name = cell.trial_id
+        metrics = (cell.peak_allocated_bytes, cell.peak_reserved_bytes, cell.peak_device_bytes)
+        yield [
+            _known(phases.get(name, {}), Phase, gib_number),
+            _known(stacks.get(name, {}), Category, gib_number),
+            [0 if size is None else gib_number(size) for size in metrics],
+            _known(busy.get(name, {}), Phase, "{:.0f} %".format),
+            [group_text(group) for group in largest.get(name, ())],
+            ". ".join(filter(None, (needs_text(cell), cell.message))),
+            (commands or {}).get(name, f"trial_id={name}; {where}"),
+        ]
+
+
+def _known(values: Mapping[Word, Size], words: Iterable[Word], shown: Callable[[Size], str]) -> list[str | int]:
+    """Return the text of each word in order, 0 where it has no value; empty if none has one."""
+    return [shown(values[word]) if word in values else 0 for word in words] if values else []
+
 
 NOTHING = "No trial is stored here yet."
 _FAILURES_SHOWN = 10
@@ -37,9 +189,9 @@ def sweep_summary(report: SweepReport) -> Document:
 
 def _summary_blocks(report: SweepReport) -> Iterator[Block]:
     for part in report.sections:
-        yield Section(setting_title(part.section.setting), list(_summary_section(part)))
+        yield PageSection(setting_title(part.section.setting), list(_summary_section(part)))
     if report.cards:
-        yield Section("", list(_summary_cards(report.cards)))
+        yield PageSection("", list(_summary_cards(report.cards)))
     if report.thresholds:
         yield Text(thresholds_text(report.thresholds), Tone.NOTE)
     if not report.sections:

@@ -2,21 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
+from profiler.analysis.compared.axes import Matrix
 from profiler.analysis.compared.cells import Cell, Setting
 from profiler.analysis.compared.comparison import Section
-from profiler.analysis.compared.matrix import Matrix
-from profiler.analysis.errors.acceptance import COMPARED_CARDS, Threshold
-from profiler.analysis.errors.accuracy import Accuracy
-from profiler.analysis.findings.answers import Reach, Saving
+from profiler.analysis.errors import COMPARED_CARDS, Accuracy, Threshold
+from profiler.analysis.findings.answers import Limit, Reach, Saving
 from profiler.analysis.findings.cards import CardTable, Place, headroom_bytes
-from profiler.analysis.findings.limits import Limit
 from profiler.analysis.findings.peaks import LargestGroup, VllmPeaks
 from profiler.analysis.sweep_report import SectionReport
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import NOT_EMULATED, Origin
+from profiler.domain.memory import NOT_EMULATED, Origin, as_gib, gib_text
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.labels import value_text
-from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.document import MOST_ROWS
 from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES
 from profiler.rendering.memory_words import gib_number as gib_number

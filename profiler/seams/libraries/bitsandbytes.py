@@ -1,7 +1,6 @@
 """Seams of bitsandbytes."""
 
-from profiler.seams.expectations import Exists, Expectation, Parameters
-from profiler.seams.seam import Absence, Seam
+from profiler.seams.seam import Absence, Exists, Expectation, Parameters, Seam
 
 _CUDA = "bitsandbytes.backends.cuda.ops"
 _FUNCTIONAL = "bitsandbytes.functional"
@@ -9,7 +8,6 @@ _OPERATIONS = "bitsandbytes.functional:torch.ops.bitsandbytes"
 """Registered by the import of bitsandbytes."""
 
 _OPTIMIZERS = "simulation/cuda/optimizers.py"
-_FOUR_BIT = "simulation/cuda/four_bit.py"
 
 
 def _seam(owner: str, name: str, expected: Expectation, used_by: str | tuple[str, ...], why: str) -> Seam:
@@ -23,7 +21,7 @@ def _since_0_50(name: str, expected: Expectation, why: str) -> Seam:
         owner=_CUDA,
         name=name,
         expected=expected,
-        used_by=(_FOUR_BIT,),
+        used_by=(_OPTIMIZERS,),
         why=why,
         since="0.50",
         absent_in=Absence.OLDER_VERSIONS,
@@ -50,7 +48,7 @@ _OPTIMIZER = (
         "a kernel, which allocates nothing",
     ),
     _seam(
-        _FUNCTIONAL, "name2qmap", Exists(), _FOUR_BIT, "the table of 8-bit values, kept for the life of the process"
+        _FUNCTIONAL, "name2qmap", Exists(), _OPTIMIZERS, "the table of 8-bit values, kept for the life of the process"
     ),
 )  # fmt: skip
 
@@ -77,10 +75,10 @@ _PRODUCTS = (
     ),
     _seam(
         f"{_OPERATIONS}.quantize_4bit", "default", Parameters("A", "blocksize", "quant_type", "quant_storage"),
-        _FOUR_BIT, "makes its scales before its packed values on CUDA",
+        _OPTIMIZERS, "makes its scales before its packed values on CUDA",
     ),
     _seam(
-        f"{_OPERATIONS}.quantize_blockwise", "default", Parameters("A", "code", "blocksize"), _FOUR_BIT,
+        f"{_OPERATIONS}.quantize_blockwise", "default", Parameters("A", "code", "blocksize"), _OPTIMIZERS,
         "makes its scales before its packed values on CUDA",
     ),
     Seam(
@@ -90,19 +88,19 @@ _PRODUCTS = (
             "A", "B", "shapeB", "absmax", "blocksize", "quant_type", "bias", "absmax_8bit", "absmax_code",
             "absmax_offset",
         ),
-        used_by=(_FOUR_BIT,),
+        used_by=(_OPTIMIZERS,),
         why="the product with 4-bit weights, which gets a kernel of the simulation",
         since="0.50",
         absent_in=Absence.OLDER_VERSIONS,
     ),
     _seam(
         "bitsandbytes.nn.modules:Params4bit", "_quantize", Parameters("self", "device"),
-        ("training/models/model.py", "simulation/script/loading.py"),
+        ("training/models/model.py", "simulation/script/session.py"),
         "quantises one weight that was made on the device",
     ),
     _seam(
         "bitsandbytes.nn.modules:Linear4bit", "_apply", Parameters("self", "fn", "recurse"),
-        "simulation/script/loading.py", "moves a layer; torch cannot swap its 4-bit weight",
+        "simulation/script/session.py", "moves a layer; torch cannot swap its 4-bit weight",
     ),
 )  # fmt: skip
 

@@ -1,21 +1,14 @@
 """Seams of torch."""
 
-from profiler.seams.expectations import Equals, Exists, Expectation, Parameters, Uses
-from profiler.seams.seam import Absence, Seam
+from profiler.seams.seam import Absence, Equals, Exists, Expectation, Parameters, Seam, Uses
 
 _AUTOCAST = "simulation/cuda/autocast.py"
 _COMPOSITES = "simulation/cuda/composites.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
 _EXTRAPOLATION = "simulation/extrapolation/decode_extrapolator.py"
-_FOUR_BIT = "simulation/cuda/four_bit.py"
 _GPU = "simulation/device/simulated_gpu.py"
-_HOST_CALLS = "simulation/device/host_calls.py"
-_IN_PLACE = "simulation/tracing/backward/in_place.py"
-_IN_PYTHON = "simulation/tracing/backward/python_in_backward.py"
+_IN_PLACE = "simulation/tracing/backward.py"
 _HOOKS = "scripts/hooks.py"
-_LATE_CUDA = "measurement/counters/late_cuda.py"
-_LIBRARIES = "simulation/cuda/libraries.py"
-_MODULES = "simulation/tracing/modules.py"
 _RECORDER = "simulation/tracing/recorder.py"
 _OFFLOADING = "simulation/cuda/offloading.py"
 _OPTIMIZERS = "simulation/cuda/optimizers.py"
@@ -26,7 +19,6 @@ _SCRATCH = "simulation/cuda/scratch/kernel_scratch.py"
 _SESSION = "simulation/session.py"
 _TORCH_CUDA = "measurement/counters/torch_cuda.py"
 _CARD_DECODING = "worker/cuda/card_decoding.py"
-_CARD_HISTORY = "worker/cuda/card_history.py"
 _CARD_NAMES = "simulation/script/torch_cuda/card_names.py"
 _CUDA_CALLS = "simulation/script/torch_cuda/cuda_calls.py"
 _WORK = "simulation/tracing/work.py"
@@ -73,42 +65,42 @@ _DISPATCH = (
         "identifies a storage",
     ),
     _seam("torch:Tensor", "_is_view", _BUILTIN, _AUTOCAST, "autocast keeps no casts of views"),
-    _seam("torch", "tensor", _BUILTIN, _HOST_CALLS, "makes a tensor without an operation to intercept"),
+    _seam("torch", "tensor", _BUILTIN, _OP_CACHE, "makes a tensor without an operation to intercept"),
     _seam(
-        "torch.utils._device", "_device_constructors", Parameters(), _HOST_CALLS,
+        "torch.utils._device", "_device_constructors", Parameters(), _OP_CACHE,
         "lists the functions that `with torch.device(...)` places, once and by identity",
     ),
-    _seam("torch:Tensor", "tolist", _BUILTIN, _HOST_CALLS, "reads a tensor without an operation to intercept"),
+    _seam("torch:Tensor", "tolist", _BUILTIN, _OP_CACHE, "reads a tensor without an operation to intercept"),
 )  # fmt: skip
 
 _BACKWARD = (
-    _seam("torch._C", "_current_graph_task_id", _BUILTIN, (_IN_PYTHON, _LIBRARIES), "whether backward runs"),
-    _seam("torch._C", "_current_autograd_node", _BUILTIN, (_IN_PLACE, _MODULES, _RECORDER), "whose backward runs"),
-    _seam("torch._C._autograd", "_get_sequence_nr", _BUILTIN, _MODULES, "numbers the nodes of the graph in forward"),
-    _seam("torch.autograd.graph:Node", "_sequence_nr", Exists(), _MODULES, "the number of a node"),
+    _seam("torch._C", "_current_graph_task_id", _BUILTIN, (_IN_PLACE, _COMPOSITES), "whether backward runs"),
+    _seam("torch._C", "_current_autograd_node", _BUILTIN, (_IN_PLACE, _RECORDER), "whose backward runs"),
+    _seam("torch._C._autograd", "_get_sequence_nr", _BUILTIN, _RECORDER, "numbers the nodes of the graph in forward"),
+    _seam("torch.autograd.graph:Node", "_sequence_nr", Exists(), _RECORDER, "the number of a node"),
     _seam(
         "torch:Tensor", "_use_count", _BUILTIN, _IN_PLACE,
         "who else holds a gradient, which decides whether the engine writes into it",
     ),
     _seam("torch._C", "_storage_Use_Count", _BUILTIN, (_CARD_DECODING, _IN_PLACE), "the same of a gradient's storage"),
     _seam(
-        "torch.autograd.function:BackwardCFunction", "apply", Parameters("self", "args"), _IN_PYTHON,
+        "torch.autograd.function:BackwardCFunction", "apply", Parameters("self", "args"), _IN_PLACE,
         "runs the Python of an autograd function in backward",
     ),
     Seam(
         owner="torch.autograd.function:BackwardCFunction", name="apply_boxed", expected=Parameters("self", "args"),
-        used_by=(_IN_PYTHON,), why="the same with the gradients in a list", since="2.13",
+        used_by=(_IN_PLACE,), why="the same with the gradients in a list", since="2.13",
         absent_in=Absence.OLDER_VERSIONS,
     ),
     _seam(
         "torch.autograd.graph:saved_tensors_hooks", "__init__", Parameters("self", "pack_hook", "unpack_hook"),
-        _IN_PYTHON, "takes the Python that unpacks a saved tensor in backward",
+        _IN_PLACE, "takes the Python that unpacks a saved tensor in backward",
     ),
     _seam(
-        "torch:Tensor", "register_hook", Parameters("self", "hook"), _IN_PYTHON, "takes Python that runs in backward"
+        "torch:Tensor", "register_hook", Parameters("self", "hook"), _IN_PLACE, "takes Python that runs in backward"
     ),
     _seam(
-        "torch:Tensor", "register_post_accumulate_grad_hook", Parameters("self", "hook"), _IN_PYTHON,
+        "torch:Tensor", "register_post_accumulate_grad_hook", Parameters("self", "hook"), _IN_PLACE,
         "takes Python that runs in backward",
     ),
     _seam(
@@ -130,7 +122,7 @@ _OFFLOADED = (
 
 _AUTOCAST_SEAMS = (
     _seam("torch._C", "DispatchKey", Exists(), _AUTOCAST, "has the dispatch key of the simulated GPU's autocast"),
-    _seam("torch._C:DispatchKey", "AutocastPrivateUse1", Exists(), (_AUTOCAST, _FOUR_BIT), "that dispatch key"),
+    _seam("torch._C:DispatchKey", "AutocastPrivateUse1", Exists(), (_AUTOCAST, _OPTIMIZERS), "that dispatch key"),
     _seam("torch._C", "DispatchKeySet", Exists(), _AUTOCAST, "switches that key off inside an operation"),
     _seam("torch._C", "_ExcludeDispatchKeyGuard", Exists(), _AUTOCAST, "switches that key off inside an operation"),
     _seam("torch._C", "_IncludeDispatchKeyGuard", Exists(), _AUTOCAST, "switches that key on for a trial"),
@@ -172,10 +164,10 @@ _CUDA = (
         "torch.nn.modules.module:Module", "register_buffer", Uses("_non_persistent_buffers_set"),
         "training/models/model.py", "lists the buffers that no checkpoint has",
     ),
-    _seam("torch.nn.modules.module:Module", "__call__", Exists(), _MODULES, "says which module is running"),
+    _seam("torch.nn.modules.module:Module", "__call__", Exists(), _RECORDER, "says which module is running"),
     _seam("torch.cuda", "empty_cache", Parameters(), "simulation/cuda/emptied_cache.py", "empties the cache"),
     _seam(
-        "torch._C", "_cuda_getCurrentRawStream", _BUILTIN, _FOUR_BIT,
+        "torch._C", "_cuda_getCurrentRawStream", _BUILTIN, _OPTIMIZERS,
         "read when bitsandbytes' code for CUDA is imported", Absence.SOME_BUILDS,
     ),
     _seam(
@@ -187,12 +179,12 @@ _CUDA = (
     ),
     _seam(
         "torch.cuda.memory", "_record_memory_history",
-        Parameters("enabled", "context", "stacks", "max_entries", more=True), (_CARD_HISTORY, _TORCH_CUDA, _LATE_CUDA),
+        Parameters("enabled", "context", "stacks", "max_entries", more=True), (_CARD_DECODING, _TORCH_CUDA),
         "records the history of a memory snapshot",
     ),
     _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),
     _seam(
-        "torch.cuda", "_lazy_call", Parameters("callable", more=True), _LATE_CUDA,
+        "torch.cuda", "_lazy_call", Parameters("callable", more=True), _TORCH_CUDA,
         "calls a function once the program has initialised CUDA",
     ),
     _seam("torch.cuda", "_lazy_init", Parameters(), (_UNTOUCHED, _CUDA_CALLS), "initialises CUDA at the first use"),
@@ -218,7 +210,7 @@ def _operation(
 
 _OPERATIONS = (
     _operation(
-        "_grouped_mm", ("self", "mat2", "offs", "bias", "out_dtype"), "simulation/cuda/scratch/wider_kernels.py",
+        "_grouped_mm", ("self", "mat2", "offs", "bias", "out_dtype"), "simulation/cuda/scratch/losses.py",
         "the product of each expert",
     ),
     _operation("_softmax", ("self", "dim", "half_to_float"), _COMPOSITES, "the kernel of a softmax in float16"),
@@ -302,7 +294,7 @@ _SIMULATED_SCRIPTS = (
     ),
     _seam(
         "torch.__future__", "set_swap_module_params_on_conversion", Parameters("value"),
-        ("simulation/script/session.py", "simulation/script/loading.py"),
+        ("simulation/script/session.py",),
         "lets parameters keep their identity when a module moves to `meta`",
     ),
 )  # fmt: skip

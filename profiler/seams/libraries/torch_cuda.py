@@ -1,13 +1,12 @@
 """Seams of `torch.cuda` and `torch.accelerator`: what the simulated GPU answers for a script."""
 
-from profiler.seams.expectations import Exists
-from profiler.seams.seam import Absence, Seam
+from profiler.seams.seam import Absence, Exists, Seam
 
 _CUDA_CALLS = "simulation/script/torch_cuda/cuda_calls.py"
 _CUDA_MEMORY = "simulation/script/torch_cuda/cuda_memory.py"
 _CUDA_STREAMS = "simulation/script/torch_cuda/cuda_streams.py"
-_LEGACY = "simulation/script/torch_cuda/legacy_types.py"
-_SHARED_COUNTERS = "measurement/counters/shared_counters.py"
+_LEGACY = "simulation/script/torch_cuda/card_names.py"
+_SHARED_COUNTERS = "measurement/counters/torch_cuda.py"
 
 
 def _seam(owner: str, name: str, used_by: str | tuple[str, ...], why: str, absent_in: Absence = Absence.NEVER) -> Seam:

@@ -1,13 +1,20 @@
-"""Operations that torch composes of other operations on CUDA differently than on other devices.
+"""Operations that torch composes differently on CUDA, and memory that CUDA's libraries allocate.
+
+Operations that torch composes of other operations on CUDA differently than on other devices.
 
 torch does this before a dispatch mode sees them, so they are replaced where the simulation's autocast is registered.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from profiler.allocator.traces.trace import TraceBuilder
+from profiler.domain.cards.card import cublas_workspace_bytes, cublaslt_workspace_bytes
+from profiler.domain.cards.gpu import Chip
+from profiler.domain.memory import Category
 
 aten = torch.ops.aten
 
@@ -92,3 +99,25 @@ COMPOSED_FOR_CUDA: Mapping[str, Callable[..., Any]] = {
 
 MASK_FIRST = (aten.native_dropout.default,)
 """Operations whose mask is their last result, and the first that CUDA allocates (`dropout_cuda`, `Dropout.cu`)."""
+
+
+class CublasWorkspaces:
+    """Workspaces of cuBLAS and cuBLASLt: each thread allocates its own at its first matrix product and keeps it.
+
+    CUDA runs backward in a thread of its own, so there are two: that of the trainer and that of the autograd engine.
+    """
+
+    def __init__(self, trace: TraceBuilder, chip: Chip, others: Collection[Chip] = ()) -> None:
+        self._trace = trace
+        self._bytes = cublas_workspace_bytes(chip.compute_capability)
+        self._bytes_by_chip = {other: cublas_workspace_bytes(other.compute_capability) for other in others}
+
+    def product(self, *, with_bias: bool = False) -> None:
+        """Record a matrix product of the running thread."""
+        thread = "backward" if torch._C._current_graph_task_id() >= 0 else "forward"
+        if with_bias and cublaslt_workspace_bytes():
+            name = f"cuBLASLt workspace of the thread that runs {thread}"
+            self._trace.keep(name, cublaslt_workspace_bytes(), Category.WORKSPACE)
+        else:
+            name = f"cuBLAS workspace of the thread that runs {thread}"
+            self._trace.keep(name, self._bytes, Category.WORKSPACE, self._bytes_by_chip)

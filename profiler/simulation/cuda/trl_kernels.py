@@ -18,7 +18,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category
 from profiler.domain.trials.kernels import FUSED_HEAD, MissingKernel
 from profiler.seams.patching import Patch, patched
-from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.simulation.cuda.composites import CublasWorkspaces
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.simulation.tracing.work import product_flops
 

@@ -8,7 +8,7 @@ from peft import get_peft_model
 
 from profiler.domain.architectures.families import FAMILIES
 from profiler.simulation.depth.tokens import LAYER
-from profiler.simulation.tracing.modules import plain_path
+from profiler.simulation.tracing.recorder import plain_path
 
 DEPTH = "num_hidden_layers"
 

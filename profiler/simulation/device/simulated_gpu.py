@@ -8,19 +8,20 @@ import torch
 from profiler.domain.cards.gpu import Chip
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.cuda.libraries import CublasWorkspaces
+from profiler.simulation.cuda.composites import CublasWorkspaces
 from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
-from profiler.simulation.tracing.backward.in_place import IN_PLACE, BackwardMode, without_a_mode
+from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.host_values import (
     MOST_ELEMENTS,
+    content_of,
     forget,
     host_value,
     on_host,
+    pinned,
     placeholder,
     set_host_value,
 )
-from profiler.simulation.tracing.pinned import content_of, pinned
 from profiler.simulation.tracing.recorder import Launches, Recorder
 
 aten = torch.ops.aten

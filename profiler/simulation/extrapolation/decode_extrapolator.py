@@ -76,7 +76,7 @@ class _Prediction:
 class DecodeExtrapolator:
     """Extrapolates decoding steps (`Placement.decode_extrapolator` of training).
 
-    With `every_block` every block is extrapolated; without it, neutral blocks are left out (`neutral_blocks.py`).
+    With `every_block` every block is extrapolated; without it, neutral blocks are left out (`step_template.py`).
     """
 
     most_rollouts = 2

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from profiler.domain.memory import Category
-from profiler.simulation.tracing.modules import plain_path
-from profiler.simulation.tracing.recorder import Recorder
+from profiler.simulation.tracing.recorder import Recorder, plain_path
 
 _OF_CRITIC = "critic: "
 """Before the names of a critic's modules and parameters."""

@@ -1,4 +1,6 @@
-"""Host values: the values of tensors on the simulated GPU, where they are available.
+"""Values of tensors on the simulated GPU, where they are available, and pinned memory of the host.
+
+Host values: the values of tensors on the simulated GPU, where they are available.
 
 Ids, masks, lengths and rewards are created on the host. Their values are kept with the `meta` tensor, so that all that
 depends on them (which positions are scored, whether a mask is all ones) is the same as on a GPU.
@@ -71,3 +73,26 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     if value is not None:
         return value.clone()
     return torch.full(tensor.shape, placeholder(tensor.dtype), dtype=tensor.dtype, device="cpu")
+
+
+_PINNED = "_pinned"
+
+
+class _Content:
+    """What was copied to a pinned tensor."""
+
+    value: torch.Tensor | None = None
+    """The host value of the tensor of the card; None if it has none."""
+
+
+def pinned(shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor on the host that stands for a contiguous one in pinned memory."""
+    tensor = torch.empty((), dtype=dtype, device="cpu").expand(shape)
+    setattr(tensor, _PINNED, _Content())
+    return tensor
+
+
+def content_of(tensor: torch.Tensor) -> _Content | None:
+    """Return the content of a pinned tensor; None for any other tensor."""
+    content: _Content | None = getattr(tensor, _PINNED, None)
+    return content

@@ -9,7 +9,7 @@ import torch
 from torch.utils import flop_counter
 
 from profiler.domain.memory import Phase
-from profiler.domain.runs.counted import Cost, PhaseWork
+from profiler.domain.runs.step_shape import Cost, PhaseWork
 
 _COUNTED = (Phase.SCORE, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """Phases whose operations all run; most of those of a rollout are extrapolated."""

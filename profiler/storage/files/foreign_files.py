@@ -14,7 +14,7 @@ from operator import or_
 from pathlib import Path
 from typing import BinaryIO
 
-from profiler.domain.units import KIB, MIB
+from profiler.domain.memory import KIB, MIB
 
 _POINTERS = (
     (

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import BaseFileLock, Timeout, UnixFileLock, WindowsFileLock
 
 from profiler.domain.errors import ProfilerError
-from profiler.domain.text.plain_text import plain
+from profiler.domain.text import plain
 
 _MODE = 0o666
 """Every user of the machine may take the lock of a GPU, whatever the umask of the user who made the file."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.units import GIB, MIB, gib_text
+from profiler.domain.memory import GIB, MIB, gib_text
 from profiler.storage.files.foreign_files import Kind, kind_of, open_regular
 
 SUFFIXES = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")

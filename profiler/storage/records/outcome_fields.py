@@ -1,9 +1,12 @@
-"""The flat form of an outcome: the keys of a stored record, most of them also columns of `runs`.
+"""The flat form of an outcome and of its step's shape: the keys of a stored record.
+
+The flat form of an outcome: the keys of a stored record, most of them also columns of `runs`.
 
 A key is one attribute of one part of `Outcome`, which declares it. Two parts share `not_measured`: it joins the figures
 that the driver did not provide with the reason for a missing breakdown.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -11,8 +14,47 @@ from typing import Any
 from profiler.domain.runs.columns import default_of, keys_of_outcome, parts_of
 from profiler.domain.runs.outcome import Outcome
 from profiler.domain.runs.readings import StepInstant
+from profiler.domain.runs.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.files.typed_json import JSON, JsonMismatchError, from_json
-from profiler.storage.records.step_shape_json import step_shape_from_json
+
+_PHASE_CODES = {phase.value: code for code, phase in enumerate(PHASES)}
+_CATEGORY_CODES = {category.value: code for code, category in enumerate(CATEGORIES)}
+
+
+def step_shape_from_json(value: JSON) -> StepShape:
+    """Return the shape that `to_json` wrote, without an object per category.
+
+    Raises:
+        JsonMismatchError: `value` is not what `to_json` writes.
+    """
+    try:
+        return _read(value)
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        # The reader of any dataclass finds the place of the mistake.
+        from_json(tuple[StepInstant, ...], value)
+        raise JsonMismatchError(f"a size or a number of categories is too large ({error})") from error
+
+
+def _read(value: Any) -> StepShape:  # noqa: ANN401  whatever is stored
+    if type(value) is not list:
+        raise TypeError("not a list")
+    phases, lengths, categories, sizes = bytearray(), bytearray(), bytearray(), []
+    for instant in value:
+        phase, shares = instant["phase"], instant["shares"]
+        if len(instant) != 2 or type(shares) is not list:
+            raise TypeError("not an instant")
+        phases.append(_PHASE_CODES[phase])
+        lengths.append(len(shares))
+        categories.extend([_CATEGORY_CODES[share["category"]] for share in shares])
+        sizes += [share["size_bytes"] for share in shares]
+        if set(map(len, shares)) - {2}:
+            raise TypeError("not a share")
+    if set(map(type, sizes)) - {int}:
+        raise TypeError("a size that is no integer")
+    return StepShape(
+        phases=bytes(phases), lengths=bytes(lengths), categories=bytes(categories), sizes_bytes=array("q", sizes)
+    )
+
 
 _PARTS = parts_of(Outcome)
 

@@ -1,4 +1,6 @@
-"""The one form of all stored records: JSON with a checksum and the version of its schema.
+"""The one form of all stored records: JSON with a checksum, its version, and those of the packages.
+
+The one form of all stored records: JSON with a checksum and the version of its schema.
 
 A record of an earlier version lacks only fields with a default, also within its outcome. One of a later version is
 refused by name and not touched.
@@ -7,16 +9,50 @@ refused by name and not touched.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
+from profiler import __version__
 from profiler.domain.errors import Fault, ProfilerError, UsageError, printable
+from profiler.domain.machines.extras import installed
 from profiler.domain.runs.columns import columns_of, keys_of_outcome, parts_of
-from profiler.domain.runs.outcome import Outcome, Run
+from profiler.domain.runs.outcome import PACKAGES, Outcome, Run, Versions
 from profiler.domain.trials.trial import TrialSpec
-from profiler.storage.files.checksummed import checksum_of, parse_checksummed, with_checksum
-from profiler.storage.files.typed_json import JSON, JsonMismatchError, ListReader, Reader, from_json, to_json
+from profiler.storage.files.typed_json import (
+    JSON,
+    JsonMismatchError,
+    ListReader,
+    Reader,
+    checksum_of,
+    from_json,
+    parse_checksummed,
+    to_json,
+    with_checksum,
+)
 from profiler.storage.records.outcome_fields import flat_values, outcome_from_flat
+
+
+def installed_versions() -> Versions:
+    """Return the installed versions; None for a package that is not installed."""
+    return Versions(**{name: _version(name) for name in PACKAGES}, profiler=__version__)
+
+
+def project_page() -> str:
+    """Return the address of the project's page; empty if the installed distribution declares none."""
+    here = installed()
+    declared = [] if here is None else here.metadata.get_all("Project-URL") or []
+    pages = dict(entry.partition(", ")[::2] for entry in declared)
+    page = pages.get("Homepage", "")
+    return page if page.startswith("https://") else ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
 
 Kind = TypeVar("Kind", bound=Run)
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import fsspec
 
-from profiler.domain.machines.address import Address, Scheme
+from profiler.domain.machines.engines import Address, Scheme
 
 Result = TypeVar("Result")
 

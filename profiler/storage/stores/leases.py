@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from profiler.domain.machines.sweep_state import THIS_MACHINE, Holder, OtherMachines
+from profiler.domain.machines.engines import THIS_MACHINE, Holder, OtherMachines
 from profiler.storage.files.atomic import StorageError, host_place, process_runs
 from profiler.storage.stores.objects import Objects
 

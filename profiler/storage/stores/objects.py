@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.foreign_files import read_bytes, reason
 

@@ -1,19 +1,20 @@
-"""The records of one grid in a folder of one machine, with what a sweep needs beyond records: claims by locks."""
+"""The records of one grid in a folder of one machine, which is checked before anything starts."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from profiler.domain.errors import Fault, ProfilerError
-from profiler.domain.machines.sweep_state import Holder, OtherMachines
+from profiler.domain.errors import Fault, ProfilerError, UsageError
+from profiler.domain.machines.engines import Holder, OtherMachines
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.storage.files.atomic import StorageError
-from profiler.storage.files.foreign_files import read_bytes
+from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.storage.files.lock import take_lock, to_stderr
 from profiler.storage.files.memory_snapshot import snapshot_path
-from profiler.storage.files.trial_files import RANKS, is_trial_id
+from profiler.storage.files.trial_files import RANKS, RECORDS, is_trial_id
 from profiler.storage.records.record_folder import TRIALS, RecordFolder
 from profiler.storage.records.versioned import NewerSchemaError
 from profiler.storage.stores.objects import Objects
@@ -148,3 +149,45 @@ _VERSION = re.compile(rb'"schema_version"\s*:\s*([0-9]+)')
 def _may_be_newer(file: bytes) -> bool:
     """Return whether a file states a schema version above this program's, wherever it states one."""
     return any(len(found) > 9 or int(found) > TRIALS.version for found in _VERSION.findall(file))
+
+
+RESULTS_DIR = "results_dir"
+HINT = f"Choose another folder with {RESULTS_DIR}=PATH, for example on a local disk."
+
+
+def folder_faults(folder: Path) -> list[Fault]:
+    """Return what prevents it: records or tables of a newer version, or unreadable ones. Changes nothing."""
+    if not folder.is_dir():
+        return []
+    faults = RecordStore(folder).faults()
+    if any(folder.glob("*.parquet")):
+        from profiler.storage.tables.table_files import open_tables  # imports pyarrow, not needed without tables
+
+        try:
+            open_tables(folder, required=False)
+        except UsageError as error:
+            faults.extend(error.faults)
+    return faults
+
+
+def writable_faults(folder: Path) -> list[Fault]:
+    """Return the faults of `folder` that can be found without creating it."""
+    for each in (folder, folder / RECORDS):
+        ancestor = each
+        try:
+            while (kind := kind_of(ancestor)) is Kind.MISSING and ancestor != ancestor.parent:
+                ancestor = ancestor.parent
+        except OSError as error:
+            return [not_writable(folder, reason(error))]
+        if kind is not Kind.FOLDER:
+            return [not_writable(folder, f"{ancestor} is not a folder")]
+        if not os.access(ancestor, os.W_OK | os.X_OK):
+            return [not_writable(folder, f"{ancestor} is not writable")]
+    return []
+
+
+def not_writable(folder: Path, why: str) -> Fault:
+    """Return the fault of a folder in which results cannot be written."""
+    return Fault(
+        key=RESULTS_DIR, found=str(folder.parent), problem=f"results cannot be written there ({why})", hint=HINT
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from profiler.domain.machines.sweep_state import Holder, OtherMachines
+from profiler.domain.machines.engines import Holder, OtherMachines
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.foreign_files import read_bytes
@@ -22,8 +22,8 @@ from profiler.storage.records.versioned import DamagedRecordError
 from profiler.storage.stores.leases import Lease, Leases
 from profiler.storage.stores.objects import MOST_BYTES, Objects
 from profiler.storage.stores.record_store import RecordStore
-from profiler.storage.stores.rounds import Marks, Round, take_part
-from profiler.storage.tables.samples import samples_path
+from profiler.storage.stores.trial_store import Marks, Round, take_part
+from profiler.storage.tables.run_tables import samples_path
 
 _OF_A_RANK = (".json", ".parquet", ".pickle")
 """Suffixes of what a rank of a trial on several GPUs leaves: record, samples, snapshot."""

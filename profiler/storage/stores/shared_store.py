@@ -9,11 +9,11 @@ from threading import Thread
 from typing import TypeVar
 
 from profiler.domain.errors import Fault
-from profiler.domain.machines.address import Address, Scheme
+from profiler.domain.machines.engines import Address, Scheme
 from profiler.domain.machines.extras import Extra, missing_fault
 from profiler.storage.files.foreign_files import reason
-from profiler.storage.stores.folder_faults import RESULTS_DIR
 from profiler.storage.stores.objects import FolderObjects, Objects, PatientObjects
+from profiler.storage.stores.record_store import RESULTS_DIR
 from profiler.storage.stores.shared_records import SharedRecords
 
 Answer = TypeVar("Answer")

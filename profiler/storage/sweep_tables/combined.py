@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiler.config.trials.identity import specification_hash
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels, specification_hash
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.sweep_tables.carried import StoredTrial, joined, stored_trials

@@ -6,9 +6,9 @@ from itertools import islice
 from pathlib import Path
 
 from profiler.domain.errors import UsageError
+from profiler.domain.memory import MIB
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend, TrialSpec
-from profiler.domain.units import MIB
 from profiler.storage.files.foreign_files import read_bytes
 from profiler.storage.files.trial_files import RECORDS
 from profiler.storage.records.record_folder import TRIALS

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.runs.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.files.atomic import temporary_next_to, write_errors
-from profiler.storage.tables.row_checks import ROWS, RUNS
-from profiler.storage.tables.rows import Row
+from profiler.storage.tables.rows import ROWS, RUNS, Row
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES, arrow_schema
 from profiler.storage.tables.table_files import table_path
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from profiler.config.trials.labels import labels
+from profiler.config.trials.identity import labels
 from profiler.domain.runs.outcome import Estimate, TrialRecord, Versions
 from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files.atomic import put_all_in_place, temporary_next_to, write_errors
@@ -27,8 +27,8 @@ from profiler.storage.sweep_tables.carried import (
 )
 from profiler.storage.sweep_tables.holding import replacing_tables, tables_to_read, writing_tables
 from profiler.storage.sweep_tables.spool import TRIALS_AT_ONCE, Spool
-from profiler.storage.tables.row_checks import RUNS, checked_rows
-from profiler.storage.tables.samples import read_samples
+from profiler.storage.tables.rows import RUNS, checked_rows
+from profiler.storage.tables.run_tables import read_samples
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES, arrow_schema
 from profiler.storage.tables.table_files import TableFile, open_tables, table_path
 

@@ -1,4 +1,11 @@
-"""The columns of every table: names, types and meanings, as the fields of `profiler.domain` declare them.
+"""The columns of every table: names, types and meanings, as the fields of `profiler.domain` declare.
+
+Content of parquet files that belongs to Arrow alone.
+
+Arrow reads in threads, and a thread may release the content a moment after the table has been read. If the content is a
+Python object, the thread then waits for the interpreter; if the interpreter is about to end, the process is aborted.
+
+The columns of every table: names, types and meanings, as the fields of `profiler.domain` declare them.
 
 Sizes are integers of bytes. Null means "unknown here", never 0; `null` gives the reason for each column.
 """
@@ -10,12 +17,19 @@ from enum import StrEnum
 import pyarrow as pa
 
 from profiler.domain.runs.columns import ColumnField, columns_of
-from profiler.domain.runs.monitored import HostSample, MonitoredGpu, MonitoredRun
+from profiler.domain.runs.other_runs import HeldTensors, HostSample, MonitoredGpu, MonitoredRun, ScriptRecord
 from profiler.domain.runs.outcome import Estimate, Outcome, TrialRecord, Versions
 from profiler.domain.runs.readings import CategoryShare, PhasePeak, Sample, StepInstant, StepPeak, TensorGroup
-from profiler.domain.runs.script import HeldTensors, ScriptRecord
 from profiler.domain.trials.keys import Key, Kind
 from profiler.domain.trials.trial import TRIAL_KEYS, key_named
+
+
+def arrow_buffer(content: bytes) -> pa.Buffer:
+    """Return a copy of `content` that no thread needs Python to release."""
+    copied = pa.BufferOutputStream()
+    copied.write(content)
+    return copied.getvalue()
+
 
 SCHEMA_VERSION = 2
 """Version in every table, raised when a column changes its name, type or meaning. Not raised for an added column that

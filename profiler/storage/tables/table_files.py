@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.units import GIB
+from profiler.domain.memory import GIB
 from profiler.storage.files.foreign_files import open_regular, read_bytes
-from profiler.storage.tables.arrow_buffer import arrow_buffer
 from profiler.storage.tables.laws import Laws, Trials
-from profiler.storage.tables.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_schema
+from profiler.storage.tables.schema import OPTIONAL_TABLES, SCHEMA_VERSION, TABLES, Column, arrow_buffer, arrow_schema
 
 _BATCH_ROWS = 200_000
 

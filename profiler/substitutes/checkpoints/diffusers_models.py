@@ -7,11 +7,10 @@ from typing import Any
 import torch
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.runs.script import ScriptWeights
+from profiler.domain.runs.other_runs import ScriptWeights
 from profiler.seams.patching import Patch
 from profiler.substitutes.checkpoints.known_configs import known_part
-from profiler.substitutes.options import SubstituteOptions
-from profiler.substitutes.replaced import Replaced
+from profiler.substitutes.options import Replaced, SubstituteOptions
 
 _OF_THE_HUB = (
     "cache_dir", "force_download", "proxies", "token", "local_files_only", "revision", "mirror", "subfolder",

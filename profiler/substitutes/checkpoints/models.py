@@ -8,14 +8,12 @@ from transformers import configuration_utils
 from profiler.config.models.lookup import suggested_model
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.runs.script import ScriptWeights
+from profiler.domain.runs.other_runs import ScriptWeights
 from profiler.seams.patching import Patch
 from profiler.substitutes.checkpoints.assumed_configs import assumed_config
-from profiler.substitutes.checkpoints.configurations import builtin_config
-from profiler.substitutes.checkpoints.known_configs import known_config, known_part
+from profiler.substitutes.checkpoints.known_configs import builtin_config, known_config, known_part
 from profiler.substitutes.checkpoints.weights import adopt_name, empty_checkpoint, number_positions, requested_dtype
-from profiler.substitutes.options import SubstituteOptions
-from profiler.substitutes.replaced import Replaced
+from profiler.substitutes.options import Replaced, SubstituteOptions
 
 _CONFIG: Any = getattr(configuration_utils, "PreTrainedConfig", None) or configuration_utils.PretrainedConfig
 """The class of configurations, by its name in transformers 5 or 4."""

@@ -3,14 +3,15 @@
 import ast
 from collections.abc import Iterable, Sequence
 
-from profiler.substitutes.columns.flow_notes import FlowNotes, called_name
 from profiler.substitutes.columns.row_origins import (
     NOTHING,
+    FlowNotes,
     Origin,
     Origins,
     Rows,
     Value,
     all_of,
+    called_name,
     elements_of,
     several_of,
 )

@@ -6,7 +6,7 @@ Columns of identifiers, links and scores that no trainer reads are left out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from profiler.substitutes.columns.shapes import Classes, Column, ListOf, Shape, numbered_classes, record
+from profiler.substitutes.columns.uses import Classes, Column, ListOf, Shape, numbered_classes, record
 
 _TRAIN_TEST = ("train", "test")
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from profiler.seams.patching import Patch
-from profiler.substitutes.options import SubstituteOptions
-from profiler.substitutes.replaced import Replaced
+from profiler.substitutes.options import Replaced, SubstituteOptions
 
 _GREY = 128
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from profiler.analysis.compared.differences import NOISE_RATIO, compare_sweeps
+from profiler.analysis.compared.comparison import NOISE_RATIO, compare_sweeps
 from profiler.command_line import print_line, print_text, readable
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK
 from profiler.domain.runs.outcome import Versions

@@ -7,9 +7,9 @@ from profiler.config.trials.specification import AUTO
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.cards.gpu_names import name_card
 from profiler.domain.errors import Fault
+from profiler.domain.memory import gib_text
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, DistributedType, TrialSpec
-from profiler.domain.units import gib_text
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 
 _CPU_BUILD = "+cpu"

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiler.cluster.engines import ENGINE
+from profiler.cluster.remote import TrialPython
 from profiler.cluster.slots import Cluster, Node, SlotKind
-from profiler.cluster.trial_python import TrialPython
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.machines.address import Address, Scheme
-from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.engines import Address, Engine, Scheme
 from profiler.domain.machines.extras import DISTRIBUTION, Extra, install_hint, listed
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from textwrap import fill
 
-from profiler.config.options.key_help import run_options_help, trial_keys_help
+from profiler.config.options.run_options import run_options_help, trial_keys_help
 from profiler.config.trials.specification import AUTO
 
 _WIDTH = 80

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
 from profiler.cluster.arrays.array import SlotArray
+from profiler.cluster.remote import trial_python
 from profiler.cluster.slots import Cluster, KindOf
-from profiler.cluster.trial_python import trial_python
 from profiler.commands import COMMANDS
 from profiler.config.models.architecture import read_architecture
 from profiler.config.models.context import context_line
@@ -19,21 +19,20 @@ from profiler.config.trials.grid import Grid, expand, read_grid
 from profiler.config.trials.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.machines.address import Address, is_address
-from profiler.domain.machines.engine import Engine
+from profiler.domain.machines.engines import Address, Engine, is_address
 from profiler.domain.machines.extras import missing_fault
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec, Weights
-from profiler.emulation.building.cache import cache_folder
+from profiler.emulation.building.build import cache_folder
 from profiler.execution.job import TRIAL_WORKER
-from profiler.execution.pythons.interpreter import InterpreterOf
+from profiler.execution.pythons import InterpreterOf
 from profiler.storage.files.foreign_files import expanded, reason
 from profiler.storage.foreign.fingerprint import content_of
 from profiler.storage.foreign.model_config import check_weights
-from profiler.storage.stores.folder_faults import folder_faults, writable_faults
+from profiler.storage.stores.record_store import folder_faults, writable_faults
 from profiler.storage.stores.shared_store import shared_faults, work_folder
 from profiler.sweep.command import Command, for_each_python
-from profiler.sweep.parts import SweepParts
+from profiler.sweep.parts import ArrayRunner, ClusterRunner, LocalRunner, Runner, SweepParts
 from profiler.sweep.prepared.backend import (
     gpus_alike,
     missing_deepspeed,
@@ -43,9 +42,7 @@ from profiler.sweep.prepared.backend import (
 )
 from profiler.sweep.prepared.composition import compose
 from profiler.sweep.prepared.engine import SweepHosts, for_engine, hosts_of, slots_of
-from profiler.sweep.prepared.plan import FilesOf, HardwareOf
-from profiler.sweep.prepared.prices import GpuPrices, gpu_prices
-from profiler.sweep.runners import ArrayRunner, ClusterRunner, LocalRunner, Runner
+from profiler.sweep.prepared.plan import FilesOf, GpuPrices, HardwareOf, gpu_prices
 
 Result = TypeVar("Result")
 

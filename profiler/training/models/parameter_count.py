@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from profiler.config.models.architecture import has_other_senses
-from profiler.domain.architectures.model_count import ModelCount
+from profiler.domain.architectures.architecture import ModelCount
 
 _MOST_BYTES = 10 * 2**20
 

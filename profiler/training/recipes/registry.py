@@ -6,7 +6,7 @@ from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec
 from profiler.training.recipes.grpo.recipe import Grpo, Rloo
 from profiler.training.recipes.recipe import TrainerRecipe
-from profiler.training.recipes.sft.recipe import Sft
+from profiler.training.recipes.sft import Sft
 
 RECIPES: Mapping[Recipe, TrainerRecipe] = {Recipe.GRPO: Grpo(), Recipe.RLOO: Rloo(), Recipe.SFT: Sft()}
 

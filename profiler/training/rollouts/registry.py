@@ -4,12 +4,9 @@ from collections.abc import Callable, Mapping
 
 from profiler.domain.trials.trial import Backend, Rollout, TrialSpec
 from profiler.training.placement import Placement
-from profiler.training.rollouts.engine import RolloutEngine
-from profiler.training.rollouts.extrapolated import ExtrapolatedRollout
-from profiler.training.rollouts.generate import GeneratedRollout
-from profiler.training.rollouts.synthetic import SyntheticRollout
-from profiler.training.rollouts.vllm import VllmRollout
-from profiler.training.rollouts.vllm_blocks import BlockRollout
+from profiler.training.rollouts.engine import GeneratedRollout, RolloutEngine
+from profiler.training.rollouts.synthetic import ExtrapolatedRollout, SyntheticRollout
+from profiler.training.rollouts.vllm import BlockRollout, VllmRollout
 
 EXTRAPOLATED = "extrapolated"
 """Not a value of the key `rollout`: the engine of `rollout=generate` where decoding steps can be extrapolated."""

@@ -1,4 +1,6 @@
-"""Rollout without its length: the prefill, a KV cache filled at once, and the last decoding step.
+"""Rollouts that are not run in full: one without its length, and one of few decoding steps.
+
+Rollout without its length: the prefill, a KV cache filled at once, and the last decoding step.
 
 `rollout=synthetic` has the memory that decoding token by token has at its end: per layer K and V of
 [sequences, kv_heads, prompt + completion - 1, head_dim], the growth copy of one layer at a time, and the last step's
@@ -15,7 +17,8 @@ from transformers import DynamicCache, GenerationConfig
 
 from profiler.domain.memory import Category
 from profiler.training.placement import Placement
-from profiler.training.rollouts.generate import GeneratedRollout
+from profiler.training.rollouts.decode_loop import extrapolated_decoding
+from profiler.training.rollouts.engine import GeneratedRollout
 
 _FILLER_TOKEN = 2
 
@@ -106,3 +109,22 @@ def _longer(states: torch.Tensor, tokens: int, window: int) -> torch.Tensor:
     grown = states.new_zeros((rows, heads, min(tokens, window), head_dim))
     grown[:, :, : min(present, window)] = states
     return grown[:, :, -window + 1 :]
+
+
+class ExtrapolatedRollout(GeneratedRollout):
+    """Extrapolates the decoding steps of rollouts; those beyond the extrapolator's number are synthetic."""
+
+    def __init__(self, placement: Placement) -> None:
+        extrapolator = placement.decode_extrapolator()
+        if extrapolator is None:
+            raise ValueError("an extrapolated rollout needs a placement with a decode extrapolator")
+        self._extrapolator = extrapolator
+        self._synthetic = SyntheticRollout(placement)
+        self._rollouts = 0
+
+    def generating(self, model: Any) -> AbstractContextManager[None]:
+        """While active, `model.generate` runs as few decoding steps as the extrapolation needs."""
+        self._rollouts += 1
+        if self._rollouts > self._extrapolator.most_rollouts:
+            return self._synthetic.generating(model)
+        return extrapolated_decoding(model, extrapolator=self._extrapolator)

@@ -1,20 +1,34 @@
-"""Rollout by vLLM in the process that trains: trl's colocate mode, unchanged."""
+"""Rollout by vLLM in the process that trains: trl's colocate mode, and its memory without vLLM.
+
+vLLM's memory without vLLM: blocks of the sizes that its own accounting gives, for a simulated GPU.
+
+trl's `VLLMGeneration` stays what it is, with its order of synchronising weights, waking the engine and putting it to
+sleep. Only the engine in it is replaced.
+"""
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from trl.generation import vllm_generation
+from trl.generation.vllm_generation import VLLMGeneration
+from trl.trainer import grpo_trainer
 
+from profiler.analytical.explanation.explained import engine_start_text
+from profiler.analytical.formulas.vllm_memory import VllmMemory, vllm_memory
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.memory import Category
 from profiler.domain.trials.trial import TrialSpec, Weights
 from profiler.seams.patching import patched
+from profiler.training.placement import Placement
 
 _WITHOUT_REPORTS = {"VLLM_NO_USAGE_STATS": "1"}
 _WITHOUT_FLASHINFER = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
@@ -108,3 +122,109 @@ def _written(model: Any, tokenizer: Any, folder: Path) -> Path:
     model.config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+_TOKEN = 2
+"""The token of every completion; memory does not depend on it."""
+
+WEIGHTS, KV_CACHE = "weights", "kv_cache"
+"""vLLM's names of what sleeps."""
+
+
+class VllmBlocks:
+    """What trl calls of vLLM's `LLM`, with one block of memory per part of the engine."""
+
+    def __init__(self, parts: VllmMemory, placement: Placement) -> None:
+        self._parts = parts
+        self._placement = placement
+        self._awake: dict[str, torch.Tensor] = {}
+        self._sizes = {WEIGHTS: int(parts.weights + parts.state), KV_CACHE: int(parts.kv_cache)}
+        self._buffers = self._block(int(parts.buffers))  # they do not sleep
+        worker = SimpleNamespace(model_runner=SimpleNamespace(model=self))
+        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=worker))
+        self.wake_up(tags=[WEIGHTS])
+        self._run()
+        self.wake_up(tags=[KV_CACHE])
+
+    def wake_up(self, tags: Iterable[str]) -> None:
+        """Take the memory of parts that sleep."""
+        for tag in tags:
+            if tag not in self._awake:
+                self._awake[tag] = self._block(self._sizes[tag])
+
+    def sleep(self, level: int) -> None:
+        """Return the memory of weights and cache to the driver; at level 1 the host keeps the weights."""
+        del level
+        self._awake.clear()
+        torch.cuda.empty_cache()
+
+    def generate(self, prompts: Iterable[Any], *, tokens: int) -> list[list[int]]:
+        """Return completions of `tokens` tokens."""
+        self._run()
+        return [[_TOKEN] * tokens for _ in prompts]
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Copy weights into the engine's own, which takes no memory."""
+        for _ in weights:
+            pass
+
+    def reset_prefix_cache(self) -> None:
+        """Do nothing."""
+
+    def _run(self) -> None:
+        """Run a forward: its activations exist for as long as it takes."""
+        self._block(int(self._parts.activations))
+
+    def _block(self, size_bytes: int) -> torch.Tensor:
+        with self._placement.attributed(Category.ENGINE):
+            return torch.empty(size_bytes, dtype=torch.uint8, device=self._placement.device)
+
+
+class BlockRollout:
+    """trl's generation by vLLM, with `VllmBlocks` in place of the engine."""
+
+    def __init__(self, spec: TrialSpec, placement: Placement) -> None:
+        self._spec = spec
+        self._placement = placement
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return trl's arguments of vLLM."""
+        return engine_arguments(self._spec)
+
+    def starting(self, *, model: Any, tokenizer: Any, folder: Path) -> AbstractContextManager[None]:
+        """While active, trl's trainer starts the blocks in place of vLLM."""
+        del tokenizer, folder
+        architecture = read_architecture(model.config.to_dict(), model=self._spec.model)
+        parts = vllm_memory(self._spec, architecture)
+        refusal = engine_start_text(self._spec, architecture)
+        if refusal:
+            raise UnsupportedTrialError(refusal)
+        return patched([(grpo_trainer, "VLLMGeneration", _generation_of(parts, self._placement))])
+
+    def generating(self, model: Any) -> AbstractContextManager[None]:
+        """Do nothing."""
+        del model
+        return nullcontext()
+
+
+def _generation_of(parts: VllmMemory, placement: Placement) -> type[VLLMGeneration]:
+    """Return trl's class with an engine of blocks."""
+
+    class BlockGeneration(VLLMGeneration):
+        def _init_vllm(self) -> None:
+            self.llm = VllmBlocks(parts, placement)
+            if self.enable_sleep_mode:
+                self.llm.sleep(level=2)
+            self._llm_weights_sleeping = self.enable_sleep_mode
+
+        def generate(self, prompts: list[list[int]], *_: Any, **__: Any) -> tuple[Any, ...]:
+            if self._llm_weights_sleeping:
+                self.sync_weights()
+            self.llm.wake_up(tags=[KV_CACHE])
+            completions = self.llm.generate(prompts, tokens=self.max_completion_length)
+            if self.enable_sleep_mode:
+                self.llm.sleep(level=2)
+                self._llm_weights_sleeping = True
+            return prompts, completions, [[[0.0]] * len(ids) for ids in completions], None
+
+    return BlockGeneration

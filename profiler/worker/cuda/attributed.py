@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
-from profiler.allocator.traces.largest import largest_groups
+from profiler.allocator.traces.trace import largest_groups
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Breakdown, Outcome
 from profiler.domain.runs.readings import CategoryShare, TensorGroup
 from profiler.domain.trials.trial import TrialSpec
-from profiler.seams.checked.checking import check_seams
+from profiler.seams.checked import check_seams
 from profiler.simulation.tracing.tracing_mode import TracingMode
 from profiler.training.run import run_training
 

@@ -1,4 +1,6 @@
-"""Long rollouts on an emulated card: the allocations of most decoding steps are repeated instead of run.
+"""Long rollouts on an emulated card: most decoding steps repeat a part of the card's history.
+
+Long rollouts on an emulated card: the allocations of most decoding steps are repeated instead of run.
 
 The steps are found and compared as in the simulation (`simulation/extrapolation/`). What differs: the trace is the
 history of torch's own allocator, and the events of the extrapolated steps are carried out on it, with blocks of the
@@ -13,11 +15,83 @@ from typing import Any
 
 import torch
 
+from profiler.allocator.traces.trace import TraceBuilder
 from profiler.domain.cards.gpu import Chip
-from profiler.simulation.cuda.fused_attention.flash_splits import more_keys_alike
+from profiler.domain.memory import Category
+from profiler.simulation.cuda.fused_attention.attention_scratch import more_keys_alike
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator, Growing, StepsDifferError
 from profiler.simulation.extrapolation.step_template import Template, continue_trace
-from profiler.worker.cuda.card_history import CardHistory
+
+_MOST_ENTRIES = 10_000_000
+"""Of the history between two readings."""
+
+
+class CardHistory:
+    """Allocations and frees of a card since `start`, with the address of each block in use."""
+
+    def __init__(self) -> None:
+        self.trace = TraceBuilder()
+        self._block_at: dict[int, int] = {}
+        self.streams: set[int] = set()
+        """Streams that blocks were allocated on."""
+
+    def start(self) -> None:
+        """Begin with the blocks that are in use."""
+        self.trace, self._block_at, self.streams = TraceBuilder(), {}, set()
+        _record()
+        for segment in _snapshot()["segments"]:
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    self._block_at[block["address"]] = self.trace.allocate(block["requested_size"], Category.OTHER)
+
+    def read(self) -> None:
+        """Add what has happened since the last reading."""
+        entries = _snapshot()["device_traces"][0]
+        _record()
+        for entry in entries:
+            address = entry["addr"]
+            if entry["action"] == "alloc":
+                self._block_at[address] = self.trace.allocate(entry["size"], Category.OTHER)
+                self.streams.add(entry["stream"])
+            elif entry["action"] == "free_completed" and address in self._block_at:
+                self.trace.free(self._block_at.pop(address))
+
+    def skip(self) -> None:
+        """Forget what has happened since the last reading."""
+        _record()
+
+    def end(self) -> None:
+        """Record no more."""
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    def move(self, blocks: Mapping[int, tuple[int, int]]) -> None:
+        """Replace blocks in use: by the address of the old one, the address and the number of the new one."""
+        for address in blocks:
+            del self._block_at[address]
+        self._block_at.update(blocks.values())
+
+    # ---- what the extrapolation reads --------------------------------------------------------------------------------
+
+    def alike(self) -> int:
+        """Return a number that sets no limit: the history does not know when scratch changes."""
+        return 2**62
+
+    def blocks_in_use(self) -> Mapping[int, int]:
+        """Return the number of each block in use, by its address."""
+        return self._block_at
+
+    def renumber(self, blocks: Mapping[int, int]) -> None:
+        """Do nothing: `move` has done it."""
+
+
+def _record() -> None:
+    """Record from here on, without stacks."""
+    torch.cuda.memory._record_memory_history(context=None, max_entries=_MOST_ENTRIES, clear_history=True)
+
+
+def _snapshot() -> dict[str, Any]:
+    return torch.cuda.memory._snapshot()
+
 
 MOST_DECODED_IN_FULL = 256
 """Completions of up to this many tokens are decoded token by token, which takes seconds."""

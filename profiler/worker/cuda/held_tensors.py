@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from profiler.domain.runs.script import HeldTensors
+from profiler.domain.runs.other_runs import HeldTensors
 
 _MOST = 10
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.|$)")

@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Outcome, Peaks, Status, Verdict, Work
 from profiler.domain.runs.readings import PhasePeak
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.measurement.counters.torch_cuda import TorchCuda
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
-from profiler.training.phases import TrainingObserver
 from profiler.training.run import run_training
-from profiler.training.session import PlainSession
+from profiler.training.session import PlainSession, TrainingObserver
 from profiler.worker.cuda.card_decoding import CardDecoding
 from profiler.worker.cuda.measured import SNAPSHOT_ENTRIES, Instruments, Measured, MeasuringTask, measure
 

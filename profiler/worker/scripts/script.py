@@ -1,37 +1,104 @@
-"""A script in this process: on a real or emulated card its memory is counted, on a simulated one it is traced."""
+"""A script in this process: on a card its memory is counted, and on a simulated one traced."""
 
 import signal
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from profiler.domain.cards.context import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_SIGNAL_BASE, UnsupportedTrialError
+from profiler.domain.memory import Phase
+from profiler.domain.runs.other_runs import HeldTensors, NamedCard, ScriptEnding, ScriptJob, ScriptRecord
 from profiler.domain.runs.outcome import Outcome, Status, Verdict, Work
-from profiler.domain.runs.script import HeldTensors, ScriptEnding, ScriptJob, ScriptRecord
 from profiler.domain.trials.trial import Backend
-from profiler.emulation.card.marks import Marks, forget_marks, marks_of_this_process
-from profiler.measurement.counters.torch_cuda import TorchCuda
-from profiler.measurement.driver.no_driver import NoDriver
-from profiler.measurement.driver.nvml import Nvml
+from profiler.emulation.card import Marks, forget_marks, marks_of_this_process
+from profiler.measurement.counters.phase_counters import OutOfMemoryCallback
+from profiler.measurement.counters.torch_cuda import LateCuda, TorchCuda
+from profiler.measurement.driver.nvml import NoDriver, Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.samples.host_usage import peak_resident_bytes
-from profiler.scripts.leaving import OtherProcesses
-from profiler.scripts.running import Script, ScriptEnd, run_script
-from profiler.scripts.session import ScriptSession
-from profiler.scripts.totals import ParameterTotals
-from profiler.seams.checked.checking import notes_on_untested
+from profiler.scripts.running import OtherProcesses, Script, ScriptEnd, run_script
+from profiler.scripts.session import CountedSession, ParameterTotals, ScriptSession
+from profiler.seams.checked import notes_on_untested
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
-from profiler.worker.cuda.card import CapError
+from profiler.training.models.sizes import parameter_counts
+from profiler.training.session import TrainingObserver
 from profiler.worker.cuda.emulated import as_emulated
-from profiler.worker.cuda.measured import SNAPSHOT_ENTRIES, Instruments, MeasuringTask, measure
-from profiler.worker.scripts.script_card import MOST_ENTRIES, ScriptCuda, notes_on_history
-from profiler.worker.scripts.script_errors import last_line_in, print_error_of_script
-from profiler.worker.scripts.script_faults import sentence_of
+from profiler.worker.cuda.held_tensors import KnownObjects, largest_at_peak, largest_held, names_by_place
+from profiler.worker.cuda.measured import SNAPSHOT_ENTRIES, CapError, Instruments, MeasuringTask, measure
+from profiler.worker.scripts.script_faults import last_line_in, print_error_of_script, sentence_of
+
+MOST_ENTRIES = 300_000
+"""Most allocations and frees that a breakdown looks at; their Python stacks take memory of the host."""
+
+
+class ScriptCuda(LateCuda):
+    """The card of a script. Where an allocation fails, it looks at what is in use before anything is freed."""
+
+    def __init__(self, job: ScriptJob) -> None:
+        super().__init__(_card_of(job))
+        self._script = Path(job.spec.script)
+        self._keeps_names = job.breakdown
+        self._session: CountedSession | None = None
+        self._names: dict[tuple[int, int], str] = {}
+        self.totals = ParameterTotals(count=parameter_counts)
+        self.largest_at_failure: tuple[HeldTensors, ...] = ()
+        """Empty if no allocation failed; the script may have gone on after one."""
+        if not (job.snapshot or job.breakdown):
+            self.record_stacks()
+
+    def session(self, observer: TrainingObserver) -> CountedSession:
+        """Return the session in which the script runs."""
+        self._session = CountedSession(observer=observer, totals=self.totals, before_phase=self._before_phase)
+        return self._session
+
+    def when_out_of_memory(self, callback: OutOfMemoryCallback) -> None:
+        """Attach an observer that also keeps the largest tensors."""
+
+        def both(requested_bytes: int, free_bytes: int) -> None:
+            callback(requested_bytes, free_bytes)
+            self.largest_at_failure = largest_held(self.snapshot(), self._known_objects())
+
+        super().when_out_of_memory(both)
+
+    def largest_at_peak(self, snapshot: Mapping[str, Any]) -> tuple[HeldTensors, ...]:
+        """Return the largest tensors at the peak of a recorded history."""
+        known = self._known_objects()
+        return largest_at_peak(snapshot, known, self._names | names_by_place(known))
+
+    def _before_phase(self, phase: Phase) -> None:
+        """Keep the names of gradients while there are gradients: the optimizer's phase begins."""
+        if self._keeps_names and phase is Phase.OPTIMIZER and self.is_used:
+            self._names |= names_by_place(self._known_objects())
+
+    def _known_objects(self) -> KnownObjects:
+        models, optimizers = (self._session.models, self._session.optimizers) if self._session else ([], [])
+        return KnownObjects(script=self._script, models=_alive(models), optimizers=_alive(optimizers))
+
+
+def notes_on_history(snapshot: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a history of at most `MOST_ENTRIES` lacks."""
+    if len(snapshot["device_traces"][0]) < MOST_ENTRIES:
+        return ()
+    return (f"tensors from before the last {MOST_ENTRIES:,} allocations and frees, for their names at the peak",)
+
+
+def _alive(references: Iterable[Any]) -> list[Any]:
+    return [found for each in references if (found := each()) is not None]
+
+
+def _card_of(job: ScriptJob) -> NamedCard:
+    if job.card is not None:
+        return job.card
+    gpu = KNOWN_GPUS[str(job.spec.gpu)]
+    return NamedCard(uuid="", name=gpu.title, memory_bytes=gpu.memory_bytes, compute_capability=gpu.compute_capability)
+
 
 _INTERRUPTED = EXIT_SIGNAL_BASE + signal.SIGINT
 """Exit code of a script that SIGINT ended."""

@@ -1,4 +1,4 @@
-"""The error that ended a script, in one sentence that says what is missing, where something is."""
+"""The error that ended a script: its traceback, and one sentence that says what is missing."""
 
 import argparse
 import linecache
@@ -8,10 +8,38 @@ import traceback
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from profiler.domain.errors import ProfilerError
+
+_LONGEST_LINE = 100
+
+
+def print_error_of_script(error: BaseException, script: Path) -> None:
+    """Print the traceback as Python would have, from the script's first frame on."""
+    traceback.print_exception(error.with_traceback(_from_script(error.__traceback__, script)))
+
+
+def last_line_in(error: BaseException, script: Path) -> str:
+    """Return the innermost line of the script in a traceback, ``"train.py:41 (loss.backward())"``; empty if none."""
+    number = 0
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == str(script):
+            number = line
+    if not number:
+        return ""
+    text = linecache.getline(str(script), number).strip()
+    shown = text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
+    return f"{script.name}:{number} ({shown})"
+
+
+def _from_script(trace: TracebackType | None, script: Path) -> TracebackType | None:
+    found = trace
+    while found is not None and found.tb_frame.f_code.co_filename != str(script):
+        found = found.tb_next
+    return found or trace
+
 
 _ANOTHER_PYTHON = "name another python= that has it"
 _WRITTEN_FOR_ANOTHER = f"the script was written for another version; {_ANOTHER_PYTHON}"

@@ -14,7 +14,7 @@ _PROFILER = Path(__file__).resolve().parents[2]
 def main(job_file: str) -> int:
     """Run the job in the file, and return the exit code."""
     _find_profiler()
-    from profiler.domain.runs.script import ScriptJob
+    from profiler.domain.runs.other_runs import ScriptJob
     from profiler.storage.files.typed_json import from_json
     from profiler.worker.scripts.script import run_script_job
 

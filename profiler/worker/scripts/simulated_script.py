@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.runs.other_runs import ScriptJob
 from profiler.domain.runs.outcome import CardFacts, Outcome, Status, Verdict
-from profiler.domain.runs.script import ScriptJob
-from profiler.scripts.session import ScriptSession
-from profiler.scripts.totals import ParameterTotals
+from profiler.scripts.session import ParameterTotals, ScriptSession
 from profiler.simulation.script.session import SimulatedScript
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.training.models.sizes import parameter_counts

@@ -17,7 +17,7 @@ from profiler.scripts.phase_watch import PhaseWatch
 from profiler.simulation.script.session import SimulatedScript
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.models.model import build_config
-from profiler.training.recipes.sft.recipe import Sft
+from profiler.training.recipes.sft import Sft
 from profiler.training.session import PlainSession
 
 KEYS: dict[str, Any] = {

@@ -6,8 +6,9 @@ keys) as autograd saves them. T is `batch.positions`.
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.layers.dropout import drops_inputs, input_mask_bytes
 from profiler.analytical.formulas.layers.eager_attention import (
+    drops_inputs,
+    input_mask_bytes,
     makes_scores,
     query_side_saved_bytes,
     saved_scores_bytes,
@@ -34,10 +35,9 @@ from profiler.analytical.formulas.models.trained import (
     stream_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, either, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention, Tuning
 
 _MASK_ALIGNMENT = 8

@@ -1,4 +1,14 @@
-"""Attention by matrix products, which allocates the scores of all pairs of tokens.
+"""Attention by matrix products, which allocates the scores of all pairs of tokens, and dropout.
+
+Dropout in training: which values are dropped, and the masks that are saved.
+
+A fused kernel of attention draws its numbers again in backward and saves no mask, only a seed. `nn.Dropout` of an
+adapter and the dropout of attention by matrix products save one byte per value, and their result is another tensor.
+
+Source: `native_dropout_cuda` in `aten/src/ATen/native/cuda/Dropout.cu`; `native_dropout` in torch's `derivatives.yaml`
+saves its mask alone. trl trains, scores and generates with the model in training mode (`GRPOTrainer` in trl 1.16).
+
+Attention by matrix products, which allocates the scores of all pairs of tokens.
 
 `attn_implementation=eager` computes attention this way, and torch's SDPA if it has no kernel (`makes_scores`).
 
@@ -8,7 +18,6 @@ type, the softmax of a float32 copy in float32, and a copy of it in the compute 
 converted to float32, queries and keys scaled, the softmax in float32.
 """
 
-from profiler.analytical.formulas.layers.dropout import drops_scores
 from profiler.analytical.formulas.models.parameters import caps_scores, key_width, query_width
 from profiler.analytical.formulas.models.trained import (
     FLOAT16_BYTES,
@@ -19,12 +28,31 @@ from profiler.analytical.formulas.models.trained import (
     stream_bytes,
 )
 from profiler.analytical.formulas.rollout import kv_element_bytes
-from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, holds, larger, negated, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.trials.trial import Attention, Dtype
+
+
+def drops_scores(architecture: DecoderShape) -> Flag:
+    """Return whether attention drops a part of its weights; torch keeps no mask where it drops all."""
+    part = architecture.attention_dropout
+    return both(part > 0, part < 1)
+
+
+def drops_inputs(spec: TrialKeys) -> Flag:
+    """Return whether adapters drop a part of their inputs."""
+    return spec.lora_dropout > 0
+
+
+def input_mask_bytes(spec: TrialKeys, values: Count) -> Count:
+    """Return the mask of an adapter's input: one byte per value; 0 without dropout.
+
+    By hand, T = 10, H = 8: 80 B.
+    """
+    return where(drops_inputs(spec), block_of(spec)(values), 0)
+
 
 _MASKED_BYTES = 1
 """`_safe_softmax` compares every score with minus infinity."""

@@ -8,8 +8,9 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     norm_saved_bytes,
     other_inputs_saved_bytes,
 )
-from profiler.analytical.formulas.layers.dropout import drops_inputs, input_mask_bytes
 from profiler.analytical.formulas.layers.eager_attention import (
+    drops_inputs,
+    input_mask_bytes,
     makes_scores,
     saved_scores_bytes,
     scores_backward_bytes,
@@ -34,11 +35,9 @@ from profiler.analytical.formulas.models.trained import (
     trains_everything,
 )
 from profiler.analytical.formulas.models.weights import widened_bytes
-from profiler.analytical.formulas.sizes.batch import Batch
-from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, where
+from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import NOTHING, Term
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.domain.trials.trial import Tuning
 
 _NORM_TENSORS = 5

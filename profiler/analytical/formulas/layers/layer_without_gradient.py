@@ -4,8 +4,8 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     adapted_parts,
     linear_output_bytes,
 )
-from profiler.analytical.formulas.layers.dropout import drops_inputs
 from profiler.analytical.formulas.layers.eager_attention import (
+    drops_inputs,
     held_scores_bytes,
     query_side_bytes,
     scores_forward_bytes,
@@ -27,10 +27,9 @@ from profiler.analytical.formulas.models.trained import (
     stream_bytes,
 )
 from profiler.analytical.formulas.models.weights import widened_bytes
-from profiler.analytical.formulas.sizes.batch import Batch
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, negated, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.domain.trials.trial import Tuning
 
 

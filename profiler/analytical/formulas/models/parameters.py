@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from typing import TypeVar
 
-from profiler.analytical.formulas.models.tensor_groups import Projection, TensorGroup
-from profiler.analytical.formulas.models.tower_parameters import tower_lora_tensors, tower_tensors
+from profiler.analytical.formulas.models.tensor_groups import Projection, TensorGroup, tower_lora_tensors, tower_tensors
 from profiler.analytical.formulas.sizes.quantities import Count, everywhere, larger, where
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape
 from profiler.domain.architectures.architecture import Architecture

@@ -1,10 +1,17 @@
-"""Linear layers and parameters, as the formulas count them."""
+"""Groups of tensors of a model: linear layers and parameters, and those of a vision tower.
+
+Parameters of a vision tower: their shapes, and the linear layers that LoRA adapts.
+
+Source: `modeling_qwen2_vl.py`, `modeling_qwen2_5_vl.py` and `modeling_qwen3_vl.py` in transformers 5.23.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from profiler.analytical.formulas.sizes.quantities import Count, Flag
+from profiler.domain.architectures.architecture import VisionTower
+from profiler.domain.trials.trial import ALL_LINEAR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,3 +53,89 @@ class TensorGroup:
 def count_of(groups: Sequence[TensorGroup]) -> Count:
     """Return the elements of all `groups`."""
     return sum(group.total for group in groups)
+
+
+_PROJ = "attn.proj"
+"""The output layer of attention. peft also takes the convolution of the patches for a target named `proj`."""
+
+
+def block_projections(tower: VisionTower) -> tuple[Projection, ...]:
+    """Return the linear layers of one block; all of them have a bias."""
+    hidden, inner = tower.hidden_size, tower.intermediate_size
+    *first, last = tower.mlp_names
+    return (
+        Projection(name="qkv", in_features=hidden, out_features=3 * hidden, has_bias=True),
+        Projection(name=_PROJ, in_features=hidden, out_features=hidden, has_bias=True),
+        *(Projection(name=name, in_features=hidden, out_features=inner, has_bias=True) for name in first),
+        Projection(name=last, in_features=inner, out_features=hidden, has_bias=True),
+    )
+
+
+def merger_projections(tower: VisionTower) -> tuple[Projection, ...]:
+    """Return the linear layers of one merger, which makes a token of several patches."""
+    merged = tower.merged_size
+    first, last = tower.mlp_names if tower.position_embeddings else ("mlp.0", "mlp.2")
+    return (
+        Projection(name=first, in_features=merged, out_features=merged, has_bias=True),
+        Projection(name=last, in_features=merged, out_features=tower.out_hidden_size, has_bias=True),
+    )
+
+
+def mergers(tower: VisionTower) -> int:
+    """Return the number of mergers: that of the last block, and those of the deepstack."""
+    return 1 + tower.deepstack
+
+
+def is_adapted(part: Projection, targets: Sequence[str]) -> bool:
+    """Return whether a linear layer gets an adapter: all of them for peft's `all-linear`."""
+    return tuple(targets) == (ALL_LINEAR,) or part.name in targets
+
+
+def adapted_in_block(tower: VisionTower, targets: Sequence[str]) -> tuple[Projection, ...]:
+    """Return the linear layers of one block that get an adapter."""
+    return tuple(part for part in block_projections(tower) if is_adapted(part, targets))
+
+
+def adapted_in_merger(tower: VisionTower, targets: Sequence[str]) -> tuple[Projection, ...]:
+    """Return the linear layers of one merger that get an adapter."""
+    return tuple(part for part in merger_projections(tower) if is_adapted(part, targets))
+
+
+def tower_tensors(tower: VisionTower) -> tuple[TensorGroup, ...]:
+    """Return all parameters of the tower.
+
+    By hand, a tower of one RMS-normed block with h = 8, MLP 16 wide with a gate, patches of 12 values merged 2 x 2 to
+    tokens of 10: 96 + (8 x 24 + 24) + (64 + 8) + 2 x (128 + 16) + (128 + 8) + 2 x 8 + 8 + (32 x 32 + 32) + (320 + 10) =
+    2,218.
+    """
+    hidden, norm_tensors = tower.hidden_size, 2 if tower.has_layer_norm else 1
+    groups = [TensorGroup(shape=(hidden, tower.patch_values), copies=1)]
+    if tower.patch_bias:
+        groups.append(TensorGroup(shape=(hidden,), copies=1))
+    if tower.position_embeddings:
+        groups.append(TensorGroup(shape=(tower.position_embeddings, hidden), copies=1, is_embedding=True))
+    groups.extend(_layers(block_projections(tower), tower.depth))
+    groups.extend(_layers(merger_projections(tower), mergers(tower)))
+    groups.append(TensorGroup(shape=(hidden,), copies=norm_tensors * (2 * tower.depth + 1)))
+    if tower.deepstack:
+        groups.append(TensorGroup(shape=(tower.merged_size,), copies=norm_tensors * tower.deepstack))
+    return tuple(groups)
+
+
+def _layers(parts: Sequence[Projection], copies: int) -> list[TensorGroup]:
+    return [
+        TensorGroup(shape=shape, copies=copies)
+        for part in parts
+        for shape in ((part.out_features, part.in_features), (part.out_features,))
+    ]
+
+
+def tower_lora_tensors(tower: VisionTower, rank: Count, targets: Sequence[str]) -> tuple[TensorGroup, ...]:
+    """Return the LoRA matrices of the tower, as those of the language model."""
+    found = [(part, tower.depth) for part in adapted_in_block(tower, targets)]
+    found += [(part, mergers(tower)) for part in adapted_in_merger(tower, targets)]
+    return tuple(
+        TensorGroup(shape=shape, copies=copies)
+        for part, copies in found
+        for shape in ((rank, part.in_features), (part.out_features, rank))
+    )

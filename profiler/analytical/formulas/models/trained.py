@@ -5,11 +5,20 @@ from functools import cache
 
 from profiler.analytical.formulas.models.parameters import base_tensors, lora_tensors
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
-from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, both, either, holds, looked_up, where
+from profiler.analytical.formulas.sizes.quantities import (
+    Coded,
+    Count,
+    Flag,
+    Term,
+    both,
+    either,
+    holds,
+    looked_up,
+    where,
+)
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import Term
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.text.count_text import count_text
+from profiler.domain.text import count_text
 from profiler.domain.trials.trial import DistributedType, Dtype, Tuning
 
 _DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4}

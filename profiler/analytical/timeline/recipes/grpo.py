@@ -1,23 +1,26 @@
 """Instants of GRPO."""
 
-from profiler.analytical.formulas.sizes.batch import generated_micro_batch
-from profiler.analytical.formulas.sizes.term import Term, Terms, added
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.quantities import Term, Terms, added
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, generated_micro_batch
 from profiler.analytical.formulas.vllm_memory import resident_engine
-from profiler.analytical.timeline.critic_instants import critic_instants, value_instants, with_critic_state
-from profiler.analytical.timeline.evaluation import evaluation_instants
-from profiler.analytical.timeline.instants import Instant
-from profiler.analytical.timeline.persistent import (
+from profiler.analytical.timeline.instants import (
+    Instant,
     generated_inputs,
     persistent_at_rollout,
     persistent_memory,
     unfinished_gradients,
 )
-from profiler.analytical.timeline.reward_instants import reward_instants
+from profiler.analytical.timeline.optional_instants import (
+    critic_instants,
+    evaluation_instants,
+    value_instants,
+    with_critic_state,
+)
 from profiler.analytical.timeline.step_instants import (
     engine_rollout_instants,
     load_instants,
     optimizer_instant,
+    reward_instants,
     rollout_instants,
     score_instants,
 )

@@ -3,14 +3,18 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from profiler.analytical.formulas.sizes.batch import Batch, generated_micro_batch
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, with_keys
+from profiler.analytical.formulas.sizes.trial_keys import (
+    Batch,
+    DecoderShape,
+    TrialKeys,
+    generated_micro_batch,
+    with_keys,
+)
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.grpo import grpo_instants
 from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
-from profiler.analytical.timeline.sharding.replicated import Replicated
-from profiler.analytical.timeline.sharding.sharding import TrialSharding
+from profiler.analytical.timeline.sharding.sharding import Replicated, TrialSharding
 from profiler.analytical.timeline.sharding.zero import Zero
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.recipe import LABELLED, ONLINE, Recipe, RecipeFacts

@@ -1,13 +1,10 @@
 """Instants of supervised fine-tuning: no rollout, no score, no reward, and no reference model."""
 
 from profiler.analytical.formulas.models.trained import INT64_BYTES
-from profiler.analytical.formulas.sizes.batch import Batch, is_padded, tokens_of
-from profiler.analytical.formulas.sizes.quantities import larger
+from profiler.analytical.formulas.sizes.quantities import Term, larger
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.term import Term
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.timeline.instants import Instant
-from profiler.analytical.timeline.persistent import persistent_memory
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_padded, tokens_of
+from profiler.analytical.timeline.instants import Instant, persistent_memory
 from profiler.analytical.timeline.step_instants import load_instants, optimizer_instant
 from profiler.analytical.timeline.training_pass import training_instants
 

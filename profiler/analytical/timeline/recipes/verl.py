@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from profiler.analytical.formulas.models.parameters import lora_parameter_count, parameter_count
-from profiler.analytical.formulas.models.value_models import critic_count
-from profiler.analytical.formulas.sizes.term import NOTHING, Term
+from profiler.analytical.formulas.models.weights import critic_count
+from profiler.analytical.formulas.sizes.quantities import NOTHING, Term
 from profiler.analytical.formulas.verl_pass import (
     engine_weights_bytes,
     entropy_log_prob_bytes,

@@ -22,14 +22,12 @@ from profiler.analytical.formulas.models.trained import (
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count, where, whole_units
-from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms, chosen
-from profiler.analytical.optimizers.optimizer_state import optimizer_scratch, optimizer_state, state_text
-from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.analytical.timeline.persistent import workspace_in_step
+from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Term, Terms, chosen, where, whole_units
+from profiler.analytical.optimizers import optimizer_scratch, optimizer_state, state_text
+from profiler.analytical.timeline.instants import Instant, InstantName, workspace_in_step
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.domain.memory import Category, Phase
-from profiler.domain.text.count_text import count_text
+from profiler.domain.text import count_text
 
 _SCORING = (InstantName.SCORE_LAYER, InstantName.SCORE_HEAD)
 _AFTER_THE_LAYERS = (InstantName.REWARD, InstantName.FORWARD_HEAD)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
-from profiler.analytical.formulas.sizes.quantities import whole_units
-from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms
+from profiler.analytical.formulas.sizes.quantities import NOTHING, Term, Terms, whole_units
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.sharding.sharding import Sharding
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import Category, Phase
-from profiler.domain.text.count_text import count_text
+from profiler.domain.text import count_text
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob
 
 _ADAM_STATES = 2

@@ -24,14 +24,23 @@ from profiler.analytical.formulas.models.trained import (
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count, Flag, larger, smaller, where, whole_units
-from profiler.analytical.formulas.sizes.term import NOTHING, Term, Terms
-from profiler.analytical.optimizers.optimizer_state import optimizer_scratch, optimizer_state
+from profiler.analytical.formulas.sizes.quantities import (
+    NOTHING,
+    Count,
+    Flag,
+    Term,
+    Terms,
+    larger,
+    smaller,
+    where,
+    whole_units,
+)
+from profiler.analytical.optimizers import optimizer_scratch, optimizer_state
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES, Buckets
 from profiler.domain.memory import Category, Phase
-from profiler.domain.text.count_text import count_text
+from profiler.domain.text import count_text
 from profiler.domain.trials.trial import Logprobs, OffloadDevice, Tuning
 
 MOST_LIVE = 1_000_000_000

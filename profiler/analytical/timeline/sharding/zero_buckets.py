@@ -8,8 +8,10 @@ from functools import cached_property
 
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES
 from profiler.analytical.formulas.sizes.quantities import (
+    NOTHING,
     Count,
     Flag,
+    Term,
     both,
     either,
     larger,
@@ -17,7 +19,6 @@ from profiler.analytical.formulas.sizes.quantities import (
     smaller,
     where,
 )
-from profiler.analytical.formulas.sizes.term import NOTHING, Term
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.domain.memory import Category, Phase
 

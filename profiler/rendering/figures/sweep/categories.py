@@ -1,20 +1,23 @@
-"""What the peak is made of: one stacked bar per trial, grouped by model, with the card's memory as a line."""
+"""What peaks are made of: categories of each trial, of each instant, and of an optimizer step."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from profiler.analysis.compared.comparison import Section
-from profiler.analysis.findings.peaks import Stack
-from profiler.domain.memory import Category
+from profiler.analysis.findings.peaks import Shape, Stack
+from profiler.analytical.explanation.explained import ExplainedEstimate
+from profiler.domain.memory import Category, Phase, as_gib, gib_text
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import as_gib, gib_text
 from profiler.rendering.figures.theme import (
     CATEGORY_COLOURS,
+    GRID_LINE,
     INK,
     NOT_FITTING,
     SOFT_INK,
@@ -22,7 +25,14 @@ from profiler.rendering.figures.theme import (
     new_figure,
     title,
 )
-from profiler.rendering.sweep.words import CATEGORY_TITLES, gib_number, origin_word, setting_title, short_models
+from profiler.rendering.sweep.words import (
+    CATEGORY_TITLES,
+    gib_number,
+    origin_word,
+    setting_title,
+    short_model,
+    short_models,
+)
 
 BARS_PER_FIGURE = 60
 """More bars are split into several figures, by model."""
@@ -206,3 +216,120 @@ def _legend(figure: Figure, stacks: Sequence[Stack]) -> None:
         handles.append(Patch(facecolor="none", edgecolor=NOT_FITTING, linestyle="--", label=_RAN_OUT))
         handles.append(Patch(facecolor="none", edgecolor=NOT_FITTING, linewidth=0, hatch="////", label=_UNKNOWN))
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.4)
+
+
+_PANEL_IN = 1.75
+_MOST_HORIZONTAL, _MOST_UPRIGHT = 11, 30
+"""Names of phases up to which they are horizontal, and upright; of more, repeated ones are left out."""
+
+
+def step_figure(section: Section, shapes: Sequence[Shape]) -> Figure:
+    """Draw stacked areas, all panels on one scale. The horizontal axis counts instants; it is not time."""
+    with in_theme():
+        figure = Figure(figsize=(9.2, _PANEL_IN * len(shapes) + 1.5))
+        FigureCanvasAgg(figure)
+        figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
+        panels = figure.subplots(len(shapes), 1, sharey=True, squeeze=False)[:, 0]
+        for axes, shape in zip(panels, shapes, strict=True):
+            _draw_shape(axes, shape)
+        model = short_model(shapes[0].cell.model)
+        figure.suptitle(
+            f"The shape of an optimizer step, {model}\n{setting_title(section.setting)}; a card of unlimited memory\n"
+            "Ten instants per phase of the last step. The peak of the trial, in brackets, can lie between them.",
+            x=0.02, ha="left", size=10.5,
+        )  # fmt: skip
+        figure.supylabel(f"allocated memory, GiB ({origin_word(section.setting)})", size=9)
+        figure.legend(
+            handles=list(_shape_legend(shapes)), loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.4
+        )
+        return figure
+
+
+def _draw_shape(axes: Axes, shape: Shape) -> None:
+    places = range(len(shape.phases))
+    axes.stackplot(
+        places,
+        [[as_gib(size) for size in sizes] for sizes in shape.sizes_bytes.values()],
+        colors=[CATEGORY_COLOURS[category] for category in shape.sizes_bytes],
+        labels=[category.value for category in shape.sizes_bytes],
+        linewidth=0,
+    )
+    axes.set_xlim(0, len(shape.phases) - 1)
+    axes.set_xticks([])
+    axes.set_title(shape.cell.label, size=9.5)
+    axes.grid(axis="y")
+    _phases(axes, shape.phases)
+    _peak(axes, shape)
+
+
+def _phases(axes: Axes, phases: Sequence[Phase]) -> None:
+    """Draw a line at the start of each phase, and its name below; upright if names would overlap."""
+    segments = [(phase, len(list(members))) for phase, members in groupby(phases)]
+    crowded = len(segments) > _MOST_HORIZONTAL
+    start = 0
+    for number, (phase, length) in enumerate(segments):
+        if start:
+            axes.axvline(start - 0.5, color=GRID_LINE, linewidth=0.8, zorder=3)
+        if len(segments) <= _MOST_UPRIGHT or number < 2 or phase is not segments[number - 2][0]:
+            axes.annotate(
+                phase.value,
+                (start + (length - 1) / 2, 0), xycoords=("data", "axes fraction"), xytext=(0, -4),
+                textcoords="offset points", ha="center", va="top", size=7, color=SOFT_INK,
+                rotation=90 if crowded else 0,
+            )  # fmt: skip
+        start += length
+
+
+def _peak(axes: Axes, shape: Shape) -> None:
+    totals = [sum(sizes) for sizes in zip(*shape.sizes_bytes.values(), strict=True)]
+    highest = max(range(len(totals)), key=lambda place: totals[place])
+    on_the_left = highest > len(totals) / 2
+    axes.plot([highest], [as_gib(totals[highest])], marker="v", markersize=5, color="black", zorder=4, label="peak")
+    peak = shape.cell.result_bytes
+    shown, known = gib_number(totals[highest]), gib_number(peak) if peak is not None else ""
+    axes.annotate(
+        f"{shown} ({known})" if known not in ("", shown) else shown,
+        (highest, as_gib(totals[highest])), xytext=(-7 if on_the_left else 7, 2), textcoords="offset points",
+        ha="right" if on_the_left else "left", va="bottom", size=8.5,
+    )  # fmt: skip
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, max(high, as_gib(totals[highest]) * 1.2))
+
+
+def _shape_legend(shapes: Sequence[Shape]) -> Iterable[Patch]:
+    present = [category for category in Category if any(category in shape.sizes_bytes for shape in shapes)]
+    return (Patch(color=CATEGORY_COLOURS[category], label=CATEGORY_TITLES[category]) for category in present)
+
+
+_INSTANT_BAR = 0.72
+
+
+def instants_figure(explained: ExplainedEstimate) -> Figure:
+    """Return a figure of horizontal bars in GiB, load on top; the longest bar is the peak."""
+    with in_theme():
+        figure, axes = new_figure(7.4, 3.6)
+        names = [phase.phase.value for phase in explained.phases]
+        for row, phase in enumerate(explained.phases):
+            left = 0.0
+            for share in phase.shares:
+                width = as_gib(share.size_bytes)
+                axes.barh(
+                    row, width, left=left, height=_INSTANT_BAR, color=CATEGORY_COLOURS[share.category], linewidth=0
+                )
+                left += width
+            axes.annotate(
+                f" {gib_number(phase.peak_allocated_bytes)}  {phase.instant.value}", (left, row), va="center", size=8
+            )
+        axes.set_yticks(range(len(names)), names, color=INK)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.55 * as_gib(explained.estimate.peak_allocated_bytes))
+        axes.set_xlabel("GiB of allocated memory")
+        shown = [category for category in Category if _occurs(explained, category)]
+        handles = [Patch(color=CATEGORY_COLOURS[category], label=CATEGORY_TITLES[category]) for category in shown]
+        axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+        title(axes, f"{explained.spec.model}, {explained.spec.tuning.value}", "estimated; each phase at its highest")
+    return figure
+
+
+def _occurs(explained: ExplainedEstimate, category: Category) -> bool:
+    return any(share.category is category for phase in explained.phases for share in phase.shares)

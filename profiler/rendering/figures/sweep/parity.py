@@ -1,21 +1,24 @@
-"""Estimate against result: on the diagonal they are equal."""
+"""Two figures of each trial against one another: estimates, predictors and published values."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import fill
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from profiler.analysis.compared.cells import Cell
 from profiler.analysis.compared.comparison import Section
-from profiler.analysis.errors.accuracy import Accuracy, Compared
-from profiler.domain.memory import Origin
+from profiler.analysis.errors import PREDICTORS, Accuracy, Compared, Predictor
+from profiler.domain.memory import Origin, as_gib
 from profiler.domain.runs.outcome import Status
-from profiler.domain.units import as_gib
 from profiler.rendering.figures.theme import INK, ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
-from profiler.rendering.sweep.words import cell_name, origin_word, percent, setting_title, signed_percent
+from profiler.rendering.sweep.words import cell_name, origin_word, percent, setting_title, short_models, signed_percent
 
 _RULE_COLOUR = "#999999"
 _DECADES = (0.0001, 0.001, 0.01, 0.1, 1, 10, 100, 1000)
@@ -101,4 +104,179 @@ def _name_worst(axes: Axes, accuracy: Accuracy) -> None:
         size=8.5,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         arrowprops={"arrowstyle": "-", "color": SOFT_INK, "linewidth": 0.8, "shrinkB": 4},
+    )
+
+
+_COLOURS: Mapping[Predictor, str] = {
+    # Okabe and Ito's.
+    Predictor.ESTIMATE: "#E69F00",
+    Predictor.BLOG: "#999999",
+    Predictor.VERL_REPORT: "#CC79A7",
+    Predictor.ACCELERATE: "#56B4E9",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """The marks of one predictor."""
+
+    name: str
+    colour: str
+    sizes_bytes: pd.Series
+
+
+def predictors_figure(frame: pd.DataFrame) -> Figure:
+    """Return a figure with both axes in GiB, logarithmic, and one mark per trial and predictor."""
+    predicted = [
+        Predicted(name=predictor.value, colour=_COLOURS[predictor], sizes_bytes=frame[PREDICTORS[predictor]])
+        for predictor in Predictor
+    ]
+    subtitle = f"{len(frame)} sampled trials, peak of allocated memory"
+    return agreement_figure(frame["required_allocated_bytes"], predicted, origin="simulated", subtitle=subtitle)
+
+
+def measured_figure(rows: pd.DataFrame, card: str) -> Figure:
+    """Return the same for trials that a real card measured: `rows` of the campaign whose trials end well."""
+    names = {"simulated": "#0072B2", "estimated": _COLOURS[Predictor.ESTIMATE], "rule": _COLOURS[Predictor.BLOG]}
+    shown = {"rule": Predictor.BLOG.value, "estimated": Predictor.ESTIMATE.value}
+    predicted = [
+        Predicted(name=shown.get(side, side), colour=colour, sizes_bytes=rows[f"{side}_allocated_bytes"])
+        for side, colour in names.items()
+    ]
+    subtitle = f"{len(rows)} trials on one {card}, peak of allocated memory"
+    return agreement_figure(rows["measured_allocated_bytes"], predicted, origin="measured", subtitle=subtitle)
+
+
+def agreement_figure(actual_bytes: pd.Series, predicted: Sequence[Predicted], *, origin: str, subtitle: str) -> Figure:
+    """Return the figure; the first of `predicted` is drawn above the others."""
+    with in_theme():
+        figure, axes = new_figure(6.6, 6.2)
+        actual = as_gib(1) * actual_bytes.to_numpy(dtype=float)
+        for one in reversed(predicted):
+            sizes = as_gib(1) * one.sizes_bytes.to_numpy(dtype=float, na_value=np.nan)
+            axes.scatter(actual, sizes, s=9, color=one.colour, label=one.name, linewidths=0, alpha=0.8)
+        ends = np.array([actual.min(initial=1.0) / 2, actual.max(initial=1.0) * 2])
+        axes.plot(ends, ends, color=SOFT_INK, linewidth=0.8, zorder=0)
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+        axes.set_xlabel(f"{origin}, GiB of allocated memory")
+        axes.set_ylabel("predicted, GiB")
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles[::-1], labels[::-1], frameon=False)
+        title(axes, f"Predicted against {origin}", subtitle)
+    return figure
+
+
+_GROUP_GAP = 1.1
+
+
+def published_figure(section: Section) -> Figure:
+    """Draw one line per trial with a published figure: our result, the estimate, and the published figure as printed.
+
+    The source does not state its unit (GB or GiB, 7 % apart), so no error is computed.
+    """
+    with in_theme():
+        cells = [cell for cell in section.in_order() if cell.published is not None]
+        models = list(dict.fromkeys(cell.model for cell in cells))
+        figure, axes = new_figure(8.6, 0.27 * len(cells) + 0.33 * len(models) + 1.9)
+        places = _places(cells)
+        for y, cell in zip(places, cells, strict=True):
+            _draw(axes, y, cell, section)
+        _label_axes_published(axes, section, cells, places)
+        _legend(figure, section)
+        return figure
+
+
+def _places(cells: Sequence[Cell]) -> list[float]:
+    places, y = [], 0.0
+    for number, cell in enumerate(cells):
+        if number and cell.model != cells[number - 1].model:
+            y += _GROUP_GAP
+        places.append(y)
+        y += 1
+    return places
+
+
+def _draw(axes: Axes, y: float, cell: Cell, section: Section) -> None:
+    theirs = cell.published.value if cell.published else None
+    ours = as_gib(cell.result_bytes) if cell.result_bytes is not None else None
+    if ours is not None and theirs is not None:
+        axes.plot([ours, theirs], [y, y], color="#cfcfcf", linewidth=2, zorder=1, label="span")
+    if cell.estimated_bytes is not None:
+        _mark(axes, as_gib(cell.estimated_bytes), y, Origin.ESTIMATED, "|")
+    if ours is not None and section.setting.origin is not None:
+        _mark(axes, ours, y, section.setting.origin, "o", hollow=cell.status is Status.OOM)
+    if theirs is not None:
+        _mark(axes, theirs, y, Origin.PUBLISHED, "D")
+    elif cell.published is not None:
+        # At the left edge: it has no number.
+        axes.annotate(
+            "published: OOM",
+            (0, y),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            size=8.5,
+            color=ORIGIN_COLOURS[Origin.PUBLISHED],
+        )
+
+
+def _mark(axes: Axes, x: float, y: float, origin: Origin, marker: str, *, hollow: bool = False) -> None:
+    colour = ORIGIN_COLOURS[origin]
+    axes.plot(
+        [x],
+        [y],
+        linestyle="none",
+        marker=marker,
+        markersize=11 if marker == "|" else 7,
+        markeredgewidth=2 if marker == "|" else 1.2,
+        markerfacecolor="white" if hollow else colour,
+        markeredgecolor=colour,
+        label=origin.value,
+        zorder=3,
+    )
+
+
+def _label_axes_published(axes: Axes, section: Section, cells: Sequence[Cell], places: Sequence[float]) -> None:
+    names = short_models(section.models)
+    axes.set_yticks(places, [cell.label for cell in cells])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(places[-1] + 0.7, places[0] - 1.0)
+    axes.set_xlim(left=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    axes.set_xlabel("GiB (ours, peak allocated); published as printed, GB or GiB not stated")
+    for number, (y, cell) in enumerate(zip(places, cells, strict=True)):
+        if number == 0 or cell.model != cells[number - 1].model:
+            axes.annotate(
+                names[cell.model], (0, y - 0.4), xytext=(2, 2), textcoords="offset points", va="bottom", weight="bold"
+            )
+    if section.setting.memory_bytes is not None:
+        axes.axvline(as_gib(section.setting.memory_bytes), color=SOFT_INK, linestyle=(0, (4, 2)), linewidth=1.2)
+    title(axes, "The published table and ours", setting_title(section.setting))
+
+
+def _legend(figure: Figure, section: Section) -> None:
+    origin = section.setting.origin or Origin.SIMULATED
+    handles = [
+        _handle(origin, "o", origin_word(section.setting)),
+        _handle(origin, "o", "out of memory: what it needs", hollow=True),
+        _handle(Origin.ESTIMATED, "|", "estimated in closed form"),
+        _handle(Origin.PUBLISHED, "D", "published"),
+        Line2D([], [], color=SOFT_INK, linestyle=(0, (4, 2)), label="memory of the card"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
+
+
+def _handle(origin: Origin, marker: str, label: str, *, hollow: bool = False) -> Line2D:
+    colour = ORIGIN_COLOURS[origin]
+    return Line2D(
+        [],
+        [],
+        linestyle="none",
+        marker=marker,
+        markersize=9 if marker == "|" else 7,
+        markeredgewidth=2 if marker == "|" else 1.2,
+        markerfacecolor="white" if hollow else colour,
+        markeredgecolor=colour,
+        label=label,
     )

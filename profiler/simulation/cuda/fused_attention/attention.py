@@ -16,8 +16,8 @@ from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category
 from profiler.simulation.cuda.autocast import composed_within
 from profiler.simulation.cuda.fused_attention import attention_scratch
-from profiler.simulation.cuda.fused_attention.flash_splits import flash_forward, more_keys_alike
-from profiler.simulation.tracing.backward.in_place import math_attention
+from profiler.simulation.cuda.fused_attention.attention_scratch import flash_forward, more_keys_alike
+from profiler.simulation.tracing.backward import math_attention
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.simulation.tracing.work import attention_flops
 

@@ -17,7 +17,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.seams.patching import patched
 from profiler.simulation.cuda.fused_attention import attention_scratch
 from profiler.simulation.cuda.fused_attention.attention import FusedAttention, Kernel, KernelScratch, Launch
-from profiler.simulation.cuda.fused_attention.flash_splits import flash_forward, more_keys_alike
+from profiler.simulation.cuda.fused_attention.attention_scratch import flash_forward, more_keys_alike
 from profiler.simulation.tracing.recorder import Recorder
 
 

@@ -1,11 +1,23 @@
-"""Scratch that CUDA kernels allocate inside one ATen operation, which `meta` never shows: operation -> blocks.
+"""Scratch that CUDA kernels allocate inside one ATen operation, in linear attention and in sorting.
+
+Scratch that CUDA kernels allocate inside one ATen operation, which `meta` never shows: operation -> blocks.
 
 Temporary storage of CUB's scans, selections and segmented sorts is left out: it is smaller than a few KiB, or does not
 follow from shapes.
+
+Scratch of linear attention in transformers' PyTorch implementation: convolutions by channel, systems, sums.
+
+All was observed event by event in torch 2.13's CUDA build on an emulated driver.
+
+Scratch of sorting and of the largest values, on CUDA.
+
+All was observed event by event in torch 2.13's CUDA build on an emulated driver. Tables of CUB, which depend on the
+chip, are left out: at most 5 % of a sort of long rows.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -164,5 +176,137 @@ KERNEL_SCRATCH: Mapping[Any, Scratch] = {
     aten._softmax_backward_data.default: _softmax_backward,
     aten.logsumexp.default: _logsumexp,
     **{operation: _of_reduction(takes) for operation, takes in REDUCTION_SCRATCH.items()},
+}
+"""By operation."""
+
+
+_POINTER_BYTES = 8
+_LOOPED_SYSTEMS, _LOOPED_SIZE = 8, 64
+"""At most so many systems, of at least this size, are solved one by one (`triangular_solve_kernel`)."""
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def _convolution(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
+    """A contiguous copy of the input of a convolution by channel, until its end.
+
+    Source: `_convolution` in `native/Convolution.cpp` (`ConvBackend::CudaDepthwise2d`).
+    """
+    inputs, weight = args[:2]
+    return _copies(weight, groups=int(args[8]), inputs=(inputs,))
+
+
+def _convolution_backward(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
+    """Contiguous copies of gradient and input (`conv_depthwise2d_backward_cuda`)."""
+    gradient, inputs, weight = args[:3]
+    return _copies(weight, groups=int(args[9]), inputs=(gradient, inputs))
+
+
+def _copies(weight: torch.Tensor, *, groups: int, inputs: tuple[torch.Tensor, ...]) -> KernelScratch:
+    by_channel = groups > 1 and weight.shape[1] == 1 and weight.shape[0] % groups == 0
+    if not by_channel or weight.dim() > 4:
+        return NO_SCRATCH
+    return KernelScratch(before=tuple(each.nbytes for each in inputs if not each.is_contiguous()))
+
+
+def _triangular_systems(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
+    """Two lists of pointers to the matrices of a batch, after the result.
+
+    Source: `triangular_solve_kernel` and `triangular_solve_batched_cublas` in
+    `native/cuda/linalg/BatchLinearAlgebra.cpp`.
+    """
+    system, right = args[:2]
+    batch = prod(torch.broadcast_shapes(system.shape[:-2], right.shape[:-2]))
+    if batch <= 1 or (batch <= _LOOPED_SYSTEMS and system.shape[-1] >= _LOOPED_SIZE):
+        return NO_SCRATCH
+    return KernelScratch(launches=((batch * _POINTER_BYTES, batch * _POINTER_BYTES),))
+
+
+def _cumulative_sum(args: tuple[Any, ...], _: dict[str, Any], __: Chip) -> KernelScratch:
+    """A contiguous copy of the values, after the result (`scan_dim` in `native/cuda/ScanUtils.cuh`)."""
+    values = args[0]
+    if values.is_contiguous() or values.dtype is torch.bool:
+        return NO_SCRATCH
+    return KernelScratch(launches=((values.nbytes,),))
+
+
+LINEAR_ATTENTION_SCRATCH: Mapping[Any, Scratch] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten.linalg_solve_triangular.default: _triangular_systems,
+    aten.cumsum.default: _cumulative_sum,
+}
+"""By operation."""
+
+WEIGHT_FIRST = (aten.convolution_backward.default,)
+"""The gradient of the weight is made before that of the input (`conv_depthwise2d_backward_cuda`)."""
+
+
+_SHORT_ROW = 4096
+_FEWEST_ROWS_OF_A_SEGMENTED_SORT = 128
+_LONG_ROW = 1_000_000
+
+
+def _sort(args: tuple[Any, ...], kwargs: dict[str, Any], _: Chip) -> KernelScratch:
+    """Places, and CUB's second copy of values and places.
+
+    Source: `sort_cuda_kernel`, `segmented_sort_pairs_by_full_sort` and its neighbours in `native/cuda/Sort.cpp` and
+    `native/cuda/SortStable.cu`.
+    """
+    tensor = args[0]
+    dimension = int(args[1] if len(args) > 1 else kwargs.get("dim", -1))
+    if tensor.dim() == 0 or tensor.numel() == 0:
+        return NO_SCRATCH
+    row, values = tensor.shape[dimension], tensor.numel() * tensor.element_size()
+    if row <= _SHORT_ROW:
+        return KernelScratch(launches=((row * _INDEX_BYTES,),))
+    listed = tensor.numel() * _INDEX_BYTES
+    copies = () if tensor.stride(dimension) == 1 else (values, values, listed)
+    rows = tensor.numel() // row
+    if rows == 1 or row >= _LONG_ROW:
+        one = row * (tensor.element_size() + _INDEX_BYTES)
+        return KernelScratch(held=(*copies, row * _INDEX_BYTES), launches=((one,),) * rows)
+    if rows < _FEWEST_ROWS_OF_A_SEGMENTED_SORT:
+        return KernelScratch(held=(*copies, listed, listed), launches=((values, values + listed),))
+    return KernelScratch(held=(*copies, listed), launches=((values + listed,),))
+
+
+_LONG_ENOUGH = (
+    (20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800),
+)  # fmt: skip
+"""(most rows, shortest row) for which several blocks of threads share a row; more rows need `_SHORTEST`."""
+_SHORTEST = 400
+
+_THREADS = 256
+_DIGITS = 256
+_REGISTERS = 65_536
+_REGISTERS_PER_THREAD = 40
+_FEWEST_VALUES, _MOST_VALUES = 4, 64
+
+
+def _largest(args: tuple[Any, ...], kwargs: dict[str, Any], chip: Chip) -> KernelScratch:
+    """The buffers of several blocks that share a row: per row, per digit, and per block.
+
+    Source: `should_use_multiblock`, `get_items_per_thread` and `launch` of `mbtopk` in `native/cuda/TensorTopK.cu`.
+    """
+    tensor = args[0]
+    dimension = int(args[2] if len(args) > 2 else kwargs.get("dim", -1))
+    if tensor.dim() == 0 or tensor.numel() == 0:
+        return NO_SCRATCH
+    row = tensor.shape[dimension]
+    rows = tensor.numel() // row
+    if row < next((shortest for most, shortest in _LONG_ENOUGH if rows <= most), _SHORTEST):
+        return NO_SCRATCH
+    at_once = chip.multiprocessors * (_REGISTERS // (_REGISTERS_PER_THREAD * _THREADS)) * _THREADS
+    per_thread = max(_FEWEST_VALUES, min(-(-tensor.numel() // at_once), _MOST_VALUES))
+    blocks = rows * -(-row // (per_thread * _THREADS))
+    of_rows = (rows * tensor.element_size(), rows * _INDEX_BYTES, rows * _INDEX_BYTES)
+    return KernelScratch(held=(*of_rows, blocks * _DIGITS * 2, rows * _DIGITS * 4, blocks * 4, blocks * 4))
+
+
+SORTING_SCRATCH: Mapping[Any, Scratch] = {
+    aten.sort.default: _sort,
+    aten.sort.stable: _sort,
+    aten.topk.default: _largest,
 }
 """By operation."""

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 
 from profiler.seams.patching import Patch
-from profiler.simulation.script.torch_cuda.refused import nothing, refused, refused_class
-from profiler.simulation.script.torch_cuda.unknown_reads import UnknownReads
+from profiler.simulation.script.torch_cuda.refused import UnknownReads, nothing, refused, refused_class
 
 
 def stream_calls(reads: UnknownReads) -> list[Patch]:

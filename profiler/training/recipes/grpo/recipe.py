@@ -1,22 +1,97 @@
-"""GRPO and RLOO: what `GRPOTrainer` and `RLOOTrainer` need of a trial."""
+"""GRPO and RLOO: what the trainers of trl need of a trial: prompts, a reward, and a reference.
 
+The reward: a Python function that costs nothing. Memory does not depend on its values.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from trl import GRPOConfig, RLOOConfig
+from trl.trainer import grpo_trainer, rloo_trainer
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import TrialSpec, Weights
 from profiler.training.arguments import common_arguments, lora_config
+from profiler.training.data.source_data import load_rows, missing_column
+from profiler.training.data.tokenizer import word
+from profiler.training.models.model import random_model
+from profiler.training.placement import Placement
 from profiler.training.recipes.grpo.critic import Critic
-from profiler.training.recipes.grpo.prompts import build_prompts
-from profiler.training.recipes.grpo.reference import reference_from_config
-from profiler.training.recipes.grpo.reward import count_words
 from profiler.training.recipes.grpo.trainer import ProfiledGeneration, ProfiledGRPOTrainer, ProfiledRLOOTrainer
 from profiler.training.recipes.recipe import TrainerParts
 from profiler.training.rollouts.registry import rollout_engine
 from profiler.training.session import Session
+
+_QUESTION_COLUMNS = ("prompt", "question")
+
+
+def build_prompts(spec: TrialSpec, tokenizer: Any) -> Dataset:
+    """Return the training set: a column `prompt`, with as many rows as the trial's steps need.
+
+    Raises:
+        UsageError: The data set has no column of prompts.
+    """
+    if spec.dataset is None:
+        return _synthetic(spec)
+    return _from_dataset(spec, spec.dataset, tokenizer)
+
+
+def _rows_needed(spec: TrialSpec) -> int:
+    prompts = max(1, spec.generation_batch_size * spec.num_processes // spec.num_generations)
+    return prompts * (spec.steps + 1) * _generations_per_step(spec)
+
+
+def _generations_per_step(spec: TrialSpec) -> int:
+    return max(1, -(-spec.gradient_accumulation_steps // spec.steps_per_generation))
+
+
+def _synthetic(spec: TrialSpec) -> Dataset:
+    """Prompts of the full length, so that nothing is padded on the left; all of them differ."""
+    prompts = [
+        " ".join(word(row + position) for position in range(spec.max_prompt_length))
+        for row in range(_rows_needed(spec))
+    ]
+    return Dataset.from_dict({"prompt": prompts})
+
+
+def _from_dataset(spec: TrialSpec, source: str, tokenizer: Any) -> Dataset:
+    rows = load_rows(source)
+    column = next((name for name in _QUESTION_COLUMNS if name in rows.column_names), None)
+    if column is None:
+        raise missing_column(source, rows, *_QUESTION_COLUMNS)
+    needed = _rows_needed(spec)
+    texts = [rows[index % len(rows)][column] for index in range(needed)]
+    return Dataset.from_dict({"prompt": [_cut(text, spec.max_prompt_length, tokenizer) for text in texts]})
+
+
+def _cut(text: str, max_prompt_length: int, tokenizer: Any) -> str:
+    """Return the last `max_prompt_length` tokens of a prompt, as trl cut it while it had that key."""
+    ids = tokenizer(text)["input_ids"]
+    if len(ids) <= max_prompt_length:
+        return text
+    return str(tokenizer.decode(ids[-max_prompt_length:]))
+
+
+@contextmanager
+def reference_from_config(spec: TrialSpec, config: Any, placement: Placement) -> Iterator[None]:
+    """While active, trl's trainer makes its reference model from the configuration and not from a checkpoint."""
+    trainer = rloo_trainer if spec.recipe is Recipe.RLOO else grpo_trainer
+    from_path = trainer.create_model_from_path
+    if spec.weights is Weights.RANDOM:
+        trainer.create_model_from_path = lambda *_, **__: random_model(spec, config, placement)
+    try:
+        yield
+    finally:
+        trainer.create_model_from_path = from_path
+
+
+def count_words(completions: list[Any], **_: Any) -> list[float]:
+    """Return the number of words in each completion, a text or the messages of a conversation."""
+    return [float(len(str(completion).split())) for completion in completions]
 
 
 class Grpo:

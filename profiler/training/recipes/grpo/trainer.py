@@ -1,10 +1,19 @@
-"""trl's `GRPOTrainer` and `RLOOTrainer`, unchanged in what they compute, that announce their phases.
+"""trl's `GRPOTrainer` and `RLOOTrainer` that announce their phases, with micro-batches by tokens.
+
+Micro-batches by tokens: the rows of an optimizer step in parts of at most so many tokens, padding included.
+
+verl packs the rows of a micro-batch, so its limit (`ppo_max_token_len_per_gpu`) is one of tokens without padding. trl
+pads the rows of a micro-batch to one length. So rows of similar length share a part here, each part is cut to its
+longest prompt and its longest completion, and padding counts.
+
+trl's `GRPOTrainer` and `RLOOTrainer`, unchanged in what they compute, that announce their phases.
 
 Seams, each checked by a test against the installed trl: `_generate_single_turn`, `_get_per_token_logps_and_entropies`,
 `_calculate_rewards`, `_generate_and_score_completions`, `_prepare_inputs` and `compute_loss`; those of transformers are
 in `announced_steps.py`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,13 +22,125 @@ from transformers import Trainer
 from trl import GRPOTrainer, RLOOTrainer
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import Logprobs, TrialSpec, completion_lengths
-from profiler.training.announced_steps import AnnouncedSteps
-from profiler.training.phases import PhaseObserver
+from profiler.domain.trials.trial import ENTROPY_TOKENS, Logprobs, Selection, TrialSpec, completion_lengths
+from profiler.training.announced_steps import AnnouncedSteps, entropy
 from profiler.training.recipes.grpo.critic import Critic
-from profiler.training.recipes.grpo.logprobs import full_logprobs, selective_logprobs
-from profiler.training.recipes.grpo.token_batches import split_by_tokens
 from profiler.training.rollouts.engine import RolloutEngine
+from profiler.training.session import PhaseObserver
+
+
+def rows_by_tokens(lengths: Sequence[tuple[int, int]], most_tokens: int) -> list[list[int]]:
+    """Return the rows of each part, the longest rows first.
+
+    By hand, 8, 7, 6 and 5 tokens after a prompt of 2, with at most 20: two rows of 10, then two of 8.
+
+    Args:
+        lengths: Tokens of the prompt and of the completion of each row.
+        most_tokens: Limit of rows x (longest prompt + longest completion); a row alone may exceed it.
+    """
+    parts: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: (sum(lengths[row]), -row), reverse=True):
+        part = [*parts[-1], row] if parts else [row]
+        width = sum(max(lengths[member][side] for member in part) for side in (0, 1))
+        if parts and len(part) * width <= most_tokens:
+            parts[-1] = part
+        else:
+            parts.append([row])
+    return parts
+
+
+def split_by_tokens(inputs: dict[str, Any], most_tokens: int) -> list[dict[str, Any]]:
+    """Return the parts of `inputs`, a batch as trl's loss takes it: left-padded prompts, right-padded completions."""
+    prompts, completions = (inputs[key].sum(dim=1).tolist() for key in ("prompt_mask", "completion_mask"))
+    lengths = list(zip(prompts, completions, strict=True))
+    return [
+        _part(inputs, rows, prompt=max(prompts[row] for row in rows), completion=max(completions[row] for row in rows))
+        for rows in rows_by_tokens(lengths, most_tokens)
+    ]
+
+
+def _part(inputs: dict[str, Any], rows: list[int], *, prompt: int, completion: int) -> dict[str, Any]:
+    """Return `rows` of a batch, cut to as many tokens; what belongs to the whole batch (a scalar) stays."""
+    widths = (inputs["prompt_ids"].shape[1], inputs["completion_ids"].shape[1])
+
+    def cut(key: str, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0:
+            return value
+        chosen = value[torch.tensor(rows)]
+        if value.dim() == 1:
+            return chosen
+        return chosen[:, widths[0] - prompt :] if key.startswith("prompt_") else chosen[:, :completion]
+
+    return {key: cut(key, value) for key, value in inputs.items()}
+
+
+def full_logprobs(model: Any, input_ids: torch.Tensor, logits_to_keep: int) -> torch.Tensor:
+    """Return the log-probability of each of the last `logits_to_keep` tokens; shape [rows, logits_to_keep].
+
+    The logits of the completion, [rows, logits_to_keep + 1, vocabulary], exist at once. The log-softmax is computed row
+    by row, and each row's is kept for backward. No attention mask is passed, so ragged rows do not change the attention
+    kernel.
+
+    Source of the method: `GRPOTrainer.compute_loss` in trl 0.14.0 (its inner `get_per_token_logps`).
+    """
+    # One position more: the logits at a position score the next token, and the last ones score nothing.
+    logits = model(input_ids=input_ids, logits_to_keep=logits_to_keep + 1).logits[:, :-1]
+    scored = input_ids[:, -logits_to_keep:]
+    return torch.stack([_row(row_logits, row_ids) for row_logits, row_ids in zip(logits, scored, strict=True)])
+
+
+def _row(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """[tokens, vocabulary] and [tokens] -> [tokens]."""
+    return logits.log_softmax(dim=-1).gather(1, ids.unsqueeze(1)).squeeze(1)
+
+
+def selective_logprobs(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    logits_to_keep: int,
+    *,
+    selection: Selection,
+    temperature: float,
+) -> torch.Tensor:
+    """Return the log-probability of each of the last `logits_to_keep` tokens; shape [rows, logits_to_keep].
+
+    Training computes the entropy of these tokens as well, which it only logs.
+
+    Source of the method: `_get_per_token_logps_and_entropies` of trl 0.16.0 to 1.13.0 in `trl/trainer/grpo_trainer.py`,
+    `selective_log_softmax` in `trl/trainer/utils.py`. Its statements are those that decide
+    which tensors exist at once: a name that trl keeps until the end of the function is kept here.
+    """
+    outputs = model(
+        input_ids=input_ids, attention_mask=attention_mask, logits_to_keep=logits_to_keep + 1, use_cache=False
+    )
+    logits = outputs.logits[:, :-1, :][:, -logits_to_keep:, :]
+    if not selection.keeps_outputs:
+        del outputs
+    if selection.in_place:
+        logits.div_(temperature)
+    else:
+        logits = logits / temperature
+    found = _selected(logits, input_ids[:, -logits_to_keep:].unsqueeze(-1))
+    if torch.is_grad_enabled():
+        with torch.no_grad():
+            entropy(logits, logits_to_keep if selection.entropy_by_row else ENTROPY_TOKENS)
+    return found
+
+
+def _selected(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """[rows, tokens, vocabulary] and [rows, tokens, 1] -> [rows, tokens]. Narrow types take a log-softmax of rows."""
+    if logits.dtype is torch.float32:
+        chosen = logits.gather(-1, ids)
+        sums = torch.stack([row.logsumexp(dim=-1) for row in logits])
+        return (chosen - sums.unsqueeze(-1)).squeeze(-1)
+    rows = []
+    for row_logits, row_ids in zip(logits, ids, strict=True):
+        # Kept until the next row has its own.
+        scores = row_logits.log_softmax(dim=-1)
+        rows.append(scores.gather(-1, row_ids))
+    return torch.stack(rows).squeeze(-1)
+
 
 _NO_TOKEN = -1
 """The end of a sequence while rows are generated: a random model samples the real id by accident."""
@@ -162,7 +283,7 @@ class ProfiledGeneration(AnnouncedSteps):
         The loss of trl is a sum over tokens, so that of the parts adds up to it.
         """
         if self._spec.logprobs is Logprobs.MINIBATCH:
-            parts = [_row(inputs, row) for row in range(inputs["prompt_ids"].shape[0])]
+            parts = [_row_of_batch(inputs, row) for row in range(inputs["prompt_ids"].shape[0])]
         else:
             parts = self._parts(inputs)
             self.micro_batches_run += len(parts) - 1
@@ -189,7 +310,7 @@ class ProfiledRLOOTrainer(ProfiledGeneration, RLOOTrainer):
     """trl's `RLOOTrainer` with its phases announced."""
 
 
-def _row(inputs: dict[str, Any], row: int) -> dict[str, Any]:
+def _row_of_batch(inputs: dict[str, Any], row: int) -> dict[str, Any]:
     """One row of a micro-batch; what belongs to the whole batch (a scalar) stays."""
     return {
         key: value[row : row + 1] if isinstance(value, torch.Tensor) and value.dim() > 0 else value

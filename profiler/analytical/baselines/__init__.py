@@ -1,1 +1,0 @@
-"""Published rules that the estimate is compared with."""

@@ -1,0 +1,156 @@
+"""Bytes that an optimizer keeps between steps, and bytes that it needs only during a step.
+
+The kinds of state and scratch, and the optimizers that have them, are declared in `profiler.domain.trials.optimizers`.
+"""
+
+from collections.abc import Sequence
+
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES
+from profiler.analytical.formulas.sizes.quantities import (
+    Coded,
+    Count,
+    Term,
+    larger,
+    looked_up,
+    one_value,
+    where,
+    whole_units,
+)
+from profiler.analytical.formulas.sizes.rounding import Block, exact
+from profiler.domain.text import count_text
+from profiler.domain.trials.optimizers import Optimizer, OptimizerTraits, Scratch, State
+
+_MIN_8BIT_ELEMENTS = 4096
+_8BIT_BLOCK = 256
+_MIN_PAGED_ELEMENTS = 100_000
+
+
+def optimizer_state(
+    optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count, block: Block = exact
+) -> Term:
+    """Return the optimizer's state in torch's allocator.
+
+    Args:
+        optim: The optimizer.
+        tensors: The parameters that it updates.
+        element: Bytes of one updated value.
+        block: Rounding of the size of each tensor.
+    """
+    size = looked_up(
+        optim, lambda each: sum(_state_bytes(each.traits, group, element, block) * group.copies for group in tensors)
+    )
+    return Term(size, lambda: state_text(optim, count_of(tensors), element))
+
+
+def state_text(optim: Optimizer | Coded[Optimizer], count: Count, element: Count) -> str:
+    """Return the words of the state of `count` parameters."""
+    return one_value(optim).traits.state_text.format(n=count_text(count), e=element)
+
+
+def _state_bytes(traits: OptimizerTraits, group: TensorGroup, element: Count, block: Block) -> Count:
+    match traits.state:
+        case State.NONE:
+            return 0
+        case State.TWO_STATES:
+            return two_states_bytes(group.elements, element, block) + traits.step_counter_bytes
+        case State.EIGHT_BIT_STATES if traits.is_paged:
+            return paged_8bit_states_bytes(group.elements, is_embedding=group.is_embedding, block=block)
+        case State.EIGHT_BIT_STATES:
+            return eight_bit_states_bytes(group.elements, is_embedding=group.is_embedding, block=block)
+        case State.ROWS_AND_COLUMNS:
+            return rows_and_columns_bytes(group.shape, block)
+
+
+def two_states_bytes(elements: Count, element: Count, block: Block = exact) -> Count:
+    """Return the bytes of torch's AdamW for one tensor: `exp_avg` and `exp_avg_sq`, in the type of the parameter.
+
+    By hand, 1,000 values in bfloat16: 2 x 1,000 x 2 B = 4,000 B. The step counter is on the host, except in the fused
+    AdamW (`step_counter_bytes`).
+    """
+    return 2 * block(elements * element)
+
+
+def eight_bit_states_bytes(elements: Count, *, is_embedding: bool, block: Block = exact) -> Count:
+    """Return the bytes of 8-bit AdamW of bitsandbytes for one tensor: two bytes per value, two float32 per 256 values.
+
+    Two float32 values instead for tensors below 4,096 values (`min_8bit_size`) and for `nn.Embedding`, which the
+    trainer of transformers registers as an exception. By hand, 4,096 values: 2 x 4,096 + 2 x 16 x 4 = 8,320 B; 1,024
+    values: 2 x 1,024 x 4 = 8,192 B.
+
+    Source: `Optimizer2State.init_state` in bitsandbytes. The two tables that all tensors share (2 KiB) are left out.
+    """
+    wide = 2 * block(elements * FLOAT32_BYTES)
+    narrow = 2 * block(elements) + _scale_bytes(elements, block)
+    return wide if is_embedding else where(elements < _MIN_8BIT_ELEMENTS, wide, narrow)
+
+
+def _scale_bytes(elements: Count, block: Block) -> Count:
+    return 2 * block(FLOAT32_BYTES * whole_units(elements, _8BIT_BLOCK))
+
+
+def paged_8bit_states_bytes(elements: Count, *, is_embedding: bool, block: Block = exact) -> Count:
+    """Return the part of `eight_bit_states_bytes` that is not in managed memory, which torch's allocator does not see.
+
+    The states of tensors of 100,000 values or more are paged, their scales are not. By hand, 102,400 values:
+    2 x 400 x 4 = 3,200 B.
+
+    Source: `get_state_buffer` in bitsandbytes.
+    """
+    unpaged = eight_bit_states_bytes(elements, is_embedding=is_embedding, block=block)
+    return where(elements < _MIN_PAGED_ELEMENTS, unpaged, 0 if is_embedding else _scale_bytes(elements, block))
+
+
+def rows_and_columns_bytes(shape: Sequence[Count], block: Block = exact) -> Count:
+    """Return the bytes of transformers' Adafactor without first moment for one tensor: means of rows and of columns.
+
+    In float32; a vector has one value per element. By hand, [100, 50]: (100 + 50) x 4 = 600 B.
+    """
+    if len(shape) < 2:
+        return block(shape[0] * FLOAT32_BYTES)
+    return block(shape[-2] * FLOAT32_BYTES) + block(shape[-1] * FLOAT32_BYTES)
+
+
+def optimizer_scratch(
+    optim: Optimizer | Coded[Optimizer], tensors: Sequence[TensorGroup], element: Count, block: Block = exact
+) -> Term:
+    """Return the peak of what exists only during `step()`."""
+    size = looked_up(optim, lambda each: _scratch_bytes(each.traits.scratch, tensors, element, block))
+    return Term(size, lambda: one_value(optim).traits.scratch_text)
+
+
+def _scratch_bytes(scratch: Scratch, tensors: Sequence[TensorGroup], element: Count, block: Block) -> Count:
+    match scratch:
+        case Scratch.NONE:
+            return 0
+        case Scratch.ROOTS_OF_A_GROUP:
+            return roots_bytes(tensors, element, block)
+        case Scratch.COPIES_OF_THE_LARGEST:
+            return float32_copies_bytes(tensors, element, block)
+
+
+def roots_bytes(tensors: Sequence[TensorGroup], element: Count, block: Block = exact) -> Count:
+    """Return the bytes of the square roots of all second moments of one parameter group, in the parameter's type.
+
+    torch's foreach path computes them at once. transformers makes two groups, matrices (with weight decay) and vectors;
+    the larger one counts. By hand, a [100, 50] matrix in bfloat16: 10,000 B.
+
+    Source: `_multi_tensor_adam` in torch.
+    """
+    roots = [(len(group.shape) > 1, group.copies * block(group.elements * element)) for group in tensors]
+    return larger(
+        sum(size for is_matrix, size in roots if is_matrix), sum(size for is_matrix, size in roots if not is_matrix)
+    )
+
+
+def float32_copies_bytes(tensors: Sequence[TensorGroup], element: Count, block: Block = exact) -> Count:
+    """Return the bytes of the float32 copies of the largest tensor in Adafactor, which goes tensor by tensor.
+
+    They are gradient and parameter, if these are narrower, the squared gradient, and its sum with epsilon. By hand, a
+    [100, 50] matrix in bfloat16: 4 x 5,000 x 4 = 80,000 B.
+
+    Source: `Adafactor.step` in transformers.
+    """
+    copies = where(element < FLOAT32_BYTES, 4, 2)
+    largest = larger(0, *(where(group.copies > 0, group.elements, 0) for group in tensors))
+    return copies * block(FLOAT32_BYTES * largest)

@@ -1,1 +1,0 @@
-"""State and scratch of the optimizers."""

@@ -1,1 +1,0 @@
-"""Memory that is reserved and not allocated."""

@@ -1,0 +1,207 @@
+"""Which trainer of trl a file is for, and values that decide how it is read.
+
+Values of trl's files that decide how a file is read, with a fault for each that its library would not take.
+
+What a key of the trial states is checked there; here are the keys that no key of the trial is.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from profiler.config.options.reading import FileValues, show
+from profiler.domain.errors import Fault
+from profiler.domain.trials.recipe import Recipe
+
+OTHER_TRAINERS = ("bco", "cpo", "dpo", "gkd", "kto", "nash_md", "online_dpo", "orpo", "ppo", "prm", "reward", "xpo")
+"""Trainers of trl, in any version, that have no recipe here, as its command line names them."""
+
+GENERATION_KEYS = frozenset(
+    """
+    num_generations max_completion_length reward_funcs use_vllm vllm_mode steps_per_generation generation_batch_size
+    reward_weights scale_rewards num_iterations importance_sampling_level mask_truncated_completions epsilon_high
+    """.split()  # noqa: SIM905
+)
+"""Keys of GRPO's arguments and script that trainers without generation do not have."""
+
+SFT_KEYS = frozenset(
+    """
+    packing eval_packing packing_strategy completion_only_loss assistant_only_loss dataset_text_field dataset_kwargs
+    max_seq_length
+    """.split()  # noqa: SIM905
+)
+"""Keys that of trl's arguments only `SFTConfig` has; `max_seq_length` is the earlier name of its `max_length`."""
+
+
+RLOO_KEYS = frozenset({"normalize_advantages", "reward_clip_range"})
+"""Keys that of trl's arguments only `RLOOConfig` has."""
+
+
+class _Other(NamedTuple):
+    """A trainer that has no recipe here."""
+
+    trainer: str
+    keys: frozenset[str]
+
+
+OTHERS = (
+    _Other(
+        "PPOTrainer",
+        frozenset(
+            """
+            total_episodes num_ppo_epochs num_mini_batches local_rollout_forward_batch_size num_sample_generations
+            response_length rloo_k missing_eos_penalty whiten_rewards sft_model_path reward_model_path
+            """.split()  # noqa: SIM905
+        ),
+    ),
+    _Other("KTOTrainer", frozenset({"desirable_weight", "undesirable_weight"})),
+    _Other("RewardTrainer", frozenset({"center_rewards_coefficient"})),
+    _Other(
+        "DPOTrainer",
+        frozenset(
+            """
+            discopop_tau f_divergence_type f_alpha_divergence_coef label_smoothing ld_alpha loss_weights use_weighting
+            reference_free rpo_alpha
+            """.split()  # noqa: SIM905
+        ),
+    ),
+)
+"""Keys that of trl's arguments only one other trainer has, with names of earlier versions."""
+
+
+def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
+    """Return the recipe that a file is for, and a fault if it is for a trainer that has none.
+
+    A file without a key of any trainer is taken for GRPO.
+    """
+    generates = any(key in GENERATION_KEYS for key in values)
+    for other in OTHERS:
+        found = sorted(key for key in values if key in other.keys)
+        if found and not generates:
+            return Recipe.GRPO, [_no_recipe(found[0], other.trainer)]
+    if any(key in RLOO_KEYS for key in values):
+        return Recipe.RLOO, []
+    if generates:
+        return Recipe.GRPO, []
+    if any(key in SFT_KEYS for key in values):
+        return Recipe.SFT, []
+    if "max_length" in values:
+        return (Recipe.GRPO, [_no_recipe("beta", "DPOTrainer")]) if "beta" in values else (Recipe.SFT, [])
+    return Recipe.GRPO, []
+
+
+def trainer_is_known(values: Mapping[str, object]) -> bool:
+    """Return whether a key says which trainer a file is for."""
+    keys = GENERATION_KEYS | SFT_KEYS | RLOO_KEYS | {"max_length"}.union(*(other.keys for other in OTHERS))
+    return not keys.isdisjoint(values)
+
+
+def _no_recipe(key: str, trainer: str) -> Fault:
+    return Fault(
+        key="config",
+        found=key,
+        problem=f"is a key of trl's {trainer}, which has no recipe here; the recipes are {', '.join(Recipe)}",
+    )
+
+
+_FLAGS = ("use_peft", "load_in_4bit", "packing", "eval_on_start", "use_bnb_nested_quant")
+"""Flags that trl's parser also reads from a text (`string_to_bool` in `trl/scripts/_hf_argparser.py`, trl 1.16)."""
+
+_STRATEGIES = ("no", "steps", "epoch")
+"""`IntervalStrategy` of transformers 5.23."""
+
+_SHARDS = {"full_shard": True, "shard_grad_op": False}
+_FSDP_OPTIONS = (*_SHARDS, "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
+"""`FSDPOption` of transformers 5.23."""
+
+_NO_FILE = "is a file, and it is not read"
+_STATE_IT = "Write its keys in the recipe."
+
+
+def checked_values(
+    flat: Mapping[str, object],
+) -> tuple[dict[str, object], dict[str, object], tuple[Fault, ...]]:
+    """Return the keys with flags as true or false, how they say that processes share the work, and every fault.
+
+    Args:
+        flat: The keys of a file of trl.
+    """
+    reader = FileValues(flat)
+    checked = dict(flat)
+    for key in _FLAGS:
+        if flat.get(key) is not None:
+            checked[key] = reader.flag(key)
+    for key in ("eval_strategy", "evaluation_strategy"):
+        strategy = reader.one_of(key, _STRATEGIES)
+        if strategy is not None:
+            checked[key] = strategy
+    batch = flat.get("generation_batch_size")
+    if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool) or batch < 1):
+        reader.fail("generation_batch_size", "must be a whole number of at least 1")
+        del checked["generation_batch_size"]
+    job = {**_fsdp_job(reader), **_deepspeed_job(reader)}
+    return checked, job, reader.faults
+
+
+def _deepspeed_job(reader: FileValues) -> dict[str, object]:
+    """Return the file of DeepSpeed that is named; a configuration in its place is read before."""
+    value = reader.value("deepspeed")
+    if isinstance(value, str) and value:
+        return {"deepspeed_file": value}
+    if value not in (None, False, "", {}) and not isinstance(value, Mapping):
+        reader.fail("deepspeed", "must be a file or a section of DeepSpeed's keys")
+    return {}
+
+
+def _fsdp_job(reader: FileValues) -> dict[str, object]:
+    """Return how FSDP shards by `fsdp` and `fsdp_config`, as `_process_fsdp_args` of transformers 5.23 reads them."""
+    options = _fsdp_options(reader)
+    if not options:
+        return {}
+    if isinstance(reader.value("fsdp_config"), str) and reader.value("fsdp_config"):
+        reader.fail("fsdp_config", _NO_FILE, _STATE_IT)
+        return {"distributed_type": "fsdp"}
+    sharding = next((_SHARDS[each] for each in options if each in _SHARDS), None)
+    return {
+        "distributed_type": "fsdp",
+        "fsdp_version": reader.one_of(_named(reader, "version"), (1, 2)),
+        "fsdp_reshard_after_forward": _reshards(reader, sharding),
+        "fsdp_activation_checkpointing": _optional_flag(reader, "activation_checkpointing"),
+        "fsdp_offload_params": "offload" in options
+        or any(reader.flag(_named(reader, key)) for key in ("cpu_offload", "offload_params")),
+    }
+
+
+def _fsdp_options(reader: FileValues) -> list[str]:
+    """Return the options of `fsdp`; empty if FSDP is off."""
+    value = reader.value("fsdp")
+    if value in (None, False, "", []):
+        return []
+    if value is True:
+        return ["full_shard"] if not reader.section("fsdp_config") else ["auto_wrap"]
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    options = [show(each).lower() for each in words] if isinstance(words, list) else ["?"]
+    if not set(options) <= set(_FSDP_OPTIONS):
+        reader.fail("fsdp", f"must be true, or options of {', '.join(_FSDP_OPTIONS)}")
+    elif set(options) & {"no_shard", "hybrid_shard", "hybrid_shard_zero2"}:
+        reader.fail("fsdp", f"has no formula here; only {' or '.join(_SHARDS)}")
+    return options
+
+
+def _reshards(reader: FileValues, stated: bool | None) -> bool | None:
+    key = _named(reader, "reshard_after_forward")
+    return stated if reader.value(key) is None else reader.reshards(key, default=True)
+
+
+def _optional_flag(reader: FileValues, name: str) -> bool | None:
+    key = _named(reader, name)
+    return None if reader.value(key) is None else reader.flag(key)
+
+
+def _named(reader: FileValues, name: str) -> str:
+    """Return the path of a key of `fsdp_config`, which may begin with ``fsdp_``."""
+    prefixed = f"fsdp_config.fsdp_{name}"
+    return (
+        prefixed
+        if reader.value(f"fsdp_config.{name}") is None and reader.value(prefixed) is not None
+        else f"fsdp_config.{name}"
+    )

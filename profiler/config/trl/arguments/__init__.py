@@ -1,1 +1,0 @@
-"""The arguments of trl's trainers: their names, values and effects."""

@@ -1,0 +1,253 @@
+"""Constraints of single commands: of sweeps, and of `estimate`, `solve` and `advise`.
+
+Constraints of `estimate`, `solve` and `advise`: what has no closed form. The first that is broken answers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from profiler.constraints.constraint import (
+    Case,
+    Constraint,
+    Text,
+    Where,
+    above,
+    anything,
+    has_tower,
+    one_of,
+    other_than,
+    stated,
+)
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.machines.extras import simulation_hint
+from profiler.domain.trials.optimizers import Optimizer, State
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import (
+    ZERO_OF_WEIGHTS,
+    Attention,
+    Backend,
+    DistributedType,
+    Dtype,
+    Logprobs,
+    Tuning,
+    VllmMode,
+)
+
+_card = partial(Constraint, Where.CARD)
+
+CARDS = (
+    _card(
+        {"backend": Backend.CPU},
+        "has no card, and the question is whether the trial fits its card",
+        "Leave backend out.",
+    ),
+    _card(
+        {"gpu": None, "backend": Backend.CUDA},
+        "is the whole card of the machine, which only a sweep looks for",
+        "Name a card, such as gpu=h100-80gb.",
+    ),
+)
+
+
+_sweep = partial(Constraint, Where.SWEEP)
+
+_WITHOUT_COUNTERS = one_of(*(backend for backend in Backend if not backend.reads_counters))
+_NOT_YET = "Use `python -m profiler.estimate`, or leave the key out."
+
+RUN_SCRIPT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."
+
+
+def _instead_of_a_tower(case: Case) -> str:
+    """Return what answers for images: the closed form, which has their prompts for one recipe."""
+    return "Use `python -m profiler.estimate`." if case.spec.recipe is Recipe.GRPO else RUN_SCRIPT
+
+
+SWEEPS = (
+    _sweep(
+        {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
+        "a sweep does not run vLLM on other GPUs",
+        "Use vllm_mode=colocate, or `python -m profiler.estimate`.",
+    ),
+    _sweep(
+        {"use_vllm": True, "backend": Backend.CPU},
+        "needs backend=cuda, emulated or simulated, because trl runs vLLM on the GPU that trains",
+        "Set use_vllm=false on the CPU.",
+    ),
+    _sweep(
+        {"tuning": Tuning.QLORA, "use_vllm": True}, "a sweep does not run vLLM with weights in 4 bits yet", _NOT_YET
+    ),
+    _sweep(
+        {"vllm_tensor_parallel_size": above(1), "use_vllm": True},
+        "a sweep does not run an engine of vLLM on several GPUs yet",
+        _NOT_YET,
+    ),
+    _sweep(
+        {
+            "vllm_max_model_length": stated,
+            "use_vllm": True,
+            "max_prompt_length": anything,
+            "max_completion_length": anything,
+        },
+        "would cut completions, because prompt and completion of this trial have {spec.row_tokens} tokens",
+        "Use at least vllm_max_model_length={spec.row_tokens}.",
+        when=lambda case: (case.spec.vllm_max_model_length or 0) < case.spec.row_tokens,
+    ),
+    _sweep(
+        {"recipe": other_than(Recipe.GRPO), "use_vllm": True},
+        "a sweep does not run vLLM with this recipe yet",
+        _NOT_YET,
+    ),
+    _sweep({"reward_models": stated}, "a sweep does not run reward models yet", _NOT_YET),
+    _sweep({"per_device_eval_batch_size": stated}, "a sweep does not run evaluations yet", _NOT_YET),
+    _sweep(
+        {"model": anything},
+        "a sweep does not run models with a vision tower yet",
+        _instead_of_a_tower,
+        model=has_tower,
+    ),
+    _sweep(
+        {"use_liger_kernel": True, "backend": _WITHOUT_COUNTERS},
+        "a sweep does not run Liger's kernels on a simulated card yet",
+        _NOT_YET,
+    ),
+    _sweep(
+        {"gpu": other_than(None, *KNOWN_GPUS)},
+        "a sweep does not run trials on a card that has a size only yet",
+        _NOT_YET,
+    ),
+    _sweep(
+        {"num_processes": above(1), "backend": Backend.SIMULATED},
+        "a sweep runs several GPUs with backend=cuda or emulated, and this trial has backend=simulated",
+        "Add backend=emulated, or use `python -m profiler.estimate`.",
+    ),
+    _sweep(
+        {
+            "distributed_type": other_than(DistributedType.MULTI_GPU),
+            "num_processes": above(1),
+            "backend": Backend.CPU,
+        },
+        "shards on GPUs only, and this trial has backend=cpu",
+        "Use multi_gpu, or backend=emulated.",
+    ),
+    _sweep(
+        {"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS},
+        "a sweep does not make weights in 4 bits with zero_stage=3, which shards weights as they are made",
+        "Use zero_stage=2, or tuning=lora.",
+    ),
+)
+
+
+_closed_form = partial(Constraint, Where.CLOSED_FORM)
+
+SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
+"""Ways to train in which GPUs have parts of the model."""
+
+_UNKNOWN_LOGPROBS = other_than(Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
+_OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.TWO_STATES)))
+_NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
+_ATTENTION = "lora_target_modules=[q_proj,k_proj,v_proj,o_proj]"
+"""Linear layers of every mixture."""
+
+
+def _simulate(case: Case) -> str:
+    """Return what to do about a trial that a simulation knows: it is of one GPU, and several are emulated."""
+    if case.spec.num_processes > 1:
+        return _emulate(case)
+    return simulation_hint(but=_refused_in_a_sweep(case, Backend.SIMULATED))
+
+
+def _emulate(case: Case) -> str:
+    """Return what to do about a trial of several GPUs."""
+    return f"A sweep with backend=emulated runs it{_refused_in_a_sweep(case, Backend.EMULATED)}."
+
+
+def _refused_in_a_sweep(case: Case, backend: Backend) -> str:
+    """Return what has to be otherwise in the trial for a sweep to run it; nothing if it does."""
+    there = replace(case, spec=replace(case.spec, backend=backend))
+    keys = dict.fromkeys(next(iter(each.values)) for each in SWEEPS if each.is_broken(there))
+    return f" with other values of {', '.join(keys)}" if keys else ""
+
+
+def _is_mixture(architecture: Architecture) -> bool:
+    return architecture.num_experts > 1
+
+
+def _sharded(values: Mapping[str, object], hint: Text = _emulate) -> Constraint:
+    """Return a constraint of trials that FSDP or DeepSpeed shards."""
+    problem = "has no closed-form estimate together with distributed_type={spec.distributed_type}"
+    return _closed_form({**values, "distributed_type": values.get("distributed_type", one_of(*SHARDED))}, problem, hint)
+
+
+def _mixture(key: str, value: object, hint: Text = _simulate) -> Constraint:
+    """Return a constraint of mixtures of experts."""
+    problem = "has no closed-form estimate with a mixture of {model.num_experts} experts"
+    return _closed_form({key: value, "model": anything}, problem, hint, model=_is_mixture)
+
+
+def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
+    """Return a constraint of models with a vision tower."""
+    problem = "has no closed-form estimate with a model that has a vision tower ({model.model_type})"
+    return _closed_form({key: value, "model": anything}, problem, hint, model=has_tower)
+
+
+CLOSED_FORM = (
+    _closed_form(
+        {"use_dynamic_bsz": True},
+        "a split of rows by tokens has no closed-form estimate, because the rows of its parts depend on lengths",
+        _simulate,
+    ),
+    _closed_form(
+        {"logprobs": _UNKNOWN_LOGPROBS, "critic": True},
+        "has no closed-form estimate together with critic=true, which takes micro-batches whole",
+        _simulate,
+    ),
+    _closed_form(
+        {"steps_per_generation": anything, "gradient_accumulation_steps": anything, "critic": True},
+        "has no closed-form estimate together with critic=true, whose gradients then wait for the policy",
+        _simulate,
+        when=lambda case: case.spec.steps_per_generation % case.spec.gradient_accumulation_steps,
+    ),
+    # Which activations are on the card depends on the order of the backward pass.
+    _closed_form({"activation_offloading": True}, "offloaded activations have no closed-form estimate", _simulate),
+    _sharded({"tuning": Tuning.QLORA, "distributed_type": DistributedType.FSDP}),
+    _sharded({"fsdp_version": other_than(2), "distributed_type": DistributedType.FSDP}),
+    _sharded({"fsdp_offload_params": True}),
+    # No sweep runs these two with ZeRO-3 either.
+    _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
+    _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
+    _sharded({"dtype": _NOT_BFLOAT16}),
+    _sharded({"bf16": False}),
+    _sharded({"optim": _OTHER_STATES}),
+    _sharded({"logprobs": _UNKNOWN_LOGPROBS}),
+    # `ParamWrapper.__init__` in peft 0.21's `tuners/lora/layer.py`.
+    _closed_form(
+        {"lora_dropout": other_than(0), "lora_target_modules": anything, "model": anything},
+        "has adapters of experts, and peft refuses to drop a part of their inputs",
+        f"Set lora_dropout=0, or name layers of the attention: {_ATTENTION}.",
+        when=lambda case: case.adapts_experts,
+    ),
+    # Without autocast in bfloat16, transformers multiplies expert by expert.
+    _mixture("dtype", _NOT_BFLOAT16),
+    _mixture("bf16", False),
+    _mixture("logprobs", other_than(Logprobs.FUSED)),
+    _mixture("attn_implementation", Attention.EAGER),
+    # Liger replaces the experts of some models by kernels of its own. A simulation has none of its kernels either.
+    _mixture("use_liger_kernel", True, "Use use_liger_kernel=false."),
+    _mixture("critic", True),
+    _closed_form(
+        {"lora_target_modules": anything, "model": anything},
+        "has no closed-form estimate with a mixture of {model.num_experts} experts",
+        f"Name layers of the attention: {_ATTENTION}.",
+        when=lambda case: not case.counts_adapters,
+        found=lambda case: ",".join(sorted(case.spec.lora_target_modules or ())),
+    ),
+    _tower("recipe", other_than(Recipe.GRPO)),
+    _tower("distributed_type", one_of(*SHARDED)),
+    _tower("tuning", Tuning.QLORA, "Use tuning=lora or tuning=full."),
+    _tower("dtype", _NOT_BFLOAT16, "Use dtype=bfloat16."),
+    _tower("logprobs", other_than(Logprobs.FUSED)),
+    _tower("attn_implementation", Attention.EAGER, "Use attn_implementation=sdpa or flash_attention_2."),
+    _tower("use_liger_kernel", True, "Use use_liger_kernel=false."),
+)

@@ -1,1 +1,0 @@
-"""Text in and out: counts, sums, and foreign text."""

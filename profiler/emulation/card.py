@@ -1,0 +1,125 @@
+"""The emulated card: as the driver reports it, in the process that calls, and marks on its figures."""
+
+import ctypes
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from profiler.domain.cards.capabilities import shared_memory
+from profiler.domain.cards.card import Board, cuda_context_bytes
+from profiler.domain.cards.gpu import Gpu
+from profiler.domain.memory import KIB, MIB
+from profiler.emulation.building.library_sources import CORE_LIBRARY
+
+UNLIMITED_BYTES = 1 << 42
+"""More memory than any program takes. Not more than 4 TiB: with expandable segments torch reserves addresses for more
+than a whole card, several times."""
+
+
+def unlimited(gpu: Gpu) -> Gpu:
+    """Return the card with more memory than any program takes."""
+    return replace(gpu, memory_bytes=UNLIMITED_BYTES)
+
+
+def card_description(gpu: Gpu) -> str:
+    """Return a card as the emulated driver reads it: ``"name=...;memory_bytes=...;..."``."""
+    major, minor = gpu.compute_capability
+    shared = shared_memory(gpu.compute_capability)
+    board = gpu.board or _unknown_board(gpu)
+    fields = {
+        "name": gpu.title.replace(";", ","),
+        "memory_bytes": gpu.memory_bytes,
+        "nvml_memory_bytes": max(board.nvml_mib * MIB, gpu.memory_bytes),
+        "context_bytes": cuda_context_bytes(gpu.compute_capability),
+        "capability_major": major,
+        "capability_minor": minor,
+        "multiprocessors": gpu.chip.multiprocessors,
+        "shared_per_multiprocessor": shared.per_multiprocessor_bytes,
+        "shared_per_block": shared.per_block_bytes,
+        "l2_cache_bytes": board.l2_kib * KIB,
+        "threads_per_multiprocessor": gpu.chip.threads_per_multiprocessor,
+        "bus_bits": board.bus_bits,
+        "ecc": int(board.counts_errors),
+    }
+    return ";".join(f"{key}={value}" for key, value in fields.items())
+
+
+def _unknown_board(gpu: Gpu) -> Board:
+    """Return the board of a card that is not in the table, such as a measured one: no part is the driver's own."""
+    return Board(nvml_mib=gpu.memory_bytes // MIB, l2_kib=40_960, bus_bits=384, counts_errors=False)
+
+
+def loaded_card() -> ctypes.CDLL | None:
+    """Return the library of the emulated card if this process has loaded it."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[2]
+        if path.endswith(f"/{CORE_LIBRARY}"):
+            return ctypes.CDLL(f"/{path}")
+    return None
+
+
+def lift_limit() -> None:
+    """Let the cards of this process, which must not have used them yet, have more memory than any program takes."""
+    library = loaded_card()
+    if library is not None:
+        library.em_lift_limit()
+
+
+FILE_VARIABLE = "EMULATED_MARKS"
+"""Environment variable of an emulated process: a file to which each of its marks is appended when it is first made."""
+
+_VALUE, _ASSUMPTION, _ENTRY_POINT = "value", "assumption", "entry point"
+"""Kinds of marks, as the driver writes them. Others are left out: operators that the CPU refused, and floats that the
+host read, which are printed or logged, and steer nothing that decides memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """The marks of one process or job."""
+
+    values_read: tuple[str, ...] = ()
+    """Integers and booleans that the host read although a real card would have computed them, by type and operator."""
+    assumptions: tuple[str, ...] = ()
+    """Such as balanced experts."""
+    unseen_entry_points: tuple[str, ...] = ()
+    """Entry points of the driver without an answer that were called, with `strict=False`."""
+
+    @property
+    def values(self) -> str:
+        """``"complete"``, or the names of `values_read`, separated by commas."""
+        return ", ".join(self.values_read) or "complete"
+
+
+def marks_of_file(path: Path) -> Marks:
+    """Return the marks of all processes of a job whose `FILE_VARIABLE` named this file; none if there is no file."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return _marks(line.split("\t")[1:3] for line in lines)
+
+
+def marks_of_this_process() -> Marks | None:
+    """Return the marks of the process that calls, since `forget_marks`; None if it is not emulated."""
+    library = loaded_card()
+    if library is None:
+        return None
+    text = ctypes.create_string_buffer(1 << 17)
+    library.em_marks(text, len(text))
+    return _marks(line.split("\t")[:2] for line in text.value.decode(errors="replace").splitlines())
+
+
+def forget_marks() -> None:
+    """Forget the marks of the process that calls, such as those of a parent before a fork."""
+    library = loaded_card()
+    if library is not None:
+        library.em_forget_marks()
+
+
+def _marks(pairs: Iterable[list[str]]) -> Marks:
+    found: dict[str, list[str]] = {_VALUE: [], _ASSUMPTION: [], _ENTRY_POINT: []}
+    for kind, name in pairs:
+        if kind in found and name not in found[kind]:
+            found[kind].append(name)
+    return Marks(
+        values_read=tuple(found[_VALUE]),
+        assumptions=tuple(found[_ASSUMPTION]),
+        unseen_entry_points=tuple(found[_ENTRY_POINT]),
+    )

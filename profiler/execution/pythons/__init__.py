@@ -1,1 +1,0 @@
-"""The Python programs that workers run in."""

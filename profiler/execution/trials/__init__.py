@@ -1,1 +1,0 @@
-"""Trials without an answer: which must run, which wait, and which this sweep has locked."""

@@ -1,1 +1,0 @@
-"""The claims of public texts with their verdicts."""

@@ -1,1 +1,0 @@
-"""Figures of memory along one or two keys."""

@@ -1,1 +1,0 @@
-"""Figures of one run: its phases and its course."""

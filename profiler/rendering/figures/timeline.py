@@ -1,0 +1,161 @@
+"""Memory over the time of a monitored run, and over the phases of a script's run."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from profiler.analysis.runs import Course, MonitoredLines, ShownRun
+from profiler.domain.memory import Origin, as_gib, gib_text
+from profiler.rendering.figures.theme import (
+    LINE_COLOURS,
+    NOT_FITTING,
+    ORIGIN_COLOURS,
+    SOFT_INK,
+    in_theme,
+    new_figure,
+    title,
+)
+from profiler.rendering.runs.script import short_gib, verdict_text
+
+_FAR_RATIO = 3
+"""The line of a card this many times larger than the highest point would leave no height for the curves."""
+
+_UNITS = ((7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+"""Longest time from which a unit is used, its seconds, and its name."""
+
+
+def gpu_timeline_figure(run: MonitoredLines, subtitle: str) -> Figure:
+    """Draw the memory of the GPUs of a run, which has at least one curve, with its estimate and the card."""
+    figure, axes = _courses(run.gpus, "Memory on the GPU, measured by the driver", subtitle)
+    estimate = run.record.estimate
+    if estimate is not None:
+        size = estimate.device_bytes or estimate.peak_bytes
+        colour = ORIGIN_COLOURS[Origin.ESTIMATED]
+        axes.axhline(as_gib(size), color=colour, linestyle=":", linewidth=1.6, label="estimated")
+    _card(axes, run)
+    return _finished(figure)
+
+
+def host_timeline_figure(run: MonitoredLines, subtitle: str) -> Figure:
+    """Draw the memory of the host during a run, which has at least one curve."""
+    figure, _ = _courses(run.host, "Memory on the host", subtitle)
+    return _finished(figure)
+
+
+def steps_figure(run: MonitoredLines, subtitle: str) -> Figure:
+    """Draw the peak of each phase in each optimizer step of a run, which has at least two steps."""
+    with in_theme():
+        figure, axes = new_figure(8.2, 3.8)
+        for number, line in enumerate(line for line in run.phases if any(line.steps_bytes)):
+            points = [(step, size) for step, size in enumerate(line.steps_bytes, start=1) if size is not None]
+            axes.plot(
+                [step for step, _ in points],
+                [as_gib(size) for _, size in points],
+                color=LINE_COLOURS[number % len(LINE_COLOURS)],
+                linewidth=1.4,
+                label=line.phase.value,
+            )
+        _label(axes, "optimizer step", f"Peak allocated memory by step, {run.origin}", subtitle)
+    return _finished(figure)
+
+
+def _courses(courses: Sequence[Course], heading: str, subtitle: str) -> tuple[Figure, Axes]:
+    with in_theme():
+        figure, axes = new_figure(8.2, 3.8)
+        longest = max(course.times_s[-1] for course in courses)
+        seconds, unit = next((seconds, name) for least, seconds, name in _UNITS if longest >= least)
+        for number, course in enumerate(courses):
+            axes.plot(
+                [time / seconds for time in course.times_s],
+                [as_gib(size) for size in course.sizes_bytes],
+                color=LINE_COLOURS[number % len(LINE_COLOURS)],
+                linewidth=1.2,
+                label=course.label,
+            )
+        _label(axes, unit, heading, subtitle)
+        return figure, axes
+
+
+def _label(axes: Axes, across: str, heading: str, subtitle: str) -> None:
+    axes.set_ylim(bottom=0, top=float(axes.dataLim.y1) * 1.12 or 1.0)
+    axes.set_xlabel(across, color=SOFT_INK)
+    axes.set_ylabel("GiB (2^30 bytes)", color=SOFT_INK)
+    axes.grid(axis="y")
+    title(axes, heading, subtitle)
+
+
+def _card(axes: Axes, run: MonitoredLines) -> None:
+    sizes = {gpu.memory_bytes for gpu in run.record.gpus}
+    highest = float(axes.dataLim.y1)
+    axes.set_ylim(0, highest * 1.12 or 1.0)
+    if len(sizes) != 1:
+        return
+    (memory_bytes,) = sizes
+    if as_gib(memory_bytes) > _FAR_RATIO * highest:
+        return
+    axes.set_ylim(0, max(highest, as_gib(memory_bytes)) * 1.12)
+    axes.axhline(as_gib(memory_bytes), color=NOT_FITTING, linewidth=1.2)
+    axes.annotate(
+        f"the card: {gib_text(memory_bytes)}",
+        (0.01, as_gib(memory_bytes)),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 3),
+        textcoords="offset points",
+        size=8.5,
+        color=NOT_FITTING,
+    )
+
+
+def _finished(figure: Figure) -> Figure:
+    with in_theme():
+        figure.legend(loc="outside lower center", ncols=4, fontsize=8.5)
+    return figure
+
+
+"""The line of a card this many times larger than the longest bar would leave no width for the bars."""
+
+
+def script_phases_figure(run: ShownRun, subtitle: str) -> Figure:
+    """Draw the peaks of each phase of a run, which has at least one; `subtitle` names the run."""
+    with in_theme():
+        figure, axes = new_figure(8.2, 1.3 + 0.45 * len(run.phases))
+        names = [line.phase.value for line in run.phases]
+        allocated = [as_gib(line.allocated_bytes or 0) for line in run.phases]
+        reserved = [as_gib(line.reserved_bytes or 0) for line in run.phases]
+        places = range(len(names))
+        colour = ORIGIN_COLOURS[run.origin]
+        axes.barh(places, reserved, height=0.7, facecolor="none", edgecolor=colour, label="reserved by torch")
+        axes.barh(places, allocated, height=0.7, color=colour, alpha=0.75, label="allocated in tensors")
+        for place, line in enumerate(run.phases):
+            size = max(allocated[place], reserved[place])
+            axes.annotate(
+                short_gib(run, line.allocated_bytes),
+                (size, place),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                size=8.5,
+            )
+        longest = max((*allocated, *reserved))
+        memory = run.outcome.card.memory_bytes
+        if memory is not None and as_gib(memory) <= _FAR_RATIO * longest:
+            axes.axvline(as_gib(memory), color=NOT_FITTING, linewidth=1.2)
+            axes.annotate(
+                f"the card: {gib_text(memory)}",
+                (as_gib(memory), 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(-4, -10),
+                textcoords="offset points",
+                ha="right",
+                color=NOT_FITTING,
+                size=8.5,
+            )
+        axes.set_yticks(list(places), labels=names)
+        axes.invert_yaxis()
+        axes.set_xlabel("GiB (2^30 bytes)", color=SOFT_INK)
+        axes.grid(axis="x")
+        ending = f", {verdict_text(run)}" if run.out_of_memory is not None else ""
+        title(axes, f"Peak memory by phase, {run.origin}{ending}", subtitle)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
+        return figure

@@ -1,1 +1,0 @@
-"""Registered seams against the installed libraries."""

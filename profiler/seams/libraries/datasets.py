@@ -1,0 +1,81 @@
+"""Seams of datasets and of the client of the Hugging Face hub."""
+
+from profiler.seams.seam import Exists, Expectation, Parameters, Seam
+
+_DATA = "substitutes/data_sets/answering_sets.py"
+_ACTIVE = "substitutes/active.py"
+_DATASET = "datasets.arrow_dataset:Dataset"
+_STREAMED = "datasets.iterable_dataset:IterableDataset"
+
+
+def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str) -> Seam:
+    return Seam(owner=owner, name=name, expected=expected, used_by=(used_by,), why=why, since="2.0")
+
+
+_LOAD = Parameters("path", "name", "data_dir", "data_files", "split", more=True)
+_FROM_DISK = Parameters("dataset_path", more=True)
+
+_NAMES_COLUMNS = {
+    "rename_column": "original_column_name",
+    "rename_columns": "column_mapping",
+    "select_columns": "column_names",
+    "cast_column": "column",
+    "class_encode_column": "column",
+    "sort": "column_names",
+    "unique": "column",
+}
+"""Methods of a data set that name columns, with the argument that does."""
+
+DATASETS: tuple[Seam, ...] = (
+    _seam("datasets", "load_dataset", _LOAD, _DATA, "loads a data set; one that is unavailable is replaced"),
+    _seam("datasets.load", "load_dataset", _LOAD, _DATA, "the same function where it is defined"),
+    _seam("datasets", "load_from_disk", _FROM_DISK, _DATA, "loads a stored data set; a missing one is replaced"),
+    _seam("datasets.load", "load_from_disk", _FROM_DISK, _DATA, "the same function where it is defined"),
+    _seam(
+        _DATASET, "select", Parameters("self", "indices", more=True), _DATA,
+        "takes rows by number; those of a replaced data set are repeated",
+    ),
+    _seam(
+        _DATASET, "train_test_split", Parameters("self", "test_size", "train_size", more=True), _DATA,
+        "takes a number of rows; those of a replaced data set are repeated",
+    ),
+    *(
+        _seam(_DATASET, name, Parameters("self", first, more=True), _DATA, "names columns; missing ones are made")
+        for name, first in _NAMES_COLUMNS.items()
+    ),
+    _seam(
+        _DATASET, "remove_columns", Parameters("self", "column_names", more=True), _DATA,
+        "names columns; missing ones are left out",
+    ),
+    _seam(
+        _DATASET, "set_transform", Parameters("self", "transform", more=True), _DATA,
+        "gives batches to a function of the script; they answer any column",
+    ),
+    *(
+        _seam(owner, name, Parameters("self", "function", more=True), _DATA,
+            "gives rows to a function of the script; they answer any column")
+        for owner in (_DATASET, _STREAMED) for name in ("map", "filter")
+    ),
+    _seam(_DATASET, "__getitem__", Parameters("self", "key"), _DATA, "returns rows, which answer any column"),
+    _seam(_DATASET, "__getitems__", Parameters("self", "keys"), _DATA, "returns rows, which answer any column"),
+    *(
+        _seam(owner, "__iter__", Parameters("self"), _DATA, "yields rows, which answer any column")
+        for owner in (_DATASET, _STREAMED)
+    ),
+    _seam(
+        "datasets.formatting.formatting:LazyDict", "__getitem__", Parameters("self", "key"), _DATA,
+        "reads a column of the row or batch that a function of the script gets",
+    ),
+    _seam(
+        "datasets.formatting.formatting:LazyDict", "get", Parameters("self", "key", "default"), _DATA,
+        "asks whether a column is there, by an inherited method that reads it",
+    ),
+    _seam("datasets.config", "HF_HUB_OFFLINE", Exists(), _ACTIVE, "keeps datasets from asking a hub in vain"),
+)  # fmt: skip
+
+HUGGINGFACE_HUB: tuple[Seam, ...] = (
+    _seam(
+        "huggingface_hub.constants", "HF_HUB_OFFLINE", Exists(), _ACTIVE,
+        "keeps the hub's client from asking a hub that does not answer",
+    ),
+)  # fmt: skip

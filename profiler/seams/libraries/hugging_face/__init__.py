@@ -1,1 +1,0 @@
-"""Seams of the libraries of Hugging Face."""

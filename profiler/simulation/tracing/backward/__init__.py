@@ -1,1 +1,0 @@
-"""What autograd does differently in place, and in Python."""

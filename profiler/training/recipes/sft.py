@@ -1,0 +1,208 @@
+"""Supervised fine-tuning: what `SFTTrainer` needs of a trial, its rows, and its phases.
+
+trl's `SFTTrainer` that announces its phases, unchanged in what it computes unless `logprobs` names a release.
+
+Seams, each checked by a test against the installed libraries: `compute_loss` of trl's trainer and `get_batch_samples`
+of transformers'; the others are in `announced_steps.py`.
+
+Supervised fine-tuning: what `SFTTrainer` needs of a trial.
+
+The loss keeps trl's default, which decides much of the memory. Findings in trl 1.16 (`trl/trainer/sft_config.py` and
+`sft_trainer.py`, `add_fused_lm_head` in `trl/trainer/utils.py`, `trl/kernels/chunked_logprob.py`):
+
+- `loss_type="nll"` is the default. `"chunked_nll"` is a deprecated alias: `SFTConfig` replaces it by `"nll"` with a
+  warning.
+- The trainer adds a fused LM head to the model and never makes the logits [rows, tokens, vocabulary]. On CUDA only the
+  positions with a label are projected, tile by tile, into one buffer of [min(positions, 4096), 32768] in the data type
+  of autocast. Per scored position, forward has seven float32 vectors of online statistics, and the entropy and the
+  top-1 flag that trl logs. Backward calculates each tile again and accumulates in float32: [positions, hidden], and
+  [vocabulary, hidden] where the weight of the LM head is trained.
+- It is the head of `GRPOTrainer`, without its completion mask: by default every token but the first of a row has a
+  label. Of prompt-completion data only the completion has labels.
+- `"dft"` multiplies the loss per token by the detached probability: float32 tensors of [rows, tokens - 1] more, and no
+  larger head.
+- `label_smoothing_factor` and `compute_loss_func` need the logits: trl runs the unfused forward for the loss, and a
+  second, fused one for its metrics. This recipe uses neither.
+- A call without `fused_lm_head` is that of transformers, which computes the loss of all logits, as in trl up to 1.6
+  (`logprobs=nll` and its kin).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from trl import SFTConfig, SFTTrainer
+
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.memory import Phase
+from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, TrialSpec, completion_lengths
+from profiler.training.announced_steps import AnnouncedSteps, entropy
+from profiler.training.arguments import common_arguments, lora_config
+from profiler.training.data.source_data import load_rows, missing_column
+from profiler.training.data.tokenizer import token
+from profiler.training.recipes.recipe import TrainerParts
+from profiler.training.session import Session
+
+
+@torch.no_grad()
+def log_metrics(logits: torch.Tensor, label_loss: LabelLoss) -> None:
+    """Compute what trl logs of logits, [rows, tokens, vocabulary]: the entropy, and the most likely tokens.
+
+    Its statements are those that decide which tensors exist at once: a name that trl keeps is kept here.
+
+    Source of the method: `SFTTrainer.compute_loss` of trl 0.15.2 to 1.14.0 in `trl/trainer/sft_trainer.py`.
+    """
+    shifted = logits
+    if label_loss.copies_in_entropy:
+        shifted = _without_last(logits)
+    if label_loss.has_entropy:
+        entropy(shifted, logits.shape[1] if label_loss.entropy_by_row else ENTROPY_TOKENS)
+    if label_loss.copies_in_accuracy:
+        # A first copy stays until the second is there.
+        shifted = _without_last(logits)
+    if shifted is not logits:
+        shifted.argmax(dim=-1)
+
+
+def _without_last(logits: torch.Tensor) -> torch.Tensor:
+    """Return the logits that score a token; a copy of them if there are several rows."""
+    return logits[:, :-1, :].contiguous()
+
+
+class _OfEachRelease(SFTTrainer):
+    """An `SFTTrainer` whose loss is that of an earlier release if `logprobs` is not `fused`."""
+
+    _spec: TrialSpec
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return the loss of one micro-batch."""
+        label_loss = self._spec.logprobs.label_loss
+        if label_loss is None:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        return self._of_all_logits(model, inputs, label_loss, *args, **kwargs)
+
+    def _of_all_logits(
+        self, model: Any, inputs: Any, label_loss: LabelLoss, _: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Return the loss that transformers computes of all logits, which stay until trl has logged its metrics."""
+        loss, outputs = super(SFTTrainer, self).compute_loss(
+            model, {**inputs, "use_cache": False}, True, num_items_in_batch
+        )
+        log_metrics(outputs.logits, label_loss)
+        return loss
+
+
+class ProfiledSFTTrainer(AnnouncedSteps, _OfEachRelease):
+    """An `SFTTrainer` that announces its phases to `observer`."""
+
+    ref_model = None
+    """There is no reference model."""
+
+    def __init__(self, *, spec: TrialSpec, **arguments: Any) -> None:
+        self._spec = spec
+        super().__init__(**arguments)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the micro-batches of one optimizer step; they belong to its forward phase."""
+        self._observer.enter(Phase.FORWARD)
+        return super().get_batch_samples(*args, **kwargs)
+
+
+_TEXT = "text"
+_PAIRS = (("prompt", "completion"), ("question", "answer"))
+
+_NO_LABEL = -100
+"""The label of a token that is no part of the loss, in transformers and trl."""
+
+
+def sequence_length(spec: TrialSpec) -> int:
+    """Return the tokens of the longest row, `max_length`."""
+    if spec.max_length is None:
+        raise ValueError("a trial of the recipe sft has max_length")
+    return spec.max_length
+
+
+def build_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
+    """Return the training set: columns `input_ids` and `labels`, with as many rows as the trial's steps need.
+
+    Raises:
+        UsageError: The data set has no column of texts, or no token of it has a label.
+    """
+    if spec.dataset is None:
+        return _synthetic(spec)
+    return _from_dataset(spec, spec.dataset, tokenizer)
+
+
+def _rows_needed(spec: TrialSpec) -> int:
+    micro_batch = spec.per_device_train_batch_size * spec.num_processes
+    return micro_batch * spec.gradient_accumulation_steps * spec.steps
+
+
+def _synthetic(spec: TrialSpec) -> Dataset:
+    """Rows that differ. In every micro-batch the first row has the full length; `lengths` decides the others."""
+    lengths = completion_lengths(
+        lengths=spec.lengths, rows=spec.per_device_train_batch_size, max_completion_length=sequence_length(spec)
+    )
+    rows = [
+        [token(row + position) for position in range(lengths[row % len(lengths)])] for row in range(_rows_needed(spec))
+    ]
+    return Dataset.from_dict({"input_ids": rows, "labels": rows})
+
+
+def _from_dataset(spec: TrialSpec, source: str, tokenizer: Any) -> Dataset:
+    """Rows of a data set, repeated as often as needed. Rows without a label after the cut are left out, as in trl."""
+    rows = load_rows(source)
+    pair = next((pair for pair in _PAIRS if set(pair) <= set(rows.column_names)), None)
+    if pair is None and _TEXT not in rows.column_names:
+        raise missing_column(source, rows, _TEXT, *(" with ".join(pair) for pair in _PAIRS))
+    tokens = sequence_length(spec)
+    end = [tokenizer.eos_token_id]
+    found: list[tuple[list[int], list[int]]] = []
+    for row in rows.select(range(min(len(rows), _rows_needed(spec)))):
+        prompt = [] if pair is None else tokenizer(row[pair[0]])["input_ids"]
+        completion = tokenizer(row[_TEXT if pair is None else pair[1]])["input_ids"] + end
+        labels = [_NO_LABEL] * len(prompt) + completion
+        if len(prompt) < tokens:
+            found.append(((prompt + completion)[:tokens], labels[:tokens]))
+    if not found:
+        problem = f"has no row whose completion begins within max_length={tokens} tokens"
+        raise UsageError([Fault(key="dataset", found=source, problem=problem, hint="Raise max_length.")])
+    used = [found[index % len(found)] for index in range(_rows_needed(spec))]
+    return Dataset.from_dict({"input_ids": [ids for ids, _ in used], "labels": [labels for _, labels in used]})
+
+
+class Sft:
+    """Trains on rows of tokens. Keys of generation, rewards and reference do not apply."""
+
+    phases = (Phase.LOAD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+
+    def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
+        """Return the `SFTConfig` of the trial.
+
+        Rows are used in their order and not shuffled, so that every micro-batch has a row of the full length.
+        """
+        return SFTConfig(
+            **common_arguments(spec, use_cpu=session.use_cpu, output_dir=output_dir),
+            max_length=sequence_length(spec),
+            activation_offloading=spec.activation_offloading,
+            train_sampling_strategy="sequential",
+            # The rows are tokens already, cut to `max_length`.
+            dataset_kwargs={"skip_prepare_dataset": True},
+        )
+
+    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+        """Return the rows."""
+        return build_rows(spec, tokenizer)
+
+    def trainer(self, parts: TrainerParts) -> ProfiledSFTTrainer:
+        """Return the trainer; there is no reference model."""
+        return ProfiledSFTTrainer(
+            observer=parts.session,
+            spec=parts.spec,
+            model=parts.model,
+            args=parts.arguments,
+            train_dataset=parts.data,
+            processing_class=parts.tokenizer,
+            peft_config=lora_config(parts.spec),
+        )

@@ -1,1 +1,0 @@
-"""The recipe `sft`: trl's `SFTTrainer`."""
