@@ -21,7 +21,7 @@ SIDES = ("emulated", "simulated", "corrected")
 
 
 def p95(side: str, metric: str) -> float:
-    rows = fits_on(ROWS, ("measured", side))
+    rows = fits_on(ROWS, ("measured", *(one for one in SIDES if one == side)))  # an estimate has no status
     return float(
         pd.Series(error_ratios(rows, f"{side}_{metric}_bytes", f"measured_{metric}_bytes")).abs().quantile(0.95)
     )
