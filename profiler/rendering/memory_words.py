@@ -1,4 +1,4 @@
-"""Words for sizes of memory and their errors. Apart from `sweep/words.py`, so that an estimate does not import pandas."""
+"""Words for sizes of memory and their errors, which an estimate shows, so that it imports no pandas."""
 
 from collections.abc import Callable
 
