@@ -366,6 +366,7 @@ write_tables(Path("trial"), RecordFolder(Path("trial"), TRIALS).read_all(), {{}}
 print(read_tables(Path("trial")).runs["fan_speed_percent"].tolist())
 """,
     printed="".join(f"None True {kind.version + 1} 30.5\n" for kind in (TRIALS, SCRIPTS, MONITORED))
-    + "('percent', 'mean speed of the fans', 'the card has none')\n" * 3
+    + "('percent', 'mean speed of the fans', 'the card has none')\n" * 2
+    + "('percent', 'mean speed of the fans', 'a command was watched from outside; or the card has none')\n"
     + "[30.5]\n",
 )

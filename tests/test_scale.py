@@ -10,7 +10,7 @@ from maintenance.benchmarks.scale import assemble, draw, fetch, make
 from maintenance.engine_cost import main as engine_cost
 from maintenance.engine_cost.cost import EngineCost, Setting, added_s, cost, settings
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.domain.machines.engines import Engine
+from profiler.domain.machines.engines import Scheduler
 from profiler.domain.runs.outcome import Status
 from profiler.storage.sweep_tables.tables import read_tables
 
@@ -46,22 +46,22 @@ def test_a_larger_grid_has_further_axes(monkeypatch):
 
 
 def test_cheap_trials_show_what_an_engine_adds():
-    found = cost(Setting(engine=Engine.LOCAL, jobs=2, is_shared=True), trials=3)
+    found = cost(Setting(engine=Scheduler.LOCAL, jobs=2, is_shared=True), trials=3)
     assert found.trials == 3
     assert found.first_s > 0
     assert found.each_s > 0
 
 
 def test_each_engine_is_compared_with_this_machine_alone_and_ray_has_several_nodes():
-    found = list(settings([Engine.RAY, Engine.SLURM], jobs=(1, 2), nodes=(2,)))
-    assert [(each.is_shared, each.jobs) for each in found if each.engine is Engine.LOCAL] == [
+    found = list(settings([Scheduler.RAY, Scheduler.SLURM], jobs=(1, 2), nodes=(2,)))
+    assert [(each.is_shared, each.jobs) for each in found if each.engine is Scheduler.LOCAL] == [
         (False, 1), (False, 2), (True, 1), (True, 2)]  # fmt: skip
-    assert all(each.is_shared for each in found if each.engine is Engine.SLURM)
+    assert all(each.is_shared for each in found if each.engine is Scheduler.SLURM)
     assert [each.jobs for each in found if each.nodes == 2] == [2]
     times = [EngineCost(setting=each, trials=9, first_s=1.0, each_s=float(n)) for n, each in enumerate(found)]
     added = {(each.setting.engine, each.setting.is_shared, each.setting.jobs): added_s(each, times) for each in times}
-    assert added[Engine.LOCAL, True, 2] is None
-    assert added[Engine.SLURM, True, 2] == times[-2].each_s - 3.0
+    assert added[Scheduler.LOCAL, True, 2] is None
+    assert added[Scheduler.SLURM, True, 2] == times[-2].each_s - 3.0
 
 
 def test_the_table_has_a_row_per_setting(monkeypatch, capsys):
@@ -70,7 +70,7 @@ def test_the_table_has_a_row_per_setting(monkeypatch, capsys):
 
     monkeypatch.setattr(engine_cost, "cost", made_up)
     words = ["trials=5", "jobs=2", "nodes=2"]
-    assert engine_cost.main(words, at_hand=lambda: (Engine.LOCAL, Engine.RAY)) == EXIT_OK
+    assert engine_cost.main(words, at_hand=lambda: (Scheduler.LOCAL, Scheduler.RAY)) == EXIT_OK
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split("  ")[-1].strip() == "ms added to local"
     assert [row.split() for row in rows] == [
@@ -95,5 +95,5 @@ def test_the_table_has_a_row_per_setting(monkeypatch, capsys):
     ],
 )
 def test_words_that_cannot_be_measured_are_one_sentence_each(capsys, word, sentence):
-    assert engine_cost.main([word], at_hand=lambda: (Engine.LOCAL,)) == EXIT_USAGE
+    assert engine_cost.main([word], at_hand=lambda: (Scheduler.LOCAL,)) == EXIT_USAGE
     assert sentence in capsys.readouterr().err

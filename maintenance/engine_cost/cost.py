@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from maintenance.benchmarks.many_records import VERSIONS
 from maintenance.engine_cost.cheap import PROGRAM, CheapSlot, Unseen, cheap_plan, shared_store
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.engines import Engine
+from profiler.domain.machines.engines import Scheduler
 from profiler.domain.machines.extras import missing
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.trials.trial import PlannedTrial
@@ -32,7 +32,7 @@ _OBJECT_STORE_BYTES = 100 * _MIB
 class Setting:
     """Where cheap trials run."""
 
-    engine: Engine
+    engine: Scheduler
     is_shared: bool = False
     """Whether the records are in a store that machines share."""
     nodes: int | None = None
@@ -57,7 +57,7 @@ def cost(setting: Setting, *, trials: int) -> EngineCost:
     with TemporaryDirectory() as name:
         folder = Path(name)
         started_s = time.time()
-        ended_s = (_on_slurm if setting.engine is Engine.SLURM else _from_here)(setting, folder, trials)
+        ended_s = (_on_slurm if setting.engine is Scheduler.SLURM else _from_here)(setting, folder, trials)
     return EngineCost(
         setting=setting,
         trials=len(ended_s),
@@ -66,32 +66,32 @@ def cost(setting: Setting, *, trials: int) -> EngineCost:
     )
 
 
-def engines() -> tuple[Engine, ...]:
+def engines() -> tuple[Scheduler, ...]:
     """Return the engines that are at hand: Ray where it is installed, Slurm where it answers."""
     from profiler.cluster.arrays.slurm import slurm_faults
 
-    found = [Engine.LOCAL]
+    found = [Scheduler.LOCAL]
     if not missing(("ray",)):
-        found.append(Engine.RAY)
-    if shutil.which("sbatch") and not missing(("submitit",)) and not slurm_faults(RunOptions(engine=Engine.SLURM)):
-        found.append(Engine.SLURM)
+        found.append(Scheduler.RAY)
+    if shutil.which("sbatch") and not missing(("submitit",)) and not slurm_faults(RunOptions(engine=Scheduler.SLURM)):
+        found.append(Scheduler.SLURM)
     return tuple(found)
 
 
 def settings(
-    chosen: Sequence[Engine], *, jobs: Sequence[int], nodes: Sequence[int], shared: Sequence[bool] = (False, True)
+    chosen: Sequence[Scheduler], *, jobs: Sequence[int], nodes: Sequence[int], shared: Sequence[bool] = (False, True)
 ) -> Iterator[Setting]:
     """Return what is measured: each engine in each store with each number of slots, and Ray on several nodes.
 
     Slots of Slurm always share their store.
     """
-    for engine in dict.fromkeys((Engine.LOCAL, *chosen)):
+    for engine in dict.fromkeys((Scheduler.LOCAL, *chosen)):
         for is_shared in shared:
-            if is_shared or engine is not Engine.SLURM:
+            if is_shared or engine is not Scheduler.SLURM:
                 yield from (Setting(engine=engine, is_shared=is_shared, jobs=count) for count in jobs)
-    if Engine.RAY in chosen:
+    if Scheduler.RAY in chosen:
         for count in nodes:
-            yield from (Setting(engine=Engine.RAY, nodes=count, jobs=slots) for slots in jobs if slots >= count)
+            yield from (Setting(engine=Scheduler.RAY, nodes=count, jobs=slots) for slots in jobs if slots >= count)
 
 
 def where(setting: Setting) -> str:
@@ -104,7 +104,7 @@ def where(setting: Setting) -> str:
 def added_s(found: EngineCost, every: Sequence[EngineCost]) -> float | None:
     """Return what an engine adds to engine=local with the same slots and store; None for engine=local itself."""
     setting = found.setting
-    alone = Setting(engine=Engine.LOCAL, is_shared=setting.is_shared, jobs=setting.jobs)
+    alone = Setting(engine=Scheduler.LOCAL, is_shared=setting.is_shared, jobs=setting.jobs)
     if setting == alone:
         return None
     return next((found.each_s - each.each_s for each in every if each.setting == alone), None)
@@ -125,7 +125,7 @@ def _from_here(setting: Setting, folder: Path, trials: int) -> Sequence[float]:
     """Run trials with this process as their driver, and return when it knew that they had ended."""
     store = shared_store(folder / "store", folder / "own") if setting.is_shared else RecordStore(folder / "own")
     plan, watch, options = cheap_plan(trials), _Watch(), RunOptions(jobs=setting.jobs)
-    if setting.engine is Engine.LOCAL:
+    if setting.engine is Scheduler.LOCAL:
         run_trials(plan, options=options, store=store, versions=VERSIONS, observer=watch, program=PROGRAM)
         return watch.ended_s
     with _ray_nodes(setting.nodes, cores=-(-setting.jobs // (setting.nodes or 1))) as address:
@@ -181,7 +181,7 @@ def _on_slurm(setting: Setting, folder: Path, trials: int) -> Sequence[float]:
     """Run trials on an array of slots, and return when records were written; the command only looks now and then."""
     from profiler.cluster.arrays.slurm import open_array
 
-    shared, options = folder / "store", RunOptions(engine=Engine.SLURM, jobs=setting.jobs)
+    shared, options = folder / "store", RunOptions(engine=Scheduler.SLURM, jobs=setting.jobs)
     store, plan = shared_store(shared, folder / "own"), cheap_plan(trials)
     array = open_array(folder / "slurm", lambda _: CheapSlot(store=shared, trials=trials), options, ())
     try:

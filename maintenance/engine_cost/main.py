@@ -12,7 +12,7 @@ from maintenance.words import read_words
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
-from profiler.domain.machines.engines import Engine
+from profiler.domain.machines.engines import Scheduler
 from profiler.rendering.document import Column, Document, Table, text_columns
 from profiler.rendering.layouts.plain_text import plain_text
 
@@ -43,14 +43,14 @@ Examples:
 class Settings:
     """The parsed command line."""
 
-    chosen: tuple[Engine, ...]
+    chosen: tuple[Scheduler, ...]
     trials: int
     jobs: tuple[int, ...]
     nodes: tuple[int, ...]
 
 
 @as_command("engine_cost")
-def main(argv: Sequence[str] | None = None, *, at_hand: Callable[[], Sequence[Engine]] = engines) -> int:
+def main(argv: Sequence[str] | None = None, *, at_hand: Callable[[], Sequence[Scheduler]] = engines) -> int:
     """Run the command and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
@@ -65,10 +65,10 @@ def main(argv: Sequence[str] | None = None, *, at_hand: Callable[[], Sequence[En
     return EXIT_OK
 
 
-def _settings(words: Sequence[str], at_hand: Callable[[], Sequence[Engine]]) -> Settings:
+def _settings(words: Sequence[str], at_hand: Callable[[], Sequence[Scheduler]]) -> Settings:
     values, faults = read_words(words, _DEFAULTS)
     reader = FieldReader(values)
-    engine = None if reader.value("engine") is None else reader.choice("engine", Engine)
+    engine = None if reader.value("engine") is None else reader.choice("engine", Scheduler)
     trials, jobs, nodes = reader.count("trials", minimum=2), _counts(reader, "jobs"), _counts(reader, "nodes")
     faults.extend(reader.faults)
     if not faults:
@@ -76,8 +76,8 @@ def _settings(words: Sequence[str], at_hand: Callable[[], Sequence[Engine]]) -> 
         if engine is not None and engine not in there:
             problem = f"is not at hand here, only {', '.join(there)}"
             hint = {
-                Engine.RAY: "Install the extra ray: `make engines` makes such an environment.",
-                Engine.SLURM: "Start the command by `python tests/stress/slurm_node.py`, which starts a Slurm.",
+                Scheduler.RAY: "Install the extra ray: `make engines` makes such an environment.",
+                Scheduler.SLURM: "Start the command by `python tests/stress/slurm_node.py`, which starts a Slurm.",
             }
             faults.append(Fault(key="engine", found=engine, problem=problem, hint=hint[engine]))
     if faults:

@@ -176,22 +176,6 @@ _SPARE_RATIO = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedCard:
-    """A real card on which trials were measured and compared with the simulation (`results/reference/`)."""
-
-    card: str
-    trials: int
-    """Trials that end well on both sides."""
-    allocated_p95_ratio: float
-    """95th percentile of the absolute error; 0.01 is 1 %."""
-    reserved_p95_ratio: float
-
-
-COMPARED_CARDS = (ComparedCard(card="NVIDIA H200", trials=59, allocated_p95_ratio=0.00057, reserved_p95_ratio=0.02132),)
-"""Kept rows: `results/reference/h200/rows.csv`."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Pair:
     """One trial measured on a card, and the same trial simulated on that card."""
 

@@ -4,13 +4,13 @@ from profiler.cluster.arrays.slurm import slurm_faults
 from profiler.cluster.slots import Cluster
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import UsageError
-from profiler.domain.machines.engines import Engine
+from profiler.domain.machines.engines import Scheduler
 from profiler.domain.machines.extras import Extra, require
 
 ENGINE = "engine"
 
-_MODULES = {Engine.RAY: ("ray",), Engine.SLURM: ("submitit",)}
-_EXTRAS = {Engine.RAY: Extra.RAY, Engine.SLURM: Extra.SLURM}
+_MODULES = {Scheduler.RAY: ("ray",), Scheduler.SLURM: ("submitit",)}
+_EXTRAS = {Scheduler.RAY: Extra.RAY, Scheduler.SLURM: Extra.SLURM}
 
 
 def reach(options: RunOptions) -> Cluster | None:
@@ -20,10 +20,10 @@ def reach(options: RunOptions) -> Cluster | None:
         UsageError: The extra of the engine is not installed, or its cluster does not answer.
     """
     engine = options.engine
-    if engine is Engine.LOCAL:
+    if engine is Scheduler.LOCAL:
         return None
     require(ENGINE, engine, _MODULES[engine], _EXTRAS[engine])
-    if engine is Engine.SLURM:
+    if engine is Scheduler.SLURM:
         if faults := slurm_faults(options):
             raise UsageError(faults)
         return None

@@ -1,5 +1,8 @@
-"""Words for categories and sizes of memory. Apart from `sweep/words.py`, so that an estimate does not import pandas."""
+"""Words for sizes of memory and their errors, which an estimate shows, so that it imports no pandas."""
 
+from collections.abc import Callable
+
+from profiler.domain.cards.compared import COMPARED_CARDS, ComparedCard, Within
 from profiler.domain.memory import Category, as_gib
 
 CATEGORY_TITLES = {
@@ -25,3 +28,17 @@ def gib_number(size_bytes: int) -> str:
     """Return GiB without the unit: one decimal, or two significant digits below 0.1 GiB."""
     value = as_gib(size_bytes)
     return f"{value:.1f}" if value >= 0.1 or size_bytes == 0 else f"{value:.2g}"
+
+
+def percent(ratio: float) -> str:
+    """Return 0.031 as ``"3.1 %"``."""
+    return f"{100 * ratio:.1f} %"
+
+
+def compared_text(method: Callable[[ComparedCard], Within]) -> str:
+    """Return how far a method was from the real cards that were met, as one sentence per card."""
+    return " ".join(
+        f"On one {card.card}, 95 % of {card.trials} trials were within {percent(method(card).allocated_p95_ratio)} of "
+        f"allocated and {percent(method(card).reserved_p95_ratio)} of reserved memory."
+        for card in COMPARED_CARDS
+    )

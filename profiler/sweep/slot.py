@@ -13,7 +13,7 @@ from profiler.cluster.arrays.slurm import SlotJob
 from profiler.cluster.slots import Node
 from profiler.command_line import Interrupted, interruptible
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_SIGNAL_BASE, Fault, ProfilerError, UsageError
-from profiler.domain.machines.engines import Engine, Machines
+from profiler.domain.machines.engines import Machines, Scheduler
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.trials.trial import Backend, PlannedTrial
 from profiler.measurement.driver.visible import VisibleGpus
@@ -71,13 +71,13 @@ def _job_id() -> str:
 def _run(job: SlotJob, parts: SweepParts, reports: FolderObjects, node: str, gpus: VisibleGpus) -> None:
     parts = replace(parts, visible_gpus=lambda: gpus, watch=_counting(parts, job))
     found = Node(name=node, versions=parts.installed_versions(), gpus=gpus)
-    if faults := version_faults(found, Engine.SLURM, job.versions):
+    if faults := version_faults(found, Scheduler.SLURM, job.versions):
         raise UsageError(faults)
     config_of = remembering(parts.load_model_config)
     architecture_of = architecture_lookup(config_of)
     (sweep,) = prepare_each(read_command(job.words), parts, architecture_of, config_of)
     in_python = Node(name=node, versions=sweep.versions, gpus=gpus)
-    if faults := version_faults(in_python, Engine.SLURM, job.trial_versions):
+    if faults := version_faults(in_python, Scheduler.SLURM, job.trial_versions):
         raise UsageError(faults)
     _check_hardware(sweep, job, reports, node)
     make_writable(sweep.folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 from profiler.cluster.arrays.slurm import SlotJob
 from profiler.command_line import print_line
 from profiler.config.options.option import MAX_INCREASE
-from profiler.domain.machines.engines import Address, Engine, Scheme
+from profiler.domain.machines.engines import Address, Scheduler, Scheme
 from profiler.domain.trials.trial import Backend
 from profiler.storage.files.foreign_files import expanded
 from profiler.sweep.command import PYTHON, pairs_of
@@ -28,7 +28,7 @@ def with_slots(sweep: Sweep, words: Sequence[str], parts: SweepParts) -> Sweep:
         words: Its command line.
         parts: Its outside world.
     """
-    if sweep.options.engine is not Engine.SLURM or sweep.options.dry_run or sweep.address is None:
+    if sweep.options.engine is not Scheduler.SLURM or sweep.options.dry_run or sweep.address is None:
         return sweep
     # Environments are compared where the command runs.
     own = (
@@ -65,7 +65,7 @@ def _on_a_node(sweep: Sweep, address: Address) -> list[str]:
     results_dir = json.dumps(str(address).removesuffix(f"/{address.name}"))
     # Slots with several GPUs run as many trials at the same time; the others run one.
     jobs = "null" if sweep.options.slurm_gpus_per_node else "1"
-    found = [f"engine={Engine.LOCAL}", f"results_dir={results_dir}", f"jobs={jobs}"]
+    found = [f"engine={Scheduler.LOCAL}", f"results_dir={results_dir}", f"jobs={jobs}"]
     if sweep.options.python is not None:
         # As an absolute path, and one of several that are compared.
         found.append(f"{PYTHON}={json.dumps(str(expanded(str(sweep.options.python)).absolute()))}")

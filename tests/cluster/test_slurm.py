@@ -11,10 +11,10 @@ from profiler.cluster.arrays import slurm
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import UsageError
 from profiler.domain.machines import extras
-from profiler.domain.machines.engines import Engine, SlurmGpus, SlurmName, SlurmTime
+from profiler.domain.machines.engines import Scheduler, SlurmGpus, SlurmName, SlurmTime
 from profiler.sweep.prepared.engine import for_engine
 
-OPTIONS = RunOptions(engine=Engine.SLURM, slurm_time=SlurmTime(minutes=90))
+OPTIONS = RunOptions(engine=Scheduler.SLURM, slurm_time=SlurmTime(minutes=90))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from profiler.cluster.arrays.array import SlotArray
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError
-from profiler.domain.machines.engines import Engine, SlurmGpus
+from profiler.domain.machines.engines import Scheduler, SlurmGpus
 from profiler.domain.runs.outcome import Versions
 from profiler.storage.stores.objects import FolderObjects
 
@@ -91,20 +91,20 @@ def slurm_faults(options: RunOptions, *, answer_s: float = ANSWER_S) -> list[Fau
     if shutil.which("sbatch") is None:
         problem = "needs Slurm's command sbatch, which is not on the path"
         hint = "Run the sweep on a login node of the cluster."
-        return [Fault(key="engine", found=Engine.SLURM, problem=problem, hint=hint)]
+        return [Fault(key="engine", found=Scheduler.SLURM, problem=problem, hint=hint)]
     asked = [f"--{name.replace('_', '-')}={value}" for name, value in _parameters(options).items()]
     command = ["sbatch", "--test-only", *asked, f"--time={options.slurm_time}", "--wrap=true"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=answer_s, check=False)
     except subprocess.TimeoutExpired:
         problem = f"Slurm did not answer within {answer_s:g} s"
-        return [Fault(key="engine", found=Engine.SLURM, problem=problem, hint="`sinfo` shows whether it runs.")]
+        return [Fault(key="engine", found=Scheduler.SLURM, problem=problem, hint="`sinfo` shows whether it runs.")]
     if done.returncode == 0:
         return []
     lines = dict.fromkeys(line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines())
     said = "; ".join(lines) or f"exit code {done.returncode}"
     hint = "Check slurm_partition, slurm_account, slurm_time and slurm_gpus_per_node."
-    return [Fault(key="engine", found=Engine.SLURM, problem=f"sbatch refuses the slots ({said})", hint=hint)]
+    return [Fault(key="engine", found=Scheduler.SLURM, problem=f"sbatch refuses the slots ({said})", hint=hint)]
 
 
 def open_array(

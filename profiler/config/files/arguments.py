@@ -22,7 +22,7 @@ from profiler.config.options.reading import read_flag, show
 from profiler.config.shell.values import Item
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl.config import TRL_DEFAULTS
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.trial import key_named
 
@@ -191,12 +191,12 @@ _FILE = (".yaml", ".yml", ".json")
 _ALLOC_CONF = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-def launch_part(name: str, values: Mapping[str, object]) -> Part:
+def launch_part(name: str, values: Mapping[str, object]) -> JobFile:
     """Return how processes share the work, as the recipe `name` says it to `accelerate launch`."""
     part = _config_part(name, values.get("accelerate_config"))
     if values.get("num_processes") is None or part.job.get("num_processes") == 1:
         return part
-    return Part(
+    return JobFile(
         name=name,
         values=part.values,
         job={**part.job, "num_processes": values["num_processes"]},
@@ -205,17 +205,17 @@ def launch_part(name: str, values: Mapping[str, object]) -> Part:
     )
 
 
-def _config_part(name: str, config: object) -> Part:
+def _config_part(name: str, config: object) -> JobFile:
     if config is None:
-        return Part(name=name)
+        return JobFile(name=name)
     if isinstance(config, str) and config in ACCELERATE_CONFIGS:
         content = {"num_processes": _PROCESSES, "mixed_precision": "bf16", **ACCELERATE_CONFIGS[config]}
         return accelerate_part(f"accelerate_config={config}", content)
     if isinstance(config, str) and config.endswith(_FILE):
         note = not_counted(f"what accelerate_config={config} changes (read it as well: config={config})")
-        return Part(name=name, notes=(note,))
+        return JobFile(name=name, notes=(note,))
     problem = f"must be a file, or one of {', '.join(ACCELERATE_CONFIGS)}"
-    return Part(name=name, faults=(Fault(key="accelerate_config", found=show(config), problem=problem),))
+    return JobFile(name=name, faults=(Fault(key="accelerate_config", found=show(config), problem=problem),))
 
 
 def environment_notes(name: str, values: Mapping[str, object]) -> Iterator[Note]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from profiler.config.models.fields import Direction, Uncounted, uncounted_texts
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import DEVICES, ZERO_STAGES, FileValues, show
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS
 
@@ -195,7 +195,7 @@ DEEPSPEED_FIELDS = {*_DEEPSPEED_EXTRAS, *_DEEPSPEED_READ, *_DEEPSPEED_FREE}
 """Every key of accelerate's `deepspeed_config`."""
 
 
-def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
+def accelerate_part(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what accelerate's configuration says."""
     stated = values.get("distributed_type", "NO")
     kind = "NO" if stated is False else show(stated).upper()  # YAML 1.1 reads an unquoted NO as false
@@ -219,7 +219,7 @@ def accelerate_part(name: str, values: Mapping[str, object]) -> Part:
             job.setdefault("zero_stage", _ACCELERATE_STAGE)
         found.update(_stated(inner, ("gradient_accumulation_steps",)))
     unknown = tuple(str(key) for key in values if key not in ACCELERATE_KEYS)
-    return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=reader.faults)
+    return JobFile(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=reader.faults)
 
 
 def _zero(reader: FileValues) -> dict[str, object]:
@@ -270,7 +270,7 @@ def _accelerate_notes(name: str, kind: str, reader: FileValues) -> Iterable[Note
         yield not_counted(f"what parallelism_config of {name} changes")
 
 
-def deepspeed_part(name: str, values: Mapping[str, object]) -> Part:
+def deepspeed_part(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what a configuration of DeepSpeed says; `auto` is what trl's arguments say."""
     reader = FileValues(values)
     zero = reader.section("zero_optimization")
@@ -295,10 +295,10 @@ def deepspeed_part(name: str, values: Mapping[str, object]) -> Part:
     if reader.section("activation_checkpointing"):
         notes.append(not_counted(f"what activation_checkpointing of {name} changes"))
     unknown = tuple(str(key) for key in values if key not in _DEEPSPEED_KEYS)
-    return Part(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=reader.faults)
+    return JobFile(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=reader.faults)
 
 
-def with_inner_deepspeed(part: Part) -> Part:
+def with_inner_deepspeed(part: JobFile) -> JobFile:
     """Return `part` with what DeepSpeed's configuration says that it contains under `deepspeed`."""
     inner = part.values.get("deepspeed")
     if not isinstance(inner, Mapping):
@@ -324,19 +324,19 @@ def _other_sizes(zero: Mapping[str, object]) -> list[str]:
     return [key for key, default in _ZERO_DEFAULTS.items() if zero.get(key, default) != default]
 
 
-def adapter_part(name: str, values: Mapping[str, object]) -> Part:
+def adapter_part(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what an `adapter_config.json` of peft says."""
     kind = show(values.get("peft_type", "LORA"))
     if kind.upper() != "LORA":
         fault = Fault(key="peft_type", found=kind, problem=f"in {name} has no formula; only LORA")
-        return Part(name=name, faults=(fault,))
+        return JobFile(name=name, faults=(fault,))
     reader = FileValues(values)
     reader.one_of("task_type", _TASKS)
     reader.one_of("bias", _BIASES)
     found, notes = lora_values(values, name=name)
     if values.get("base_model_name_or_path") is not None:
         found["model_name_or_path"] = values["base_model_name_or_path"]
-    return Part(name=name, values=found, notes=notes, faults=reader.faults)
+    return JobFile(name=name, values=found, notes=notes, faults=reader.faults)
 
 
 def lora_values(fields: Mapping[str, object], *, name: str) -> tuple[dict[str, object], tuple[Note, ...]]:

@@ -19,7 +19,7 @@ from profiler.config.trials.specification import DEFAULT_LORA_RANK
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.argument_values import OTHERS
 from profiler.config.trl.config import PEFT_TARGETS, TRL_DEFAULTS
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.trial import key_named
 
@@ -30,7 +30,7 @@ _OF_TRL = "model_name_or_path"
 """The key that recipes of trl have and files next to them do not."""
 
 
-def part_of(name: str, values: Mapping[str, object]) -> Part:
+def part_of(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what the file `name` says: of accelerate, DeepSpeed or peft, and else of trl."""
     is_recipe = _OF_TRL in values
     if not is_recipe and (_ACCELERATE & values.keys() or _only_accelerate(values)):
@@ -41,7 +41,7 @@ def part_of(name: str, values: Mapping[str, object]) -> Part:
         return _checked(deepspeed_part(name, values), values, "DeepSpeed")
     if all(key in values for key in _MODEL):
         problem = "is the config.json of a model"
-        return Part(name=name, faults=(Fault(key="config", found=name, problem=problem, hint="Give it as model=."),))
+        return JobFile(name=name, faults=(Fault(key="config", found=name, problem=problem, hint="Give it as model=."),))
     return trl_part(name, values)
 
 
@@ -49,7 +49,7 @@ def _only_accelerate(values: Mapping[str, object]) -> bool:
     return "num_processes" in values and values.keys() <= ACCELERATE_KEYS
 
 
-def _checked(part: Part, values: Mapping[str, object], program: str) -> Part:
+def _checked(part: JobFile, values: Mapping[str, object], program: str) -> JobFile:
     """Return `part` with a fault if most keys of its file are unknown in files of `program`."""
     unknown = unknown_leaves(values, lambda key: key not in part.unknown)
     fault = mostly_unknown(part.name, unknown, known=len(values) - len(part.unknown), program=program)
@@ -60,17 +60,17 @@ def _is_of_trl(key: str) -> bool:
     return is_trl_key(key) or any(key in other.keys for other in OTHERS)
 
 
-def trl_part(name: str, values: Mapping[str, object]) -> Part:
+def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what a file of trl says; DeepSpeed's configuration may be inside, and keys of `accelerate launch`."""
     unknown = unknown_leaves(values, _is_of_trl)
     known = sum(_is_of_trl(str(key)) for key in values)
     fault = mostly_unknown(name, unknown, known=known, program="trl", is_certain=_OF_TRL in values)
     if fault is not None:
-        return own_part(name, values) or Part(name=name, faults=(fault,))
+        return own_part(name, values) or JobFile(name=name, faults=(fault,))
     launched = launch_part(name, values)
     faults = (*renamed_keys(name, values), *launched.faults)
     notes = (*launched.notes, *environment_notes(name, values))
-    part = Part(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)
+    part = JobFile(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)
     return with_inner_deepspeed(part)
 
 

@@ -13,7 +13,7 @@ from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
 from profiler.config.files.vocabulary import Vocabulary, part_by
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 
 _MOST_DEPTH = 6
@@ -256,7 +256,7 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
 _CONTINUED = re.compile(r"\\\r?\n")
 
 
-def foreign_part(name: str, values: Mapping[str, object], formats: Sequence[Format] = FORMATS) -> Part | None:
+def foreign_part(name: str, values: Mapping[str, object], formats: Sequence[Format] = FORMATS) -> JobFile | None:
     """Return what a file with keys of another program says; None if no signature matches.
 
     Args:
@@ -274,7 +274,7 @@ def foreign_part(name: str, values: Mapping[str, object], formats: Sequence[Form
         if found:
             shown = ", ".join(key.removeprefix("*.") for key in found[:_SHOWN])
             problem = f"is a file of {each.name}, by its {_plural('key', found[:_SHOWN])} {shown}, and that is not read"
-            return Part(name=name, faults=(Fault(key="config", found=name, problem=problem, hint=each.hint),))
+            return JobFile(name=name, faults=(Fault(key="config", found=name, problem=problem, hint=each.hint),))
     return None
 
 

@@ -11,7 +11,7 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, trainer_is_known
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.recipe import Recipe
 
@@ -89,7 +89,7 @@ OWN = Vocabulary(
 """Names in sections that can mean one thing only."""
 
 
-def own_part(name: str, values: Mapping[str, object]) -> Part | None:
+def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
     """Return what a file of a user's own script says; None for one without sections, or without keys of trl.
 
     Args:
@@ -106,7 +106,7 @@ def own_part(name: str, values: Mapping[str, object]) -> Part | None:
     if len(of_trl) < _FEWEST:
         return None
     if len(known) < len(open_paths):
-        return Part(name=name, faults=(_below_half(name, known, open_paths),))
+        return JobFile(name=name, faults=(_below_half(name, known, open_paths),))
     recipe, faults = _recipe(name, values, found)
     content = {key: value for key, value in found.values.items() if key not in _PLAIN or key in _OF_DATA}
     if any(str(path).split(".")[-2:-1] == [each] for each in _ADAPTER for path in _paths(found)):
@@ -115,7 +115,7 @@ def own_part(name: str, values: Mapping[str, object]) -> Part | None:
     others = [not_counted(f"what {key} of {name} changes") for key in values if str(key) in _OTHER_MODELS]
     others += [_left_to_script(name, path) for path, value in leaves_of(kept) if path in open_paths and value == _AUTO]
     read = shortened(", ".join(found.read), _MOST_NAMED)
-    return Part(
+    return JobFile(
         name=name,
         values=content,
         recipe=recipe,

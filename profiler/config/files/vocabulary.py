@@ -20,7 +20,7 @@ from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import CONTAINERS, FREE_KEYS, KEY_OF, is_trl_key
 from profiler.config.trl.config import TRL_DEFAULTS
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
@@ -227,7 +227,7 @@ class Translation:
 
 def part_by(
     vocabulary: Vocabulary, name: str, values: Mapping[str, object], undecided: Mapping[str, str] | None = None
-) -> Part:
+) -> JobFile:
     """Return what a file or a command says by the names of its format.
 
     Args:
@@ -238,7 +238,7 @@ def part_by(
     """
     found = translated(vocabulary, name, values)
     note = Note(key="", text=f"the names of {name} are those of {vocabulary.version}")
-    part = Part(
+    part = JobFile(
         name=name,
         values=found.values,
         trial=_trial(vocabulary, values) if found.recipe is not None else {},

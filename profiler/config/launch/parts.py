@@ -16,7 +16,7 @@ from profiler.config.options.reading import show
 from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.argument_keys import is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, recipe_of, trainer_is_known
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
@@ -41,7 +41,7 @@ FileReader = Callable[[str], NamedFile | None]
 """Returns the file of a name; None if it is not there."""
 
 
-def launch_parts(name: str, found: Started, read: FileReader) -> tuple[Part, ...]:
+def launch_parts(name: str, found: Started, read: FileReader) -> tuple[JobFile, ...]:
     """Return what a command says.
 
     Args:
@@ -60,7 +60,7 @@ def launch_parts(name: str, found: Started, read: FileReader) -> tuple[Part, ...
     return (job, *(_under(job, part) for part in parts))
 
 
-def _under(job: Part, part: Part) -> Part:
+def _under(job: JobFile, part: JobFile) -> JobFile:
     """Return a part without what the launcher settles: a recipe's number of processes."""
     return replace(
         part,
@@ -86,7 +86,7 @@ def _only(arguments: Arguments, keys: set[str]) -> Arguments:
     )
 
 
-def _job_part(name: str, found: Started, read: FileReader) -> Part:
+def _job_part(name: str, found: Started, read: FileReader) -> JobFile:
     """Return how the launcher shares the work."""
     notes: list[Note] = []
     if found.launcher not in (ACCELERATE, TRL):
@@ -94,7 +94,7 @@ def _job_part(name: str, found: Started, read: FileReader) -> Part:
         job: dict[str, object] = {"num_processes": count} if isinstance(count, int) else {}
         if count is not None and not job:
             notes.append(_processes_note(name, count))
-        return Part(name=name, job=job, notes=tuple(notes))
+        return JobFile(name=name, job=job, notes=tuple(notes))
     options = found.options
     stated: Mapping[str, object] = {}
     file = options.value("config_file") or options.undecided.get("config_file", "")
@@ -109,7 +109,7 @@ def _job_part(name: str, found: Started, read: FileReader) -> Part:
         stated = {key: value for key, value in stated.items() if key != "num_processes"}
         notes.append(_processes_note(name, undecided))
     if not file and not options.values:
-        return Part(name=name, notes=tuple(notes))
+        return JobFile(name=name, notes=tuple(notes))
     part = accelerate_part(name, accelerate_values(options.values, stated))
     return replace(part, notes=(*notes, *part.notes))
 
@@ -119,7 +119,7 @@ def _processes_note(name: str, said: object) -> Note:
     return Note(key="num_processes", text=text)
 
 
-def _program_parts(name: str, found: Started, arguments: Arguments, read: FileReader) -> Iterator[Part]:
+def _program_parts(name: str, found: Started, arguments: Arguments, read: FileReader) -> Iterator[JobFile]:
     """Return what the arguments, the recipe that they name and the script say."""
     if found.launcher.vocabulary is not None:
         yield _part_of_program(name, found, found.launcher.vocabulary, read)
@@ -133,7 +133,7 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
         yield replace(part, faults=(*faults, *part.faults))
         return
     if faults:
-        yield Part(name=name, faults=faults)
+        yield JobFile(name=name, faults=faults)
         return
     arguments = full_names(arguments)
     file = arguments.value("accelerate_config") or recipe.get("accelerate_config")
@@ -148,7 +148,7 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
     yield _trl_arguments(name, found, arguments, recipe, read)
 
 
-def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> Part:
+def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> JobFile:
     """Return what the arguments of a program with names of its own say, over the file that they name."""
     arguments = read_arguments(found.arguments)
     recipe, faults = _recipe_file(found, arguments, read)
@@ -184,7 +184,7 @@ def _recipe_file(
 
 def _trl_arguments(
     name: str, found: Started, arguments: Arguments, recipe: Mapping[str, object], read: FileReader
-) -> Part:
+) -> JobFile:
     """Return what arguments say that are read as trl's, over a recipe."""
     stated = {key: value for key, value in arguments.values.items() if key != "config"}
     # A file of DeepSpeed in a folder of the user's machine may be here.

@@ -32,7 +32,7 @@ from profiler.domain.machines.engines import (
     ADDRESS_FORMS,
     MAX_SHARDS,
     Address,
-    Engine,
+    Scheduler,
     Shard,
     SlurmGpus,
     SlurmName,
@@ -136,9 +136,9 @@ class RunOptions:
         "with an address as results_dir: time after which other machines run the trials of a machine that has ended",
         unit="s",
     )
-    engine: Engine = option(
-        Engine.LOCAL,
-        choice(Engine),
+    engine: Scheduler = option(
+        Scheduler.LOCAL,
+        choice(Scheduler),
         "what starts the processes of trials: this program, or the scheduler of a cluster",
     )
     ray_address: str = option(

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from profiler.config.foreign_text import ForeignTextError
 from profiler.config.scripts.training_script import script_part
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 
 _MAGIC = re.compile(r"^(?P<indent>[ \t]*)(?:[!%?].*|[A-Za-z_][\w.]*\?{1,2}[ \t]*)$", re.MULTILINE)
 """A line for the shell or for IPython."""
@@ -18,7 +18,7 @@ _CELL_MAGIC = re.compile(r"\A\s*%%(?!time|capture)")
 _CONTINUES = re.compile(r"^([ \t]*[!%].*)\\\n", re.MULTILINE)
 
 
-def notebook_part(name: str, values: Mapping[str, object]) -> Part:
+def notebook_part(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what the cells with code of a notebook say.
 
     Args:

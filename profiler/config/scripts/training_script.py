@@ -35,7 +35,7 @@ from profiler.config.scripts.names import (
 )
 from profiler.config.scripts.reached import LOADER, Load, reached_calls, trained_model
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
@@ -51,7 +51,7 @@ def script_part(
     recipe: Mapping[str, object] | None = None,
     line: str = "",
     where: Where | None = None,
-) -> Part:
+) -> JobFile:
     """Return what the calls in a script of trl say.
 
     Args:
@@ -94,7 +94,7 @@ class _Script:
         self._trainers = {**TRAINERS, **_of_classes(derived_trainers(tree, TRAINERS), TRAINERS)}
         self._found = _Found()
 
-    def part(self) -> Part:
+    def part(self) -> JobFile:
         found = self._found
         recipe = self._recipe()
         self._read_parsed()
@@ -110,7 +110,7 @@ class _Script:
         if recipe is None and not faults:
             problem = "calls neither GRPOConfig nor SFTConfig, so what it trains is not in the file"
             faults.append(Fault(key="config", found=self._name, problem=problem))
-        part = Part(
+        part = JobFile(
             name=self._name,
             values=found.values,
             recipe=recipe,

@@ -105,7 +105,7 @@ def _counted(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class JobFile:
     """What one file says, or several together."""
 
     name: str
@@ -137,7 +137,7 @@ ZERO_KEYS = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 """Keys of a trial that say how DeepSpeed shards it."""
 
 JOB_KEYS = ("num_processes", *ZERO_KEYS, *FSDP_KEYS, "deepspeed_file")
-"""Keys of `Part.job`. Those of FSDP and DeepSpeed are counted where they have a closed form, and else named."""
+"""Keys of `JobFile.job`. Those of FSDP and DeepSpeed are counted where they have a closed form, and else named."""
 
 _SHARDED_BY_STAGE = {
     1: "optimizer states",
@@ -148,7 +148,7 @@ _SHARDED_BY_STAGE = {
 _OFFLOADED = {"offload_optimizer_device": "optimizer states", "offload_param_device": "weights"}
 
 
-def merged(parts: Sequence[Part], *, given: Collection[str] = ()) -> Part:
+def merged(parts: Sequence[JobFile], *, given: Collection[str] = ()) -> JobFile:
     """Return all parts together.
 
     Two files that state different values of a key that affects memory are a fault, unless the key of the trial is
@@ -168,7 +168,7 @@ def merged(parts: Sequence[Part], *, given: Collection[str] = ()) -> Part:
     if len(recipes) > 1:
         problem = f"are the recipes of these files, and one is allowed: {', '.join(part.name for part in parts)}"
         faults.append(Fault(key="recipe", found=show(recipes), problem=problem))
-    return Part(
+    return JobFile(
         name=", ".join(part.name for part in parts),
         values=values,
         job=job,
@@ -180,8 +180,8 @@ def merged(parts: Sequence[Part], *, given: Collection[str] = ()) -> Part:
     )
 
 
-def _contradictions(parts: Sequence[Part], given: Collection[str]) -> Iterator[Fault]:
-    first: dict[str, tuple[Part, object]] = {}
+def _contradictions(parts: Sequence[JobFile], given: Collection[str]) -> Iterator[Fault]:
+    first: dict[str, tuple[JobFile, object]] = {}
     for part in parts:
         for key, value in (*part.values.items(), *part.job.items()):
             name = KEY_OF.get(key, key)

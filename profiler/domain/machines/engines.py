@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Self
 
 
-class Engine(StrEnum):
+class Scheduler(StrEnum):
     """Values of the run option `engine`."""
 
     LOCAL = "local"

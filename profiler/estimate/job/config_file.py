@@ -26,7 +26,7 @@ from profiler.config.launch.parts import NamedFile, launch_parts
 from profiler.config.scripts.notebooks import notebook_part
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
-from profiler.config.trl.parts import Part
+from profiler.config.trl.parts import JobFile
 from profiler.config.verl.config import SECTION, flattened
 from profiler.config.verl.sources import VerlSource, file_source, script_source
 from profiler.domain.errors import Fault, UsageError
@@ -116,7 +116,7 @@ class ConfigFile:
     """What one file says: parts of a job of trl, or a configuration of verl."""
 
     path: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[JobFile, ...] = ()
     verl: VerlSource | None = None
     read: tuple[str, ...] = ()
     """Other files of the user that it names, and that are part of it."""
@@ -163,7 +163,7 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
     return ConfigFile(path=path, parts=_sound((part_of(file.name, values),)))
 
 
-def _sound(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _sound(parts: tuple[JobFile, ...]) -> tuple[JobFile, ...]:
     """Return parts of which no file is refused as a whole.
 
     Raises:
@@ -213,7 +213,7 @@ def _run_script(path: str, file: Path, text: str, others: Sequence[str]) -> Conf
     return ConfigFile(path=path, parts=_sound(parts), read=tuple(files.read))
 
 
-def _notebook(path: str, name: str, values: Mapping[str, object]) -> Part:
+def _notebook(path: str, name: str, values: Mapping[str, object]) -> JobFile:
     """Return what the cells of a notebook say.
 
     Raises:

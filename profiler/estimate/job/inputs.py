@@ -29,7 +29,7 @@ from profiler.storage.foreign.model_config import is_local
 
 if TYPE_CHECKING:  # What reads files takes 60 ms to import, and many jobs are described by keys alone.
     from profiler.config.trl.interval import TrlVariant
-    from profiler.config.trl.parts import Part
+    from profiler.config.trl.parts import JobFile
     from profiler.config.verl.sources import VerlSource
 
 ModelConfigLoader = Callable[[str], Mapping[str, object]]
@@ -99,12 +99,12 @@ class Inputs:
 class JobFiles:
     """What the files of a command describe: a job of trl, or one of verl."""
 
-    part: "Part | None" = None
+    part: "JobFile | None" = None
     """A job of trl; None if no file describes one."""
     verl: "VerlSource | None" = None
 
 
-def read_inputs(command: Command, part: "Part | None", *, measure: Measure = measured_by_transformers) -> Inputs:
+def read_inputs(command: Command, part: "JobFile | None", *, measure: Measure = measured_by_transformers) -> Inputs:
     """Return what `command` and its files describe; keys of the command win.
 
     Args:
@@ -134,7 +134,11 @@ def read_inputs(command: Command, part: "Part | None", *, measure: Measure = mea
 
 
 def _inputs(
-    command: Command, part: "Part | None", variant: "TrlVariant | None", version_notes: Sequence[Note], measure: Measure
+    command: Command,
+    part: "JobFile | None",
+    variant: "TrlVariant | None",
+    version_notes: Sequence[Note],
+    measure: Measure,
 ) -> Inputs:
     """Return what a command and its files describe in some releases of trl."""
     keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
@@ -210,13 +214,13 @@ def _with_prompts(
     return [*notes, found] if found is not None else list(notes)
 
 
-def _recipe(command: Command, part: "Part") -> Recipe | None:
+def _recipe(command: Command, part: "JobFile") -> Recipe | None:
     """Return the trainer that the command or a file names; the command wins. None if neither does."""
     given = command.keys.get("recipe")
     return Recipe(str(given)) if given in list(Recipe) else part.recipe
 
 
-def _foreign_faults(part: "Part", *, strict: bool) -> list[Fault]:
+def _foreign_faults(part: "JobFile", *, strict: bool) -> list[Fault]:
     """Return a fault per key that is unknown in a companion file."""
     problem = f"is unknown in {part.name}, which strict=true refuses"
     return [Fault(key=key, found=key, problem=problem) for key in part.unknown] if strict else []

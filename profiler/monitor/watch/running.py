@@ -1,13 +1,11 @@
 """Run a command and sample the GPUs, its processes and the host until it ends; signals wait."""
 
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.runs.other_runs import HostPeaks, HostSample, MonitoredGpu
@@ -86,23 +84,6 @@ def _pass_on_until(due_s: float, process: "subprocess.Popen[bytes]") -> None:
 def exit_code_of(code: int) -> int:
     """Return 128 + n for a process that signal n ended, as shells do."""
     return code if code >= 0 else 128 - code
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """When a run began, and its name."""
-
-    run_id: str
-    started_at: str
-
-
-def start_now() -> Start:
-    """Return the start of a run of this process."""
-    now = datetime.now(UTC)
-    return Start(
-        run_id=f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03}-{os.getpid()}",
-        started_at=now.isoformat(timespec="seconds"),
-    )
 
 
 _SLOW_S = 0.1

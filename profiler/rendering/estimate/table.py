@@ -8,10 +8,11 @@ from profiler.analytical.formulas.sizes.rounding import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin, Phase, gib_text
 from profiler.domain.trials.labels import constructed_words, sharding_word
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec, Tuning
 from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import CATEGORY_TITLES, gib_number
+from profiler.rendering.memory_words import CATEGORY_TITLES, compared_text, gib_number
 
 _COLUMNS = (
     Column(title="phase", align=Align.LEFT, width=18),
@@ -79,8 +80,10 @@ def methods_text(spec: TrialSpec) -> str:
 
 
 def _uncompared(spec: TrialSpec) -> list[str]:
-    """Return what no card has confirmed yet, beyond what holds for every estimate."""
+    """Return how far estimates were from real cards, or what no card has confirmed yet."""
     notes = []
+    if spec.recipe is Recipe.GRPO and spec.num_processes == 1 and not spec.use_vllm and not spec.images_per_prompt:
+        notes.append(compared_text(lambda card: card.estimated))
     if spec.use_vllm:
         notes.append("The parts of vLLM have been compared with emulated trials and with logs of real cards only.")
     if spec.num_processes > 1:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from profiler.analysis.compared.axes import Matrix
 from profiler.analysis.compared.cells import Cell, Setting
 from profiler.analysis.compared.comparison import Section
-from profiler.analysis.errors import COMPARED_CARDS, Accuracy, Threshold
+from profiler.analysis.errors import Accuracy, Threshold
 from profiler.analysis.findings.answers import Limit, Reach, Saving
 from profiler.analysis.findings.cards import CardTable, Place, headroom_bytes
 from profiler.analysis.findings.peaks import LargestGroup, VllmPeaks
@@ -16,7 +16,9 @@ from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.labels import value_text
 from profiler.rendering.document import MOST_ROWS
 from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES
+from profiler.rendering.memory_words import compared_text as compared_text
 from profiler.rendering.memory_words import gib_number as gib_number
+from profiler.rendering.memory_words import percent as percent
 
 _MODEL_CHARACTERS = 24
 _MOST_ANSWERS = 12
@@ -126,11 +128,6 @@ def signed_percent(ratio: float) -> str:
     return "0%" if text in ("+0%", "-0%") else text
 
 
-def percent(ratio: float) -> str:
-    """Return 0.031 as ``"3.1 %"``."""
-    return f"{100 * ratio:.1f} %"
-
-
 def errors_text(accuracy: Accuracy) -> str:
     """Return ``"estimate: median error 3.1 %, 95th percentile 9.0 %"``."""
     return (
@@ -181,21 +178,12 @@ def thresholds_text(thresholds: Sequence[Threshold]) -> str:
     """Return one sentence about all thresholds; where nothing is measured, about the cards that were compared."""
     known = [threshold for threshold in thresholds if threshold.found is not None]
     if not known:
-        return f"Simulation against a real card: not measured here. {compared_text()}"
+        return f"Simulation against a real card: not measured here. {compared_text(lambda card: card.simulated)}"
     broken = [
         f"{threshold.claim} {threshold_text(threshold, threshold.found)}" for threshold in known if not threshold.holds
     ]
     said = f"does not hold: {'; '.join(broken)}" if broken else f"all of {len(known)} acceptance thresholds hold"
     return f"Simulation against a real card: {said}."
-
-
-def compared_text() -> str:
-    """Return how far the simulation was from the real cards that were compared, as one sentence per card."""
-    return " ".join(
-        f"On one {one.card}, 95 % of {one.trials} trials were within {percent(one.allocated_p95_ratio)} of allocated "
-        f"and {percent(one.reserved_p95_ratio)} of reserved memory."
-        for one in COMPARED_CARDS
-    )
 
 
 def answer_sentences(part: SectionReport) -> list[str]:

@@ -12,7 +12,7 @@ from profiler.cluster.slots import Cluster, Node, SlotKind
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.machines.engines import Address, Engine, Scheme
+from profiler.domain.machines.engines import Address, Scheduler, Scheme
 from profiler.domain.machines.extras import DISTRIBUTION, Extra, install_hint, listed
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec
@@ -30,9 +30,9 @@ def for_engine(options: RunOptions) -> RunOptions:
 
     A folder of results that slots of Slurm share becomes an address.
     """
-    if options.engine is Engine.RAY and options.python is not None and not str(options.python).startswith("~"):
+    if options.engine is Scheduler.RAY and options.python is not None and not str(options.python).startswith("~"):
         options = replace(options, python=Path(options.python).absolute())
-    if options.engine is not Engine.SLURM or isinstance(options.results_dir, Address):
+    if options.engine is not Scheduler.SLURM or isinstance(options.results_dir, Address):
         return options
     try:
         folder = expanded(str(options.results_dir)).absolute()
@@ -41,13 +41,13 @@ def for_engine(options: RunOptions) -> RunOptions:
     return replace(options, results_dir=Address(scheme=Scheme.FILE, path=str(folder)))
 
 
-def version_faults(node: Node, engine: Engine, wanted: Versions) -> list[Fault]:
+def version_faults(node: Node, engine: Scheduler, wanted: Versions) -> list[Fault]:
     """Return the fault of a node that has installed something else than `wanted`, where the command was started."""
     problem = _differs(node, wanted, "where the command was started")
     return [Fault(key=ENGINE, found=engine, problem=problem, hint=_SAME)] if problem else []
 
 
-def node_faults(nodes: Sequence[Node], engine: Engine, own: Versions) -> list[Fault]:
+def node_faults(nodes: Sequence[Node], engine: Scheduler, own: Versions) -> list[Fault]:
     """Return why the nodes cannot run one sweep: no Python for trials, other versions, or modules that they lack.
 
     Args:
@@ -143,7 +143,7 @@ def slots_of(options: RunOptions, versions: Versions) -> SweepHosts:
     return SweepHosts(visible=visible, versions=versions, are_slots=True)
 
 
-def hosts_of(cluster: Cluster, engine: Engine, own: Versions, python: TrialPython | None = None) -> SweepHosts:
+def hosts_of(cluster: Cluster, engine: Scheduler, own: Versions, python: TrialPython | None = None) -> SweepHosts:
     """Return the nodes of a cluster after they have answered.
 
     Args:

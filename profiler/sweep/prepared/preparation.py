@@ -19,7 +19,7 @@ from profiler.config.trials.grid import Grid, expand, read_grid
 from profiler.config.trials.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.machines.engines import Address, Engine, is_address
+from profiler.domain.machines.engines import Address, Scheduler, is_address
 from profiler.domain.machines.extras import missing_fault
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec, Weights
@@ -182,7 +182,7 @@ def prepare(command: Command, parts: SweepParts, architecture_of: ArchitectureLo
         try:
             workers = (parts.emulated_workers if python.is_emulated else parts.simulated_workers)(python.options)
         except UsageError as error:
-            is_named_here = python.options.python is not None and python.options.engine is not Engine.RAY
+            is_named_here = python.options.python is not None and python.options.engine is not Scheduler.RAY
             if not python.options.dry_run or is_named_here:
                 faults.found.extend(error.faults)
             lacking = f"Trial ids are not known: {error.faults[0].problem}."
@@ -247,7 +247,7 @@ def _machines(
         if cluster is not None:
             python = trial_python(options, [point.get("backend") for point in points])
             return hosts_of(cluster, options.engine, versions, python)
-    if options is not None and options.engine is Engine.SLURM:
+    if options is not None and options.engine is Scheduler.SLURM:
         return slots_of(options, versions)
     return SweepHosts(visible=parts.visible_gpus(), versions=versions)
 
