@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,13 @@ def test_a_change_needs_no_other_file(change, files, tmp_path):
     assert (ran.stdout, ran.returncode) == (change.printed, 0), ran.stderr
 
 
-def _words(path: Path) -> Iterator[str]:
+@cache
+def _words(path: Path) -> frozenset[str]:
     """Return the words of all strings of a module that are not docstrings."""
+    return frozenset(_each_word(path))
+
+
+def _each_word(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -60,7 +66,7 @@ def _words(path: Path) -> Iterator[str]:
 
 def _other_files_that_name(names: set[str], own: set[str]) -> set[str]:
     files = {path.relative_to(ROOT / "profiler").as_posix(): path for path in (ROOT / "profiler").rglob("*.py")}
-    return {name for name, path in files.items() if name not in own and names & set(_words(path))}
+    return {name for name, path in files.items() if name not in own and names & _words(path)}
 
 
 def test_other_files_name_cards_only_as_a_default_or_an_example():
