@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ FORMATS: dict[str, Callable[[Path, Mapping[str, Any]], str]] = {
     "axolotl": write_yaml,
     "unsloth_scripts": write_unsloth,
 }
+
+HOME = re.compile(r"(?<![\w.$}])/(?:root|home|Users|mnt)/\w")
 
 COUNTS = json.loads((HERE / "counts.json").read_text())
 """How many files of each format are answered, answered after ``model=``, refused, and answered otherwise than they say.
@@ -67,3 +70,10 @@ def test_no_file_is_answered_wrongly(name, tmp_path):
         COUNTS[name] = dict(sorted(counts.items()))
         (HERE / "counts.json").write_text(json.dumps(COUNTS, indent=1) + "\n")
     assert counts == COUNTS[name]
+
+
+def test_no_kept_fact_names_a_folder_of_a_person():
+    """Only the last part of a path of somebody's machine says anything: a model, a file of rows."""
+    named = [path.name for path in sorted(HERE.glob("*.json")) if HOME.search(path.read_text(encoding="utf-8"))]
+    assert named == []
+    assert HOME.search('"model": "/home/name/Qwen3-8B"') and not HOME.search('"model": "/data/Qwen3-8B"')

@@ -278,7 +278,7 @@ def _is_array(part: Parameter) -> bool:
 
 
 def _array_items(part: Parameter, shell: Shell) -> tuple[Item, ...]:
-    """Return the elements of an array; the arguments of a script are left to whoever calls it."""
+    """Return the elements of an array; the arguments of a script are left to the caller."""
     name = part.name
     if name in shell.arrays:
         return shell.arrays[name]

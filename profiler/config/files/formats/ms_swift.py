@@ -2,7 +2,7 @@
 
 Sources: `swift/arguments/`, `swift/trainers/arguments.py` and `swift/rlhf_trainers/` of 4.6.0.dev0 (commit 3602360,
 August 2026) for names and defaults, `swift/config/` for its files of DeepSpeed. `train_type` of version 3 is read as
-well: 3.3 has the same defaults, but evaluates 1 % of the rows unless told otherwise.
+well: 3.3 has the same defaults, except that it evaluates 1 % of the rows.
 """
 
 import math

@@ -10,7 +10,7 @@ from profiler.domain.errors import Fault
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 
 PROCESSES = "NPROC_PER_NODE"
-"""The variable by which llamafactory-cli and swift are told how many processes a node has; a command states it."""
+"""The variable by which llamafactory-cli and swift read the number of processes of a node; a command states it."""
 
 _IMAGES = re.compile(
     r"(?:^|[-_/.\d])(?:vl|vlm|omni|vision|llava|internvl\w*|intern-s1\w*|paligemma\w*|pixtral|idefics\w*|minicpm-[vo]|"
