@@ -67,7 +67,7 @@ def _text(file: BinaryIO) -> str:
     return file.read().decode(errors="replace")
 
 
-EMULATION_VERSION = "1"
+EMULATION_VERSION = "2"
 """Raised when a change of the driver or of the values changes emulated numbers."""
 
 TRIED_TORCH = ("2.11", "2.12", "2.13")

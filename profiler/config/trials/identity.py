@@ -35,7 +35,7 @@ At that value, a key is not part of the trial id, so that no id changes. A recor
 value.
 """
 
-SIMULATION_RESULTS_VERSION = 1
+SIMULATION_RESULTS_VERSION = 2
 """Part of the id of simulated trials. Raise it with every change that changes a result of the simulation;
 `tests/simulation/test_results_version.py` and `tests/test_readme.py` detect one. Simulated trials then run again."""
 
