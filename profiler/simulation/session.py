@@ -160,6 +160,7 @@ class Simulation:
                 stack.enter_context(offloaded_activations(self.recorder))
             stack.enter_context(self.recorder.modules.watching())
             stack.enter_context(_no_automatic_collection())
+            stack.enter_context(_one_thread())
             stack.enter_context(self._device())
             yield
 
@@ -189,6 +190,22 @@ class Simulation:
             stack.enter_context(simulated_flash_attention(self.recorder, self._chip, self._others))
             stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention, **COMPOSED_FOR_CUDA}))
             yield
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """While active, torch computes host values in one thread.
+
+    Thousands of operations on small tensors follow each other. Threads that wait for each other at the end of each one
+    take more time than the operations, above all where other processes keep the cores busy: with two threads on two
+    busy cores a trial took 2.4 times as long.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 _keeps_frozen = False

@@ -4,6 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.simulation.session import Simulation
+
 _PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -32,3 +37,14 @@ def test_lists_of_functions_that_torch_keeps_have_its_own() -> None:
     tests = str(Path(__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", _PROGRAM, tests], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-2:] == ["meta meta", "True []"]
+
+
+def test_the_number_of_threads_is_one_during_a_run_and_what_it_was_afterwards() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with Simulation(KNOWN_GPUS["h100-80gb"]).running():
+            during = torch.get_num_threads()
+        assert (during, torch.get_num_threads()) == (1, 3)
+    finally:
+        torch.set_num_threads(before)
