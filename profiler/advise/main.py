@@ -17,9 +17,8 @@ from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.explained import Fit
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.option import OutputFormat
-from profiler.constraints.table import keys_refused_in_a_sweep, refuse_without_card
+from profiler.constraints.table import refuse_without_card
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
-from profiler.domain.machines.extras import TRAINING, Extra, install_hint, missing
 from profiler.domain.memory import GIB, MIB, as_gib
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.trial import TrialSpec
@@ -31,7 +30,7 @@ from profiler.estimate.job.inputs import (
     job_files,
     read_inputs,
 )
-from profiler.estimate.job.trial import parsed_trial, with_reward_models
+from profiler.estimate.job.trial import parsed_trial, why_not_simulated, with_reward_models
 from profiler.rendering.answers.advice import (
     advice_blocks,
     advice_json,
@@ -162,13 +161,8 @@ def _simulated(
     """Return the simulation of the trial; None if the command asks for none or only an estimate knows the trial."""
     if not command.options.confirm:
         return None
-    if refused := keys_refused_in_a_sweep([spec], architecture_lookup(load_model)):
-        print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
-        return None
-    if missing(TRAINING):
-        print_error(
-            f"Not simulated, because {', '.join(missing(TRAINING))} is not installed. {install_hint(Extra.SIMULATE)}"
-        )
+    if reason := why_not_simulated([spec], architecture_lookup(load_model)):
+        print_error(reason)
         return None
     print_error("Simulating the job; confirm=false does without.")
     builtin = find_builtin(spec.model)

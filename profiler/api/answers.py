@@ -15,10 +15,11 @@ from profiler.config.trials.specification import attention_line
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Origin, Phase
+from profiler.domain.runs.outcome import Outcome
 from profiler.estimate.cards import CAPABILITY, GPU, MEMORY
 from profiler.estimate.job.inputs import job_files, read_inputs
 from profiler.estimate.job.trial import notes_of_all, parsed_trial
-from profiler.estimate.main import explained_trial
+from profiler.estimate.main import ONLY_ESTIMATED, confirmed, explained_trial, simulated_outcome
 from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_text, file_lines
 from profiler.rendering.estimate.table import estimate_table, methods_text
 from profiler.solve.command import CARD, Command
@@ -58,6 +59,8 @@ class Estimate:
     """Why verl refuses the job, or what has no formula; empty where memory decides."""
     decided_by: str = ""
     """Of several possible releases of trl those that the answer is for, as a sentence; empty if all give the same."""
+    simulated: Outcome | None = None
+    """The same trial, run by trl's trainer on a simulated card; None: not asked for, or only an estimate knows it."""
     explained: ExplainedEstimate | None = None
     """The trial with all its parts; None for a job of verl."""
     verl: "AnsweredVerl | None" = None
@@ -67,16 +70,17 @@ class Estimate:
     def __str__(self) -> str:
         if self.verl is not None:
             return self.verl.table()
-        return (
-            "" if self.explained is None else estimate_table(self.explained, self.assumed, decided_by=self.decided_by)
-        )
+        if self.explained is None:
+            return ""
+        return estimate_table(self.explained, self.assumed, decided_by=self.decided_by, simulated=self.simulated)
 
 
-def estimate(job: Job | None = None, /, **keys: object) -> Estimate:
+def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object) -> Estimate:
     """Return the estimate of a job: ``estimate(model="qwen2.5-7b", tuning="lora", gpu="a100-40gb")``.
 
     Args:
         job: The job; without one, `keys` describe it.
+        confirm: Whether trl's trainer also runs on a simulated card, which takes seconds and the extra `simulate`.
         keys: As `Job.keys`; they win.
 
     Raises:
@@ -85,11 +89,13 @@ def estimate(job: Job | None = None, /, **keys: object) -> Estimate:
     command = command_of(job_with(job, keys))
     files = job_files(command)
     if files.verl is not None:
-        return _of_verl(answered(command, files.verl))
+        return _of_verl(answered(command, files.verl), ONLY_ESTIMATED if confirm else "")
     inputs, architecture_of = known(read_inputs(command, files.part))
     found = explained_trial(inputs, architecture_of)
     explained, spec = found.explained, found.explained.spec
     card = next((card for card in explained.cards if card.gpu.name == spec.gpu), None)
+    said: list[str] = []
+    simulated = confirmed(spec, architecture_of, simulated_outcome, said.append) if confirm else None
     return Estimate(
         keys=spec_to_mapping(spec),
         peak_allocated_bytes=explained.estimate.peak_allocated_bytes,
@@ -99,14 +105,15 @@ def estimate(job: Job | None = None, /, **keys: object) -> Estimate:
         cards=explained.cards,
         card=card,
         fit=None if card is None else card.fit,
-        how_wrong=methods_text(spec),
-        assumed=assumed(inputs.ignored, (*found.notes, attention_line(spec, architecture_of(spec.model)))),
+        how_wrong=methods_text(spec, simulated),
+        assumed=assumed(inputs.ignored, (*said, *found.notes, attention_line(spec, architecture_of(spec.model)))),
         decided_by=found.decided_by,
+        simulated=simulated,
         explained=explained,
     )
 
 
-def _of_verl(answer: "AnsweredVerl") -> Estimate:
+def _of_verl(answer: "AnsweredVerl", said: str) -> Estimate:
     from profiler.analytical.explanation.verl_fit import verl_phases
     from profiler.rendering.estimate.verl_table import METHODS_TEXT
 
@@ -121,7 +128,7 @@ def _of_verl(answer: "AnsweredVerl") -> Estimate:
         card=card,
         fit=answer.fit.fit,
         how_wrong=METHODS_TEXT,
-        assumed=assumed(answer.ignored, answer.notes),
+        assumed=assumed(answer.ignored, (*([said] if said else ()), *answer.notes)),
         reasons=answer.fit.reasons,
         verl=answer,
     )

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import ProfilerError
-from profiler.domain.machines.engines import Machines
-from profiler.domain.runs.outcome import TrialRecord, Versions
+from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial
 from profiler.execution import GpuPool, UnfitWorkersError, run_trials
-from profiler.execution.job import TRIAL_WORKER, WorkerProgram
+from profiler.execution.job import TRIAL_WORKER, SilentObserver, WorkerProgram
 from profiler.execution.pythons import Workers, emulated_workers, own_python, simulated_workers
 from profiler.storage.files.lock import LockError, take_lock, wait_for_lock
 from profiler.storage.files.trial_files import RECORDS
@@ -125,25 +124,6 @@ def record_name(trial: PlannedTrial) -> str:
     return f"{RECORDS}/{trial.trial_id}.json"
 
 
-class _Silent:
-    """An observer of one trial, whose record has all that is to be known."""
-
-    def started(self, trial: PlannedTrial) -> None:
-        """Do nothing."""
-
-    def lost(self, trial: PlannedTrial) -> None:
-        """Do nothing."""
-
-    def machines(self, found: Machines) -> None:
-        """Do nothing."""
-
-    def waiting(self, reason: str) -> None:
-        """Do nothing."""
-
-    def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
-        """Do nothing."""
-
-
 def run_remote(task: RemoteTask, *, gpus: GpuPool | None = None) -> RemoteResult:
     """Run the trials of a task in a folder that exists as long as they run.
 
@@ -164,7 +144,7 @@ def run_remote(task: RemoteTask, *, gpus: GpuPool | None = None) -> RemoteResult
                 options=replace(task.options, jobs=1),
                 store=RecordStore(folder, notify=lambda _: None),
                 versions=task.versions,
-                observer=_Silent(),
+                observer=SilentObserver(),
                 gpus=gpus,
                 program=replace(task.program, interpreter_of=interpreter_of),
             )

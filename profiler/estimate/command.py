@@ -86,6 +86,9 @@ class EstimateOptions:
     details: bool = option(
         False, FLAG, "show every phase and every card; false: the phase of the peak, and the cards in one line"
     )
+    confirm: bool = option(
+        False, FLAG, "simulate the trial too, with trl's trainer on its card; its verdict decides where both differ"
+    )
     output_format: OutputFormat = format_option()
     fail_if: FailIf | None = option(
         None,
@@ -99,10 +102,13 @@ class EstimateOptions:
 OPTIONS = options_of(EstimateOptions)
 """By name."""
 
-DETAILS = "details"
+DETAILS, CONFIRM = "details", "confirm"
 
-COMMON_OPTIONS = {name: each for name, each in OPTIONS.items() if name != DETAILS}
-"""Those that `solve` and `advise` have as well."""
+_OF_ONE_TRIAL = (DETAILS, CONFIRM)
+"""Options of one trial on one card."""
+
+COMMON_OPTIONS = {name: each for name, each in OPTIONS.items() if name not in _OF_ONE_TRIAL}
+"""Those that `solve` and `advise` have as well; they declare `confirm` themselves, because it is their default."""
 
 OTHER_NAMES = {"trainer": "recipe"}
 """Keys by the names that users give them."""
@@ -162,10 +168,12 @@ def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> C
             faults.append(_word_fault(word, known))
     any_card = _read_cards(given.reader, values)
     options = given.options
-    if options.details and DETAILS not in known:
-        given.reader.fail(DETAILS, "is an option of python -m profiler.estimate")
-    elif options.details and (any_card or any(len(found) > 1 for found in values.values())):
-        given.reader.fail(DETAILS, "is for the estimate of one trial on one card, and a table was asked for")
+    is_table = any_card or any(len(found) > 1 for found in values.values())
+    for each in [each for each in _OF_ONE_TRIAL if getattr(options, each)]:
+        if each not in known:
+            given.reader.fail(each, "is an option of python -m profiler.estimate")
+        elif is_table:
+            given.reader.fail(each, "is for the estimate of one trial on one card, and a table was asked for")
     if options.trl is not None and options.configs is None and options.launch is None:
         problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
         given.reader.fail(TRL, problem)

@@ -15,23 +15,45 @@ from profiler.config.options.option import OutputFormat
 from profiler.config.trials.specification import attention_line
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf
+from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.command import Command, read_command, usage
 from profiler.estimate.grid import answered_grid
 from profiler.estimate.job.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
-from profiler.estimate.job.trial import notes_of_all, parsed_trial, with_reward_models
+from profiler.estimate.job.trial import notes_of_all, parsed_trial, why_not_simulated, with_reward_models
 from profiler.rendering.estimate.card_list import card_list, card_list_json, grid_json, grid_table
 from profiler.rendering.estimate.table import estimate_json, estimate_table
 from profiler.rendering.layouts.plain_text import WIDTH
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.foreign.price_file import load_prices, unknown_cards_line
 
+Simulate = Callable[[TrialSpec], Outcome]
+"""Returns the simulation of a trial."""
+
+ONLY_ESTIMATED = "Not simulated: there is only an estimate of jobs of verl."
+"""Said where a simulation is asked for."""
+
+
+def simulated_outcome(spec: TrialSpec) -> Outcome:
+    """Return the simulation of a trial, in a process of its own, because commands import no torch."""
+    from profiler.execution import records_of  # the bare distribution has not all that it imports
+
+    (record,) = records_of([spec])
+    if record is None:
+        return Outcome(verdict=Verdict(status=Status.FAILED, message="its process left no record"))
+    return record.outcome
+
 
 @as_command("estimate")
-def main(argv: Sequence[str] | None = None, *, load_model: ModelConfigLoader = load_model_config) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    load_model: ModelConfigLoader = load_model_config,
+    simulate: Simulate = simulated_outcome,
+) -> int:
     """Print the estimate for `argv` (without the program) and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    found = _answered(words, load_model=load_model, say=print_error)
+    found = _answered(words, load_model=load_model, say=print_error, simulate=simulate)
     print_text(found.text)
     return EXIT_ANSWER_IS_NO if found.is_no else EXIT_OK
 
@@ -68,13 +90,21 @@ def answer(
     return _answered(words, load_model=load_model, say=say).text
 
 
-def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Callable[[str], None]) -> _Answer:
+def _answered(
+    words: Sequence[str],
+    *,
+    load_model: ModelConfigLoader,
+    say: Callable[[str], None],
+    simulate: Simulate = simulated_outcome,
+) -> _Answer:
     command = read_command(words)
     if command.wants_help:
         return _Answer(text=usage())
     architecture_of = architecture_lookup(load_model)
     files = job_files(command)
     if files.verl is not None:
+        if command.options.confirm:
+            say(ONLY_ESTIMATED)
         from profiler.estimate.verl import verl_answer  # 15 ms, for jobs of verl alone
 
         text, fit = verl_answer(command, files.verl, architecture_of, say)
@@ -86,7 +116,11 @@ def _answered(words: Sequence[str], *, load_model: ModelConfigLoader, say: Calla
         return _cards_answer(command, common, architecture_of, say)
     if command.axes:
         return _grid_answer(command, common, architecture_of)
-    return _trial_answer(command, common, architecture_of)
+    found = explained_trial(common, architecture_of)
+    outcome = None
+    if command.options.confirm:
+        outcome = confirmed(found.explained.spec, architecture_of, simulate, say)
+    return _trial_answer(command, found, architecture_of, outcome)
 
 
 def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | Unanswered | None]) -> bool:
@@ -112,17 +146,41 @@ def _cards_answer(
     return _Answer(text=text, is_no=all(fails(command.options.fail_if, [card.fit]) for card in cards))
 
 
-def _trial_answer(command: Command, common: Inputs, architecture_of: Callable[[str], Architecture]) -> _Answer:
-    found = explained_trial(common, architecture_of)
+def confirmed(
+    spec: TrialSpec,
+    architecture_of: Callable[[str], Architecture],
+    simulate: Simulate,
+    say: Callable[[str], None],
+) -> Outcome | None:
+    """Return the simulated outcome of a trial; None, with a reason said, if only an estimate knows it."""
+    if reason := why_not_simulated([spec], architecture_of):
+        say(reason)
+        return None
+    return simulate(spec)
+
+
+def _trial_answer(
+    command: Command,
+    found: "ExplainedTrial",
+    architecture_of: Callable[[str], Architecture],
+    simulated: Outcome | None,
+) -> _Answer:
     spec, explained = found.explained.spec, found.explained
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
-    is_no = fails(command.options.fail_if, fits)
+    is_no = fails(command.options.fail_if, fits if simulated is None else [simulated_fit(simulated) or fits[0]])
     if command.options.output_format is OutputFormat.JSON:
-        return _Answer(text=estimate_json(explained, notes=found.notes), is_no=is_no)
+        return _Answer(text=estimate_json(explained, notes=found.notes, simulated=simulated), is_no=is_no)
     attention = attention_line(spec, architecture_of(spec.model))
     lines = [*found.notes, attention] if attention else found.notes
-    text = estimate_table(explained, lines, decided_by=found.decided_by, details=command.options.details)
+    text = estimate_table(
+        explained, lines, decided_by=found.decided_by, details=command.options.details, simulated=simulated
+    )
     return _Answer(text=text, is_no=is_no)
+
+
+def simulated_fit(outcome: Outcome) -> Fit | None:
+    """Return the verdict of a simulation; None if it has none."""
+    return {Status.OK: Fit.FITS, Status.OOM: Fit.TOO_LARGE}.get(outcome.status)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ that left no record runs again.
 """
 
 from profiler.execution.gpus import GpuPool, GpuUnusableError
-from profiler.execution.job import Place, SweepObserver, WorkerJob, WorkerProgram
+from profiler.execution.job import Place, SilentObserver, SweepObserver, WorkerJob, WorkerProgram
 from profiler.execution.local_slots import UnfitWorkersError
 from profiler.execution.processes.child import EndOfSweepError
 from profiler.execution.processes.worker_process import beat
 from profiler.execution.pythons import Interpreter, InterpreterOf
-from profiler.execution.runner import run_trials
+from profiler.execution.runner import records_of, run_trials
 from profiler.execution.trials import LockedTrial, NotTaken, OpenTrials, Pruning, TooManyFailuresError, stored_answer
 
 __all__ = [
@@ -26,12 +26,14 @@ __all__ = [
     "OpenTrials",
     "Place",
     "Pruning",
+    "SilentObserver",
     "SweepObserver",
     "TooManyFailuresError",
     "UnfitWorkersError",
     "WorkerJob",
     "WorkerProgram",
     "beat",
+    "records_of",
     "run_trials",
     "stored_answer",
 ]

@@ -75,3 +75,22 @@ class SweepObserver(Protocol):
         Without an earlier `started`, the record existed already: from an earlier sweep, or from another sweep that runs
         in the same folder.
         """
+
+
+class SilentObserver:
+    """An observer of a few trials, whose records have all that is to be known."""
+
+    def started(self, trial: PlannedTrial) -> None:
+        """Do nothing."""
+
+    def lost(self, trial: PlannedTrial) -> None:
+        """Do nothing."""
+
+    def machines(self, found: Machines) -> None:
+        """Do nothing."""
+
+    def waiting(self, reason: str) -> None:
+        """Do nothing."""
+
+    def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
+        """Do nothing."""

@@ -4,19 +4,24 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Generic
 
 from profiler.config.options.run_options import RunOptions
+from profiler.config.trials.identity import labels, trial_id
 from profiler.domain.errors import ProfilerError
-from profiler.domain.runs.outcome import Versions
-from profiler.domain.trials.trial import Backend, PlannedTrial
+from profiler.domain.runs.outcome import TrialRecord, Versions
+from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.gpus import GpuPool
-from profiler.execution.job import TRIAL_WORKER, SweepObserver, WorkerProgram
+from profiler.execution.job import TRIAL_WORKER, SilentObserver, SweepObserver, WorkerProgram
 from profiler.execution.local_slots import LocalSlots
 from profiler.execution.processes.warm import WarmProcess
 from profiler.execution.pythons import Interpreter, InterpreterOf
 from profiler.execution.slots import Ended, Kind, Slots, Start
 from profiler.execution.trials import LockedTrial, NotTaken, OpenTrials, Pending, Pruning
+from profiler.storage.records.versioned import installed_versions
+from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.stores.trial_store import TrialStore
 
 
@@ -224,3 +229,21 @@ def jobs_for(plan: Sequence[PlannedTrial], jobs: int | None, *, gpus: int = 0) -
         return 1
     # The cores that this process may use: a container may have fewer than the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def records_of(specs: Sequence[TrialSpec]) -> Sequence[TrialRecord | None]:
+    """Run trials without a folder of results, and return the record of each; None where it has none.
+
+    Raises:
+        ProfilerError: As `run_trials`.
+    """
+    versions = installed_versions()
+    named = zip(specs, labels(list(specs)), strict=True)
+    plan = [
+        PlannedTrial(trial_id=trial_id(spec, versions), grid="one answer", label=label, spec=spec)
+        for spec, label in named
+    ]
+    with TemporaryDirectory(prefix="grpo-vram-trials-") as folder:
+        store = RecordStore(Path(folder))
+        run_trials(plan, options=RunOptions(), store=store, versions=versions, observer=SilentObserver())
+        return [store.find(trial.trial_id) for trial in plan]

@@ -15,9 +15,7 @@ from profiler.commands import COMMANDS, FIGURE
 from profiler.config.models.context import model_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.trials.grid import refuse_too_many_points
-from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
-from profiler.domain.machines.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.estimate.job.inputs import (
     ArchitectureLookup,
     Inputs,
@@ -26,7 +24,7 @@ from profiler.estimate.job.inputs import (
     job_files,
     read_inputs,
 )
-from profiler.estimate.job.trial import dearest_spec, notes_of_all, with_reward_models
+from profiler.estimate.job.trial import dearest_spec, notes_of_all, why_not_simulated, with_reward_models
 from profiler.rendering.answers.solve import (
     CardAnswer,
     Decided,
@@ -144,10 +142,8 @@ def _values(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     answers = [key_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
-    if command.options.confirm and (refused := keys_refused_in_a_sweep(specs, architecture_of)):
-        print_error(f"Not simulated, because only an estimate knows {', '.join(refused)} yet.")
-    elif command.options.confirm and (absent := missing(TRAINING)):
-        print_error(f"Not simulated, because {listed(absent)} are not installed. {install_hint(Extra.SIMULATE)}")
+    if command.options.confirm and (reason := why_not_simulated(specs, architecture_of)):
+        print_error(reason)
     elif command.options.confirm:
         print_error("Simulating both sides of each boundary, and more where one differs; confirm=false does without.")
         answers = [

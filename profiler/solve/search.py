@@ -2,27 +2,21 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_near, largest_that_fits
 from profiler.analytical.explanation.explained import CardVerdict, card_verdict
 from profiler.config.models.context import is_beyond_context
-from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.grid import refuse_too_many_points
-from profiler.config.trials.identity import labels, trial_id
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import UsageError
-from profiler.domain.machines.engines import Machines
 from profiler.domain.runs.outcome import Status, TrialRecord
-from profiler.domain.trials.trial import PlannedTrial, TrialSpec, key_named
+from profiler.domain.trials.trial import TrialSpec, key_named
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.job.trial import dearest_spec
 from profiler.rendering.answers.solve import LimitLine, LinePoint, SimulatedSide, leaves_free
 from profiler.solve.command import Command
-from profiler.storage.records.versioned import installed_versions
 
 MAXIMUM = 2**24
 """Largest value that is tried. No card holds a row of so many tokens, or so many rows."""
@@ -247,50 +241,20 @@ Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
 """Returns the simulation of trials by their value of the key."""
 
 
-class _Silent:
-    """An observer that shows nothing: two trials need no progress."""
-
-    def started(self, trial: PlannedTrial) -> None:
-        """Show nothing."""
-
-    def lost(self, trial: PlannedTrial) -> None:
-        """Show nothing."""
-
-    def machines(self, found: Machines) -> None:
-        """Show nothing."""
-
-    def waiting(self, reason: str) -> None:
-        """Show nothing."""
-
-    def finished(self, trial: PlannedTrial, record: TrialRecord) -> None:
-        """Show nothing."""
-
-
 def simulated(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
     """Return the simulation of each of `specs`, by their value of the key that is solved for."""
-    # Imported here, because the bare distribution has not all that they import.
-    from profiler.execution import run_trials
-    from profiler.storage.stores.record_store import RecordStore
+    from profiler.execution import records_of  # the bare distribution has not all that it imports
 
-    versions = installed_versions()
-    plan = [
-        PlannedTrial(trial_id=trial_id(spec, versions), grid="solve", label=label, spec=spec)
-        for spec, label in zip(specs.values(), labels(list(specs.values())), strict=True)
-    ]
-    with TemporaryDirectory(prefix="grpo-vram-solve-") as folder:
-        store = RecordStore(Path(folder))
-        run_trials(plan, options=RunOptions(), store=store, versions=versions, observer=_Silent())
-        return [_side(value, store.find(trial.trial_id)) for value, trial in zip(specs, plan, strict=True)]
+    return [_side(value, record) for value, record in zip(specs, records_of(list(specs.values())), strict=True)]
 
 
 def _side(value: int, record: TrialRecord | None) -> SimulatedSide:
     if record is None:
         return SimulatedSide(value=value, status=Status.FAILED, needed_bytes=None, message="no record")
     outcome = record.outcome
-    unreleasable = outcome.unlimited.required_unreleasable_bytes if outcome.unlimited is not None else None
-    context = outcome.card.context_bytes
-    needed = unreleasable + context if unreleasable is not None and context is not None else None
-    return SimulatedSide(value=value, status=outcome.status, needed_bytes=needed, message=outcome.verdict.message)
+    return SimulatedSide(
+        value=value, status=outcome.status, needed_bytes=outcome.needed_bytes, message=outcome.verdict.message
+    )
 
 
 class NoAnswerError(Exception):

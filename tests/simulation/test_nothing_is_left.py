@@ -39,7 +39,7 @@ def test_lists_of_functions_that_torch_keeps_have_its_own() -> None:
     assert done.stdout.splitlines()[-2:] == ["meta meta", "True []"]
 
 
-def test_the_number_of_threads_is_one_during_a_run_and_what_it_was_afterwards() -> None:
+def test_a_run_has_one_thread_and_leaves_the_number_as_it_was() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

@@ -375,6 +375,13 @@ class Outcome:
         """Why the run did not end well."""
         return self.verdict.message
 
+    @property
+    def needed_bytes(self) -> int | None:
+        """What of a card the run needs: segments that hold a tensor at the worst instant, and the CUDA context."""
+        unreleasable = None if self.unlimited is None else self.unlimited.required_unreleasable_bytes
+        context = self.card.context_bytes
+        return None if unreleasable is None or context is None else unreleasable + context
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:

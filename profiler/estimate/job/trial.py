@@ -11,9 +11,11 @@ from profiler.config.models.context import model_lines
 from profiler.config.options.reading import NULL, show
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl_releases.facts import RELEASES, spans_text
+from profiler.constraints.table import keys_refused_in_a_sweep
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError, printable
+from profiler.domain.machines.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.memory import MIB, gib_text
 from profiler.domain.trials.trial import Logprobs, TrialSpec
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
@@ -259,3 +261,13 @@ def _peaks_line(candidates: Sequence[Candidate], chosen: Candidate, architecture
     if len(by_text) > 1:
         parts = ", ".join(f"{text} with trl {spans_text(releases)}" for text, releases in by_text.items())
         yield f"Peaks, allocated / reserved: {parts}. The answer is the dearest: trl {spans_text(chosen.releases)}."
+
+
+def why_not_simulated(specs: Iterable[TrialSpec], architecture_of: ArchitectureLookup) -> str:
+    """Return why trials are not simulated, as a sentence; empty if they can be."""
+    if refused := keys_refused_in_a_sweep(specs, architecture_of):
+        return f"Not simulated, because only an estimate knows {', '.join(refused)} yet."
+    if absent := missing(TRAINING):
+        are = "is" if len(absent) == 1 else "are"
+        return f"Not simulated, because {listed(absent)} {are} not installed. {install_hint(Extra.SIMULATE)}"
+    return ""

@@ -6,13 +6,15 @@ from itertools import takewhile
 from profiler.analytical.explanation.explained import CardVerdict, ExplainedEstimate, ExplainedPhase, Fit
 from profiler.analytical.formulas.sizes.rounding import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
+from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.memory import Origin, Phase, gib_text
+from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.labels import constructed_words, sharding_word
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec, Tuning
 from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import CATEGORY_TITLES, compared_text, gib_number
+from profiler.rendering.memory_words import CATEGORY_TITLES, compared_text, gib_number, percent
 
 _COLUMNS = (
     Column(title="phase", align=Align.LEFT, width=18),
@@ -31,7 +33,12 @@ _MORE = "details=true shows every phase and every card."
 
 
 def estimate_table(
-    explained: ExplainedEstimate, notes: Sequence[str] = (), *, decided_by: str = "", details: bool = False
+    explained: ExplainedEstimate,
+    notes: Sequence[str] = (),
+    *,
+    decided_by: str = "",
+    details: bool = False,
+    simulated: Outcome | None = None,
 ) -> str:
     """Return the answer as text of 80 columns: the verdict, the phase of the peak, what was assumed, and the cards.
 
@@ -40,17 +47,25 @@ def estimate_table(
         notes: What was assumed, and what is not counted; a sentence each.
         decided_by: Which of several possible trials this is, as a sentence; empty if there is one.
         details: Whether every phase and every card is shown, and not only the phase of the peak.
+        simulated: The same trial, simulated; None: it was not asked for.
     """
-    return plain_text(estimate_document(explained, notes, decided_by=decided_by, details=details))
+    return plain_text(estimate_document(explained, notes, decided_by=decided_by, details=details, simulated=simulated))
 
 
 def estimate_document(
-    explained: ExplainedEstimate, notes: Sequence[str] = (), *, decided_by: str = "", details: bool = False
+    explained: ExplainedEstimate,
+    notes: Sequence[str] = (),
+    *,
+    decided_by: str = "",
+    details: bool = False,
+    simulated: Outcome | None = None,
 ) -> Document:
     """Return the same as a document."""
     spec, peak_phase = explained.spec, explained.estimate.peak_phase
     phases = [each for each in explained.phases if details or each.phase is peak_phase]
     verdicts = [verdict_text(card) for card in explained.cards if card.gpu.name == spec.gpu]
+    if simulated is not None:
+        verdicts = [simulated_verdict_text(simulated, spec), *map(_second_verdict, verdicts)]
     others = "" if details else other_phases_text(explained.phases, peak_phase)
     cards = _all_cards(explained.cards) if details else [cards_in_one_line(explained.cards)]
     return Document(
@@ -59,9 +74,9 @@ def estimate_document(
             paragraphs(" ".join([*verdicts, decided_by]).strip()),
             paragraphs(_title(spec)),
             Section("", [phase_table(phases, peak_phase)]),
-            paragraphs(_peaks(explained), others),
+            paragraphs(_peaks(explained), *_simulated_peaks(explained, simulated), others),
             *([paragraphs(*notes)] if notes else ()),
-            paragraphs(*cards, methods_text(spec), "" if details else _MORE),
+            paragraphs(*cards, methods_text(spec, simulated), "" if details else _MORE),
         ],
     )
 
@@ -74,9 +89,17 @@ def other_phases_text(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> st
     return f"Other phases: {', '.join(others)}." if others else ""
 
 
-def methods_text(spec: TrialSpec) -> str:
-    """Return how wrong the numbers of an estimate have been, and what no card has confirmed yet."""
-    return " ".join([RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)])
+def methods_text(spec: TrialSpec, simulated: Outcome | None = None) -> str:
+    """Return how wrong the numbers of an estimate have been, and what no card has confirmed yet.
+
+    Args:
+        spec: The trial.
+        simulated: As of `estimate_table`.
+    """
+    notes = [RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
+    if simulated is not None and simulated.needed_bytes is not None:
+        notes.append(f"Simulations: {compared_text(lambda card: card.simulated)}")
+    return " ".join(notes)
 
 
 def _uncompared(spec: TrialSpec) -> list[str]:
@@ -169,6 +192,48 @@ def verdict_text(card: CardVerdict) -> str:
             return card.refusal_text
 
 
+def _second_verdict(text: str) -> str:
+    """Return ``"Fits: 12.3 GiB."`` as ``"Estimated: fits, 12.3 GiB."``."""
+    verdict, colon, rest = text.partition(": ")
+    return f"Estimated: {verdict[:1].lower()}{verdict[1:]}, {rest}" if colon else f"Estimated: {text}"
+
+
+def simulated_verdict_text(outcome: Outcome, spec: TrialSpec) -> str:
+    """Return whether the simulated trial fits its card, and what is left or missing."""
+    if outcome.needed_bytes is None:
+        return f"Not simulated: {outcome.message}"
+    needed, gpu = outcome.needed_bytes, gpu_named(str(spec.gpu))
+    whole = f"{gib_text(gpu.memory_bytes)} of {gpu.name}"
+    if outcome.status is Status.OK:
+        left = gib_text(gpu.memory_bytes - needed)
+        return f"Simulated: fits, {gib_text(needed)} with fragments and context, {left} of the {whole} are left."
+    phase = f" in {outcome.verdict.oom.phase}" if outcome.verdict.oom is not None else ""
+    more = f", {gib_text(needed - gpu.memory_bytes)} more than the {whole}" if needed > gpu.memory_bytes else ""
+    return f"Simulated: does not fit, out of memory{phase}; at least {gib_text(needed)} with context{more}."
+
+
+def _simulated_peaks(explained: ExplainedEstimate, outcome: Outcome | None) -> list[str]:
+    """Return the peaks of a simulated trial on a card of unlimited memory, and how far the estimate is from them."""
+    if outcome is None or outcome.unlimited is None:
+        return []
+    peaks, estimated = outcome.unlimited, explained.estimate
+    phase = "" if outcome.status is not Status.OK or outcome.peaks.phase is None else f", in {outcome.peaks.phase}"
+    text = f"Simulated: peak allocated {gib_text(peaks.required_allocated_bytes, 2)}{phase}"
+    text += _against(estimated.peak_allocated_bytes, peaks.required_allocated_bytes)
+    if peaks.required_reserved_bytes is not None:
+        text += f"; reserved {gib_text(peaks.required_reserved_bytes, 2)}"
+        text += _against(estimated.peak_reserved_bytes, peaks.required_reserved_bytes)
+    return [f"{text}. trl's trainer ran on a simulated card."]
+
+
+def _against(estimated_bytes: int | None, simulated_bytes: int) -> str:
+    """Return how far an estimate is from a simulation: ``" (estimate 1.2 % higher)"``."""
+    if estimated_bytes is None:
+        return ""
+    ratio = estimated_bytes / simulated_bytes - 1
+    return f" (the estimate is {percent(abs(ratio))} {'lower' if ratio < 0 else 'higher'})"
+
+
 def cards_in_one_line(cards: Sequence[CardVerdict]) -> str:
     """Return from which size of card on the trial fits, and what of the others.
 
@@ -210,15 +275,16 @@ def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:
     return lines
 
 
-def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) -> str:
+def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), simulated: Outcome | None = None) -> str:
     """Return one object: the trial, its peaks, the phases with their categories, the verdict for each card.
 
     Args:
         explained: The estimate.
         notes: What was assumed, and what is not counted.
+        simulated: As of `estimate_table`; the object has it only where it was asked for.
     """
     found = explained.estimate
-    content = {
+    content: dict[str, object] = {
         "origin": Origin.ESTIMATED.value,
         "trial": spec_to_mapping(explained.spec),
         "notes": list(notes),
@@ -254,4 +320,26 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = ()) ->
             for card in explained.cards
         ],
     }
+    if simulated is not None:
+        content["simulated"] = _simulated_object(simulated)
     return json_text(content)
+
+
+def _simulated_object(outcome: Outcome) -> dict[str, object]:
+    peaks = outcome.unlimited
+    return {
+        "origin": Origin.SIMULATED.value,
+        "status": outcome.status.value,
+        "message": outcome.message,
+        "required_allocated_bytes": None if peaks is None else peaks.required_allocated_bytes,
+        "required_reserved_bytes": None if peaks is None else peaks.required_reserved_bytes,
+        "needed_bytes": outcome.needed_bytes,
+        "phases": [
+            {
+                "phase": each.phase.value,
+                "peak_allocated_bytes": each.peak_allocated_bytes,
+                "peak_reserved_bytes": each.peak_reserved_bytes,
+            }
+            for each in outcome.peaks.phases
+        ],
+    }
