@@ -12,6 +12,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.device.simulated_gpu import UnsupportedOperationError
 from profiler.simulation.session import Simulation
+from profiler.simulation.tracing.host_values import host_value
 
 
 @pytest.fixture
@@ -73,6 +74,14 @@ def test_a_write_without_a_host_value_drops_the_host_value(simulation: Simulatio
     known.logical_or_(torch.empty(2, dtype=torch.bool, device="meta"))
     assert known.nonzero().shape == (2, 1)  # nothing known: every position may be set
     assert view.nonzero().shape == (1, 1)
+
+
+def test_angles_of_positions_have_no_host_value_and_positions_have(simulation: Simulation) -> None:
+    positions = torch.tensor([[0, 1, 2]], device="meta")
+    angles = positions.float().cos()
+    assert host_value(angles) is None
+    assert host_value(torch.cat((angles, positions.float().sin()), dim=-1)) is None
+    assert (positions + 1).tolist() == [[1, 2, 3]]
 
 
 def test_a_number_without_a_host_value_is_a_placeholder(simulation: Simulation) -> None:

@@ -133,6 +133,28 @@ LLAMA = (
         },
     ),
     BuiltinModel(
+        name="llama-3.1-405b",
+        hub_ids=(
+            "meta-llama/Llama-3.1-405B",
+            "meta-llama/Llama-3.1-405B-Instruct",
+            "meta-llama/Meta-Llama-3.1-405B",
+            "meta-llama/Meta-Llama-3.1-405B-Instruct",
+        ),
+        parameters=405_853_388_800,
+        config={
+            "model_type": "llama",
+            "hidden_size": 16384,
+            "intermediate_size": 53248,
+            "num_hidden_layers": 126,
+            "num_attention_heads": 128,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-05,
+        },
+    ),
+    BuiltinModel(
         name="tinyllama-1.1b",
         hub_ids=(
             "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
