@@ -76,7 +76,7 @@ def test_a_write_without_a_host_value_drops_the_host_value(simulation: Simulatio
     assert view.nonzero().shape == (1, 1)
 
 
-def test_angles_of_positions_have_no_host_value_and_positions_have(simulation: Simulation) -> None:
+def test_angles_have_no_host_value_and_positions_have(simulation: Simulation) -> None:
     positions = torch.tensor([[0, 1, 2]], device="meta")
     angles = positions.float().cos()
     assert host_value(angles) is None
