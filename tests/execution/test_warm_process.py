@@ -131,7 +131,7 @@ def test_what_is_preloaded_is_imported_once_also_if_it_needs_this_package(store,
     assert witness.records["a"].outcome.status is Status.OK
 
 
-def test_a_warmed_process_that_imported_something_else_is_replaced(store, monkeypatch):
+def test_one_that_imported_something_else_is_replaced(store, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
     WarmProcess(BY_LABEL, jobs=1, warm_up_s=LIMIT_S).start()
     before = forkserver._forkserver._forkserver_pid
