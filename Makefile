@@ -31,7 +31,7 @@ emulation: $(INSTALLED)
 
 # A third process works while tests of the other two wait for time limits and for the disk.
 test: check
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not matrix"
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations=10 -m "not matrix"
 
 # Further values, and further combinations of them: `make test` runs each kind of value, in fewer combinations.
 matrix: $(INSTALLED)

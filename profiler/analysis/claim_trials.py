@@ -87,9 +87,9 @@ _Sizes = Mapping[str, Mapping[Category, int]]
 def _largest(shape: pd.DataFrame) -> _Sizes:
     """Return the largest size of each category of each trial."""
     found: dict[str, dict[Category, int]] = {}
-    for row in records_of(shape):
-        sizes, category = found.setdefault(str(row["trial_id"]), {}), Category(str(row["category"]))
-        sizes[category] = max(sizes.get(category, 0), int(str(row["bytes"])))
+    largest = shape.groupby(["trial_id", "category"], observed=True)["bytes"].max()
+    for (trial_id, category), size in zip(largest.index, largest.tolist(), strict=True):
+        found.setdefault(str(trial_id), {})[Category(str(category))] = int(size)
     return found
 
 

@@ -64,10 +64,13 @@ def _is_aligned(values: Mapping[str, object]) -> bool:
     return int(str(values["steps_per_generation"])) % int(str(values["gradient_accumulation_steps"])) == 0
 
 
-@st.composite
-def trials(draw: st.DrawFn) -> TrialSpec:
+def trials() -> st.SearchStrategy[TrialSpec]:
     """Any trial, from every key that is declared."""
-    return normalised({key.name: draw(st.sampled_from(values_of(key))) for key in TRIAL_KEYS})
+    return _TRIALS
+
+
+_TRIALS = st.fixed_dictionaries({key.name: st.sampled_from(values_of(key)) for key in TRIAL_KEYS}).map(normalised)
+"""Made once: to make and to check a strategy for each key takes longer than to draw from it."""
 
 
 ORDERED_KEYS = tuple(key for key in TRIAL_KEYS if key.memory is not MemoryOrder.SAME)

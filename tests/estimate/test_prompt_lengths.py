@@ -1,6 +1,8 @@
 """Prompts of a local data set are measured where a tokenizer is on this machine."""
 
 import json
+import os
+import sys
 
 import pytest
 import yaml
@@ -97,7 +99,7 @@ def test_without_the_libraries_nothing_is_measured(monkeypatch, model, data):
 
 
 @pytest.mark.slow
-def test_prompts_are_counted_by_the_tokenizer(model, data):
+def test_prompts_are_counted_by_the_tokenizer_without_torch(model, data, tmp_path, monkeypatch):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -105,6 +107,9 @@ def test_prompts_are_counted_by_the_tokenizer(model, data):
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(model)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "torch.py").write_text("raise SystemExit('torch is imported')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "broken"), *sys.path]))
     assert measured_by_transformers(model, data) == PromptLengths(rows=3, longest=7, mean=4)
 
 

@@ -131,6 +131,20 @@ def test_what_is_preloaded_is_imported_once_also_if_it_needs_this_package(store,
     assert witness.records["a"].outcome.status is Status.OK
 
 
+def test_one_that_imported_something_else_is_replaced(store, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    WarmProcess(BY_LABEL, jobs=1, warm_up_s=LIMIT_S).start()
+    before = forkserver._forkserver._forkserver_pid
+    WarmProcess(BY_LABEL, jobs=1, warm_up_s=LIMIT_S).start()
+    assert forkserver._forkserver._forkserver_pid == before
+    witness = Witness()
+    program = WorkerProgram(target="preloaded_target:job", preload=("preloaded_target",))
+    run_trials([planned("a")], options=RunOptions(), store=store, versions=VERSIONS, observer=witness, program=program)
+    assert witness.records["a"].outcome.status is Status.OK
+    assert witness.given_up == ()
+    assert is_gone(before)
+
+
 @pytest.mark.parametrize(
     ("failures", "ending"),
     [

@@ -44,8 +44,8 @@ _END_S = 5.0
 warnings.filterwarnings("ignore", message="resource_tracker: process died unexpectedly", category=UserWarning)
 
 
-_interpreters: dict[int | None, Interpreter | None] = {}
-"""The Python of the warmed process of this Python process, by its id."""
+_started_for: dict[int | None, tuple[Interpreter | None, tuple[str, ...]]] = {}
+"""The Python of the warmed process of this Python process and what it imports, by its id."""
 
 
 class WarmProcessError(ProfilerError):
@@ -99,7 +99,8 @@ class WarmProcess:
         # Its own process keeps track of semaphores, whatever Python the workers run in.
         with _environment(safe_path_variables()):
             resource_tracker.ensure_running()
-        if self._pid is None and _interpreters.get(_server_pid()) != self._interpreter:
+        started_for = self._interpreter, self._program.preload
+        if self._pid is None and _started_for.get(_server_pid(), (None, self._program.preload)) != started_for:
             end_warm_process()
         with (
             starting_with(self._interpreter),
@@ -110,8 +111,8 @@ class WarmProcess:
             forkserver.ensure_running()
         pid = _server_pid()
         assert pid is not None
-        _interpreters.clear()
-        _interpreters[pid] = self._interpreter
+        _started_for.clear()
+        _started_for[pid] = started_for
         self._is_warm = self._is_warm and pid == self._pid
         self._pid = pid
 
@@ -198,7 +199,7 @@ class WarmProcess:
 
 
 def end_warm_process() -> None:
-    """SIGKILL the warmed process of this Python process, if there is one: the next may need another Python."""
+    """SIGKILL the warmed process of this Python process, if there is one: the next one may need another Python."""
     pid = _server_pid()
     if pid is None:
         return

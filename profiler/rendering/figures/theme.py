@@ -7,8 +7,8 @@ matplotlib reads a text with two dollar signs as mathematics: ``$HOME/a $PATH`` 
 
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from textwrap import fill
 from typing import cast
 
@@ -218,44 +218,71 @@ def rendered(
     """
     try:
         figure = draw()
-        png = as_png(figure)
-        figure.set_layout_engine("none")  # the other formats have the places that it has found
-        svg = as_svg(figure)
-        files = {FigureKind.PNG: png, FigureKind.SVG: svg}
-        if FigureKind.PDF in kinds:
-            files[FigureKind.PDF] = as_pdf(figure)
+        with _as_saved(figure):
+            _lay_out(figure)
+            files = {kind: _saved(figure, kind) for kind in (FigureKind.PNG, FigureKind.SVG)}
+            if FigureKind.PDF in kinds:
+                files[FigureKind.PDF] = _saved(figure, FigureKind.PDF)
     except Exception as error:
         lines = str(error).splitlines() or [""]
         return f"The figure '{name}' could not be drawn ({type(error).__name__}: {lines[0]})."
+    png, svg = files[FigureKind.PNG], files[FigureKind.SVG]
     found = RenderedFigure(name=name, title=title, png=png, svg=svg, note=note, suffixes=tuple(kinds))
     return found, {kind: files[kind] for kind in kinds}
 
 
 def as_kind(figure: Figure, kind: FigureKind) -> bytes:
     """Return the figure in a format."""
-    return {FigureKind.PNG: as_png, FigureKind.SVG: as_svg, FigureKind.PDF: as_pdf}[kind](figure)
+    with _as_saved(figure):
+        return _saved(figure, kind)
 
 
 def as_png(figure: Figure) -> bytes:
     """Return the figure as PNG."""
-    return _saved(figure, "png", {"Software": None})
+    return as_kind(figure, FigureKind.PNG)
 
 
 def as_svg(figure: Figure) -> bytes:
     """Return the figure as SVG. Letters are outlines, so that the fonts of the viewer do not matter."""
-    return _saved(figure, "svg", {"Date": None, "Creator": None})
+    return as_kind(figure, FigureKind.SVG)
 
 
 def as_pdf(figure: Figure) -> bytes:
     """Return the figure as PDF, with its letters as text."""
-    return _saved(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
+    return as_kind(figure, FigureKind.PDF)
 
 
-def _saved(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
-    sink = io.BytesIO()
+@contextmanager
+def _as_saved(figure: Figure) -> Iterator[None]:
+    """A context in which a figure has the theme, and its texts are as they are written."""
     with in_theme(), warnings.catch_warnings():
         # A frame stands for a letter that no font here has; a warning on the terminal would not tell more.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         show_as_written(figure)
-        figure.savefig(sink, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+        yield
+
+
+def _lay_out(figure: Figure) -> None:
+    """Find the places of everything in a figure once, for all formats.
+
+    `savefig` draws a figure that has a layout engine once more before it saves it.
+    """
+    figure.set_dpi(_DOTS_PER_INCH)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine(None)
+
+
+_METADATA: Mapping[FigureKind, Mapping[str, None]] = {
+    FigureKind.PNG: {"Software": None},
+    FigureKind.SVG: {"Date": None, "Creator": None},
+    FigureKind.PDF: {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""What matplotlib would write into files of a format beyond the figure."""
+
+
+def _saved(figure: Figure, kind: FigureKind) -> bytes:
+    sink = io.BytesIO()
+    figure.savefig(sink, format=kind.value, dpi=_DOTS_PER_INCH, metadata=dict(_METADATA[kind]))
     return sink.getvalue()

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from profiler.training.data.source_data import load_rows
-
 MOST_ROWS = 10_000
 """Rows that are read, from the first."""
 
@@ -41,8 +39,13 @@ def _tokens(prompt: Any, tokenizer: Any) -> int:
 
 def main() -> int:
     """Print the numbers of rows, the longest and the mean length for the data on standard input."""
+    # Tokenizers need no torch, whose import takes most of the time. Both libraries ask once whether there is one.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     from transformers import AutoTokenizer
 
+    from profiler.training.data.source_data import load_rows
+
+    del sys.modules["torch"]
     asked = json.loads(sys.stdin.read())
     tokenizer = AutoTokenizer.from_pretrained(asked["tokenizer"], local_files_only=True)
     try:
