@@ -395,6 +395,7 @@ def test_megatron_recomputes_layers_only_by_its_own_key():
         ((f"{ACTOR}.use_dynamic_bsz=true", f"{ROLLOUT}.log_prob_use_dynamic_bsz=false"), "must be equal"),
         ((f"{ACTOR}.ppo_micro_batch_size=64",), "ppo_micro_batch_size is the older name"),
         ((f"{ACTOR}.ppo_mini_batch_size=20",), "= 20 rows must be divisible by 8"),
+        ((f"{ROLLOUT}.expert_parallel_size=4",), "expert_parallel_size=4 must be the 2 GPUs"),
         (
             (*(f"{key}={value}" for key, value in LORA.items()), f"{ROLLOUT}.layered_summon=true"),
             f"needs {ROLLOUT}.load_format=safetensors",
@@ -412,3 +413,11 @@ def test_what_0_9_1_asserts_in_addition_is_not_possible(words, said):
     assert any(said in reason for reason in read["reasons"]), read["reasons"]
     older = found(*with_sizes, "verl=0.8")
     assert not any(said in reason for reason in older.get("reasons", ()))
+
+
+def test_experts_of_the_engine_are_split_by_tensorrt_llm_alone():
+    words = (*WORDS, "verl=0.9.1", f"+{ROLLOUT}.moe_tensor_parallel_size=2")
+    assert any("is for actor_rollout_ref.rollout.name=trtllm only" in reason for reason in found(*words)["reasons"])
+    other = found(*words, f"{ROLLOUT}.name=trtllm")
+    assert other["fit"] == "not decided"
+    assert any("moe_tensor_parallel_size=2" in reason for reason in other["reasons"])

@@ -4,8 +4,8 @@ Source: verl b178a3c (0.8.0.dev): `validate_config` in `utils/config.py`, `Actor
 `workers/config`, "normalize config" in `workers/fsdp_workers.py`, `rearrange_micro_batches` in
 `utils/seqlen_balancing.py`, `apply_monkey_patch` in `models/transformers/monkey_patch.py`, the server of
 `workers/rollout/vllm_rollout`; all of them also in verl 0.7 and 0.9. What 0.9.1 asserts in addition is in its
-`ActorRolloutRefWorker.init_model`, `TrainingWorker.train_mini_batch` and `collect_lora_params`. Heads by tensor
-parallel size: vLLM 0.11, `ModelConfig.verify_with_parallel_config`, and Megatron-core's `TransformerConfig`.
+`ActorRolloutRefWorker.init_model`, `TrainingWorker.train_mini_batch`, `RolloutConfig` and `collect_lora_params`. Heads
+by tensor parallel size: vLLM 0.11, `ModelConfig.verify_with_parallel_config`, and Megatron-core's `TransformerConfig`.
 """
 
 from collections.abc import Callable, Iterator
@@ -259,6 +259,18 @@ def _later_batches(subject: _Subject) -> Iterator[str]:
             yield f"{worker}.ppo_mini_batch_size times {_ROLLOUT}.n = {rows} rows must be divisible by {groups}"
 
 
+def _later_experts(subject: _Subject) -> Iterator[str]:
+    """The engine of 0.9.1 shares experts over all GPUs of a replica, or leaves that to TensorRT-LLM."""
+    if not subject.values.is_later or subject.values.value(f"{_ROLLOUT}.name") == "trtllm":
+        return
+    size = subject.number(f"{_ROLLOUT}.expert_parallel_size") or 1
+    replica = subject.job.rollout_tensor_parallel_size * (subject.number(f"{_ROLLOUT}.data_parallel_size") or 1)
+    if size > 1 and size != replica:
+        yield f"{_ROLLOUT}.expert_parallel_size={size} must be the {replica} GPUs of its tensor and data parallelism"
+    if (subject.number(f"{_ROLLOUT}.moe_tensor_parallel_size") or 1) > 1:
+        yield f"{_ROLLOUT}.moe_tensor_parallel_size is for {_ROLLOUT}.name=trtllm only"
+
+
 def _later_adapters(subject: _Subject) -> Iterator[str]:
     """Adapters go to the engine layer by layer only if it has loaded the other weights."""
     is_dummy = "dummy" in str(subject.values.value(f"{_ROLLOUT}.load_format"))
@@ -281,5 +293,6 @@ _CHECKS: tuple[Callable[[_Subject], Iterator[str]], ...] = (
     _sequence_parallel,
     _tensor_parallel,
     _later_batches,
+    _later_experts,
     _later_adapters,
 )

@@ -91,7 +91,11 @@ def read_verl(
     first, second = DEFAULTS[release] if uses_megatron else DEFAULTS[release][::-1]
     defaults = {key: value for key, value in {**first, **second}.items() if key not in _PATHS}
     unknown = tuple(key for key in flat if not is_known(key, release))
-    faults = [fault for key in unknown for fault in unknown_faults(key, flat[key], release, strict=strict)]
+    # What is named as not counted is no misspelling of a key that is read.
+    named = frozenset(filter(changes_memory, unknown)) if release is not Release.V0_8 and not strict else frozenset()
+    faults = [
+        fault for key in unknown if key not in named for fault in unknown_faults(key, flat[key], release, strict=strict)
+    ]
     stated = {key: value for key, value in flat.items() if value is not None}
     with_defaults = {**{key: value for key, value in defaults.items() if value is not None}, **stated}
     reader = VerlReader(with_defaults, release)
@@ -374,9 +378,19 @@ def _rules(job: VerlJob, reader: VerlReader) -> list[Fault]:
         times = "pipeline_model_parallel_size" + (" and context_parallel_size" if context > 1 else "")
         problem = f"times {times} must divide the {job.n_gpus} GPUs"
         faults.append(Fault(key=key, found=show(job.tensor_model_parallel_size), problem=problem))
-    experts = job.workers.expert_model_parallel_size * job.workers.expert_tensor_parallel_size
-    if reader.is_megatron and job.n_gpus % (experts * job.pipeline_model_parallel_size):
-        key = f"{_ACTOR}.megatron.expert_model_parallel_size"
-        problem = f"times its tensor and the pipeline's size must divide the {job.n_gpus} GPUs"
-        faults.append(Fault(key=key, found=show(job.workers.expert_model_parallel_size), problem=problem))
+    faults.extend(_expert_rules(job) if reader.is_megatron else ())
     return faults
+
+
+def _expert_rules(job: VerlJob) -> list[Fault]:
+    """Return the fault of experts that the GPUs do not divide into (`initialize_model_parallel` of Megatron-Core)."""
+    size, tensor = job.workers.expert_model_parallel_size, job.workers.expert_tensor_parallel_size
+    gpus = size * tensor * job.pipeline_model_parallel_size
+    if job.n_gpus % gpus == 0:
+        return []
+    problem = (
+        f"times expert_tensor_parallel_size={tensor} (tensor_model_parallel_size if null) and "
+        f"pipeline_model_parallel_size={job.pipeline_model_parallel_size} is {gpus}, which must divide the "
+        f"{job.n_gpus} GPUs"
+    )
+    return [Fault(key=f"{_ACTOR}.megatron.expert_model_parallel_size", found=show(size), problem=problem)]

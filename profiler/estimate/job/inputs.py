@@ -306,7 +306,7 @@ def job_files(command: Command) -> JobFiles:
         faults.extend(Fault(key=word.partition("=")[0], found=word, problem=problem) for word in command.overrides[:1])
     if of_verl and command.options.trl is not None:
         faults.append(Fault(key=TRL, found=command.options.trl, problem="is for files of trl, and these are of verl"))
-    if command.options.verl is not None and not (of_verl or command.overrides):
+    if command.options.verl is not None and not (of_verl or command.overrides or len(faults) > len(command.faults)):
         problem = "is for a job of verl, and this is none"
         faults.append(Fault(key="verl", found=command.options.verl, problem=problem))
     if len(faults) > len(command.faults):
