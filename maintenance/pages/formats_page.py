@@ -136,8 +136,8 @@ def formats_page() -> str:
         "",
         "## verl's own scripts",
         "",
-        f"The {sum(map(_total, verl.values()))} scripts of `examples/grpo_trainer` and `examples/tuning/lora` at the "
-        "tag v0.9.0, with `verl=0.9.1`, and the path",
+        f"The {sum(map(_total, verl.values()))} example scripts `grpo_trainer` and `tuning/lora` at the tag v0.9.0, "
+        "with `verl=0.9.1`, and the path",
         "of the model where that is of the user's machine. Each key of an answered script is compared with the job.",
         "*Not decided* has figures for what is counted, and names what is not.",
         "",
