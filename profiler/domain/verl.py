@@ -90,6 +90,10 @@ class Workers:
     """Only adapters go to the rollout engine, which has loaded the other weights."""
     update_bucket_bytes: int = 0
     """The buffer in which weights go to the rollout engine; 0 where that instant is not counted."""
+    keeps_reference_root: bool = False
+    """What a reference has outside of its layers stays gathered after its pass."""
+    keeps_actor_root: bool = False
+    """The same of the actor, from its old log-probabilities to its update."""
     reward: RewardEngine | None = None
     expert_model_parallel_size: int = 1
     """Megatron's, of the experts of a layer."""

@@ -9,7 +9,7 @@ from profiler.analytical.explanation.explained import CardVerdict, Fit, Unanswer
 from profiler.analytical.explanation.verl_fit import VerlFit, verl_cards, verl_fit, with_reasons
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.config.models.lookup import builtin_of_folder
-from profiler.config.notes import Note, note_lines
+from profiler.config.notes import Note, not_counted, note_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_GPU
@@ -100,7 +100,10 @@ def answered_verl(command: Command, source: VerlSource, architecture_of: Callabl
     names = shortened(", ".join(reading.unknown), _LONGEST_LIST)
     card = _card(command)
     found = verl_estimate(reading.job, architecture, card)
-    notes = [of_release, *taken, *source.notes, *reading.notes, *reading.undecided]
+    mixed = (
+        [not_counted("adapters of a mixture of experts")] if reading.job.lora_rank and _is_mixture(architecture) else []
+    )
+    notes = [of_release, *taken, *source.notes, *reading.notes, *reading.undecided, *mixed]
     fit = with_reasons(
         verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding),
         refused=refusals(reading, architecture),
@@ -115,6 +118,10 @@ def answered_verl(command: Command, source: VerlSource, architecture_of: Callabl
         notes=note_lines(notes),
         ignored=printable(f"Ignored, because verl {VERSIONS[release]} has no such keys: {names}.") if names else "",
     )
+
+
+def _is_mixture(architecture: Architecture) -> bool:
+    return architecture.num_experts > 1
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from profiler.analytical.explanation.verl_fit import verl_card
 from profiler.analytical.formulas.verl_pass import engine_weights_bytes, sync_bytes
 from profiler.analytical.timeline.recipes.verl import Component, Role, VerlPhase, shardings_of, verl_estimate
 from profiler.config.models.architecture import read_architecture
@@ -40,6 +41,12 @@ OF_MIXTURE = {
     "num_experts_per_tok": 8,
 }
 MIXTURE = read_architecture(OF_MIXTURE, model="mixture")
+
+
+LORA = {f"{MODEL}.lora_rank": 16}
+LOADED = {f"{ROLLOUT}.load_format": "safetensors"}
+BY_LAYER = {f"{ROLLOUT}.layered_summon": True}
+FSDP2 = {f"{ACTOR}.strategy": "fsdp2"}
 
 
 def found(*words):
@@ -205,9 +212,34 @@ def test_the_reference_waits_on_the_host():
     assert job({**values, f"{MEGATRON}.param_offload": True}, megatron=True).ref_param_offload
     stated = {f"{MEGATRON}.param_offload": True, f"{REF}.megatron.param_offload": False}
     assert not job({**values, **stated}, megatron=True).ref_param_offload
-    phases = verl_estimate(job(values), DENSE, CARD).phases
-    assert not any(Component.REFERENCE in parts for parts in phases.values())
+    assert Role.REFERENCE in shardings_of(job(values), DENSE)
     assert not_counted({**values, f"{REF}.fsdp_config.model_dtype": "bf16"}) == []
+
+
+OUTSIDE_BYTES = (2 * 151_936 * 4096 + 4096) * 2
+"""Embedding, LM head and final norm of the dense model in bfloat16."""
+
+
+def roots(values):
+    """What is added by models that do not compute, per phase."""
+    values = {f"{ACTOR}.use_kl_loss": True, **values}
+    whole = verl_estimate(job(values), DENSE, CARD).phases
+    sizes = {f"{worker}.fsdp_config.fsdp_size": 8 for worker in (ACTOR, REF)}
+    without = verl_estimate(job({**values, **sizes}), DENSE, CARD).phases
+    return {phase: sum(whole[phase].values()) - sum(without[phase].values()) for phase in whole}
+
+
+def test_what_is_outside_of_layers_stays_gathered_after_a_pass():
+    found = roots({})
+    # The reference's at all other times, and the actor's while the reference scores.
+    assert set(found.values()) == {OUTSIDE_BYTES}
+    of_critic = roots({"algorithm.adv_estimator": "gae"})
+    assert of_critic.pop(VerlPhase.UPDATE_CRITIC) == 2 * OUTSIDE_BYTES
+    assert set(of_critic.values()) == {OUTSIDE_BYTES}
+    assert set(roots(FSDP2).values()) == {0}
+    alone = {"trainer.n_gpus_per_node": 1, f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ACTOR}.use_kl_loss": True}
+    assert not any(Component.REFERENCE in parts for parts in verl_estimate(job(alone), DENSE, CARD).phases.values())
+    assert set(roots(LORA | LOADED | BY_LAYER).values()) == {0, OUTSIDE_BYTES}
 
 
 # Logits
@@ -278,11 +310,6 @@ def test_a_rollout_engine_that_never_sleeps_is_awake_in_scoring():
 
 
 # LoRA
-
-LORA = {f"{MODEL}.lora_rank": 16}
-LOADED = {f"{ROLLOUT}.load_format": "safetensors"}
-BY_LAYER = {f"{ROLLOUT}.layered_summon": True}
-FSDP2 = {f"{ACTOR}.strategy": "fsdp2"}
 
 
 @pytest.mark.parametrize(
@@ -421,3 +448,16 @@ def test_experts_of_the_engine_are_split_by_tensorrt_llm_alone():
     other = found(*words, f"{ROLLOUT}.name=trtllm")
     assert other["fit"] == "not decided"
     assert any("moe_tensor_parallel_size=2" in reason for reason in other["reasons"])
+
+
+def test_adapters_of_a_mixture_are_not_decided(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(OF_MIXTURE))
+    words = [f"{key}={str(value).lower()}" for key, value in (LORA | LOADED | BY_LAYER).items()]
+    read = found(*WORDS, "verl=0.9.1", f"{MODEL}.path={tmp_path}", *words)
+    assert (read["fit"], read["reasons"]) == ("not decided", ["adapters of a mixture of experts"])
+
+
+def test_the_pool_of_a_reward_model_decides_without_fragments():
+    values = {f"{REWARD}.enable": True, f"{REWARD}.rollout.gpu_memory_utilization": 0.8}
+    estimated = verl_estimate(job(values), DENSE, CARD)
+    assert verl_card(estimated).peak_reserved_bytes == sum(estimated.phases[VerlPhase.REWARD].values())

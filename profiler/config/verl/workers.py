@@ -117,12 +117,26 @@ def workers_of(reader: VerlReader, entropy: EntropySettings, *, removes: bool) -
         counts_adapters=adapters,
         sends_adapters=adapters and not has_flag(reader, f"{MODEL}.lora.merge"),
         update_bucket_bytes=bucket * _MIB,
+        keeps_reference_root=not adapters and _keeps_root(reader, REF),
+        keeps_actor_root=_keeps_root(reader, ACTOR),
         reward=_reward(reader),
         expert_model_parallel_size=reader.count(f"{ACTOR}.megatron.expert_model_parallel_size"),
         expert_tensor_parallel_size=reader.count(
             experts if reader.value(experts) is not None else f"{ACTOR}.megatron.tensor_model_parallel_size"
         ),
     )
+
+
+def _keeps_root(reader: VerlReader, worker: str) -> bool:
+    """Return whether what FSDP 1 has gathered outside of layers stays after a pass without gradient.
+
+    FSDP 1 frees it in the next backward only, and verl before that only if `fsdp_size` is stated above 1. FSDP 2 frees
+    it with `reshard_after_forward`.
+
+    Source: `_post_forward_reshard` of torch's FSDP, `EngineEvalModeCtx.__exit__` in verl 0.9.1.
+    """
+    size = reader.value(f"{worker}.fsdp_config.fsdp_size")
+    return reader.value(f"{ACTOR}.strategy") == Strategy.FSDP.value and isinstance(size, int) and size <= 1
 
 
 def _reward(reader: VerlReader) -> RewardEngine | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from profiler.analytical.formulas.models.parameters import lora_parameter_count, parameter_count
+from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES
 from profiler.analytical.formulas.models.weights import critic_count
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Term
 from profiler.analytical.formulas.verl_pass import (
@@ -21,7 +22,7 @@ from profiler.analytical.formulas.verl_pass import (
     sync_bytes,
 )
 from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.analytical.timeline.sharding.verl import SHARDINGS, VerlSharding
+from profiler.analytical.timeline.sharding.verl import SHARDINGS, VerlSharding, outside_parameters
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
@@ -137,6 +138,11 @@ class VerlEstimate:
         return sum(self.phases[self.peak_phase].values())
 
     @property
+    def engine_peak_bytes(self) -> int:
+        """Memory of the largest phase in which an engine is awake."""
+        return max(sum(parts.values()) for phase, parts in self.phases.items() if phase in _OF_ENGINES)
+
+    @property
     def training_peak_bytes(self) -> int:
         """Memory of the largest phase without an engine, whose pool is a setting and not a need of the job."""
         return max(sum(parts.values()) for phase, parts in self.phases.items() if phase not in _OF_ENGINES)
@@ -166,7 +172,10 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
         own = {category: term for category, term in kept.items() if term.size and category not in instant.terms}
         active[phase] = (role, instant.with_terms(own) if own else instant)
     ordered = {phase: active[phase] for phase in VerlPhase if phase in active}
-    terms = {phase: _phase(shardings, role, instant) for phase, (role, instant) in ordered.items()}
+    terms = {
+        phase: _with_roots(job, architecture, phase, _phase(shardings, role, instant))
+        for phase, (role, instant) in ordered.items()
+    }
     return VerlEstimate(
         job=job,
         gpu=gpu,
@@ -175,6 +184,23 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
         engine_weights_bytes=engine_weights_bytes(job, architecture),
         kv_demand_bytes=kv_demand_bytes(job, architecture),
     )
+
+
+def _with_roots(
+    job: VerlJob, architecture: Architecture, phase: VerlPhase, parts: Mapping[Component, Term]
+) -> Mapping[Component, Term]:
+    """Return the parts with what stays gathered outside of the layers of models that do not compute.
+
+    The reference has its own among what is gathered while it scores; the actor's waits for its update.
+    """
+    found = dict(parts)
+    size = outside_parameters(architecture) * BFLOAT16_BYTES if job.n_gpus > 1 else 0
+    root = Term(size, lambda: "what is outside of layers, still gathered")
+    if job.workers.keeps_reference_root and job.has_reference and phase is not VerlPhase.REFERENCE:
+        found[Component.REFERENCE] = root
+    if job.workers.keeps_actor_root and phase in (VerlPhase.REFERENCE, VerlPhase.UPDATE_CRITIC):
+        found[Component.GATHERED] = found.get(Component.GATHERED, NOTHING).plus(root)
+    return {component: found[component] for component in Component if component in found and found[component].size}
 
 
 def _sync(job: VerlJob, architecture: Architecture, actor: VerlSharding, pool: Term) -> tuple[Role | None, Instant]:
