@@ -95,17 +95,24 @@ _READ = (
     ),
     _Read(
         "a run script or YAML of verl's `main_ppo`",
-        "verl 0.8",
-        "Hydra's overrides with the variables and branches of the shell",
-        "engines without a closed form",
+        "verl 0.8.0.dev and 0.9.1 (`verl=`, or by a key of one alone)",
+        "Hydra's overrides with the variables and branches of the shell; FSDP with Ulysses, LoRA and experts, a "
+        "critic, a reward model and a rollout engine on the same GPUs",
+        "VeOmni, Megatron-Lite and other engines, models with images, sizes that do not divide; Megatron of 0.9.1 has "
+        "no verdict, because nothing judges its layers",
         "",
     ),
 )
 
 
+_VERDICTS = ("answered", "answered with model=", "not decided", "refused")
+"""What becomes of one of verl's scripts."""
+
+
 def formats_page() -> str:
     """Return the page."""
     counts = json.loads(_COUNTS.read_text(encoding="utf-8"))
+    verl: dict[str, dict[str, int]] = counts["verl_scripts"]
     rows = [[each.name, each.version, each.read, each.refused] for each in _READ]
     lines = [
         "# Which files can I bring?",
@@ -127,6 +134,21 @@ def formats_page() -> str:
             ["format", "files", "answered", "answered after `model=`", "refused by name", "wrong"], list(_kept(counts))
         ),
         "",
+        "## verl's own scripts",
+        "",
+        f"The {sum(map(_total, verl.values()))} example scripts `grpo_trainer` and `tuning/lora` at the tag v0.9.0, "
+        "with `verl=0.9.1`, and the path",
+        "of the model where that is of the user's machine. Each key of an answered script is compared with the job.",
+        "*Not decided* has figures for what is counted, and names what is not.",
+        "",
+        markdown_table(
+            ["engine", "scripts", *_VERDICTS],
+            [
+                [name, *map(str, (_total(found), *(found.get(each, 0) for each in _VERDICTS)))]
+                for name, found in verl.items()
+            ],
+        ),
+        "",
         "## Formats that are named and not read",
         "",
         markdown_table(
@@ -137,6 +159,10 @@ def formats_page() -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _total(counts: dict[str, int]) -> int:
+    return sum(counts.get(each, 0) for each in _VERDICTS)
 
 
 def _kept(counts: dict[str, dict[str, int]]) -> Iterator[list[str]]:

@@ -35,18 +35,19 @@ def has_form(spec: TrialSpec, architecture: Architecture) -> bool:
     return fault_of_closed_form(_case(spec, architecture)) is None
 
 
-def refuse_model(architecture: Architecture, *, of_verl: bool = False) -> None:
+def refuse_model(architecture: Architecture, *, of_verl: bool = False, with_experts: bool = False) -> None:
     """Raise the error of `estimate` if there is no closed form for the model.
 
     Args:
         architecture: The model.
-        of_verl: Whether verl trains it, whose formulas know neither experts nor vision towers.
+        of_verl: Whether verl trains it, whose formulas know no vision towers.
+        with_experts: Whether those of the release of verl know experts.
 
     Raises:
         UsageError: It is a mixture of experts without a formula, or of a family that is not known.
     """
     is_mixture, has_tower = architecture.num_experts > 1, architecture.vision is not None
-    if architecture.has_closed_form and not (of_verl and (is_mixture or has_tower)):
+    if architecture.has_closed_form and not (of_verl and ((is_mixture and not with_experts) or has_tower)):
         return
     problem = "is of a family whose layers have no closed-form estimate"
     if is_mixture:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from profiler.config.verl.sources import VerlSource
     from profiler.estimate.verl import AnsweredVerl
 
-_OPTIONS = ("launch", "trl", "strict", "gpu_memory_gib", "compute_capability")
+_OPTIONS = ("launch", "trl", "verl", "strict", "gpu_memory_gib", "compute_capability")
 """Options of the command `estimate` that describe the job, and not the output."""
 
 
@@ -31,7 +31,7 @@ class Job:
     configuration or run script of verl, and ``"verl"`` for its defaults."""
     keys: Mapping[str, object] = field(default_factory=dict)
     """Keys of a trial by name, and `launch`, `trl`, `strict`, `gpu_memory_gib`, `compute_capability`; of a job of verl
-    `gpu`, `strict` and verl's own keys, such as ``trainer.n_gpus_per_node``."""
+    `gpu`, `verl`, `strict` and verl's own keys, such as ``trainer.n_gpus_per_node``."""
 
     def with_keys(self, **keys: object) -> "Job":
         """Return the same job with other values of some keys."""

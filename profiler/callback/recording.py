@@ -26,7 +26,7 @@ from profiler.seams.patching import patched
 from profiler.seams.registry import SEAM_OF
 from profiler.storage.files.live_counters import LivePublisher
 from profiler.storage.records.versioned import installed_versions
-from profiler.training.models.sizes import parameter_counts
+from profiler.training.models.parameter_count import parameter_counts
 
 _EVALUATION = "eval_"
 """Beginning of the keys of an evaluation, which is logged apart from training."""

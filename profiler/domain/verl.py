@@ -1,7 +1,15 @@
 """A GRPO or PPO job of verl: the settings that affect the memory of one GPU."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+
+class Release(StrEnum):
+    """Releases of verl whose keys, defaults and workers are known, by the values of the option `verl`."""
+
+    V0_8 = "0.8"
+    """As of 0.8.0.dev (b178a3c, 2026-01-29)."""
+    V0_9_1 = "0.9.1"
 
 
 class Strategy(StrEnum):
@@ -52,6 +60,52 @@ class EntropySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RewardEngine:
+    """The engine of a reward model on the GPUs that train, which is awake while it scores."""
+
+    gpu_memory_utilization: float
+    """Fraction of the card."""
+    free_cache_engine: bool
+    """It sleeps at all other times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """What the workers of a job do that those of verl 0.8 do not, whose ways are the defaults.
+
+    Source of all: verl 0.9.1, `workers/engine/fsdp/transformer_impl.py` and `workers/engine_workers.py`.
+    """
+
+    logits_in_update: int = 2
+    """Bfloat16 tensors of all logits at the head's backward, without those of an entropy."""
+    logits_in_scoring: int = 1
+    """The same without gradient, while an entropy is computed."""
+    repacks_logits: bool = False
+    """Padding is cut out of the logits by a copy, once an entropy is computed."""
+    entropy_chunk: int = 2048
+    """Rows of a chunk (`entropy_from_logits_chunk_size`)."""
+    counts_adapters: bool = False
+    """LoRA counts with its activations, and the reference is the actor, loaded, without adapters."""
+    sends_adapters: bool = False
+    """Only adapters go to the rollout engine, which has loaded the other weights."""
+    update_bucket_bytes: int = 0
+    """The buffer in which weights go to the rollout engine; 0 where that instant is not counted."""
+    keeps_reference_root: bool = False
+    """What a reference has outside of its layers stays gathered after its pass."""
+    keeps_actor_root: bool = False
+    """The same of the actor, from its old log-probabilities to its update."""
+    reward: RewardEngine | None = None
+    expert_model_parallel_size: int = 1
+    """Megatron's, of the experts of a layer."""
+    expert_tensor_parallel_size: int = 1
+
+    @property
+    def reward_sleeps(self) -> bool:
+        """Whether no engine of a reward model is awake while others compute."""
+        return self.reward is None or self.reward.free_cache_engine
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerlJob:
     """One job, spelled as verl spells it where it has the key."""
 
@@ -90,3 +144,4 @@ class VerlJob:
     entropy: EntropySettings = EntropySettings()
     free_cache_engine: bool
     """The engine sleeps and releases its pool while the model trains."""
+    workers: Workers = field(default=Workers(), repr=False)

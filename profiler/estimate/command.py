@@ -26,6 +26,7 @@ from profiler.config.trl_releases.facts import NEWEST, OLDEST, release_of
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import FailIf, Fault
 from profiler.domain.trials.trial import SPEC_KEYS, Backend
+from profiler.domain.verl import Release
 from profiler.estimate.cards import ANY, GPU, read_size
 from profiler.storage.foreign.price_file import PRICES
 
@@ -38,6 +39,14 @@ def _files(reader: FieldReader, key: str) -> tuple[str, ...]:
     """Return the names of the files, each once."""
     values = reader.value(key)
     return tuple(dict.fromkeys(str(each or "") for each in values)) if isinstance(values, list) else ()
+
+
+def _release_of_verl(reader: FieldReader, key: str) -> Release | None:
+    try:
+        return Release(str(reader.value(key)))
+    except ValueError:
+        reader.fail(key, f"must be one of {', '.join(Release)}, whose defaults are known")
+        return None
 
 
 def _release(reader: FieldReader, key: str) -> str | None:
@@ -69,6 +78,12 @@ class EstimateOptions:
         Kind(allowed=f"a release from {OLDEST} to {NEWEST}", shown="VERSION", read=_release, read_text=read_path),
         "the release of trl that FILE is for",
         null="the releases that have its keys",
+    )
+    verl: Release | None = option(
+        None,
+        Kind(allowed=" or ".join(Release), shown="VERSION", read=_release_of_verl, read_text=read_path),
+        "the release of verl whose defaults and workers are taken",
+        null="0.9.1 if a key is of that alone, else 0.8",
     )
     gpu_memory_gib: float | None = option(
         None, NUMBER, "memory of a card, in place of gpu", unit="GiB", null="that of gpu"
@@ -114,7 +129,7 @@ OTHER_NAMES = {"trainer": "recipe"}
 """Keys by the names that users give them."""
 
 _OF_VERL = re.compile(
-    r"\+{0,2}(?:(?:actor_rollout_ref|critic|data|algorithm|trainer|reward_model|reward_manager|ray_\w+)\.\w|model_engine=)"
+    r"\+{0,2}(?:(?:actor_rollout_ref|critic|data|algorithm|trainer|reward|reward_model|reward_manager|ray_\w+)\.\w|model_engine=)"
 )
 """How an override of verl begins: a section and a dot, or the engine."""
 

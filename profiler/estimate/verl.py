@@ -9,18 +9,19 @@ from profiler.analytical.explanation.explained import CardVerdict, Fit, Unanswer
 from profiler.analytical.explanation.verl_fit import VerlFit, verl_cards, verl_fit, with_reasons
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.config.models.lookup import builtin_of_folder
-from profiler.config.notes import Note, note_lines
+from profiler.config.notes import Note, not_counted, note_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.config.verl.assertions import refusals
 from profiler.config.verl.config import read_verl
-from profiler.config.verl.keys import VERL_VERSION
-from profiler.config.verl.sources import VerlSource
+from profiler.config.verl.keys import VERSIONS
+from profiler.config.verl.sources import VerlSource, release_of
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.cards.gpu_names import gpu_named, name_card
 from profiler.domain.errors import Fault, UsageError, printable, shortened
+from profiler.domain.verl import Release
 from profiler.estimate.command import Command
 from profiler.rendering.estimate.verl_table import verl_json, verl_table
 from profiler.storage.foreign.model_config import is_local
@@ -84,11 +85,12 @@ def answered_verl(command: Command, source: VerlSource, architecture_of: Callabl
         UsageError: With all faults that were found.
     """
     faults = [*command.faults, *source.faults, *_key_faults(command), *_list_faults(command.axes)]
+    release, of_release = release_of(source, command.options.verl)
     try:
         values, taken = _folder_taken_by_name(source.values)
-        reading = read_verl(values, megatron=source.megatron, strict=command.options.strict)
+        reading = read_verl(values, megatron=source.megatron, strict=command.options.strict, release=release)
         architecture = architecture_of(reading.job.model)
-        refuse_model(architecture, of_verl=True)
+        refuse_model(architecture, of_verl=True, with_experts=release is not Release.V0_8)
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
@@ -98,7 +100,10 @@ def answered_verl(command: Command, source: VerlSource, architecture_of: Callabl
     names = shortened(", ".join(reading.unknown), _LONGEST_LIST)
     card = _card(command)
     found = verl_estimate(reading.job, architecture, card)
-    notes = [*taken, *source.notes, *reading.notes, *reading.undecided]
+    mixed = (
+        [not_counted("adapters of a mixture of experts")] if reading.job.lora_rank and _is_mixture(architecture) else []
+    )
+    notes = [of_release, *taken, *source.notes, *reading.notes, *reading.undecided, *mixed]
     fit = with_reasons(
         verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding),
         refused=refusals(reading, architecture),
@@ -111,8 +116,12 @@ def answered_verl(command: Command, source: VerlSource, architecture_of: Callabl
         architecture=architecture,
         values=values,
         notes=note_lines(notes),
-        ignored=printable(f"Ignored, because verl {VERL_VERSION} has no such keys: {names}.") if names else "",
+        ignored=printable(f"Ignored, because verl {VERSIONS[release]} has no such keys: {names}.") if names else "",
     )
+
+
+def _is_mixture(architecture: Architecture) -> bool:
+    return architecture.num_experts > 1
 
 
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:

@@ -13,7 +13,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import TrialSpec, Weights
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.models.model import build_config, build_model
-from profiler.training.models.sizes import parameter_counts
+from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.recipes.recipe import AnnouncingTrainer, TrainerParts
 from profiler.training.recipes.registry import recipe_of
 from profiler.training.session import Session

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from profiler.domain.memory import Phase
-from profiler.training.models.sizes import parameter_counts
+from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.placement import Placement, RealDevice
 
 

@@ -33,7 +33,7 @@ from profiler.simulation.extrapolation.repeated_steps import MOST_EVENTS_EXTRAPO
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.arguments import lora_config
 from profiler.training.models.model import build_config, random_model
-from profiler.training.models.sizes import parameter_counts
+from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.placement import RealDevice
 from profiler.training.run import run_training
 

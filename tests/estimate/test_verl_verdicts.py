@@ -31,19 +31,25 @@ def faults(*words):
 # Engines
 
 
-def test_megatron_is_read_wherever_it_is_named(tmp_path):
-    expected = found("config=verl-megatron", *GRPO)
-    assert "megatron" in answer(["config=verl-megatron", *GRPO])
-    assert found("config=verl", "model_engine=megatron", *GRPO) == expected
-    assert found("model_engine=megatron", *GRPO) == expected
-    assert of_script(tmp_path, f"{CALL} model_engine=megatron\n")["phases"] == expected["phases"]
+@pytest.mark.parametrize("release", ["verl=0.8", "verl=0.9.1"])
+def test_megatron_is_read_wherever_it_is_named(tmp_path, release):
+    words = (release, *GRPO)
+    expected = found("config=verl-megatron", *words)
+    assert "megatron" in answer(["config=verl-megatron", *words])
+    assert found("config=verl", "model_engine=megatron", *words) == expected
+    assert found("model_engine=megatron", *words) == expected
+
+    def phases(text):
+        return of_script(tmp_path, text, release)["phases"]
+
+    assert phases(f"{CALL} model_engine=megatron\n") == expected["phases"]
     array = f'EXTRA=(\n  model_engine=megatron\n)\n{CALL} "${{EXTRA[@]}}"\n'
-    assert of_script(tmp_path, array)["phases"] == expected["phases"]
-    assert of_script(tmp_path, f"{CALL} actor@actor_rollout_ref.actor=megatron_actor\n")["phases"] == expected["phases"]
+    assert phases(array) == expected["phases"]
+    assert phases(f"{CALL} actor@actor_rollout_ref.actor=megatron_actor\n") == expected["phases"]
     (tmp_path / "job.yaml").write_text("defaults: [{model_engine: megatron}, _self_]\nactor_rollout_ref: {}\n")
-    assert found(f"config={tmp_path / 'job.yaml'}", *GRPO)["phases"] == expected["phases"]
-    assert found("config=verl", *GRPO)["phases"] != expected["phases"]
-    assert found("config=verl", "model_engine=dp", *GRPO) == found("config=verl", *GRPO)
+    assert found(f"config={tmp_path / 'job.yaml'}", *words)["phases"] == expected["phases"]
+    assert found("config=verl", *words)["phases"] != expected["phases"]
+    assert found("config=verl", "model_engine=dp", *words) == found("config=verl", *words)
 
 
 @pytest.mark.parametrize("engine", ["veomni", "torchtitan", "mindspeed", "automodel", "megatrom", "'[dp]'"])
@@ -218,7 +224,7 @@ def test_what_verl_asserts_is_never_fits(words, said):
         ("data.max_response_length=131072", f"{MODEL}.override_config.max_position_embeddings=131584"),
         (DYNAMIC, "data.train_batch_size=100"),
         (f"{ULYSSES}=8",),
-        ("model_engine=megatron", f"{ACTOR}.megatron.pipeline_model_parallel_size=4"),
+        ("verl=0.8", "model_engine=megatron", f"{ACTOR}.megatron.pipeline_model_parallel_size=4"),
     ],
 )
 def test_what_verl_runs_is_decided_by_memory(words):

@@ -7,7 +7,7 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.trials.trial import Attention, Backend, TrialSpec
 from profiler.training.models.model import build_config, build_model
-from profiler.training.models.sizes import parameter_counts
+from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.placement import RealDevice
 
 

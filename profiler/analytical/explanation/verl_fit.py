@@ -13,7 +13,7 @@ from profiler.analytical.explanation.explained import (
     fit_of_memory,
 )
 from profiler.analytical.formulas.sizes.rounding import with_fragments
-from profiler.analytical.timeline.recipes.verl import VerlEstimate, VerlPhase, verl_estimate
+from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
@@ -42,10 +42,9 @@ class VerlFit:
 def verl_card(found: VerlEstimate) -> CardVerdict:
     """Return whether the memory of each phase fits the card, with the largest share of fragments and the context.
 
-    The pool of the engine is one block, so the rollout has no fragments.
+    The pool of an engine is one block, so its phases have no fragments.
     """
-    rollout = sum(found.phases[VerlPhase.ROLLOUT].values())
-    with_cache = max(rollout, int(with_fragments(found.training_peak_bytes)))
+    with_cache = max(found.engine_peak_bytes, int(with_fragments(found.training_peak_bytes)))
     return CardVerdict(
         gpu=found.gpu,
         fit=fit_of_memory(found.gpu, allocated_bytes=found.peak_bytes, reserved_bytes=with_cache),

@@ -1,18 +1,18 @@
 """What verl's passes and its engine need on one GPU, however weights are sharded. Estimated, not yet measured."""
 
+from dataclasses import replace
+
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes, layer_saved_bytes
-from profiler.analytical.formulas.layers.layer_backward import mlp_backward_bytes
-from profiler.analytical.formulas.models.parameters import parameter_count
+from profiler.analytical.formulas.layers.layer_backward import mlp_backward_bytes, recomputation_bytes
+from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture, parameter_count
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
 from profiler.analytical.formulas.sizes.quantities import whole_units
 from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.trials.trial import Attention, Backend, Logprobs, TrialSpec
+from profiler.domain.trials.trial import Attention, Backend, DistributedType, Logprobs, TrialSpec, Tuning
 from profiler.domain.verl import Strategy, TrainedModel, VerlJob
 
-_LOGITS_COPIES = 2
-_ENTROPY_CHUNK = 2048
-"""Rows of a chunk (`entropy_from_logits_with_chunking`)."""
 _EAGER_ENTROPY_BACKWARD_BYTES = 24
 """Bytes per logit at the peak of the backward of an entropy that is not compiled, without logits and one gradient."""
 _EAGER_ENTROPY_KEPT_BYTES = 10
@@ -35,31 +35,43 @@ def stack_bytes(job: VerlJob, architecture: Architecture, kept: TrainedModel) ->
     layers = architecture.num_hidden_layers
     stacked = min(layers, _LAYERS_KEPT_ON_GPU) if kept.activation_offload else layers
     one = layer_input_bytes if kept.gradient_checkpointing else layer_saved_bytes
-    return stacked * int(one(_SPEC, architecture, _batch(kept))) // job.tensor_model_parallel_size
+    return stacked * int(one(_spec(job, kept), architecture, _batch(kept.max_tokens))) // _sharing(job)
 
 
 def layer_backward_bytes(job: VerlJob, architecture: Architecture, kept: TrainedModel) -> int:
-    """Return what one layer's backward adds: the gradients of the MLP, and with checkpointing the recomputed layer."""
-    backward = int(mlp_backward_bytes(_SPEC, architecture, _batch(kept)))
-    recomputed = int(layer_saved_bytes(_SPEC, architecture, _batch(kept))) if kept.gradient_checkpointing else 0
-    return (backward + recomputed) // job.tensor_model_parallel_size
+    """Return what one layer's backward adds: the gradients of the MLP, and with checkpointing the recomputed layer.
+
+    Of a layer with experts or with adapters that count, the recomputation itself may need more than these gradients.
+    """
+    spec, batch = _spec(job, kept), _batch(kept.max_tokens)
+    backward = int(mlp_backward_bytes(spec, architecture, batch))
+    recomputed = 0
+    if kept.gradient_checkpointing:
+        recomputed = int(layer_saved_bytes(spec, architecture, batch))
+        if _has_whole_layers(spec, architecture):
+            backward = max(backward, int(recomputation_bytes(spec, architecture, batch)))
+    return (backward + recomputed) // _sharing(job)
 
 
-def _batch(kept: TrainedModel) -> Batch:
-    tokens = kept.max_tokens
+def _batch(tokens: int) -> Batch:
     return Batch(rows=1, prompt_tokens=tokens, completion_tokens=0, scored_tokens=tokens, has_mask=False)
+
+
+def _sharing(job: VerlJob) -> int:
+    """Return the GPUs that share what a layer computes."""
+    return job.tensor_model_parallel_size
 
 
 def logits_bytes(job: VerlJob, architecture: Architecture, tokens: int, *, training: bool) -> int:
     """Return the bytes of logits of `tokens` positions in bfloat16 and, in training, of their gradient.
 
     0 with fused kernels, which do not allocate them. By hand, 1,000 tokens, V = 151,936: 303,872,000 B, twice that in
-    training. ASSUMED: the loss works in place, as flash-attn's cross-entropy does
+    training of 0.8. ASSUMED: the loss works in place, as flash-attn's cross-entropy does
     (`DataParallelPPOActor._forward_micro_batch` in verl).
     """
     if job.use_fused_kernels:
         return 0
-    copies = _LOGITS_COPIES if training else 1
+    copies = job.workers.logits_in_update if training else job.workers.logits_in_scoring
     return tokens * architecture.vocab_size * BFLOAT16_BYTES * copies // job.tensor_model_parallel_size
 
 
@@ -87,17 +99,26 @@ def entropy_update_bytes(job: VerlJob, architecture: Architecture, tokens: int) 
     return _entropy_tokens(job, tokens) * architecture.vocab_size * each
 
 
-def entropy_log_prob_bytes(job: VerlJob, architecture: Architecture, tokens: int) -> int:
-    """Return what the entropy of the actor's old log-probabilities needs in addition to `logits_bytes`.
+def entropy_log_prob_bytes(job: VerlJob, architecture: Architecture, tokens: int, *, of_actor: bool = True) -> int:
+    """Return what scoring needs in addition to `logits_bytes`: the entropy of the actor's old log-probabilities.
 
     Nothing by torch.compile, which sums up row by row. Without, three float32 tensors of all logits, or of 2,048 rows
-    with `entropy_from_logits_with_chunking`. By hand, 1,000 tokens, V = 100, not compiled: 1,200,000 B.
+    with `entropy_from_logits_with_chunking`. By hand, 1,000 tokens, V = 100, not compiled: 1,200,000 B. Where padding
+    is cut out of the logits by a copy, at least that, once the entropy is computed.
+
+    Args:
+        job: The job.
+        architecture: Its model.
+        tokens: Of the pass.
+        of_actor: Whether the actor scores; a reference computes no entropy.
     """
-    if job.entropy.is_compiled or not _makes_logits(job):
-        return 0
+    copied = tokens * architecture.vocab_size * BFLOAT16_BYTES
+    least = copied if job.workers.repacks_logits and _makes_logits(job) else 0
+    if not of_actor or job.entropy.is_compiled or not _makes_logits(job):
+        return least
     rows = _entropy_tokens(job, tokens)
-    rows = min(rows, _ENTROPY_CHUNK) if job.entropy.chunking else rows
-    return rows * architecture.vocab_size * _EAGER_ENTROPY_SCRATCH * FLOAT32_BYTES
+    rows = min(rows, job.workers.entropy_chunk) if job.entropy.chunking else rows
+    return max(least, rows * architecture.vocab_size * _EAGER_ENTROPY_SCRATCH * FLOAT32_BYTES)
 
 
 def _makes_logits(job: VerlJob) -> bool:
@@ -112,8 +133,15 @@ def _entropy_tokens(job: VerlJob, tokens: int) -> int:
     return tokens * job.max_response_length // (job.max_prompt_length + job.max_response_length)
 
 
-def forward_bytes(architecture: Architecture, tokens: int) -> int:
-    """Return the bytes of one layer's forward without gradient: four [T, H] and three [T, I], in bfloat16."""
+def forward_bytes(job: VerlJob, architecture: Architecture, tokens: int, *, adapted: bool = True) -> int:
+    """Return the bytes of one layer's forward without gradient: four [T, H] and three [T, I], in bfloat16.
+
+    More where the layer has experts, or adapters that count; a reference has none (`adapted`).
+    """
+    spec = _spec(job, job.actor)
+    if _has_whole_layers(spec, architecture):
+        batch = _batch(tokens)
+        return int(layer_without_gradient_bytes(spec, architecture, batch, adapted=adapted, autocast=False))
     return tokens * (4 * architecture.hidden_size + 3 * architecture.intermediate_size) * BFLOAT16_BYTES
 
 
@@ -123,6 +151,33 @@ def pool_bytes(job: VerlJob, card_bytes: int) -> int:
     They are `gpu_memory_utilization` of the card, rounded down. By hand, 0.5 of 80 x 10^9: 40 x 10^9 B.
     """
     return int(card_bytes * job.gpu_memory_utilization)
+
+
+def reward_pool_bytes(job: VerlJob, card_bytes: int) -> int:
+    """Return the same of the engine of a reward model on these GPUs; 0 without one."""
+    reward = job.workers.reward
+    return 0 if reward is None else int(card_bytes * reward.gpu_memory_utilization)
+
+
+def sync_bytes(job: VerlJob, architecture: Architecture, shard_bytes: int) -> int:
+    """Return what sending weights to the rollout engine needs next to the shards: the bucket, and one whole tensor.
+
+    The largest is the embedding, or with experts the gates and up projections of one layer. FSDP 1 also keeps the
+    state dictionary, a copy of all shards, until the last is sent; with LoRA only adapters are sent. By hand, V = 100,
+    H = 10 in float32, FSDP 1, shards of 500 B and a bucket of 1,000 B: 1,000 + 4,000 + 500 = 5,500 B.
+
+    Source: `BucketedWeightSender` and `FSDPEngine.get_per_tensor_param` in verl 0.9.1, `_sharded_post_state_dict_hook`
+    of torch's FSDP.
+    """
+    bucket = job.workers.update_bucket_bytes
+    if job.workers.sends_adapters:
+        return bucket
+    largest = architecture.vocab_size * architecture.hidden_size
+    if is_mixture(architecture):
+        largest = max(largest, 2 * int(expert_weights(architecture)))
+    element = BFLOAT16_BYTES if job.strategy is Strategy.MEGATRON else job.actor.weight_bytes
+    copied = shard_bytes if job.strategy is Strategy.FSDP else 0
+    return bucket + largest * element + copied
 
 
 def engine_weights_bytes(job: VerlJob, architecture: Architecture) -> int:
@@ -150,3 +205,22 @@ _SPEC = TrialSpec(
     logprobs=Logprobs.FUSED,
 )
 """The keys of a trial that the formulas of a layer read."""
+
+
+def _spec(job: VerlJob, model: TrainedModel) -> TrialSpec:
+    """Return the keys of a trial that the formulas of a layer read; the critic of a job has no adapters."""
+    if not job.workers.counts_adapters or model is not job.actor:
+        return _SPEC
+    return replace(
+        _SPEC,
+        tuning=Tuning.LORA,
+        lora_rank=job.lora_rank,
+        lora_target_modules=job.lora_target_modules,
+        lora_dropout=0.0,
+        distributed_type=DistributedType.FSDP,
+    )
+
+
+def _has_whole_layers(spec: TrialSpec, architecture: Architecture) -> bool:
+    """Return whether a layer is counted with the peak of its forward, which those of dense full training are below."""
+    return spec.tuning is not Tuning.FULL or architecture.num_experts > 1

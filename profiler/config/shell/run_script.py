@@ -44,6 +44,8 @@ class Override:
     """The values of several branches, of which the machine takes one; empty if the value is known, or unknown."""
     because: str = ""
     """The condition of those branches."""
+    is_added: bool = False
+    """Whether ``+`` adds the key to a configuration that lacks it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,13 @@ def _override(text: str, item: Item) -> Override:
     """Return the override of a word, whose alternatives begin with the key as well."""
     value = item.value
     texts = tuple(dict.fromkeys(each.partition("=")[2] for each in value.alternatives))
-    return Override(text=text, is_known=value.is_known, alternatives=texts, because=value.because)
+    return Override(
+        text=text,
+        is_known=value.is_known,
+        alternatives=texts,
+        because=value.because,
+        is_added=value.text.startswith("+"),
+    )
 
 
 def _after(before: Override | None, found: Override, item: Item) -> Override:

@@ -3,15 +3,17 @@
 Source: verl b178a3c (0.8.0.dev): `validate_config` in `utils/config.py`, `ActorConfig` and `CriticConfig` in
 `workers/config`, "normalize config" in `workers/fsdp_workers.py`, `rearrange_micro_batches` in
 `utils/seqlen_balancing.py`, `apply_monkey_patch` in `models/transformers/monkey_patch.py`, the server of
-`workers/rollout/vllm_rollout`; all of them also in verl 0.7 and 0.9. Heads by tensor parallel size: vLLM 0.11,
-`ModelConfig.verify_with_parallel_config`, and Megatron-core's `TransformerConfig`.
+`workers/rollout/vllm_rollout`; all of them also in verl 0.7 and 0.9. What 0.9.1 asserts in addition is in its
+`ActorRolloutRefWorker.init_model`, `TrainingWorker.train_mini_batch`, `RolloutConfig` and `collect_lora_params`. Heads
+by tensor parallel size: vLLM 0.11, `ModelConfig.verify_with_parallel_config`, and Megatron-core's `TransformerConfig`.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from profiler.config.options.reading import FieldReader
+from profiler.config.options.reading import show
 from profiler.config.verl.config import VerlReading, sharing_gpus
+from profiler.config.verl.workers import VerlReader
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.verl import Strategy, VerlJob
 
@@ -35,7 +37,7 @@ class _Subject:
     """A job, as the assertions see it."""
 
     job: VerlJob
-    values: FieldReader
+    values: VerlReader
     model: Architecture
 
     @property
@@ -60,6 +62,8 @@ class _Subject:
 
     def shared(self, worker: str) -> int:
         """Return the GPUs that share the rows of a batch of `worker`: Ulysses, or Megatron's context parallel size."""
+        if self.values.is_later:
+            return sharing_gpus(self.values, worker)
         if self.is_megatron:
             return self.number(f"{_ACTOR}.megatron.context_parallel_size") or 1
         engines = ("critic.fsdp",) if worker == "critic" else (f"{worker}.fsdp_config", f"{_ACTOR}.fsdp_config")
@@ -207,7 +211,8 @@ def _sequence_parallel(subject: _Subject) -> Iterator[str]:
         return
     for worker in subject.trained:
         size = sharing_gpus(subject.values, worker)
-        key = f"{worker}.ulysses_sequence_parallel_size={size}"
+        section = subject.values.engine(worker) if subject.values.is_later else worker
+        key = f"{section}.ulysses_sequence_parallel_size={size}"
         heads, groups = subject.model.num_attention_heads, subject.model.num_key_value_heads
         if heads % size:
             yield f"{key} must divide the {heads} attention heads"
@@ -236,6 +241,49 @@ def _tensor_parallel(subject: _Subject) -> Iterator[str]:
         yield f"{_ACTOR}.megatron.pipeline_model_parallel_size={size} must divide the {layers} layers"
 
 
+def _later_batches(subject: _Subject) -> Iterator[str]:
+    """0.9.1 sizes the batches of the actor and of its old log-probabilities alike, and by the newer keys."""
+    if not subject.values.is_later:
+        return
+    scored = f"{_ROLLOUT}.log_prob_use_dynamic_bsz"
+    stated = subject.values.value(scored)
+    if stated is not None and (stated is True) is not subject.is_dynamic:
+        yield f"{scored}={show(stated)} and {_ACTOR}.use_dynamic_bsz={show(subject.is_dynamic)} must be equal"
+    names = [f"{_ACTOR}.ppo_micro_batch_size", f"{_ROLLOUT}.log_prob_micro_batch_size"]
+    for key in () if subject.is_dynamic else names:
+        if subject.values.value(key) is not None and subject.values.value(f"{key}_per_gpu") is None:
+            yield f"{key} is the older name, and {key}_per_gpu must be set"
+    for worker in subject.trained:
+        rows, groups = subject.mini_batch(worker) * subject.job.rollout_n, subject.groups(worker)
+        if rows % groups:
+            yield f"{worker}.ppo_mini_batch_size times {_ROLLOUT}.n = {rows} rows must be divisible by {groups}"
+
+
+def _later_experts(subject: _Subject) -> Iterator[str]:
+    """The engine of 0.9.1 shares experts over all GPUs of a replica, or leaves that to TensorRT-LLM."""
+    if not subject.values.is_later or subject.values.value(f"{_ROLLOUT}.name") == "trtllm":
+        return
+    size = subject.number(f"{_ROLLOUT}.expert_parallel_size") or 1
+    replica = subject.job.rollout_tensor_parallel_size * (subject.number(f"{_ROLLOUT}.data_parallel_size") or 1)
+    if size > 1 and size != replica:
+        yield f"{_ROLLOUT}.expert_parallel_size={size} must be the {replica} GPUs of its tensor and data parallelism"
+    if (subject.number(f"{_ROLLOUT}.moe_tensor_parallel_size") or 1) > 1:
+        yield f"{_ROLLOUT}.moe_tensor_parallel_size is for {_ROLLOUT}.name=trtllm only"
+
+
+def _later_adapters(subject: _Subject) -> Iterator[str]:
+    """Adapters go to the engine layer by layer only if it has loaded the other weights."""
+    is_dummy = "dummy" in str(subject.values.value(f"{_ROLLOUT}.load_format"))
+    is_merged = subject.is_on(f"{_MODEL}.lora.merge")
+    if (
+        subject.job.workers.counts_adapters
+        and is_dummy
+        and not is_merged
+        and subject.is_on(f"{_ROLLOUT}.layered_summon")
+    ):
+        yield f"{_ROLLOUT}.layered_summon=true with LoRA needs {_ROLLOUT}.load_format=safetensors"
+
+
 _CHECKS: tuple[Callable[[_Subject], Iterator[str]], ...] = (
     _long_rows,
     _context,
@@ -244,4 +292,7 @@ _CHECKS: tuple[Callable[[_Subject], Iterator[str]], ...] = (
     _both_micro_batches,
     _sequence_parallel,
     _tensor_parallel,
+    _later_batches,
+    _later_experts,
+    _later_adapters,
 )

@@ -8,19 +8,19 @@ from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note
 from profiler.config.options.reading import FieldReader, show
 from profiler.config.verl.effects import changes_memory, effect_notes, lora_notes, unknown_notes
-from profiler.config.verl.keys import (
-    FREE_KEYS,
-    FREE_PREFIXES,
-    FSDP_DEFAULTS,
-    MEGATRON_DEFAULTS,
-    MEMORY_KEYS,
-    VERL_VERSION,
-    resolved,
-    unresolved_notes,
+from profiler.config.verl.keys import DEFAULTS, is_known, resolved, unknown_faults, unresolved_notes
+from profiler.config.verl.workers import (
+    ULYSSES,
+    VerlReader,
+    has_flag,
+    later_entropy,
+    later_sharing_gpus,
+    recomputes,
+    workers_of,
 )
-from profiler.domain.errors import Fault, UsageError, nearest
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.trial import ALL_LINEAR
-from profiler.domain.verl import EntropySettings, Strategy, TrainedModel, VerlJob
+from profiler.domain.verl import EntropySettings, Release, Strategy, TrainedModel, VerlJob
 
 SECTION = "actor_rollout_ref"
 """The section that identifies a configuration of verl."""
@@ -33,8 +33,6 @@ _DTYPE_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "f
 
 _PATHS = (f"{_MODEL}.path", "critic.model.path")
 """Keys whose default is a folder of verl's authors."""
-
-_ULYSSES = "ulysses_sequence_parallel_size"
 
 _PPO = "gae"
 """The advantage estimator that needs a critic."""
@@ -56,7 +54,7 @@ class VerlReading:
     """What of LoRA has no formula, so that the verdict is not firm."""
     unknown: tuple[str, ...]
     """Keys that verl does not have."""
-    values: FieldReader
+    values: VerlReader
     """The keys with their values, and verl's defaults for the others."""
 
 
@@ -69,13 +67,20 @@ def read_verl_config(values: Mapping[str, object]) -> VerlJob:
     return read_verl(values).job
 
 
-def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: bool = False) -> VerlReading:
+def read_verl(
+    values: Mapping[str, object],
+    *,
+    megatron: bool = False,
+    strict: bool = False,
+    release: Release = Release.V0_8,
+) -> VerlReading:
     """Return the job that a configuration of verl describes, with what was assumed. An absent key has verl's default.
 
     Args:
         values: The configuration, nested or with dotted keys; of both, later ones win.
         megatron: Whether the defaults are those of `ppo_megatron_trainer`.
         strict: Whether an unknown key is a fault.
+        release: The release whose defaults and workers are taken.
 
     Raises:
         UsageError: A value is wrong, or an unknown key resembles one that matters; carries every fault.
@@ -83,12 +88,17 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
     written = flattened(values)
     flat = resolved(written)
     uses_megatron = megatron or flat.get(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value
-    first, second = (FSDP_DEFAULTS, MEGATRON_DEFAULTS) if uses_megatron else (MEGATRON_DEFAULTS, FSDP_DEFAULTS)
+    first, second = DEFAULTS[release] if uses_megatron else DEFAULTS[release][::-1]
     defaults = {key: value for key, value in {**first, **second}.items() if key not in _PATHS}
-    unknown = tuple(key for key in flat if not _is_known(key))
-    faults = [fault for key in unknown for fault in _unknown_faults(key, flat[key], strict=strict)]
+    unknown = tuple(key for key in flat if not is_known(key, release))
+    # What is named as not counted is no misspelling of a key that is read.
+    named = frozenset(filter(changes_memory, unknown)) if release is not Release.V0_8 and not strict else frozenset()
+    faults = [
+        fault for key in unknown if key not in named for fault in unknown_faults(key, flat[key], release, strict=strict)
+    ]
     stated = {key: value for key, value in flat.items() if value is not None}
-    reader = FieldReader({**{key: value for key, value in defaults.items() if value is not None}, **stated})
+    with_defaults = {**{key: value for key, value in defaults.items() if value is not None}, **stated}
+    reader = VerlReader(with_defaults, release)
     job = _job(reader, _row_tokens(reader))
     faults.extend(reader.faults)
     stated_strategy = flat.get(f"{_ACTOR}.strategy")
@@ -102,8 +112,8 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
     not_known = {key: flat[key] for key in unknown if not changes_memory(key)}
     notes = (
         *_assumed(flat, reader),
-        *unresolved_notes(written),
-        *effect_notes(flat, {**first, **second}, job),
+        *unresolved_notes(written, release),
+        *effect_notes(flat, {**first, **second}, job, release),
         *unknown_notes(not_known, job),
     )
     removes_padding = _removes_padding(reader)
@@ -112,7 +122,7 @@ def read_verl(values: Mapping[str, object], *, megatron: bool = False, strict: b
         job_at=lambda tokens: _job(reader, min(tokens, _row_tokens(reader))) if removes_padding else job,
         removes_padding=removes_padding,
         notes=notes,
-        undecided=lora_notes(job),
+        undecided=lora_notes(job, reader),
         unknown=unknown,
         values=reader,
     )
@@ -122,32 +132,37 @@ def _row_tokens(reader: FieldReader) -> int:
     return reader.count("data.max_prompt_length") + reader.count("data.max_response_length")
 
 
-def _removes_padding(reader: FieldReader) -> bool:
-    """Return whether the passes of all models leave padding out; those of Megatron always do (`megatron_actor.py`)."""
-    if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
+def _removes_padding(reader: VerlReader) -> bool:
+    """Return whether the passes of all models leave padding out; Megatron's of 0.8 always do (`megatron_actor.py`)."""
+    if reader.is_megatron and not reader.is_later:
         return True
     return _actor_removes_padding(reader) and (
-        not _has_critic(reader) or _flag(reader, "critic.model.use_remove_padding")
+        not _has_critic(reader) or has_flag(reader, "critic.model.use_remove_padding")
     )
 
 
-def _actor_removes_padding(reader: FieldReader) -> bool:
-    return _flag(reader, f"{_MODEL}.use_remove_padding") or _flag(reader, f"{_ACTOR}.use_remove_padding")
+def _actor_removes_padding(reader: VerlReader) -> bool:
+    """Return whether the actor leaves padding out; the actor's own key is of 0.8."""
+    of_model = has_flag(reader, f"{_MODEL}.use_remove_padding")
+    return of_model or (not reader.is_later and has_flag(reader, f"{_ACTOR}.use_remove_padding"))
 
 
-def _entropy(reader: FieldReader) -> EntropySettings:
+def _entropy(reader: VerlReader) -> EntropySettings:
     """Return how the actor computes entropies.
 
     Source: `DataParallelPPOActor` in verl 0.7: without the removal of padding neither compiled nor in chunks.
     """
     removes, coefficient = _actor_removes_padding(reader), f"{_ACTOR}.entropy_coeff"
     in_loss = reader.value(coefficient) is not None and reader.number(coefficient) != 0
+    in_update = in_loss or has_flag(reader, f"{_ACTOR}.calculate_entropy")
+    if reader.is_later:
+        return later_entropy(reader, removes=removes, in_update=in_update, in_loss=in_loss)
     return EntropySettings(
-        in_update=in_loss or _flag(reader, f"{_ACTOR}.calculate_entropy"),
+        in_update=in_update,
         in_loss=in_loss,
-        is_compiled=removes and _flag(reader, f"{_ACTOR}.use_torch_compile"),
-        checkpointing=_flag(reader, f"{_ACTOR}.entropy_checkpointing"),
-        chunking=removes and _flag(reader, f"{_ACTOR}.entropy_from_logits_with_chunking"),
+        is_compiled=removes and has_flag(reader, f"{_ACTOR}.use_torch_compile"),
+        checkpointing=has_flag(reader, f"{_ACTOR}.entropy_checkpointing"),
+        chunking=removes and has_flag(reader, f"{_ACTOR}.entropy_from_logits_with_chunking"),
         only_responses=not removes,
     )
 
@@ -178,56 +193,29 @@ def flattened(values: Mapping[str, object], prefix: str = "") -> dict[str, objec
     return flat
 
 
-def _is_known(key: str) -> bool:
-    if key in MEMORY_KEYS or key in FREE_KEYS or key in _GENERATED:
-        return True
-    return key.startswith((*FREE_PREFIXES, *_GENERATED_PREFIXES)) or key.endswith("._target_")
-
-
-_GENERATED = {**FSDP_DEFAULTS, **MEGATRON_DEFAULTS}
-
-_GENERATED_PREFIXES = (
-    *(f"{key}." for key, value in _GENERATED.items() if value in ({}, None)),
-    *(f"{worker}.profiler." for worker in (_ACTOR, _REF, _ROLLOUT, "critic", "reward_model")),
-    "reward_model.reward_kwargs.",
-    "actor_rollout_ref.nccl_timeout",
-)
-"""Sections that verl leaves open, and those that are left out of the stored defaults."""
-
-
-def _unknown_faults(key: str, value: object, *, strict: bool) -> list[Fault]:
-    """Return a fault for an unknown key that resembles one that matters, and for any if `strict`."""
-    section, _, name = key.rpartition(".")
-    siblings = [each.rpartition(".")[2] for each in MEMORY_KEYS if each.rpartition(".")[0] == section]
-    hint = nearest(name, siblings).replace("'", f"'{section}.", 1)
-    problem = f"is unknown in verl's configuration (of {VERL_VERSION})"
-    return [Fault(key=key, found=show(value), problem=problem, hint=hint)] if hint or strict else []
-
-
-def _job(reader: FieldReader, tokens: int) -> VerlJob:
+def _job(reader: VerlReader, tokens: int) -> VerlJob:
     """Return the job whose rows have `tokens` tokens."""
-    gpus = _gpus(reader)
-    strategy = reader.choice(f"{_ACTOR}.strategy", Strategy)
+    gpus, entropy = _gpus(reader), _entropy(reader)
     size = reader.value(f"{_ACTOR}.fsdp_config.fsdp_size")
     has_reference = reader.flag(f"{_ACTOR}.use_kl_loss") | reader.flag("algorithm.use_kl_in_reward")
-    scored = [_ROLLOUT, _REF] if has_reference else [_ROLLOUT]
+    workers = workers_of(reader, entropy, removes=_actor_removes_padding(reader))
+    scored = [_ROLLOUT, _REF] if has_reference and not workers.counts_adapters else [_ROLLOUT]
     budget = "log_prob_max_token_len_per_gpu"
     log_prob = max(_tokens(reader, f"{worker}.log_prob", tokens, budget=budget)[0] for worker in scored)
-    uses_fused = f"{_ACTOR}.use_fused_kernels", f"{_MODEL}.use_fused_kernels"
     return VerlJob(
         model=canonical_model(reader.text(f"{_MODEL}.path", "a built-in name, a local path or a hub id")),
         n_gpus=gpus,
-        strategy=strategy,
-        actor=_trained(reader, _ACTOR, _MODEL, tokens=tokens, section=_engine(strategy)),
-        critic=_critic(reader, tokens=tokens, strategy=strategy),
+        strategy=reader.choice(f"{_ACTOR}.strategy", Strategy),
+        actor=_trained(reader, _ACTOR, _MODEL, tokens=tokens),
+        critic=_trained(reader, "critic", "critic.model", tokens=tokens) if _has_critic(reader) else None,
         has_reference=has_reference,
-        ref_param_offload=_flag(reader, f"{_REF}.{_engine(strategy)}.param_offload"),
+        ref_param_offload=_offloads_reference(reader),
         log_prob_max_tokens=log_prob,
         fsdp_size=gpus if size == -1 else reader.count(f"{_ACTOR}.fsdp_config.fsdp_size"),
         reshard_after_forward=reader.flag(f"{_ACTOR}.fsdp_config.reshard_after_forward"),
         tensor_model_parallel_size=reader.count(f"{_ACTOR}.megatron.tensor_model_parallel_size"),
         pipeline_model_parallel_size=reader.count(f"{_ACTOR}.megatron.pipeline_model_parallel_size"),
-        use_fused_kernels=any(_flag(reader, key) for key in uses_fused),
+        use_fused_kernels=_uses_fused_kernels(reader),
         lora_rank=reader.count(f"{_MODEL}.lora_rank", minimum=0),
         lora_target_modules=_targets(reader),
         max_prompt_length=reader.count("data.max_prompt_length"),
@@ -237,7 +225,8 @@ def _job(reader: FieldReader, tokens: int) -> VerlJob:
         rollout_tensor_parallel_size=reader.count(f"{_ROLLOUT}.tensor_model_parallel_size"),
         gpu_memory_utilization=reader.number(f"{_ROLLOUT}.gpu_memory_utilization"),
         free_cache_engine=reader.flag(f"{_ROLLOUT}.free_cache_engine"),
-        entropy=_entropy(reader),
+        entropy=entropy,
+        workers=workers,
     )
 
 
@@ -245,20 +234,35 @@ def _gpus(reader: FieldReader) -> int:
     return reader.count("trainer.nnodes") * reader.count("trainer.n_gpus_per_node")
 
 
-def _engine(strategy: Strategy) -> str:
-    return "megatron" if strategy is Strategy.MEGATRON else "fsdp_config"
+def _uses_fused_kernels(reader: VerlReader) -> bool:
+    """Return whether log-probabilities come without logits; the actor's own key is of 0.8."""
+    of_model = has_flag(reader, f"{_MODEL}.use_fused_kernels")
+    return of_model or (not reader.is_later and has_flag(reader, f"{_ACTOR}.use_fused_kernels"))
 
 
-def _trained(reader: FieldReader, worker: str, model: str, *, tokens: int, section: str) -> TrainedModel:
-    """Return the actor, whose engine has its keys under `worker`, or the critic, with keys under `model`."""
-    engine = f"{model if worker == 'critic' and section == 'fsdp_config' else worker}.{section}"
+def _offloads_reference(reader: VerlReader) -> bool:
+    """Return whether the reference waits on the host: with FSDP of 0.9.1 always, with its Megatron as the actor does.
+
+    Source: `_build_fsdp_module`, which wraps what is `forward_only` with `CPUOffload`, and `megatron_ref.yaml`.
+    """
+    key = f"{reader.engine(_REF)}.param_offload"
+    if reader.is_later and not reader.is_megatron:
+        return True
+    if reader.is_later and reader.value(key) is None:
+        key = f"{reader.engine(_ACTOR)}.param_offload"
+    return has_flag(reader, key)
+
+
+def _trained(reader: VerlReader, worker: str, model: str, *, tokens: int) -> TrainedModel:
+    """Return the actor or the critic, with the key of its model."""
+    engine = reader.engine(worker)
     passed, of_mini_batch = _tokens(reader, f"{worker}.ppo", tokens, budget="ppo_max_token_len_per_gpu")
     return TrainedModel(
-        param_offload=_flag(reader, f"{engine}.param_offload"),
-        optimizer_offload=_flag(reader, f"{engine}.optimizer_offload"),
-        offload_policy=_flag(reader, f"{engine}.offload_policy"),
+        param_offload=has_flag(reader, f"{engine}.param_offload"),
+        optimizer_offload=has_flag(reader, f"{engine}.optimizer_offload"),
+        offload_policy=has_flag(reader, f"{engine}.offload_policy"),
         weight_bytes=_weight_bytes(reader, f"{engine}.model_dtype"),
-        gradient_checkpointing=reader.flag(f"{model}.enable_gradient_checkpointing"),
+        gradient_checkpointing=recomputes(reader, worker, model),
         activation_offload=reader.flag(f"{model}.enable_activation_offload"),
         max_tokens=passed,
         accumulates=of_mini_batch > passed,
@@ -270,13 +274,7 @@ def _has_critic(reader: FieldReader) -> bool:
     return asked is True or (asked is None and reader.value("algorithm.adv_estimator") == _PPO)
 
 
-def _critic(reader: FieldReader, *, tokens: int, strategy: Strategy) -> TrainedModel | None:
-    if not _has_critic(reader):
-        return None
-    return _trained(reader, "critic", "critic.model", tokens=tokens, section=_engine(strategy))
-
-
-def _tokens(reader: FieldReader, prefix: str, row_tokens: int, *, budget: str) -> tuple[int, int]:
+def _tokens(reader: VerlReader, prefix: str, row_tokens: int, *, budget: str) -> tuple[int, int]:
     """Return the tokens of one pass on one GPU, and those of all passes before the next optimizer step or rollout.
 
     A pass has the budget of a dynamic batch, else rows times their length; there is no more than all rows together.
@@ -295,7 +293,7 @@ def _tokens(reader: FieldReader, prefix: str, row_tokens: int, *, budget: str) -
     return -(-row_tokens * micro // shared), every
 
 
-def _rows_per_gpu(reader: FieldReader, worker: str, kind: str) -> int:
+def _rows_per_gpu(reader: VerlReader, worker: str, kind: str) -> int:
     """Return the rows of a mini-batch, or for log-probabilities of a rollout, that each group of GPUs gets.
 
     A group is the GPUs that share rows: those of Ulysses, or of Megatron's tensor and pipeline. Source: "normalize
@@ -306,18 +304,20 @@ def _rows_per_gpu(reader: FieldReader, worker: str, kind: str) -> int:
         own = f"{worker}.ppo_mini_batch_size"
         prompts = reader.count(own if reader.value(own) is not None else f"{_ACTOR}.ppo_mini_batch_size")
     group = sharing_gpus(reader, worker)
-    if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
+    if reader.is_megatron:
         sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
-        group = prod(reader.count(f"{_ACTOR}.megatron.{size}") for size in sizes)
+        group *= prod(reader.count(f"{_ACTOR}.megatron.{size}") for size in sizes)
     return max(1, prompts * reader.count(f"{_ROLLOUT}.n") // max(1, _gpus(reader) // group))
 
 
-def sharing_gpus(reader: FieldReader, worker: str) -> int:
+def sharing_gpus(reader: VerlReader, worker: str) -> int:
     """Return the GPUs that share the rows of a batch (Ulysses), those of the actor for rollout and reference."""
-    if reader.value(f"{_ACTOR}.strategy") == Strategy.MEGATRON.value:
+    if reader.is_later:
+        return later_sharing_gpus(reader, worker)
+    if reader.is_megatron:
         return 1
-    key = f"{worker}.{_ULYSSES}"
-    return reader.count(key if reader.value(key) is not None else f"{_ACTOR}.{_ULYSSES}")
+    key = f"{worker}.{ULYSSES}"
+    return reader.count(key if reader.value(key) is not None else f"{_ACTOR}.{ULYSSES}")
 
 
 def _rows(reader: FieldReader, key: str, shared: int) -> int:
@@ -331,10 +331,6 @@ def _rows(reader: FieldReader, key: str, shared: int) -> int:
         if reader.value(name) is not None:
             return max(1, reader.count(name) * shared // _gpus(reader))
     return 1
-
-
-def _flag(reader: FieldReader, key: str) -> bool:
-    return reader.value(key) is not None and reader.flag(key)
 
 
 def _weight_bytes(reader: FieldReader, key: str) -> int:
@@ -353,13 +349,14 @@ def _targets(reader: FieldReader) -> tuple[str, ...]:
     return (ALL_LINEAR,) if value is None else (str(value),)
 
 
-def _rules(job: VerlJob, reader: FieldReader) -> list[Fault]:
+def _rules(job: VerlJob, reader: VerlReader) -> list[Fault]:
     faults = []
-    for worker in (_ACTOR, _REF, "critic"):
+    for worker in () if reader.is_megatron else (_ACTOR, _REF, "critic"):
         shared = sharing_gpus(reader, worker)
         if job.n_gpus % shared:
-            key, problem = f"{worker}.{_ULYSSES}", f"must divide the {job.n_gpus} GPUs"
-            faults.append(Fault(key=key, found=show(shared), problem=problem))
+            section = reader.engine(worker) if reader.is_later else worker
+            problem = f"must divide the {job.n_gpus} GPUs"
+            faults.append(Fault(key=f"{section}.{ULYSSES}", found=show(shared), problem=problem))
     device = reader.value("trainer.device")
     if device not in (None, "cuda"):
         problem = "is no GPU of NVIDIA; only trainer.device=cuda is known"
@@ -374,9 +371,26 @@ def _rules(job: VerlJob, reader: FieldReader) -> list[Fault]:
     if job.n_gpus % job.fsdp_size:
         key = f"{_ACTOR}.fsdp_config.fsdp_size"
         faults.append(Fault(key=key, found=show(job.fsdp_size), problem=f"must divide the {job.n_gpus} GPUs, or be -1"))
-    parallel = job.tensor_model_parallel_size * job.pipeline_model_parallel_size
+    context = sharing_gpus(reader, _ACTOR) if reader.is_megatron else 1
+    parallel = job.tensor_model_parallel_size * job.pipeline_model_parallel_size * context
     if job.n_gpus % parallel:
         key = f"{_ACTOR}.megatron.tensor_model_parallel_size"
-        problem = f"times pipeline_model_parallel_size must divide the {job.n_gpus} GPUs"
+        times = "pipeline_model_parallel_size" + (" and context_parallel_size" if context > 1 else "")
+        problem = f"times {times} must divide the {job.n_gpus} GPUs"
         faults.append(Fault(key=key, found=show(job.tensor_model_parallel_size), problem=problem))
+    faults.extend(_expert_rules(job) if reader.is_megatron else ())
     return faults
+
+
+def _expert_rules(job: VerlJob) -> list[Fault]:
+    """Return the fault of experts that the GPUs do not divide into (`initialize_model_parallel` of Megatron-Core)."""
+    size, tensor = job.workers.expert_model_parallel_size, job.workers.expert_tensor_parallel_size
+    gpus = size * tensor * job.pipeline_model_parallel_size
+    if job.n_gpus % gpus == 0:
+        return []
+    problem = (
+        f"times expert_tensor_parallel_size={tensor} (tensor_model_parallel_size if null) and "
+        f"pipeline_model_parallel_size={job.pipeline_model_parallel_size} is {gpus}, which must divide the "
+        f"{job.n_gpus} GPUs"
+    )
+    return [Fault(key=f"{_ACTOR}.megatron.expert_model_parallel_size", found=show(size), problem=problem)]

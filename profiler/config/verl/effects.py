@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 
 from profiler.config.notes import Note, not_counted
-from profiler.config.options.reading import show
-from profiler.domain.verl import Strategy, VerlJob
+from profiler.config.options.reading import FieldReader, show
+from profiler.domain.verl import Release, Strategy, VerlJob
 
 _WITHOUT_FORMULA = re.compile(
     r"""
@@ -15,17 +15,22 @@ _WITHOUT_FORMULA = re.compile(
         |override_transformer_config\.(recompute_\w+|attention_backend|moe_\w+)|override_mcore_model_config(\..+)?)
     |actor_rollout_ref\.ref\.megatron\.(tensor|pipeline)_model_parallel_size
     |critic\.megatron\.(tensor|pipeline)_model_parallel_size
-    |(actor_rollout_ref\.(actor|ref)|critic\.model)\.fsdp_config\.
+    |((actor_rollout_ref\.(actor|ref)|critic\.model)\.fsdp_config|critic\.fsdp)\.
         (dtype|forward_prefetch|entropy_from_logits_with_chunking|entropy_checkpointing|ulysses_sequence_parallel_size
-        |mixed_precision(\..+)?)
+        |mixed_precision(\..+)?|use_no_sync_for_gradient_accumulation|pad_to_length|qat\..+)
     |actor_rollout_ref\.ref\.fsdp_config\.(model_dtype|fsdp_size|reshard_after_forward|offload_policy)
     |actor_rollout_ref\.ref\.model(\..+)?
-    |critic\.model\.fsdp_config\.(fsdp_size|reshard_after_forward)
+    |critic\.(model\.fsdp_config|fsdp)\.(fsdp_size|reshard_after_forward)
+    |(actor_rollout_ref\.(actor|ref)|critic)\.megatron\.
+        (use_megatron_fsdp|dynamic_context_parallel|pad_to_length|qat\..+)
+    |(actor_rollout_ref\.actor|critic)\.optim\.(use_precision_aware_optimizer|\w+_dtype
+        |use_layer_wise_distributed_optimizer)
     |actor_rollout_ref\.actor\.(use_prefix_grouper|calculate_sum_pi_squared)
     |(actor_rollout_ref\.actor|critic)\.optim\.(optimizer|optimizer_impl|override_optimizer_config(\..+)?)
     |actor_rollout_ref\.rollout\.
         (data_parallel_size|expert_parallel_size|pipeline_model_parallel_size|quantization|dtype|nnodes
-        |engine_kwargs\.\w+\.(gpu_memory_utilization|mem_fraction_static|enable_sleep_mode|cpu_offload_gb))
+        |engine_kwargs\.\w+\.(gpu_memory_utilization|mem_fraction_static|enable_sleep_mode|cpu_offload_gb)
+        |disaggregation\.enabled|checkpoint_engine\.backend|moe_\w+_parallel_size)
     |actor_rollout_ref\.model\.
         (use_liger|tiled_mlp\.enabled|lora\.rank|lora_adapter_path|lora\.adapter_path|hf_config_path
         |mtp\.enable(_\w+)?)
@@ -40,6 +45,25 @@ _WITHOUT_FORMULA = re.compile(
     re.VERBOSE,
 )
 
+_COUNTED_LATER = re.compile(
+    r"""
+    actor_rollout_ref\.(actor|ref)\.fsdp_config\.(entropy_\w+|ulysses_sequence_parallel_size)
+    |critic\.fsdp\.(entropy_\w+|ulysses_sequence_parallel_size)
+    |actor_rollout_ref\.ref\.fsdp_config\.(model_dtype|offload_policy)
+    |(actor_rollout_ref\.(actor|ref)|critic)\.megatron\.
+        (context_parallel_size|expert_\w+_parallel_size|override_transformer_config\.recompute_\w+)
+    |reward\.reward_model\.enable
+    """,
+    re.VERBOSE,
+)
+"""Keys of those above that are counted with the workers of 0.9.1, or named by one note for all.
+
+A reference waits on the host there, so that the type of its weights changes nothing on the GPU.
+"""
+
+_ADAPTED = re.compile(r"actor_rollout_ref\.model\.(exclude_modules|target_parameters)")
+"""Keys that change which layers have adapters, where adapters are counted."""
+
 _ENTROPY = re.compile(r"actor_rollout_ref\.actor\.(entropy_\w+|calculate_entropy)")
 """Keys of an entropy, which Megatron computes otherwise."""
 
@@ -48,9 +72,15 @@ _CHUNKING = "actor_rollout_ref.actor.entropy_from_logits_with_chunking"
 _FREE_OVERRIDES = ("max_position_embeddings", "attn_implementation", "rope_theta", "attention_dropout")
 """Fields of the model's configuration that change no tensor."""
 
-_MODEL = "actor_rollout_ref.model"
+_ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
 
-_SAME_AS_DEFAULT = {"param_dtype": "bf16", "reduce_dtype": "fp32", "buffer_dtype": "fp32", "trainer_mode": "sync"}
+_SAME_AS_DEFAULT = {
+    "param_dtype": "bf16",
+    "reduce_dtype": "fp32",
+    "buffer_dtype": "fp32",
+    "trainer_mode": "sync",
+    "backend": "naive",
+}
 """Values that verl takes by default. Source: `MixedPrecision` in `fsdp_workers.py`, `ppo_trainer.yaml` of 0.9."""
 
 _WHY = {
@@ -82,9 +112,28 @@ def changes_memory(key: str) -> bool:
     return _WITHOUT_FORMULA.fullmatch(key) is not None
 
 
-def lora_notes(job: VerlJob) -> tuple[Note, ...]:
-    """Return what of LoRA has no formula, where adapters are trained and counted."""
-    return (not_counted(effect_text(f"{_MODEL}.lora_rank", job.lora_rank)),) if job.lora_rank else ()
+def lora_notes(job: VerlJob, values: FieldReader) -> tuple[Note, ...]:
+    """Return what of LoRA has no formula, where adapters are trained and counted.
+
+    With the workers of 0.9.1 nothing is left out if no whole weights are gathered: adapters layer by layer
+    (`layered_summon`), or parameters one by one with FSDP 2, to an engine of vLLM that has loaded the others. Its
+    adapters are in its pool.
+
+    Source: `collect_lora_params` and `fsdp_merge_unmerge` in `utils/fsdp_utils.py` of verl 0.9.1.
+    """
+    if not job.lora_rank:
+        return ()
+    key = f"{_MODEL}.lora_rank"
+    if not job.workers.counts_adapters:
+        return (not_counted(effect_text(key, job.lora_rank)),)
+    rollout = "actor_rollout_ref.rollout"
+    is_merged = values.value(f"{_MODEL}.lora.merge") is True
+    is_loaded = "dummy" not in str(values.value(f"{rollout}.load_format"))
+    by_layer = values.value(f"{rollout}.layered_summon") is True and not is_merged
+    if (is_loaded or is_merged) and (by_layer or job.strategy is Strategy.FSDP2):
+        engine = values.value(f"{rollout}.name")
+        return () if is_merged or engine in (None, "vllm") else (not_counted(f"the adapters of {show(engine)}"),)
+    return (not_counted(effect_text(key, job.lora_rank)),)
 
 
 def unknown_notes(unknown: Mapping[str, object], job: VerlJob) -> tuple[Note, ...]:
@@ -102,18 +151,24 @@ def unknown_notes(unknown: Mapping[str, object], job: VerlJob) -> tuple[Note, ..
     )
 
 
-def effect_notes(flat: Mapping[str, object], defaults: Mapping[str, object], job: VerlJob) -> tuple[Note, ...]:
+def effect_notes(
+    flat: Mapping[str, object], defaults: Mapping[str, object], job: VerlJob, release: Release
+) -> tuple[Note, ...]:
     """Return what of a configuration changes memory and is not counted.
 
     Args:
         flat: The keys that are stated, with dots.
         defaults: verl's.
         job: The job that they describe.
+        release: The release of verl whose workers run it.
     """
+    is_later = release is not Release.V0_8
     notes = [
         not_counted(effect_text(key, value))
         for key, value in flat.items()
-        if _has_no_formula(key, job) and value is not None and not _is_default(key, value, flat, defaults)
+        if _has_no_formula(key, job, is_later=is_later)
+        and value is not None
+        and not _is_default(key, value, flat, defaults)
     ]
     overrides = f"{_MODEL}.override_config."
     for key, value in flat.items():
@@ -121,7 +176,13 @@ def effect_notes(flat: Mapping[str, object], defaults: Mapping[str, object], job
         if key.startswith(overrides) and not is_free and not _is_default(key, value, flat, defaults):
             notes.append(not_counted(f"what {key}={show(value)} changes"))
     notes += _engine_notes(flat, job)
-    if flat.get("reward_model.enable") is True and flat.get("reward_model.enable_resource_pool") is not True:
+    if is_later and job.strategy is Strategy.MEGATRON:
+        notes += _later_megatron_notes(job)
+    if (
+        not is_later
+        and flat.get("reward_model.enable") is True
+        and flat.get("reward_model.enable_resource_pool") is not True
+    ):
         path = flat.get("reward_model.model.path", defaults.get("reward_model.model.path"))
         notes.append(not_counted(f"the reward model {show(path)}"))
     critic, actor = flat.get("critic.model.path"), flat.get(f"{_MODEL}.path")
@@ -144,8 +205,26 @@ def _engine_notes(flat: Mapping[str, object], job: VerlJob) -> list[Note]:
     return notes
 
 
-def _has_no_formula(key: str, job: VerlJob) -> bool:
+def _later_megatron_notes(job: VerlJob) -> list[Note]:
+    """Return what of Megatron-Core's own layers has no formula; their weights, gradients and states are counted."""
+    key = f"{_ACTOR}.megatron.override_transformer_config.recompute_granularity"
+    kept = "one computed again" if job.actor.gradient_checkpointing else f"all of them, because {key} is not full"
+    parallel = (
+        ("tensor", job.tensor_model_parallel_size),
+        ("expert", job.workers.expert_model_parallel_size),
+    )
+    shared = " and ".join(name for name, size in parallel if size > 1)
+    layers = f"what Megatron-Core's layers keep ({kept}){f' with {shared} parallelism' if shared else ''}"
+    fused = "fused " if job.use_fused_kernels else ""
+    return [not_counted(layers), not_counted(f"Megatron's own {fused}cross-entropy in float32")]
+
+
+def _has_no_formula(key: str, job: VerlJob, *, is_later: bool) -> bool:
     """Return whether a value of this key changes memory in a way that is not counted."""
+    if is_later and _COUNTED_LATER.fullmatch(key):
+        return False
+    if is_later and job.lora_rank and _ADAPTED.fullmatch(key):
+        return True
     if _WITHOUT_FORMULA.fullmatch(key):
         return True
     if job.strategy is Strategy.MEGATRON:

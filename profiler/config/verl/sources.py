@@ -9,15 +9,21 @@ from profiler.config.options.reading import show
 from profiler.config.options.value_grammar import ValueTextError, read_into, read_value
 from profiler.config.shell.run_script import Override, RunScript
 from profiler.config.verl.effects import changes_memory, effect_text
-from profiler.config.verl.keys import FREE_KEYS, FREE_PREFIXES, MEMORY_KEYS
+from profiler.config.verl.keys import (
+    ENGINE,
+    FREE_KEYS,
+    FREE_PREFIXES,
+    LATER_MEMORY_KEYS,
+    MEMORY_KEYS,
+    VERSIONS,
+    keys_of_one_release,
+)
 from profiler.domain.errors import Fault, shortened
+from profiler.domain.verl import Release
 
 _PATH = "actor_rollout_ref.model.path"
 
 _LONGEST_SHOWN = 60
-
-ENGINE = "model_engine"
-"""The group of verl's configuration that names the engine of training."""
 
 _ENGINES = {"dp": False, "megatron": True}
 """Whether an engine that has formulas is Megatron; `dp` is FSDP."""
@@ -41,6 +47,10 @@ class VerlSource:
     """Whether it names verl's trainer for Megatron."""
     is_configuration: bool = False
     """Whether it is a file of the kind that a script names with ``--config-name``."""
+    names_engine: bool = False
+    """Whether it states `ENGINE`."""
+    added: frozenset[str] = frozenset()
+    """Keys that it adds by ``+`` to a configuration that lacks them."""
     notes: tuple[Note, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -62,7 +72,7 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
             else:
                 values[key] = model
                 notes.append(Note(key=_PATH, text=f"model={model} (by its name in {name})"))
-        elif key in MEMORY_KEYS:
+        elif key in (*MEMORY_KEYS, *LATER_MEMORY_KEYS):
             notes.append(Note(key=key, text=f"verl's default of {key} ({name} does not state it)"))
         elif changes_memory(key):
             notes.append(not_counted(effect_text(key, shortened(override.text, _LONGEST_SHOWN))))
@@ -83,6 +93,8 @@ def script_source(script: RunScript, *, name: str) -> VerlSource:
     return VerlSource(
         values=values,
         megatron=megatron or ("megatron" in script.config_name if own else _CONFIGURATIONS[script.config_name]),
+        names_engine=ENGINE in groups,
+        added=frozenset(key for key, override in script.overrides.items() if override.is_added),
         notes=tuple(notes),
         faults=(*faults, *engine_faults),
     )
@@ -106,6 +118,7 @@ def file_source(values: Mapping[str, object], *, name: str) -> VerlSource:
         values={key: value for key, value in values.items() if key != ENGINE},
         megatron=megatron or "ppo_megatron_trainer" in entries,
         is_configuration=True,
+        names_engine=ENGINE in groups,
         faults=tuple(faults),
     )
 
@@ -114,11 +127,38 @@ def override_source(words: Sequence[str]) -> VerlSource:
     """Return the values of Hydra's overrides, ``key=value`` with ``+`` or ``++`` before it."""
     values: dict[str, object] = {}
     faults: list[Fault] = []
+    added = set()
     for word in words:
         key, _, text = word.lstrip("+").partition("=")
         read_into(values, key, text, faults)
-    megatron, engine_faults = _engine({ENGINE: values.pop(ENGINE)} if ENGINE in values else {})
-    return VerlSource(values=values, megatron=megatron, faults=(*faults, *engine_faults))
+        if word.startswith("+"):
+            added.add(key)
+    groups = {ENGINE: values.pop(ENGINE)} if ENGINE in values else {}
+    megatron, engine_faults = _engine(groups)
+    return VerlSource(
+        values=values,
+        megatron=megatron,
+        names_engine=bool(groups),
+        added=frozenset(added),
+        faults=(*faults, *engine_faults),
+    )
+
+
+def release_of(source: VerlSource, stated: Release | None) -> tuple[Release, Note]:
+    """Return the release whose defaults a job takes, and a note that says so.
+
+    It is the stated one, else 0.9.1 if a key is of that alone and none of 0.8 alone, else 0.8.
+    """
+    found = keys_of_one_release(source.values, added=source.added)
+    later = [*([ENGINE] if source.names_engine else ()), *found[Release.V0_9_1]]
+    by_keys = Release.V0_9_1 if later and not found[Release.V0_8] else Release.V0_8
+    release = stated or by_keys
+    text = f"the defaults and workers of verl {VERSIONS[release]}"
+    if stated is None:
+        other = next(each for each in Release if each is not release)
+        why = f"which alone has {later[0]}; " if release is Release.V0_9_1 else ""
+        text += f" ({why}verl={other.value} takes those of {VERSIONS[other]})"
+    return release, Note(key="", text=text)
 
 
 def _engine(groups: Mapping[str, object]) -> tuple[bool, list[Fault]]:
@@ -166,6 +206,8 @@ def joined(sources: Sequence[VerlSource]) -> VerlSource:
     return VerlSource(
         values=values,
         megatron=any(source.megatron for source in sources),
+        names_engine=any(source.names_engine for source in sources),
+        added=frozenset().union(*(source.added for source in sources)),
         notes=tuple(notes),
         faults=tuple(faults),
     )

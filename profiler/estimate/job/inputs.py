@@ -278,7 +278,7 @@ def job_files(command: Command) -> JobFiles:
     Raises:
         UsageError: A file cannot be read, or files of verl are mixed with others.
     """
-    if not command.configs and not command.overrides and command.options.launch is None:
+    if not command.configs and not command.overrides and command.options.launch is None and not command.options.verl:
         return JobFiles()
     from profiler.config.trl.parts import merged
     from profiler.config.verl.sources import joined, override_source
@@ -306,6 +306,9 @@ def job_files(command: Command) -> JobFiles:
         faults.extend(Fault(key=word.partition("=")[0], found=word, problem=problem) for word in command.overrides[:1])
     if of_verl and command.options.trl is not None:
         faults.append(Fault(key=TRL, found=command.options.trl, problem="is for files of trl, and these are of verl"))
+    if command.options.verl is not None and not (of_verl or command.overrides or len(faults) > len(command.faults)):
+        problem = "is for a job of verl, and this is none"
+        faults.append(Fault(key="verl", found=command.options.verl, problem=problem))
     if len(faults) > len(command.faults):
         raise UsageError(faults)
     if of_verl or command.overrides:

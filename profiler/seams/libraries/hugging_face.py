@@ -254,7 +254,7 @@ PEFT: tuple[Seam, ...] = (
         owner="peft.tuners.lora.model:LoraModel",
         name="prefix",
         expected=Equals("lora_"),
-        used_by=("simulation/tracing/attribution.py", "training/models/sizes.py"),
+        used_by=("simulation/tracing/attribution.py", "training/models/parameter_count.py"),
         why="parameters with it in their name are adapters",
         since="0.18",
     ),

@@ -1,7 +1,7 @@
-"""Count the parameters of a model without memory for them: `python -m profiler.training.models.parameter_count`.
+"""The parameters of a model that is there; and of one without memory for it.
 
-Its `config.json` is read from standard input, and the model is made on torch's meta device from that alone. Nothing is
-downloaded, and no code of others runs.
+The latter is `python -m profiler.training.models.parameter_count`. Its `config.json` is read from standard input, and
+the model is made on torch's meta device from that alone. Nothing is downloaded, and no code of others runs.
 """
 
 import json
@@ -50,6 +50,30 @@ def count_model(config: dict[str, Any]) -> ModelCount:
 def _is_of_tower(name: str) -> bool:
     """Whether a parameter is in neither the language model nor its head, as transformers names them."""
     return not {"language_model", "lm_head"} & set(name.split("."))
+
+
+def parameter_counts(model: Any) -> tuple[int, int]:
+    """Return the parameters of the base model and the trainable parameters.
+
+    Tied parameters count once, 4-bit ones by their unquantised shape. Adapters are no part of the base model; they
+    count as trainable.
+    """
+    base = trainable = 0
+    for name, parameter in model.named_parameters():
+        count = _logical_count(parameter)
+        if "lora_" not in name:
+            base += count
+        if parameter.requires_grad:
+            trainable += count
+    return base, trainable
+
+
+def _logical_count(parameter: Any) -> int:
+    state = getattr(parameter, "quant_state", None)
+    if state is None:
+        return int(parameter.numel())
+    rows, columns = state.shape
+    return int(rows) * int(columns)
 
 
 def main() -> int:

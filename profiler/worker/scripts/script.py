@@ -27,7 +27,7 @@ from profiler.seams.checked import notes_on_untested
 from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
-from profiler.training.models.sizes import parameter_counts
+from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.session import TrainingObserver
 from profiler.worker.cuda.emulated import as_emulated
 from profiler.worker.cuda.held_tensors import KnownObjects, largest_at_peak, largest_held, names_by_place

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from profiler.analytical.formulas.models.parameters import lora_parameter_count, parameter_count
+from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES
 from profiler.analytical.formulas.models.weights import critic_count
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Term
 from profiler.analytical.formulas.verl_pass import (
@@ -16,14 +17,16 @@ from profiler.analytical.formulas.verl_pass import (
     layer_backward_bytes,
     logits_bytes,
     pool_bytes,
+    reward_pool_bytes,
     stack_bytes,
+    sync_bytes,
 )
 from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.analytical.timeline.sharding.verl import SHARDINGS, VerlSharding
+from profiler.analytical.timeline.sharding.verl import SHARDINGS, VerlSharding, outside_parameters
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
-from profiler.domain.verl import TrainedModel, VerlJob
+from profiler.domain.verl import Strategy, TrainedModel, VerlJob
 
 
 class Component(StrEnum):
@@ -40,12 +43,15 @@ class Component(StrEnum):
     ACTIVATIONS = "activations"
     LOGITS = "logits"
     POOL = "rollout pool"
+    REWARD_POOL = "reward model's pool"
 
 
 class VerlPhase(StrEnum):
     """Phases of a step, in order."""
 
+    SYNC = "weight sync"
     ROLLOUT = "rollout"
+    REWARD = "reward model"
     LOG_PROB = "log-prob"
     REFERENCE = "reference"
     UPDATE_CRITIC = "critic"
@@ -79,8 +85,9 @@ _SHARED: Mapping[Category, Component] = {
     Category.ACTIVATIONS: Component.ACTIVATIONS,
     Category.LOGITS: Component.LOGITS,
     Category.ENGINE: Component.POOL,
+    Category.REWARD_MODEL: Component.REWARD_POOL,
 }
-"""The components that only the active model or the engine has."""
+"""The components that only the active model or an engine has."""
 _WEIGHTS_OF = {Role.ACTOR: Category.WEIGHTS, Role.REFERENCE: Category.REFERENCE, Role.CRITIC: Category.CRITIC}
 _CATEGORIES: Mapping[Component, Category] = {component: category for category, component in _SHARED.items()} | {
     component: _WEIGHTS_OF[role] if category is Category.WEIGHTS else category
@@ -89,13 +96,18 @@ _CATEGORIES: Mapping[Component, Category] = {component: category for category, c
 }
 """The category that each component has in any trial."""
 _PHASES: Mapping[VerlPhase, Phase] = {
+    VerlPhase.SYNC: Phase.ROLLOUT,
     VerlPhase.ROLLOUT: Phase.ROLLOUT,
+    VerlPhase.REWARD: Phase.SCORE,
     VerlPhase.LOG_PROB: Phase.SCORE,
     VerlPhase.REFERENCE: Phase.SCORE,
     VerlPhase.UPDATE_CRITIC: Phase.CRITIC,
     VerlPhase.UPDATE_ACTOR: Phase.BACKWARD,
 }
 """The phase that each phase is of any trial; an update is largest in its backward."""
+
+_OF_ENGINES = (VerlPhase.SYNC, VerlPhase.ROLLOUT, VerlPhase.REWARD)
+"""Phases in which an engine of others is awake."""
 
 Parts = Mapping[Component, int]
 Shardings = Mapping[Role, VerlSharding]
@@ -126,9 +138,14 @@ class VerlEstimate:
         return sum(self.phases[self.peak_phase].values())
 
     @property
+    def engine_peak_bytes(self) -> int:
+        """Memory of the largest phase in which an engine is awake."""
+        return max(sum(parts.values()) for phase, parts in self.phases.items() if phase in _OF_ENGINES)
+
+    @property
     def training_peak_bytes(self) -> int:
-        """Memory of the largest phase except the rollout, whose pool is a setting and not a need of the job."""
-        return max(sum(parts.values()) for phase, parts in self.phases.items() if phase is not VerlPhase.ROLLOUT)
+        """Memory of the largest phase without an engine, whose pool is a setting and not a need of the job."""
+        return max(sum(parts.values()) for phase, parts in self.phases.items() if phase not in _OF_ENGINES)
 
 
 def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEstimate:
@@ -137,13 +154,28 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
     pool = Term(
         pool_bytes(job, gpu.memory_bytes), lambda: f"the engine's pool, {job.gpu_memory_utilization:g} of the card"
     )
+    of_reward = Term(reward_pool_bytes(job, gpu.memory_bytes), lambda: "the pool of the reward model's engine")
     engine = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, terms={Category.ENGINE: pool})
     active: dict[VerlPhase, tuple[Role | None, Instant]] = {VerlPhase.ROLLOUT: (None, engine)}
-    for phase, (role, instant) in _active(job, architecture, shardings).items():
+    if job.workers.update_bucket_bytes:
+        active[VerlPhase.SYNC] = _sync(job, architecture, shardings[Role.ACTOR], pool)
+    if job.workers.reward is not None:
+        scores = Instant(phase=Phase.ROLLOUT, name=InstantName.POOL, terms={Category.REWARD_MODEL: of_reward})
+        active[VerlPhase.REWARD] = (None, scores)
+    active.update(_active(job, architecture, shardings))
+    for phase, (role, instant) in active.items():
         # An engine that never sleeps keeps its pool.
-        active[phase] = (role, instant if job.free_cache_engine else instant.with_terms({Category.ENGINE: pool}))
+        kept = {
+            Category.ENGINE: NOTHING if job.free_cache_engine else pool,
+            Category.REWARD_MODEL: NOTHING if job.workers.reward_sleeps else of_reward,
+        }
+        own = {category: term for category, term in kept.items() if term.size and category not in instant.terms}
+        active[phase] = (role, instant.with_terms(own) if own else instant)
     ordered = {phase: active[phase] for phase in VerlPhase if phase in active}
-    terms = {phase: _phase(shardings, role, instant) for phase, (role, instant) in ordered.items()}
+    terms = {
+        phase: _with_roots(job, architecture, phase, _phase(shardings, role, instant))
+        for phase, (role, instant) in ordered.items()
+    }
     return VerlEstimate(
         job=job,
         gpu=gpu,
@@ -154,11 +186,42 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
     )
 
 
+def _with_roots(
+    job: VerlJob, architecture: Architecture, phase: VerlPhase, parts: Mapping[Component, Term]
+) -> Mapping[Component, Term]:
+    """Return the parts with what stays gathered outside of the layers of models that do not compute.
+
+    The reference has its own among what is gathered while it scores; the actor's waits for its update.
+    """
+    found = dict(parts)
+    size = outside_parameters(architecture) * BFLOAT16_BYTES if job.n_gpus > 1 else 0
+    root = Term(size, lambda: "what is outside of layers, still gathered")
+    if job.workers.keeps_reference_root and job.has_reference and phase is not VerlPhase.REFERENCE:
+        found[Component.REFERENCE] = root
+    if job.workers.keeps_actor_root and phase in (VerlPhase.REFERENCE, VerlPhase.UPDATE_CRITIC):
+        found[Component.GATHERED] = found.get(Component.GATHERED, NOTHING).plus(root)
+    return {component: found[component] for component in Component if component in found and found[component].size}
+
+
+def _sync(job: VerlJob, architecture: Architecture, actor: VerlSharding, pool: Term) -> tuple[Role | None, Instant]:
+    """Return the instant at which weights go to the rollout engine, whose own are awake, one whole one at a time.
+
+    The shards are loaded, but for parameters of FSDP 2 without adapters, of which each is moved alone.
+    """
+    engine = Term(engine_weights_bytes(job, architecture), lambda: "the engine's weights")
+    sent = Term(sync_bytes(job, architecture, int(actor.weights.size)), lambda: "the bucket, and a whole tensor")
+    terms = {Category.COMMUNICATION: sent, Category.ENGINE: engine if job.free_cache_engine else pool}
+    is_moved_alone = job.strategy is Strategy.FSDP2 and not job.lora_rank
+    phase = Phase.ROLLOUT if is_moved_alone or job.actor.offload_policy else Phase.SCORE
+    return Role.ACTOR, Instant(phase=phase, name=InstantName.POOL, terms=terms)
+
+
 def shardings_of(job: VerlJob, architecture: Architecture) -> Shardings:
     """Return how the GPUs share each model of a job. With LoRA the reference is the actor without adapters."""
     whole = trained = int(parameter_count(architecture))
     if job.lora_rank:
         trained = int(lora_parameter_count(architecture, job.lora_rank, job.lora_target_modules))
+        whole += trained if job.workers.counts_adapters else 0
     models = {Role.ACTOR: (job.actor, whole, trained)}
     if job.has_reference and not job.lora_rank:
         reference = TrainedModel(weight_bytes=2, param_offload=job.ref_param_offload)
@@ -176,16 +239,16 @@ def _active(
     job: VerlJob, architecture: Architecture, shardings: Shardings
 ) -> dict[VerlPhase, tuple[Role | None, Instant]]:
     """Return the model that is loaded for each phase, and the largest instant of it, without what is kept."""
-    tokens = job.log_prob_max_tokens
     actor = shardings[Role.ACTOR]
     found: dict[VerlPhase, tuple[Role | None, Instant]] = {
         # The actor's log-probabilities come with the entropy; those of a reference do not.
-        VerlPhase.LOG_PROB: (Role.ACTOR, _scoring(actor, entropy_log_prob_bytes(job, architecture, tokens))),
+        VerlPhase.LOG_PROB: (Role.ACTOR, _scoring(actor, of_actor=True)),
         VerlPhase.UPDATE_ACTOR: (Role.ACTOR, _largest_of_update(actor, _logits_of_update(job, architecture))),
     }
     if job.has_reference:
         # A reference that is offloaded streams its layers through what is gathered: it is not loaded.
-        found[VerlPhase.REFERENCE] = (None, _scoring(actor, 0))
+        role = Role.ACTOR if job.workers.counts_adapters else None
+        found[VerlPhase.REFERENCE] = (role, _scoring(actor, of_actor=False))
     if Role.CRITIC in shardings:
         found[VerlPhase.UPDATE_CRITIC] = (Role.CRITIC, _largest_of_update(shardings[Role.CRITIC], 0))
     return found
@@ -240,13 +303,15 @@ def _on_gpu(sharding: VerlSharding, instant: Instant) -> dict[Category, Term]:
     return found
 
 
-def _scoring(sharding: VerlSharding, entropy: int) -> Instant:
-    """Return the forward of log-probabilities, with the bytes of their entropy."""
+def _scoring(sharding: VerlSharding, *, of_actor: bool) -> Instant:
+    """Return the forward of log-probabilities, of the actor with their entropy, or of the reference."""
     job, architecture = sharding.job, sharding.architecture
     tokens = job.log_prob_max_tokens
-    logits = logits_bytes(job, architecture, tokens, training=False) + entropy
+    logits = logits_bytes(job, architecture, tokens, training=False)
+    logits += entropy_log_prob_bytes(job, architecture, tokens, of_actor=of_actor)
+    forward = forward_bytes(job, architecture, tokens, adapted=of_actor)
     sizes = {
-        Category.ACTIVATIONS: forward_bytes(architecture, tokens) // job.tensor_model_parallel_size,
+        Category.ACTIVATIONS: forward // job.tensor_model_parallel_size,
         Category.LOGITS: logits,
     }
     return _computed(sharding, Phase.SCORE, InstantName.SCORE_LAYER, sizes, tokens)

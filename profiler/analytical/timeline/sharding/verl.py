@@ -6,7 +6,12 @@ a run. The buffers of NCCL (1 to 20 GB were reported) and the CUDA context are n
 
 from dataclasses import dataclass
 
-from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
+from profiler.analytical.formulas.models.parameters import (
+    expert_weights,
+    is_mixture,
+    layer_parameter_count,
+    parameter_count,
+)
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Term, Terms, whole_units
 from profiler.analytical.timeline.instants import Instant, InstantName
@@ -119,12 +124,12 @@ class Megatron(VerlSharding):
     @property
     def weights(self) -> Term:
         """The bfloat16 weights of computation. The float32 masters count as optimizer state."""
-        return _divided(self.values, self._parts, BFLOAT16_BYTES)
+        return self._shared(self.values, BFLOAT16_BYTES)
 
     @property
     def gradients(self) -> Term:
-        """The buffer of all gradients (`grad_reduce_in_fp32`)."""
-        return _divided(self.trained, self._parts, FLOAT32_BYTES)
+        """The buffers of all gradients (`grad_reduce_in_fp32`), of which experts have their own."""
+        return self._shared(self.trained, FLOAT32_BYTES)
 
     @property
     def states(self) -> Term:
@@ -140,9 +145,29 @@ class Megatron(VerlSharding):
         is_on_host = self.model.offload_policy and alone.phase is Phase.BACKWARD
         return NOTHING if is_on_host else self.gradients
 
+    def _shared(self, values: int, element: int) -> Term:
+        """Return what a GPU has of `values` of the model: experts are shared by expert parallelism as well.
+
+        By hand, 7 x 10^9 values, of them 6 x 10^9 of experts, tensor 2, pipeline 2, expert 4 of tensor size 1, in
+        bfloat16: 10^9 / 4 + 6 x 10^9 / 8 = 10^9 values, 2 x 10^9 B.
+
+        Source: Megatron-Core's `DistributedDataParallel`, whose parameters with `allreduce` false are the experts'.
+        """
+        pipeline, workers = self.job.pipeline_model_parallel_size, self.job.workers
+        of_experts = self._experts if values == self.values else 0
+        parts = self.job.tensor_model_parallel_size * pipeline
+        dense = _divided(values - of_experts, parts, element)
+        if not of_experts:
+            return dense
+        shared = workers.expert_model_parallel_size * workers.expert_tensor_parallel_size * pipeline
+        return dense.plus(_divided(of_experts, shared, element))
+
     @property
-    def _parts(self) -> int:
-        return self.job.tensor_model_parallel_size * self.job.pipeline_model_parallel_size
+    def _experts(self) -> int:
+        """Values of the experts of all layers."""
+        if not is_mixture(self.architecture):
+            return 0
+        return 3 * int(expert_weights(self.architecture)) * self.architecture.num_hidden_layers
 
 
 def outside_parameters(architecture: Architecture) -> int:
