@@ -13,9 +13,9 @@ gc.disable()
 _log = logging.getLogger("bitsandbytes.backends.cpu.ops")
 _level, _log.level = _log.level, logging.ERROR
 
-from profiler.measurement.counters.untouched_cuda import untouched_cuda  # noqa: E402
+from profiler.measurement.counters.untouched_cuda import compiled_at_first_call, untouched_cuda  # noqa: E402
 
-with untouched_cuda():
+with untouched_cuda(), compiled_at_first_call():
     import profiler.worker.cuda.real  # after the line above, which silences the warning
     import profiler.worker.simulated  # noqa: F401
     from profiler.simulation.session import freeze_imported

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from profiler.measurement.counters import untouched_cuda as module
-from profiler.measurement.counters.untouched_cuda import fork_problem, untouched_cuda
+from profiler.measurement.counters.untouched_cuda import compiled_at_first_call, fork_problem, untouched_cuda
 from profiler.measurement.driver.visible import CAPABILITIES, VisibleGpu, capability_environment
 
 _IMPORT_THE_WARMED_MODULES = """
@@ -32,7 +32,7 @@ torch._C._cuda_getCurrentRawStream = None
 import profiler.worker_imports
 import bitsandbytes
 
-print(json.dumps(callers))
+print(json.dumps([callers, "torch._inductor.compile_fx" in sys.modules]))
 """
 
 
@@ -49,15 +49,37 @@ def imported(environment):
 
 @pytest.mark.slow
 def test_the_warmed_modules_touch_no_cuda_where_the_capability_is_known():
-    assert imported({CAPABILITIES: "9.0"}) == []
+    callers, has_compiler = imported({CAPABILITIES: "9.0"})
+    assert callers == []
+    assert not has_compiler
 
 
 @pytest.mark.slow
 def test_without_the_capability_bitsandbytes_touches_cuda_at_import():
     """The reason for the environment variable. If this fails, bitsandbytes no longer asks, and it can be removed."""
-    callers = imported({})
+    callers, _ = imported({})
     assert callers
     assert all("bitsandbytes/cuda_specs.py" in frames for frames in callers)
+
+
+@pytest.mark.parametrize("as_decorator", [False, True])
+def test_a_function_is_compiled_when_it_is_first_called(monkeypatch, as_decorator):
+    compiled = []
+
+    def compiler(function, **options):
+        compiled.append((function.__name__, options))
+        return lambda value: ("compiled", function(value))
+
+    def double(value):
+        return 2 * value
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    with compiled_at_first_call():
+        made = torch.compile(dynamic=False)(double) if as_decorator else torch.compile(double, dynamic=False)
+    assert torch.compile is compiler
+    assert compiled == []
+    assert (made(2), made(3), made.__name__) == (("compiled", 4), ("compiled", 6), "double")
+    assert compiled == [("double", {"dynamic": False})]
 
 
 def gpu(capability):

@@ -1,4 +1,4 @@
-"""Import modules that read the compute capability of a GPU without initialising CUDA.
+"""Import modules that read the compute capability of a GPU without initialising CUDA, and without torch's compiler.
 
 A process that has used CUDA cannot fork workers that use it: each of them ends with "Cannot re-initialize CUDA in
 forked subprocess". bitsandbytes calls `torch.cuda.get_device_capability` at import (`cuda_specs.py`), which initialises
@@ -8,8 +8,9 @@ parent process reads the capability through NVML and passes it on in an environm
 
 import os
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,35 @@ def untouched_cuda(environment: Mapping[str, str] | None = None) -> Iterator[Non
     if capabilities:
         patches.append((cuda, "get_device_capability", answer))
     with patched(patches):
+        yield
+
+
+_Function = Callable[..., object]
+
+
+@contextmanager
+def compiled_at_first_call() -> Iterator[None]:
+    """While active, `torch.compile` returns a function that is compiled when it is first called.
+
+    bitsandbytes compiles functions for other devices at import (`backends/default/ops.py`), and with them torch's
+    compiler is imported: a quarter of the time of a worker's imports, for functions that no GPU calls.
+    """
+    compiler: Any = torch.compile
+
+    def postponed(model: _Function | None = None, **options: object) -> _Function:
+        if model is None:
+            return lambda function: postponed(function, **options)
+        compiled: list[_Function] = []
+
+        @wraps(model)
+        def call(*args: object, **kwargs: object) -> object:
+            if not compiled:
+                compiled.append(compiler(model, **options))
+            return compiled[0](*args, **kwargs)
+
+        return call
+
+    with patched([(torch, "compile", postponed)]):
         yield
 
 

@@ -283,7 +283,10 @@ _SIMULATED_SCRIPTS = (
         "torch.amp.grad_scaler:GradScaler", "step", Parameters("self", "optimizer", more=True), _CUDA_CALLS,
         "skips steps by values that are not computed",
     ),
-    _seam("torch", "compile", Parameters("model", more=True), _CUDA_CALLS, "a script runs without it"),
+    _seam(
+        "torch", "compile", Parameters("model", more=True), (_CUDA_CALLS, _UNTOUCHED),
+        "imports the compiler; a script runs without it",
+    ),
     _seam(
         "torch.nn.modules.module:Module", "compile", Parameters("self", more=True), _CUDA_CALLS,
         "a script runs without it",
