@@ -21,7 +21,7 @@ UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "
 
 ALLOWED = {
     "profiler/storage/foreign/recorded_snapshot.py": {"pickle.Unpickler"},
-    "profiler/storage/files/memory_snapshot.py": {"pickle.dumps"},
+    "profiler/storage/files/trial_files.py": {"pickle.dumps"},
     "profiler/config/foreign_text.py": {"yaml.load"},
 }
 """The restricted reader, which replaces what an unpickler imports; the writer of our snapshots; a safe YAML loader."""

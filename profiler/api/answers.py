@@ -24,7 +24,7 @@ from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_text, 
 from profiler.rendering.estimate.table import estimate_table, methods_text
 from profiler.solve.command import CARD, Command
 from profiler.solve.command import read_command as read_solve_command
-from profiler.solve.main import card_answer, key_answer
+from profiler.solve.main import choice_answer, key_answer
 from profiler.solve.main import job_of as solve_job_of
 
 if TYPE_CHECKING:
@@ -272,8 +272,9 @@ def smallest_card(job: Job | None = None, /, *, margin: float = 0.0, **keys: obj
     without_card = job_with(job, keys).without_keys(GPU, MEMORY, CAPABILITY)
     command = _command(CARD, without_card, margin, {})
     inputs, architecture_of = known(solve_job_of(command))
-    answer, notes = card_answer(command, inputs, architecture_of)
-    return SmallestCard(card=answer.smallest, cards=answer.cards, assumed=assumed(inputs.ignored, notes))
+    answer, notes = choice_answer(command, inputs, architecture_of)
+    card = None if answer.best is None else answer.best.verdict
+    return SmallestCard(card=card, cards=answer.verdicts, assumed=assumed(inputs.ignored, notes))
 
 
 def _command(key: str, job: Job | None, margin: float, keys: Mapping[str, object]) -> Command:

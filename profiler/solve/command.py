@@ -16,14 +16,16 @@ from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 from profiler.rendering.figures.kinds import FigureKind
 
-CARD = "gpu"
-"""The name that asks for the smallest card."""
+CARD, COUNT, MODEL = "gpu", "num_processes", "model"
+
+CHOICES = (CARD, COUNT, MODEL)
+"""Names that ask for the smallest card, the fewest GPUs, and the largest model of a family."""
 
 SOLVABLE = (
     *(key.name for key in TRIAL_KEYS if key.kind is Kind.COUNT and key.memory is MemoryOrder.GROWS),
-    CARD,
+    *CHOICES,
 )
-"""Keys with a largest value that fits, and the card."""
+"""Keys with a largest value that fits, and what is chosen."""
 
 FIGURE = "figure"
 
@@ -113,13 +115,14 @@ def _key_faults(names: Sequence[str], rest: EstimateCommand) -> list[Fault]:
         if name not in SOLVABLE:
             problem = f"has no largest value that fits; name one of {', '.join(SOLVABLE)}"
             return [Fault(key="key", found=name, problem=problem, hint=nearest(name, SOLVABLE))]
-    if CARD in names and len(names) > 1:
-        return [Fault(key="key", found=found, problem="gpu is solved for by itself; give several cards as gpu=a,b")]
+    if len(names) > 1 and (alone := [name for name in names if name in CHOICES]):
+        hint = "Give several cards as gpu=a,b." if alone == [CARD] else ""
+        return [Fault(key="key", found=found, problem=f"{alone[0]} is solved for by itself", hint=hint)]
     given = {**rest.keys, **rest.axes}
     return [
         Fault(key=name, found=str(given[name]), problem="is what is solved for; leave its value out")
         for name in names
-        if name in given
+        if name in given and name != MODEL  # it names the family
     ]
 
 
@@ -137,10 +140,12 @@ def usage() -> str:
 python -m profiler.solve KEY model=NAME gpu=CARD [key=value ...]
 python -m profiler.solve KEY config=FILE.yaml gpu=CARD [key=value ...]
 python -m profiler.solve KEY,KEY config=FILE.yaml gpu=CARD [figure=FILE.png]
-python -m profiler.solve gpu config=FILE.yaml
+python -m profiler.solve gpu|num_processes|model config=FILE.yaml
 
 The largest value of KEY with which training fits CARD, and what the next value
-would need. KEY gpu finds the smallest card. Two keys give a limit line: the
+would need. KEY gpu finds the smallest card, num_processes the fewest GPUs (1, 2,
+4, ...; with FSDP, if nothing else is said), and model the largest built-in model
+of the family that model=NAME is of. Two keys give a limit line: the
 largest value of the second for each value of the first. The closed form finds
 the boundary, and a simulation on each side confirms it. Where one does not, the
 boundary of the simulation is searched, and is the answer.
@@ -159,4 +164,6 @@ Examples:
   python -m profiler.solve max_completion_length model=qwen2.5-3b beta=0,0.04
   python -m profiler.solve lora_rank,max_completion_length config=grpo.yaml
   python -m profiler.solve gpu config=grpo.yaml
+  python -m profiler.solve num_processes model=qwen2.5-32b gpu=a100-80gb
+  python -m profiler.solve model model=qwen2.5-7b tuning=qlora gpu=4090
 """

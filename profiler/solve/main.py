@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from profiler.analytical.explanation.explained import all_cards
 from profiler.command_line import as_command, print_error, print_text
 from profiler.commands import COMMANDS, FIGURE
 from profiler.config.models.context import model_lines
@@ -24,19 +23,20 @@ from profiler.estimate.job.inputs import (
     job_files,
     read_inputs,
 )
-from profiler.estimate.job.trial import dearest_spec, notes_of_all, why_not_simulated, with_reward_models
+from profiler.estimate.job.trial import notes_of_all, why_not_simulated, with_reward_models
 from profiler.rendering.answers.solve import (
-    CardAnswer,
+    ChoiceAnswer,
     Decided,
     KeyAnswer,
-    card_text,
+    choice_text,
     key_text,
     line_json,
     line_text,
     solve_json,
 )
 from profiler.rendering.figures.kinds import FigureKind
-from profiler.solve.command import CARD, Command, read_command, usage
+from profiler.solve.choices import cards, counts, members, peak_text
+from profiler.solve.command import CARD, CHOICES, COUNT, MODEL, Command, read_command, usage
 from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, limit_lines, simulated
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.model_config import load_model_config
@@ -64,7 +64,7 @@ def main(
     if len(command.keys) > 1:
         text, fits = _line(command, inputs, architecture_of)
     else:
-        solve = _cards if command.keys == (CARD,) else _values
+        solve = _choice if command.keys[0] in CHOICES else _values
         text, fits = solve(command, inputs, architecture_of, simulate)
     print_text(text)
     return EXIT_ANSWER_IS_NO if command.rest.options.fail_if is not None and not fits else EXIT_OK
@@ -108,29 +108,32 @@ def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup)
     return text, any(point.limit is not None for line in lines for point in line.points)
 
 
-def _cards(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, _: Simulate) -> tuple[str, bool]:
-    """Return the answer for the card, and whether there is one."""
-    answer, notes = card_answer(command, inputs, architecture_of)
+def _choice(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, _: Simulate) -> tuple[str, bool]:
+    """Return the answer for a card, a number of GPUs or a model, and whether there is one."""
+    answer, notes = choice_answer(command, inputs, architecture_of)
     is_json = command.rest.options.output_format is OutputFormat.JSON
-    text = solve_json([answer], notes) if is_json else card_text(answer, notes)
-    return text, answer.smallest is not None
+    text = solve_json([answer], notes) if is_json else choice_text(answer, notes)
+    return text, answer.best is not None
 
 
-def card_answer(
+def choice_answer(
     command: Command, inputs: Inputs, architecture_of: ArchitectureLookup
-) -> tuple[CardAnswer, tuple[str, ...]]:
-    """Return the smallest card, and what was assumed.
+) -> tuple[ChoiceAnswer, tuple[str, ...]]:
+    """Return the best card, number of GPUs or model, and what was assumed.
 
     Raises:
         UsageError: With every fault of the keys.
     """
+    (key,) = command.keys
     if command.rest.axes:
         names = ", ".join(command.rest.axes)
-        raise UsageError([Fault(key=names, found="several values", problem="solve gpu takes one value per key")])
-    spec = dearest_spec(inputs, {}, architecture_of)
-    architecture = architecture_of(spec.model)
-    answer = CardAnswer(spec=spec, cards=all_cards(spec, architecture), margin=command.options.margin)
-    return answer, (*notes_of_all(inputs, [spec], architecture_of), *model_lines(spec, architecture))
+        raise UsageError([Fault(key=names, found="several values", problem=f"solve {key} takes one value per key")])
+    found = {CARD: cards, COUNT: counts, MODEL: members}[key](inputs, architecture_of)
+    answer = ChoiceAnswer(key=key, spec=found.spec, choices=found.choices, margin=command.options.margin)
+    is_counted = found.choices[-1].verdict is not None
+    why_not = (peak_text(found.spec, architecture_of),) if key == COUNT and answer.best is None and is_counted else ()
+    notes = (*found.notes, *why_not, *notes_of_all(inputs, [found.spec], architecture_of))
+    return answer, (*notes, *model_lines(found.spec, architecture_of(found.spec.model)))
 
 
 def _values(

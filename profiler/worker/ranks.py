@@ -20,7 +20,7 @@ from pathlib import Path
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
 from profiler.execution import Place, WorkerJob
 from profiler.execution.processes.child import STDERR_LINES, last_lines, redirect_output, run_reported
-from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.files.trial_files import snapshot_path
 from profiler.storage.stores.record_store import RecordStore, rank_folder
 from profiler.storage.tables.run_tables import samples_path
 

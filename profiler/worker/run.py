@@ -17,7 +17,7 @@ from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.counters.untouched_cuda import fork_problem
 from profiler.measurement.samples.host_usage import peak_resident_bytes
 from profiler.seams.checked import check_seams, note_on_versions
-from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.files.trial_files import snapshot_path, write_memory_snapshot
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.stores.record_store import RecordStore
 from profiler.substitutes.options import Replaced

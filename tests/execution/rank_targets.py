@@ -9,7 +9,7 @@ import worker_targets
 
 from profiler.domain.runs.outcome import MeasuredDetails, Outcome, Peaks, Status, TrialRecord, Verdict, Work
 from profiler.execution import WorkerJob, beat
-from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.files.trial_files import snapshot_path, write_memory_snapshot
 from profiler.storage.stores.record_store import RecordStore
 from profiler.worker.ranks import has_ranks, run_ranks
 

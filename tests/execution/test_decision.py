@@ -11,7 +11,7 @@ from profiler.domain.runs.outcome import Breakdown, Outcome, Status, TrialRecord
 from profiler.domain.runs.readings import CategoryShare
 from profiler.domain.trials.trial import Backend, PlannedTrial
 from profiler.execution.trials import must_run, stored_answer
-from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.files.trial_files import snapshot_path, write_memory_snapshot
 
 MEASURED, ON_CPU = on_cuda("a"), planned("b")
 SIMULATED = replace(ON_CPU, spec=replace(ON_CPU.spec, backend=Backend.SIMULATED, gpu="h100-80gb"))

@@ -13,7 +13,7 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.runs.outcome import Outcome, Peaks, Status
 from profiler.domain.trials.trial import DistributedType
 from profiler.execution import GpuPool, GpuUnusableError, WorkerProgram, run_trials
-from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.files.trial_files import snapshot_path
 from profiler.storage.stores.record_store import RecordStore, rank_folder
 from profiler.worker.ranks import rank_of_trial
 

@@ -2,21 +2,32 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 import yaml
 
-from profiler.analytical.explanation.explained import Fit, card_verdict
+from profiler.analytical.explanation.explained import CardVerdict, Fit, card_verdict
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.runs.outcome import Status
-from profiler.domain.trials.trial import TrialSpec
-from profiler.rendering.answers.solve import SimulatedSide
+from profiler.domain.trials.trial import Backend, TrialSpec
+from profiler.rendering.answers.solve import Choice, ChoiceAnswer, SimulatedSide, choice_text
 from profiler.solve.main import main
 
 MODEL = "qwen2.5-7b"
+
+
+SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="t4-16gb", model=MODEL)
+
+
+def card_verdict_of(gpu: str) -> CardVerdict:
+    """Return the verdict of full fine-tuning, which fits no small card."""
+    architecture = builtin_architecture(MODEL)
+    assert architecture is not None
+    return card_verdict(SPEC, architecture, KNOWN_GPUS[gpu])
 
 
 def _never(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
@@ -152,7 +163,7 @@ def test_wrong_input_is_one_sentence(words, said, capsys):
 
 def test_help(capsys):
     assert main(["--help"]) == EXIT_OK
-    assert "python -m profiler.solve gpu config=FILE.yaml" in capsys.readouterr().out
+    assert "python -m profiler.solve gpu|num_processes|model config=FILE.yaml" in capsys.readouterr().out
 
 
 ASKED = ["max_completion_length", f"model={MODEL}", "tuning=lora", "gpu=rtx-4090-24gb"]
@@ -275,3 +286,117 @@ def test_a_simulation_without_an_answer_leaves_the_estimate(capsys):
     simulate, _ = _simulation_of(0, status=Status.FAILED)
     assert main(ASKED, simulate=simulate) == EXIT_OK
     assert "The estimate decides: a simulation of max_completion_length has no answer." in capsys.readouterr().out
+
+
+def test_the_fewest_gpus_that_are_enough(capsys):
+    (answer,) = _solved(capsys, "num_processes", "model=qwen2.5-14b", "gpu=a100-80gb")["answers"]
+    tried = {each["value"]: each for each in answer["choices"]}
+    assert (answer["best"], list(tried)[:4]) == (8, [1, 2, 4, 8])
+    memory_bytes = KNOWN_GPUS["a100-80gb"].memory_bytes
+    assert tried[8]["needed_bytes"] <= memory_bytes < tried[4]["needed_bytes"]
+    # By hand: 14.8e9 parameters in float32 with two states and gradients of two bytes are some 240 GB, an eighth each.
+    assert tried[8]["verdict"] == Fit.FITS.value
+
+
+def test_without_a_word_on_sharding_fsdp_is_assumed(capsys):
+    words = ("num_processes", f"model={MODEL}", "gpu=a100-40gb")
+    assumed = _solved(capsys, *words)
+    assert any("distributed_type=fsdp" in note for note in assumed["notes"])
+    stated = _solved(capsys, *words, "distributed_type=fsdp")
+    assert stated["notes"] == []
+    assert stated["answers"][0]["best"] == assumed["answers"][0]["best"]
+    other = _solved(capsys, *words, "distributed_type=deepspeed", "zero_stage=3")
+    assert other["answers"][0]["choices"] != stated["answers"][0]["choices"]
+
+
+def test_where_no_number_is_enough_the_peak_says_why(capsys):
+    found = _solved(capsys, "num_processes", "model=qwen2.5-32b", "gpu=a100-80gb")
+    assert found["answers"][0]["best"] is None
+    # By hand: 32.8e9 parameters x 4 B = 122 GiB on each GPU until they are sharded.
+    assert any("the peak is in load: communication 122.1 GiB" in note for note in found["notes"])
+    shards_nothing = _solved(capsys, "num_processes", f"model={MODEL}", "gpu=4090", "distributed_type=multi_gpu")
+    assert shards_nothing["answers"][0]["best"] is None
+    assert any("DDP shards nothing" in note for note in shards_nothing["notes"])
+
+
+def test_a_number_of_gpus_as_a_file_shards(capsys, tmp_path):
+    accelerate = tmp_path / "zero3.yaml"
+    accelerate.write_text(
+        yaml.safe_dump(
+            {
+                "compute_environment": "LOCAL_MACHINE",
+                "distributed_type": "DEEPSPEED",
+                "deepspeed_config": {"zero_stage": 3},
+                "mixed_precision": "bf16",
+                "num_processes": 8,
+            }
+        )
+    )
+    recipe = tmp_path / "grpo.yaml"
+    recipe.write_text(
+        yaml.safe_dump({"model_name_or_path": "Qwen/Qwen2.5-7B", "num_generations": 8, "dtype": "bfloat16"})
+    )
+    found = _solved(capsys, "num_processes", f"config={recipe}", f"config={accelerate}", "gpu=h100")
+    assert found["answers"][0]["trial"]["distributed_type"] == "deepspeed"
+    assert found["answers"][0]["trial"]["zero_stage"] == 3
+    assert not any("Assumed: more than one GPU" in note for note in found["notes"])
+
+
+def test_the_largest_model_of_a_family(capsys):
+    words = ("model", "model=qwen2.5-7b", "tuning=qlora", "gpu=4090")
+    (answer,) = _solved(capsys, *words)["answers"]
+    tried = {each["value"]: each["verdict"] for each in answer["choices"]}
+    assert next(iter(tried)) == "qwen2.5-72b"
+    assert all(name.startswith("qwen2.5-") for name in tried)
+    assert answer["best"] == "qwen2.5-14b"
+    assert tried["qwen2.5-32b"] != Fit.FITS.value
+    (less,) = _solved(capsys, *words, "margin=60%")["answers"]
+    assert less["best"] == "qwen2.5-7b"
+
+
+def test_choices_as_text_name_the_best_last(capsys):
+    assert main(["num_processes", "model=qwen2.5-14b", "gpu=a100-80gb"], simulate=_never) == EXIT_OK
+    lines = capsys.readouterr().out.splitlines()
+    assert "on a100-80gb:" in " ".join(lines[1:3])
+    assert [line.split()[0] for line in lines if "needs" in line] == ["1", "2", "4", "8"]
+    assert lines[6].endswith("<- the fewest GPUs that are enough") or "the fewest GPUs" in " ".join(lines)
+    assert main(["model", "model=qwen2.5-0.5b", "gpu=12GiB", "dtype=float32", "fail_if=does_not_fit"]) in (EXIT_OK, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["num_processes,lora_rank", f"model={MODEL}"], "num_processes is solved for by itself"),
+        (["model,max_completion_length", f"model={MODEL}"], "model is solved for by itself"),
+        (["num_processes", f"model={MODEL}", "num_processes=2"], "is what is solved for"),
+        (
+            ["num_processes", f"model={MODEL}", "max_completion_length=4,8"],
+            "solve num_processes takes one value per key",
+        ),
+        (["model"], "model"),
+    ],
+)
+def test_wrong_choices_are_refused(capsys, words, fault):
+    assert main(words, simulate=_never) == EXIT_USAGE
+    assert fault in capsys.readouterr().err
+
+
+def test_where_several_gpus_have_no_formula_there_is_no_answer(capsys):
+    words = ["num_processes", f"model={MODEL}", "dtype=float32", "distributed_type=deepspeed", "zero_stage=3"]
+    assert main([*words, "gpu=t4"], simulate=_never) == EXIT_USAGE
+    found = capsys.readouterr()
+    assert "has no closed-form estimate together with distributed_type=deepspeed" in found.err
+    assert "enough" not in found.out
+
+
+def test_what_has_no_answer_is_not_said_to_be_too_large():
+    verdict = card_verdict_of("t4-16gb")
+    refused = Choice(value=2, verdict=None, refusal="rules refuse it")
+    answer = ChoiceAnswer(
+        key="num_processes", spec=SPEC, choices=(Choice(value=1, verdict=verdict), refused), margin=0.0
+    )
+    text = choice_text(answer, ())
+    assert "None of those that have an answer fits." in text
+    assert "rules refuse it" in text
+    whole = choice_text(replace(answer, choices=answer.choices[:1]), ())
+    assert "No number of GPUs is enough." in whole

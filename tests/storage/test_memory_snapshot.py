@@ -12,7 +12,7 @@ from profiler.allocator import Trace, TraceBuilder, memory_snapshot, replay_on_c
 from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.trace import Site
 from profiler.domain.memory import Category, Phase
-from profiler.storage.files.memory_snapshot import write_memory_snapshot
+from profiler.storage.files.trial_files import write_memory_snapshot
 
 MIB = 1024 * 1024
 

@@ -12,7 +12,7 @@ from profiler.domain.runs.outcome import Status, Versions
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant, StepPeak, TensorGroup
 from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files import typed_json
-from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.files.trial_files import snapshot_path
 from profiler.storage.files.typed_json import JsonMismatchError, from_json, to_json
 from profiler.storage.records.outcome_fields import OUTCOME_FIELDS, flat_values, outcome_from_flat
 from profiler.storage.records.record_folder import TRIALS
@@ -312,7 +312,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 import builders
 from profiler.storage.files.atomic import StorageError
-from profiler.storage.files.memory_snapshot import snapshot_path
+from profiler.storage.files.trial_files import snapshot_path
 from profiler.storage.records.record_folder import TRIALS
 from profiler.storage.stores.record_store import RecordStore
 record = builders.records([builders.spec()])[0]

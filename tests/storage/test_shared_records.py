@@ -9,7 +9,7 @@ from profiler.domain.errors import UsageError
 from profiler.domain.machines.engines import THIS_MACHINE, Holder, Scheme, address_of
 from profiler.domain.machines.extras import Extra, install_hint
 from profiler.storage.files.atomic import StorageError
-from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.files.trial_files import snapshot_path, write_memory_snapshot
 from profiler.storage.records.record_folder import TRIALS, rank_peaks
 from profiler.storage.stores import record_store as records
 from profiler.storage.stores import shared_store

@@ -17,7 +17,7 @@ from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, meth
 from profiler.rendering.layouts.plain_text import json_text, plain_text
 from profiler.rendering.memory_words import gib_number
 
-_CARD_COLUMNS = (Column(title="GPU", align=Align.LEFT, width=22), Column(title="verdict", align=Align.LEFT))
+_CHOICE_COLUMNS = (Column(title="value", align=Align.LEFT, width=22), Column(title="verdict", align=Align.LEFT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,18 +73,37 @@ class KeyAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardAnswer:
-    """The smallest card that is large enough."""
+class Choice:
+    """One value of what is chosen: a card, a number of GPUs or a model."""
 
+    value: object
+    verdict: CardVerdict | None
+    """None if rules refuse the value."""
+    refusal: str = ""
+    """Why rules refuse the value, as a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceAnswer:
+    """The first of some values that fits, in an order of preference."""
+
+    key: str
+    """``gpu``, ``num_processes`` or ``model``."""
     spec: TrialSpec
-    cards: tuple[CardVerdict, ...]
-    """All cards, the smallest first."""
+    choices: tuple[Choice, ...]
+    """What was tried, the best first."""
     margin: float
+    """Part of the card that has to stay free."""
 
     @property
-    def smallest(self) -> CardVerdict | None:
-        """The smallest card that is large enough; None if none is."""
-        return next((card for card in self.cards if leaves_free(card, self.margin)), None)
+    def best(self) -> Choice | None:
+        """The first choice that fits; None if none does."""
+        return next((each for each in self.choices if each.verdict and leaves_free(each.verdict, self.margin)), None)
+
+    @property
+    def verdicts(self) -> tuple[CardVerdict, ...]:
+        """The verdicts of all choices that rules allow."""
+        return tuple(each.verdict for each in self.choices if each.verdict is not None)
 
 
 def leaves_free(card: CardVerdict, margin: float) -> bool:
@@ -101,27 +120,51 @@ def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
     return plain_text(Document(title="Solved", blocks=blocks))
 
 
-def card_text(answer: CardAnswer, notes: Sequence[str]) -> str:
-    """Return the smallest card as text, with the cards below it."""
-    smallest, rows = answer.smallest, []
-    for card in answer.cards:
-        mark = "  <- the smallest that fits" if card is smallest else ""
-        rows.append((Cell(text=card.gpu.name, is_part=True), f"{_needs(card)}{mark}"))
-        if card is smallest:
+@dataclass(frozen=True, kw_only=True)
+class _ChoiceWords:
+    """How a kind of choice is said."""
+
+    best: str
+    none: str
+
+
+_CHOICE_WORDS = {
+    "gpu": _ChoiceWords(best="the smallest that fits", none="No card is large enough."),
+    "num_processes": _ChoiceWords(best="the fewest GPUs that are enough", none="No number of GPUs is enough."),
+    "model": _ChoiceWords(best="the largest that fits", none="No model of the family fits."),
+}
+
+
+def choice_text(answer: ChoiceAnswer, notes: Sequence[str]) -> str:
+    """Return the best choice as text, after those that were preferred and do not fit."""
+    words, rows = _CHOICE_WORDS[answer.key], []
+    for each in answer.choices:
+        mark = f"  <- {words.best}" if each is answer.best else ""
+        said = each.refusal if each.verdict is None else _needs(each.verdict)
+        rows.append((Cell(text=_number(each.value), is_part=True), f"{said}{mark}"))
+        if each is answer.best:
             break
+    model = "" if answer.key == "model" else f"{answer.spec.model}, "
+    where = "" if answer.key == "gpu" else f", on {answer.spec.gpu}"
     blocks: list[Block] = [
         *map(Text, notes),
-        Text(f"{answer.spec.model}, {method_text(answer.spec)}:"),
-        Table(_CARD_COLUMNS, rows, has_titles=False),
-        *([Text("No card is large enough.")] if smallest is None else ()),
+        Text(f"{model}{method_text(answer.spec, varied=(answer.key,))}{where}:"),
+        Table(_CHOICE_COLUMNS, rows, has_titles=False),
+        *([Text(_none_text(answer))] if answer.best is None else ()),
         Text(f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"),
     ]
     return plain_text(Document(title=answer.spec.model, blocks=blocks))
 
 
-def solve_json(answers: Sequence[KeyAnswer | CardAnswer], notes: Sequence[str]) -> str:
+def _none_text(answer: ChoiceAnswer) -> str:
+    """Return that nothing fits, or that nothing with an answer does."""
+    has_all = all(each.verdict is not None for each in answer.choices)
+    return _CHOICE_WORDS[answer.key].none if has_all else "None of those that have an answer fits."
+
+
+def solve_json(answers: Sequence[KeyAnswer | ChoiceAnswer], notes: Sequence[str]) -> str:
     """Return one object with the notes and one object per answer. Sizes are integers of bytes."""
-    found = [_key_object(answer) if isinstance(answer, KeyAnswer) else _card_object(answer) for answer in answers]
+    found = [_key_object(answer) if isinstance(answer, KeyAnswer) else _choice_object(answer) for answer in answers]
     return json_text({"origin": Origin.ESTIMATED.value, "notes": list(notes), "answers": found})
 
 
@@ -212,18 +255,27 @@ def _key_object(answer: KeyAnswer) -> dict[str, object]:
     }
 
 
-def _card_object(answer: CardAnswer) -> dict[str, object]:
-    smallest = answer.smallest
-    return {
-        "key": "gpu",
-        "trial": spec_to_mapping(answer.spec),
-        "margin": answer.margin,
-        "smallest": smallest.gpu.name if smallest is not None else None,
-        "gpus": [
+def _choice_object(answer: ChoiceAnswer) -> dict[str, object]:
+    best = answer.best
+    value = best.value if best is not None else None
+    common = {"key": answer.key, "trial": spec_to_mapping(answer.spec), "margin": answer.margin}
+    if answer.key == "gpu":
+        cards = [
             {"gpu": card.gpu.name, "needed_bytes": card.needed_bytes, "memory_bytes": card.gpu.memory_bytes}
-            for card in answer.cards
-        ],
-    }
+            for card in answer.verdicts
+        ]
+        return {**common, "smallest": value, "gpus": cards}
+    choices = [
+        {
+            "value": each.value,
+            "verdict": None if each.verdict is None else each.verdict.fit.value,
+            "reason": each.refusal if each.verdict is None else each.verdict.refusal_text,
+            "needed_bytes": None if each.verdict is None else each.verdict.needed_bytes,
+            "memory_bytes": None if each.verdict is None else each.verdict.gpu.memory_bytes,
+        }
+        for each in answer.choices
+    ]
+    return {**common, "best": value, "choices": choices}
 
 
 _NEEDS = ("needs", "next needs")

@@ -1,11 +1,19 @@
-"""The names of the files of trials, in the folder of a grid: those that come from outside are matched, not joined.
+"""The files of trials in the folder of a grid: their names, and memory snapshots.
+
+Names from outside are matched, not joined.
 
 A store, a slot and a folder that was copied name files as they like. ``samples/../../x`` would be written
 outside the folder.
 """
 
+import pickle
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiler.storage.files.atomic import write_atomically
 
 RECORDS = "records"
 """Folder of the records, in the folder of a grid."""
@@ -48,3 +56,17 @@ def trial_file(name: str) -> TrialFile | None:
 def is_trial_id(text: str) -> bool:
     """Return whether a text has the form of a trial id."""
     return _TRIAL_ID.fullmatch(text) is not None
+
+
+def write_memory_snapshot(path: Path, snapshot: Mapping[str, Any]) -> None:
+    """Write a snapshot to `path`, whole or not at all: pickled plain values, as torch's `_dump_snapshot` writes them.
+
+    Raises:
+        StorageError: The file could not be written.
+    """
+    write_atomically(path, pickle.dumps(dict(snapshot), protocol=4))
+
+
+def snapshot_path(folder: Path, trial_id: str) -> Path:
+    """Return the path of a trial's snapshot in a grid's folder, whether it exists or not."""
+    return folder / "snapshots" / f"{trial_id}.pickle"

@@ -15,8 +15,7 @@ from profiler.domain.machines.engines import Holder, OtherMachines
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.foreign_files import read_bytes
-from profiler.storage.files.memory_snapshot import snapshot_path
-from profiler.storage.files.trial_files import RANKS, RECORDS, trial_file
+from profiler.storage.files.trial_files import RANKS, RECORDS, snapshot_path, trial_file
 from profiler.storage.records.record_folder import TRIALS
 from profiler.storage.records.versioned import DamagedRecordError
 from profiler.storage.stores.leases import Lease, Leases

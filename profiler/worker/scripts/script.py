@@ -24,7 +24,7 @@ from profiler.measurement.samples.host_usage import peak_resident_bytes
 from profiler.scripts.running import OtherProcesses, Script, ScriptEnd, run_script
 from profiler.scripts.session import CountedSession, ParameterTotals, ScriptSession
 from profiler.seams.checked import notes_on_untested
-from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.files.trial_files import snapshot_path, write_memory_snapshot
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.training.models.parameter_count import parameter_counts

@@ -9,7 +9,7 @@ from profiler.domain.runs.other_runs import ScriptJob
 from profiler.domain.runs.outcome import CardFacts, Outcome, Status, Verdict
 from profiler.scripts.session import ParameterTotals, ScriptSession
 from profiler.simulation.script.session import SimulatedScript
-from profiler.storage.files.memory_snapshot import snapshot_path, write_memory_snapshot
+from profiler.storage.files.trial_files import snapshot_path, write_memory_snapshot
 from profiler.training.models.parameter_count import parameter_counts
 from profiler.worker.simulated import SimulatedRun, card_of, outcome_on_card, snapshot_on_card
 
