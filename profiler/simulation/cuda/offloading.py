@@ -1,7 +1,8 @@
 """What leaves the simulated GPU: activations that are offloaded, and a cache that is emptied.
 
-Activation offloading has streams, addresses of storages and pinned memory of the host. trl's `OffloadActivations` and torch's `save_on_cpu` run unchanged. Events have always happened: the host is as far as
-the card, so that `record_stream` delays no release.
+Activation offloading has streams, addresses of storages and pinned memory of the host. trl's `OffloadActivations` and
+torch's `save_on_cpu` run unchanged. Events have always happened: the host is as far as the card, so that
+`record_stream` delays no release.
 
 `torch.cuda.empty_cache` is recorded, so that the model of the allocator releases its cache. transformers' trainer calls
 it through accelerate when training begins (`Accelerator.free_memory`), and before backward with
