@@ -48,7 +48,7 @@ IDS = {
     "gradient_checkpointing": ("dd29aacdc94120ce", "40e7ddc12fdb1357"),
     "full": ("1a3dd5995c0980ee", "a4186b6be2307a0e"),
     "sft": ("3eff39d5f890a14c", "796cd6088c01d54d"),
-    "dpo": ("24ac2a12b8662916", "a6278fffbe0f7119"),
+    "dpo": ("bd1344e12ed0824b", "a6278fffbe0f7119"),
     "fsdp": ("574f84fc6197a80e", "86e19d1bb6d4942b"),
     "verl_report": ("a402e5677f913ac2", "295a84b15c74af28"),
     "claims": ("bb2613407bd9ad5a", "b26f9c24a053fb10"),
