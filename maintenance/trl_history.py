@@ -23,7 +23,7 @@ from profiler.config.trl_releases.facts import (
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Logprobs
 
-_FILES = {Recipe.GRPO: "grpo_config.py", Recipe.RLOO: "rloo_config.py", Recipe.SFT: "sft_config.py"}
+_FILES = {recipe: f"{recipe}_config.py" for recipe in Recipe}
 _SHARED = ("base_config.py", "model_config.py")
 
 Fields = Mapping[str, str]
@@ -81,7 +81,7 @@ def _other_defaults(recipe: Recipe, release: str, patches: Sequence[Fields]) -> 
             yield f"{recipe}: {row.key} is {', '.join(sorted(stated))} in {release}, and the table says {row.value!r}"
 
 
-_TRAINERS = {Recipe.GRPO: "grpo_trainer.py", Recipe.RLOO: "rloo_trainer.py", Recipe.SFT: "sft_trainer.py"}
+_TRAINERS = {recipe: f"{recipe}_trainer.py" for recipe in Recipe}
 
 _Marks = tuple[tuple[tuple[str, ...], Logprobs], ...]
 

@@ -164,11 +164,6 @@ RECIPE = Change(
             row="            case Recipe.LABELS:\n                return LABELLED\n",
         ),
         Row(
-            file="profiler/domain/trials/trial.py",
-            before="_GRPO = frozenset({Recipe.GRPO})",
-            row="_SFT |= {Recipe.LABELS}\n",
-        ),
-        Row(
             file="profiler/analytical/timeline/recipes/labels.py",
             before="",
             row="""\
@@ -222,8 +217,8 @@ class Labels(Sft):
         ),
         Row(
             file="profiler/training/recipes/registry.py",
-            before="Recipe.GRPO: Grpo(), Recipe.RLOO",
-            row="**_NEW, ",
+            before="    Recipe.GRPO: Grpo(),",
+            row="    **_NEW,\n",
         ),
     ),
     program="""

@@ -79,7 +79,11 @@ AXES: Mapping[str, Sequence[object]] = {
 """Values of each key, as literals; each entry is equally likely. flash_attention_2 is not among them: its package is
 compiled for a card and is not in the environment of the emulation."""
 
-FIXED: Mapping[str, object] = {key: value for key, value in FIXED_IN_ACCURACY.items() if key not in AXES}
+FIXED: Mapping[str, object] = {
+    **{key: value for key, value in FIXED_IN_ACCURACY.items() if key not in AXES},
+    "precompute_ref_log_probs": False,
+    "precompute_ref_batch_size": None,
+}
 
 
 ADDED = {Recipe.SFT: ("logprobs",)}

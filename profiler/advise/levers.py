@@ -9,7 +9,7 @@ from profiler.config.trl_releases.behaviours import FIRST_FUSED
 from profiler.config.trl_releases.facts import FIRST_WITHOUT_REFERENCE, NEWEST
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.recipe import ALL_RECIPES, GENERATING, Recipe
+from profiler.domain.trials.recipe import ALL_RECIPES, GENERATING, OF_DATA, Recipe
 from profiler.domain.trials.trial import (
     ALL_LINEAR,
     Attention,
@@ -164,6 +164,11 @@ def _no_reference(spec: TrialSpec) -> Iterator[Change]:
         yield {"beta": 0.0}
 
 
+def _reference_before(spec: TrialSpec) -> Iterator[Change]:
+    if not spec.precompute_ref_log_probs:
+        yield {"precompute_ref_log_probs": True}
+
+
 def _lora(spec: TrialSpec) -> Iterator[Change]:
     if spec.tuning is Tuning.FULL:
         yield {"tuning": Tuning.LORA.value, "lora_rank": 16, "lora_alpha": 32, "lora_target_modules": [ALL_LINEAR]}
@@ -183,7 +188,7 @@ def _shorter(spec: TrialSpec) -> Iterator[Change]:
 
 
 def _shorter_rows(spec: TrialSpec) -> Iterator[Change]:
-    yield from ({"max_length": tokens} for tokens in _shortened(spec.longest))
+    yield from ({"max_length": each} for each in _shortened(spec.row_tokens) if spec.row_tokens < each + spec.longest)
 
 
 def _fewer_generations(spec: TrialSpec) -> Iterator[Change]:
@@ -309,6 +314,13 @@ LEVERS: tuple[Lever, ...] = (
         extra_line="accelerate launch --use_fsdp --fsdp_version 2 train.py",
     ),
     Lever(
+        name="the reference before training",
+        hurts=Hurts.TIME,
+        costs="a forward of all rows before the first step",
+        changes=_reference_before,
+        recipes=frozenset({Recipe.DPO}),
+    ),
+    Lever(
         name="8-bit optimizer",
         hurts=Hurts.ROUNDING,
         costs="Adam's states are rounded to 8 bits in blocks",
@@ -363,7 +375,7 @@ LEVERS: tuple[Lever, ...] = (
         hurts=Hurts.TRAINING,
         costs="longer rows are cut",
         changes=_shorter_rows,
-        recipes=frozenset({Recipe.SFT}),
+        recipes=OF_DATA,
     ),
     Lever(
         name="fewer completions per prompt",

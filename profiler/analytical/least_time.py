@@ -10,17 +10,18 @@ _FOUR_BIT_BYTES = 0.5
 
 
 def least_step_s(spec: TrialSpec, architecture: Architecture, card: Roofline) -> float:
-    """Return seconds below which no card of this kind can do one optimizer step of a GRPO-like or SFT trial.
+    """Return seconds below which no card of this kind can do one optimizer step of a trial.
 
     Counted are products with weights and of attention, and the weights that each decoded token reads. Left out, so that
     the real time is longer: all other operations, adapters, the optimizer, copies and communication, and Python.
     """
     half = spec.dtype is not Dtype.FLOAT32 or spec.bf16
     peak = card.half_flops_per_s if half else card.single_flops_per_s
-    rows = spec.per_device_train_batch_size
+    rows = spec.training_rows
     width = spec.longest + (spec.max_prompt_length if spec.recipe.facts.has_prompts else 0)
     forward = _forward_flops(architecture, rows=rows, width=width, scored=spec.longest)
-    reference = 1 if spec.recipe.facts.has_reference_pass and spec.beta else 0
+    has_pass = spec.recipe.facts.has_reference_pass and spec.beta and not spec.precompute_ref_log_probs
+    reference = 1 if has_pass else 0
     recomputed = 1 if spec.gradient_checkpointing else 0
     backward = 2 if spec.tuning is Tuning.FULL else 1
     trained = (1 + backward + recomputed + reference) * forward / peak * spec.gradient_accumulation_steps

@@ -38,6 +38,7 @@ _ONE_VALUE = (
     "gradient_checkpointing",
     "use_liger_kernel",
     "critic",
+    "precompute_ref_log_probs",
     "bnb_4bit_use_double_quant",
     "lora_target_modules",
     "use_vllm",
@@ -198,7 +199,7 @@ def fits_in_arrays(spec: TrialSpec) -> bool:
     """Return whether every size of the closed form of `spec` fits in an array; `estimate` has no such limit."""
     micro_batches = max(spec.steps_per_generation, spec.gradient_accumulation_steps)
     tokens = spec.max_prompt_length + spec.longest
-    return spec.per_device_train_batch_size * micro_batches * tokens**2 <= _MOST_IN_ARRAYS
+    return spec.training_rows * micro_batches * tokens**2 <= _MOST_IN_ARRAYS
 
 
 def estimate_table(table: TrialTable) -> EstimateTable:

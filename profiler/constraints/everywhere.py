@@ -3,12 +3,12 @@
 from functools import partial
 from math import gcd
 
-from profiler.constraints.constraint import Case, Constraint, Where, above, anything, other_than, stated
+from profiler.constraints.constraint import Case, Constraint, Where, above, anything, one_of, other_than, stated
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.recipe import GENERATING, OF_DATA, Recipe
 from profiler.domain.trials.trial import (
     ZERO_OF_WEIGHTS,
     Attention,
@@ -244,6 +244,19 @@ EVERYWHERE = (
         model=_ends_with_its_positions,
         when=_rows_beyond_context,
     ),
+    # `DPOTrainer._prepare_dataset` in trl 1.16 drops rows whose prompt alone is as long.
+    _everywhere(
+        {"max_length": anything, "max_prompt_length": anything},
+        "leaves nothing for completions after max_prompt_length={spec.max_prompt_length}",
+        "Use more than max_length={spec.max_prompt_length}, or a shorter max_prompt_length.",
+        when=lambda case: case.spec.longest < 1,
+    ),
+    # Nothing but the weight of the reference depends on the model then, and trl computes both all the same.
+    _everywhere(
+        {"beta": 0.0, "recipe": Recipe.DPO},
+        "with recipe=dpo the loss does not depend on the model",
+        "Use beta=null, which is trl's default.",
+    ),
     _everywhere(
         {"lora_dropout": lambda part: part >= 1},
         "must be less than 1, because adapters of which everything is dropped learn nothing",
@@ -262,8 +275,8 @@ EVERYWHERE = (
     ),
     # `OffloadActivations` of trl 1.16 asks torch for the accelerator.
     _everywhere(
-        {"activation_offloading": True, "recipe": Recipe.SFT, "backend": Backend.CPU},
-        "needs backend=cuda, emulated or simulated with recipe=sft, as trl's offloading asks for a GPU",
+        {"activation_offloading": True, "recipe": one_of(*OF_DATA), "backend": Backend.CPU},
+        "needs backend=cuda, emulated or simulated with recipe={spec.recipe}, as trl's offloading asks for a GPU",
         "Use recipe=grpo on the CPU, which is offloaded by torch.",
     ),
     _everywhere(
@@ -282,9 +295,14 @@ EVERYWHERE = (
         _WAYS_OF_LABELS,
     ),
     _everywhere(
-        {"logprobs": lambda value: not value.is_of_completions, "recipe": other_than(Recipe.SFT)},
+        {"logprobs": lambda value: not value.is_of_completions, "recipe": one_of(*GENERATING)},
         "is of recipe=sft, and recipe is {spec.recipe}",
         _WAYS_OF_COMPLETIONS,
+    ),
+    _everywhere(
+        {"logprobs": other_than(Logprobs.FUSED), "recipe": Recipe.DPO},
+        "is not a way of trl's DPOTrainer",
+        "Use logprobs=fused.",
     ),
     _everywhere(
         {"use_liger_kernel": True, "logprobs": lambda value: value.label_loss is not None},

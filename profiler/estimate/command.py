@@ -252,7 +252,7 @@ python -m profiler.estimate [key=value ...] -- COMMAND
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO, RLOO or SFT) or of verl: its YAML, a run script, or
+configuration of trl (GRPO, RLOO, SFT or DPO) or of verl: its YAML, a run script, or
 its defaults (config=verl), with Hydra's overrides as further words. Files next
 to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
 adapter_config.json, and the script or notebook, read without running it. COMMAND,
@@ -280,6 +280,7 @@ Examples:
   python -m profiler.estimate model=qwen2.5-7b tuning=lora gpu=a100-40gb
   python -m profiler.estimate model=qwen2.5-3b,qwen2.5-7b num_generations=4,8
   python -m profiler.estimate recipe=sft model=qwen2.5-7b max_length=2048
+  python -m profiler.estimate recipe=dpo model=qwen2.5-7b tuning=lora
   python -m profiler.estimate config=grpo.yaml format=json
   python -m profiler.estimate config=grpo.yaml config=accelerate.yaml
   python -m profiler.estimate config=train.py gpu=4090

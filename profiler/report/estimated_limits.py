@@ -12,12 +12,13 @@ from profiler.analysis.findings.answers import LIMIT_CARDS, EstimatedLimit
 from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
 from profiler.analytical.many import EstimateTable, estimate_table, fits_in_arrays, product_table
 from profiler.config.models.architecture import read_architecture
+from profiler.config.trials.demand import grows
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.models.builtin_models import find_builtin
-from profiler.domain.trials.keys import Kind, MemoryOrder
+from profiler.domain.trials.keys import Kind
 from profiler.domain.trials.trial import SPEC_KEYS, TrialSpec, key_named
 
 POINTS = 100_000
@@ -35,9 +36,9 @@ def estimated_limits(surface: Surface) -> tuple[EstimatedLimit, ...]:
     """
     architecture = _architecture(surface.model)
     factors = _factors(surface)
-    if architecture is None or factors is None or not _grow(surface.keys):
-        return ()
     base = _largest(surface)
+    if architecture is None or factors is None or not _grow(surface.keys, base):
+        return ()
     if not fits_in_arrays(base):
         return ()
     axes, known = _sampled(surface), {base.model: architecture}
@@ -64,8 +65,8 @@ def _architecture(model: str) -> Architecture | None:
     return architecture if architecture.has_closed_form else None
 
 
-def _grow(keys: Sequence[str]) -> bool:
-    return all(key_named(key).memory is MemoryOrder.GROWS and key not in _MICRO_BATCHES for key in keys)
+def _grow(keys: Sequence[str], base: TrialSpec) -> bool:
+    return all(grows(key_named(key), base) and key not in _MICRO_BATCHES for key in keys)
 
 
 def _largest(surface: Surface) -> TrialSpec:

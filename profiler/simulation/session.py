@@ -16,10 +16,9 @@ from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.autocast import autocast_on_meta
 from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA, MASK_FIRST, CublasWorkspaces
-from profiler.simulation.cuda.emptied_cache import emptied_cache
 from profiler.simulation.cuda.fused_attention.attention import scaled_dot_product_attention
 from profiler.simulation.cuda.fused_attention.flash_attention import simulated_flash_attention
-from profiler.simulation.cuda.offloading import offloaded_activations
+from profiler.simulation.cuda.offloading import emptied_cache, offloaded_activations
 from profiler.simulation.cuda.optimizers import MADE_LAST_FIRST, cuda_optimizers, four_bit_products
 from profiler.simulation.cuda.scratch.kernel_scratch import (
     KERNEL_SCRATCH,
@@ -34,8 +33,7 @@ from profiler.simulation.device.op_cache import host_calls
 from profiler.simulation.device.simulated_gpu import META, SimulatedGpu
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
-from profiler.simulation.tracing.attribution import Attribution
-from profiler.simulation.tracing.kv_cache import attributed_cache
+from profiler.simulation.tracing.attribution import Attribution, attributed_cache
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.simulation.tracing.work import WorkCounter
 
@@ -92,6 +90,7 @@ class Simulation:
         """Products that libraries compute into float32."""
         self.decoding = DecodeExtrapolator(self.recorder, every_block=extrapolation.every_block)
         self._attribution = Attribution(self.recorder, device_type=META.type)
+        self._is_ready = False
         self._opening: Phase | None = None
         """The phase that follows loading; it opens every later cycle of phases too."""
 
@@ -125,7 +124,7 @@ class Simulation:
 
     def enter(self, phase: Phase) -> None:
         """Begin `phase`. Reference cycles are collected once per cycle of phases, at the same points in every run."""
-        if self._opening is None and phase is not Phase.LOAD:
+        if self._opening is None and self._is_ready:
             self._opening = phase
         if phase is self._opening:
             gc.collect()
@@ -141,6 +140,7 @@ class Simulation:
     def trainer_ready(self, trainer: Any) -> None:
         """Attribute weights, reference and adapters, and prepare to recognise logits, gradients and repeated steps."""
         self._attribution.trainer_ready(trainer)
+        self._is_ready = True
         if self._extrapolation.steps:
             trainer.add_callback(RepeatedSteps(self.recorder))
 

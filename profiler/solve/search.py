@@ -7,10 +7,11 @@ from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_near, largest_that_fits
 from profiler.analytical.explanation.explained import CardVerdict, card_verdict
 from profiler.config.models.context import is_beyond_context
+from profiler.config.trials.demand import grows
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.cards.gpu_names import gpu_named
-from profiler.domain.errors import UsageError
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.trials.trial import TrialSpec, key_named
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
@@ -62,6 +63,9 @@ class KeySearch:
             UsageError: No value of the key is allowed, or the trial has no closed form or no card.
         """
         first = self.first_allowed()
+        if not grows(self._key, first):
+            problem = f"with recipe={first.recipe} is a part of max_length, and a larger one can need less"
+            raise UsageError([Fault(key="KEY", found=self._key.name, problem=problem, hint="Solve max_length.")])
         refuse_without_form(first, self._architecture_of(first.model))
         refuse_without_card(first)
         return largest_that_fits(
@@ -104,14 +108,18 @@ class KeySearch:
 
     def first_allowed(self) -> TrialSpec:
         """Return the trial with the smallest allowed value; its faults are those of the input, not of the value."""
-        boundary = largest_that_fits(
-            self._allowed,
-            lambda _: False,
-            minimum=self._key.minimum,
-            maximum=min(MAXIMUM, self._key.maximum),
-            gap=self._gap,
-        )
-        return boundary.at_beyond or self.at(self._key.minimum)
+        # Of a key without gaps the smallest values may be refused: those of a row that its prompt fills.
+        for gap in dict.fromkeys((self._gap, GAP)):
+            boundary = largest_that_fits(
+                self._allowed,
+                lambda _: False,
+                minimum=self._key.minimum,
+                maximum=min(MAXIMUM, self._key.maximum),
+                gap=gap,
+            )
+            if boundary.at_beyond is not None:
+                return boundary.at_beyond
+        return self.at(self._key.minimum)
 
     def at(self, value: int) -> TrialSpec:
         """Return the trial with a value of the key, in the dearest release of trl.

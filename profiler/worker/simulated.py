@@ -49,7 +49,7 @@ _MOST_STEPS = 16
 _PROVEN: Mapping[str, Collection[object]] = {
     "weights": (Weights.RANDOM,),
     "dataset": (None,),
-    "recipe": (Recipe.GRPO,),
+    "recipe": (Recipe.GRPO, Recipe.SFT, Recipe.DPO),
     "use_dynamic_bsz": (False,),
     "activation_offloading": (False,),
     "torch_empty_cache_steps": (None,),

@@ -14,7 +14,7 @@ from profiler.config.trials.identity import spec_from_mapping
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl.argument_values import RLOO_KEYS
 from profiler.config.trl.config import read_trl_config
-from profiler.config.trl.yaml import NOT_IN_RLOO, ONLY_GRPO, ONLY_SFT, trl_arguments
+from profiler.config.trl.yaml import ALSO_DPO, NOT_IN_DPO, NOT_IN_RLOO, ONLY_DPO, ONLY_GRPO, ONLY_SFT, trl_arguments
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK
 from profiler.domain.trials.trial import TrialSpec
@@ -208,6 +208,8 @@ def test_the_file_is_read_back_as_the_trial(capsys, tmp_path):
         ("gpu=a100-40gb", "use_vllm=true"),
         ("gpu=6GiB",),
         ("recipe=sft", "gpu=12GiB"),
+        ("recipe=dpo", "gpu=12GiB"),
+        ("recipe=dpo", "gpu=24GiB", "tuning=lora", "lora_dropout=0.1"),
         ("trainer=rloo", "gpu=12GiB"),
     ],
 )
@@ -221,8 +223,8 @@ def test_trl_accepts_the_file(capsys, tmp_path, words):
     trainer = next((word.partition("=")[2] for word in words if word.startswith(("recipe", "trainer"))), "grpo")
     file = tmp_path / "advised.yaml"
     file.write_text(said[said.index(f"# {trainer.upper()}Config") :])
-    script = trl.ScriptArguments if trainer == "sft" else GRPOScriptArguments
-    training = {"sft": trl.SFTConfig, "rloo": trl.RLOOConfig, "grpo": trl.GRPOConfig}[trainer]
+    script = trl.ScriptArguments if trainer in ("sft", "dpo") else GRPOScriptArguments
+    training = getattr(trl, f"{trainer.upper()}Config")
     parser = trl.TrlParser((script, training, trl.ModelConfig))
     own = ["--config", str(file), "--use_cpu", "true", "--dataset_name", "x", "--output_dir", str(tmp_path)]
     _, training_args, model_args = parser.parse_args_and_config(own)
@@ -242,7 +244,7 @@ def test_keys_of_other_trainers_are_as_trl_has_them():
     pytest.importorskip("trl")
     import dataclasses
 
-    from trl import GRPOConfig, ModelConfig, RLOOConfig, ScriptArguments, SFTConfig
+    from trl import DPOConfig, GRPOConfig, ModelConfig, RLOOConfig, ScriptArguments, SFTConfig
     from trl.scripts.grpo import GRPOScriptArguments
 
     def names(*classes: type) -> set[str]:
@@ -257,6 +259,10 @@ def test_keys_of_other_trainers_are_as_trl_has_them():
     known = {*KEY_OF, *FREE_KEYS, *NEUTRAL_VALUES, *MODEL_KEYS}
     assert (known & of_sft) - of_grpo == ONLY_SFT
     assert (known & of_grpo) - of_sft == ONLY_GRPO
+    of_dpo = names(DPOConfig, ModelConfig, ScriptArguments)
+    assert (known & of_dpo) - of_grpo - of_sft - of_rloo == ONLY_DPO
+    assert (ONLY_SFT | ONLY_GRPO | RLOO_KEYS) & of_dpo == ALSO_DPO
+    assert ((of_grpo & of_sft) - of_dpo) & known == NOT_IN_DPO
 
 
 def test_an_engine_that_does_not_start_gets_a_larger_part_of_the_card(capsys):

@@ -27,6 +27,7 @@ from profiler.analytical.optimizers import (
     two_states_bytes,
 )
 from profiler.analytical.timeline.instants import untied_head, workspace
+from profiler.analytical.timeline.recipes.dpo import paired_inputs
 from profiler.analytical.timeline.recipes.sft import labelled_inputs
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
@@ -39,6 +40,14 @@ WIDE, HALF = replace(FULL, dtype=Dtype.FLOAT32), replace(FULL, dtype=Dtype.FLOAT
 WIDE_LORA = replace(LORA, dtype=Dtype.FLOAT32)
 SCORED = replace(HALF_BILLION, reward_models=(HALF_BILLION,))
 UNTIED = replace(HALF_BILLION, tie_word_embeddings=False)
+PAIRS = replace(
+    FULL,
+    recipe=Recipe.DPO,
+    beta=0.1,
+    max_length=1_024,
+    per_device_train_batch_size=2,
+    gradient_accumulation_steps=4,
+)
 LINEAR = 494_032_768 - 151_936 * 896 - 24 * (1_152 + 2 * 896) - 896
 """Weights of the linear layers of qwen2.5-0.5b."""
 
@@ -100,6 +109,13 @@ MODEL_ROWS = (
         ),
         is_=393_216,
         why="4 x 3 x 4 x 1,024 x 8",
+    ),
+    row(paired_inputs, PAIRS, is_=393_216, why="4 x 3 x 4 x 1,024 x 8"),
+    row(
+        paired_inputs,
+        replace(PAIRS, precompute_ref_log_probs=True),
+        is_=393_216 + 4 * 2 * 2 * 4,
+        why="and two float32 numbers of each of 2 pairs, 4 times",
     ),
 )
 

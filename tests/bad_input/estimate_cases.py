@@ -385,7 +385,12 @@ CONFIGS = (
 FILES = (
     bad("config=train.py", files={"train.py": b"\xff"}, says="config= … is not valid Python"),
     bad("config=train.py", files={"train.py": Special.FIFO}, says="config= … cannot be read"),
-    bad(MODEL, "config=a.py", files={"a.py": "print(1)"}, says="config= … calls neither GRPOConfig nor SFTConfig"),
+    bad(
+        MODEL,
+        "config=a.py",
+        files={"a.py": "print(1)"},
+        says="config= … calls none of GRPOConfig, RLOOConfig, SFTConfig, DPOConfig",
+    ),
     bad(
         "config=a.json",
         files={"a.json": '{"peft_type": "LORA", "r": [1]}'},
@@ -449,7 +454,7 @@ FILES = (
     bad("config=a.ipynb", files={"a.ipynb": "{"}, says="config= … cannot be read as JSON"),
     bad("config=a.ipynb", files={"a.ipynb": '{"cells": [{"cell_type": "code", "source": 3}]}'}, says="is a notebook"),
     bad("config=a.ipynb", files={"a.ipynb": '{"cells": 5}'}, says="config= … is a notebook without code"),
-    bad("config=run.sh", files={"run.sh": "trl dpo --model_name_or_path tiny"}, says="config= … has no recipe here"),
+    bad("config=run.sh", files={"run.sh": "trl kto --model_name_or_path tiny"}, says="config= … has no recipe here"),
     bad(
         "config=run.sh",
         files={"run.sh": "trl grop --bf16"},

@@ -18,6 +18,7 @@ from profiler.config.trials.demand import comparable_group
 from profiler.domain.memory import GIB, Phase
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR, Attention, Backend, Dtype, Lengths, TrialSpec, VllmMode
 from profiler.execution.trials import Pruning
 from profiler.sweep.prepared.plan import order_for_pruning, plan_trials
@@ -44,6 +45,18 @@ def specs(draw: st.DrawFn) -> TrialSpec:
         gradient_checkpointing=draw(st.booleans()),
         optim=draw(st.sampled_from([Optimizer.ADAMW_TORCH_FUSED, Optimizer.ADAMW_8BIT])),
     )
+
+
+def test_a_longer_prompt_of_a_row_of_pairs_is_not_compared():
+    """It leaves fewer tokens to score in a row of `max_length`."""
+    pairs = replace(BASE, recipe=Recipe.DPO, beta=0.1, max_length=1024, lengths=Lengths.FORCED)
+    longer = replace(pairs, max_prompt_length=2 * pairs.max_prompt_length)
+    assert not needs_at_most(pairs, longer)
+    assert not needs_at_most(longer, pairs)
+    assert needs_at_most(pairs, replace(pairs, max_length=2048))
+    assert estimate(longer, architecture_of(longer.model)) != estimate(pairs, architecture_of(pairs.model))
+    generated = replace(BASE, lengths=Lengths.FORCED)
+    assert needs_at_most(generated, replace(generated, max_prompt_length=2 * generated.max_prompt_length))
 
 
 REAL_CARDS = ("h100-80gb", "a100-40gb", "t4-16gb")

@@ -45,6 +45,23 @@ def test_steps_per_generation_follows_accumulation():
     assert parse(gradient_accumulation_steps=8, steps_per_generation=2).steps_per_generation == 2
 
 
+def test_pairs_have_a_reference_with_or_without_a_batch():
+    assert parse(recipe="dpo").beta == 0.1
+    assert (parse(recipe="dpo").max_length, parse(recipe="dpo").longest) == (1024, 1024 - 256)
+    assert parse(recipe="dpo", beta=0.3).beta == 0.3
+    assert parse(recipe="grpo", beta=None).beta == parse(recipe="rloo").beta == parse(recipe="sft").beta == 0.0
+    assert parse(recipe="dpo").keeps_reference_model
+    before = parse(recipe="dpo", precompute_ref_log_probs=True, per_device_train_batch_size=2)
+    assert (before.precompute_ref_batch_size, before.training_rows) == (2, 4)
+    assert not before.keeps_reference_model
+    assert parse(recipe="dpo", precompute_ref_batch_size=8).precompute_ref_batch_size is None
+    assert "precompute_ref_log_probs" in faults(precompute_ref_log_probs=True)
+    assert "max_completion_length" in faults(recipe="dpo", max_completion_length=64)
+    assert "leaves nothing" in faults(recipe="dpo", max_length=256)["max_length"].problem
+    assert "the loss does not depend on the model" in faults(recipe="dpo", beta=0.0)["beta"].problem
+    assert "is not a way of trl's DPOTrainer" in faults(recipe="dpo", logprobs="full")["logprobs"].problem
+
+
 def test_rows_of_sft_have_a_length_and_trials_of_grpo_have_none():
     assert parse(recipe="sft").max_length == 1024
     assert parse(recipe="sft", max_length=64).max_length == 64

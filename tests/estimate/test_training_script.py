@@ -6,6 +6,7 @@ import textwrap
 import pytest
 
 from profiler.domain.errors import EXIT_USAGE
+from profiler.domain.trials.recipe import Recipe
 from profiler.estimate.main import answer, main
 
 SCRIPT = """
@@ -148,8 +149,8 @@ def test_a_script_and_a_recipe_are_read_together(script, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("print(1)\n", "calls neither GRPOConfig nor SFTConfig"),
-        ("DPOConfig(beta=0.1)\n", "calls DPOConfig, whose trainer has no recipe here"),
+        ("print(1)\n", "calls none of GRPOConfig, RLOOConfig, SFTConfig, DPOConfig"),
+        ("KTOConfig(beta=0.1)\n", "calls KTOConfig, whose trainer has no recipe here"),
         ("GRPOConfig()\nSFTConfig()\n", "trains by grpo and sft"),
         ("FastLanguageModel.from_pretrained('x')\nGRPOConfig()\n", "Unsloth's FastLanguageModel"),
         ("GRPOConfig(num_generations=2)\nGRPOConfig(num_generations=4)\n", "is 2 and 4 in train.py"),
@@ -295,3 +296,32 @@ def test_deepspeed_inside_of_a_script_is_read(script):
         GRPOTrainer('Qwen/Qwen2.5-0.5B')
     """
     assert _found(script(text), "num_processes=2")["trial"]["zero_stage"] == 3
+
+
+@pytest.mark.parametrize(
+    ("adapter", "reference", "is_named"),
+    [
+        ("peft_config=LoraConfig(r=8)", "ref_model=other", True),
+        ("peft_config=LoraConfig(r=8)", "ref_model=None", False),
+        ("peft_config=LoraConfig(r=8)", "beta=0", False),
+        ("callbacks=[]", "ref_model=other", False),
+    ],
+)
+def test_a_reference_next_to_an_adapter_is_named(script, adapter, reference, is_named):
+    text = f"""
+        args = DPOConfig(max_length=512, per_device_train_batch_size=2)
+        DPOTrainer("Qwen/Qwen2.5-0.5B", args=args, {reference}, {adapter}).train()
+    """
+    answered = _found(script(text))
+    assert (answered["trial"]["recipe"], answered["trial"]["max_length"]) == ("dpo", 512)
+    assert any("ref_model" in note for note in answered["notes"]) is is_named
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_the_arguments_of_a_parser_name_the_recipe(script, recipe):
+    text = f"""
+        parser = TrlParser((ScriptArguments, {recipe.upper()}Config, ModelConfig))
+        script_args, training_args, model_args = parser.parse_args_and_config()
+        trained_by(training_args)
+    """
+    assert _found(script(text), "model=tiny")["trial"]["recipe"] == recipe

@@ -128,8 +128,7 @@ def test_a_file_of_sft_is_answered_by_its_own_recipe(tmp_path):
 @pytest.mark.parametrize(
     ("values", "trainer"),
     [
-        ({"max_length": 1024, "beta": 0.1}, "DPOTrainer"),
-        ({"loss_weights": [1.0]}, "DPOTrainer"),
+        ({"max_length": 1024, "rpo_alpha": 0.1}, "DPOTrainer up to 0.28"),
         ({"center_rewards_coefficient": 0.1}, "RewardTrainer"),
         ({"desirable_weight": 1.0}, "KTOTrainer"),
     ],
@@ -138,7 +137,42 @@ def test_a_file_of_another_trainer_is_refused_by_name(tmp_path, capsys, values, 
     assert main([_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B", **values)]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert trainer in said
-    assert "the recipes are grpo, rloo, sft" in said
+    assert "the recipes are grpo, rloo, sft, dpo" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "recipe"),
+    [
+        ({"max_length": 1024, "beta": 0.1}, "dpo"),
+        ({"loss_weights": [1.0]}, "dpo"),
+        ({"precompute_ref_log_probs": True}, "dpo"),
+        ({"max_length": 1024}, "sft"),
+        ({"beta": 0.1, "num_generations": 8}, "grpo"),
+    ],
+)
+def test_a_file_is_of_the_trainer_whose_keys_it_has(tmp_path, values, recipe):
+    assert _trial(_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B", **values))["recipe"] == recipe
+
+
+def test_a_file_of_dpo_has_the_defaults_of_its_trainer(tmp_path):
+    keys = {"max_length": 2048, "beta": 0.2, "use_peft": True, "lora_dropout": 0.1, "padding_free": True}
+    reading = read_trl_config(keys)
+    assert reading.faults == ()
+    texts = note_lines(reading.notes)
+    assert any("padding_free=false (trl switches it off with a warning, and pads)" in text for text in texts)
+    assert any("lora_dropout=0 (disable_dropout is true, which is trl's default)" in text for text in texts)
+    trial = _trial(_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B", **keys))
+    assert (trial["max_length"], trial["beta"], trial["lora_dropout"]) == (2048, 0.2, 0)
+    assert (trial["per_device_train_batch_size"], trial["gradient_accumulation_steps"]) == (8, 1)
+    dropping = _trial(_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B", **keys, disable_dropout=False))
+    assert dropping["lora_dropout"] == 0.1
+    before = {"max_length": 512, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 32}
+    trial = _trial(_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B", **before))
+    assert (trial["beta"], trial["precompute_ref_batch_size"]) == (0.1, 32)
+
+
+def test_padding_free_of_other_trainers_stays_a_fault():
+    assert [fault.key for fault in read_trl_config({"packing": False, "padding_free": True}).faults] == ["padding_free"]
 
 
 def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
@@ -156,6 +190,7 @@ def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
     names = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in kinds.items()}
     claimed = {other.trainer: other.keys for other in trl_trainers.OTHERS} | {
         "SFTTrainer": trl_trainers.SFT_KEYS,
+        "DPOTrainer": trl_trainers.DPO_KEYS,
         "RLOOTrainer": trl_trainers.RLOO_KEYS,
     }
     for trainer, keys in claimed.items():

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB, Phase
-from profiler.simulation.cuda.emptied_cache import emptied_cache
+from profiler.simulation.cuda.offloading import emptied_cache
 from profiler.simulation.session import Simulation
 from profiler.simulation.tracing.recorder import Recorder
 

@@ -96,6 +96,9 @@ ONE_PASS: dict[str, Any] = {
 }
 """For what differs in the update only; other cases decode, and accumulate gradients."""
 
+OF_PAIRS: dict[str, Any] = {"recipe": Recipe.DPO, "max_length": 24, "max_prompt_length": 8, "beta": 0.1}
+OF_ROWS: dict[str, Any] = {"recipe": Recipe.SFT, "max_length": 24}
+
 CASES: list[dict[str, Any]] = [
     *({"optim": optimizer, **ONE_PASS} for optimizer in Optimizer),
     LORA_KEYS,
@@ -105,6 +108,12 @@ CASES: list[dict[str, Any]] = [
     {"config": QWEN3 | DEEP_ENOUGH, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
     {"config": LLAMA | DEEP_ENOUGH, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
     {"config": MISTRAL | DEEP_ENOUGH, "attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
+    OF_PAIRS,
+    OF_PAIRS | LORA_KEYS | {"gradient_checkpointing": False, "lengths": Lengths.FORCED},
+    OF_PAIRS | QLORA_KEYS | {"config": LLAMA | DEEP_ENOUGH, "steps": 6},
+    OF_PAIRS | {"precompute_ref_log_probs": True, "precompute_ref_batch_size": 3, "optim": Optimizer.ADAMW_8BIT},
+    OF_ROWS,
+    OF_ROWS | LORA_KEYS | {"config": QWEN3 | DEEP_ENOUGH, "gradient_checkpointing": False, "steps": 6},
 ]
 FURTHER: list[dict[str, Any]] = [
     *(LORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
@@ -142,10 +151,10 @@ ANY_VALUE = """
     backend gpu alloc_conf seed model tuning lora_rank lora_alpha lora_target_modules lora_dropout
     bnb_4bit_use_double_quant optim num_generations max_prompt_length max_completion_length lengths steps
     per_device_train_batch_size gradient_accumulation_steps steps_per_generation gradient_checkpointing beta
-    attn_implementation dtype bf16 rollout
+    attn_implementation dtype bf16 rollout max_length precompute_ref_log_probs precompute_ref_batch_size
 """
 WITHOUT_EFFECT = """
-    max_length ppo_max_token_len_per_gpu min_pixels max_pixels
+    ppo_max_token_len_per_gpu min_pixels max_pixels
     vllm_mode vllm_gpu_memory_utilization vllm_enable_sleep_mode vllm_max_model_length vllm_tensor_parallel_size
     vllm_model_impl fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing zero_stage
     offload_optimizer_device offload_param_device
@@ -239,7 +248,7 @@ def test_one_changed_layer_is_a_difference(change: Any) -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"recipe": Recipe.SFT},
+        {"recipe": Recipe.RLOO},
         {"activation_offloading": True},
         {"critic": True},
         {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU},

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from dpo_spec import dpo_spec
 from sft_spec import sft_spec
 
 from profiler.domain.memory import Phase
@@ -20,7 +21,7 @@ from profiler.training.session import PlainSession
 GRPO = TrialSpec(
     backend=Backend.CPU, gpu=None, model="tiny", max_prompt_length=6, max_completion_length=8, steps=1, beta=0.04
 )
-SPECS = {spec.recipe: spec for spec in (GRPO, replace(GRPO, recipe=Recipe.RLOO, beta=0.05), sft_spec())}
+SPECS = {spec.recipe: spec for spec in (GRPO, replace(GRPO, recipe=Recipe.RLOO, beta=0.05), sft_spec(), dpo_spec())}
 
 
 class Notes:

@@ -64,7 +64,7 @@ def releases_page() -> str:
         "## Not counted",
         table(("what", "releases", "recipes", "source"), uncounted),
         "## Keys that not every release has",
-        *(f"### {recipe}\n\n{_keys(versions)}" for recipe, versions in KEY_VERSIONS.items()),
+        *(f"### {recipe}\n\n{_keys(versions)}" for recipe, versions in KEY_VERSIONS.items() if versions),
     ]
     return "\n\n".join(blocks) + "\n"
 

@@ -45,7 +45,7 @@ def named_tensors(spec: TrialSpec, architecture: Architecture) -> tuple[NamedTen
 def _head(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
     sizes, batch = element_bytes(spec), micro_batch(spec)
     rows, vocabulary = int(batch.rows), architecture.vocab_size
-    phases = (Phase.SCORE, *_WITH_GRADIENT) if spec.beta else _WITH_GRADIENT
+    phases = (Phase.SCORE, *_WITH_GRADIENT) if spec.beta or spec.precompute_ref_log_probs else _WITH_GRADIENT
     output, compute = int(sizes.output), int(sizes.compute)
     is_full, is_of_labels = spec.logprobs.makes_all_logits, spec.logprobs.label_loss is not None
     completion = (rows, int(batch.completion_tokens) + 1, vocabulary)

@@ -199,6 +199,11 @@ def _one_workspace_bytes(gpu: str | None) -> int:
     return cublas_workspace_bytes(card.compute_capability if card else _HOPPER)
 
 
+def of_one_thread(both: Term) -> Term:
+    """Return the workspace of forward alone, which is there before the first backward."""
+    return Term(both.size // _WORKSPACE_THREADS, lambda: "cuBLAS, 1 thread")
+
+
 def workspace_in_step(there: Term, scratch: Term) -> Term:
     """Return the workspaces and the scratch of an optimizer's step."""
     return Term(there.size + scratch.size, lambda: f"cuBLAS, and {scratch.text}" if scratch.size else there.words())
@@ -306,7 +311,7 @@ def persistent_at_rollout(spec: TrialKeys, persistent: Terms) -> Terms:
     micro_batches = spec.steps * accumulation
     after_a_step = generation * whole_units(accumulation, generation)
     both_threads = persistent[Category.WORKSPACE]
-    one_thread = Term(both_threads.size // _WORKSPACE_THREADS, lambda: "cuBLAS, 1 thread")
+    one_thread = of_one_thread(both_threads)
     return {
         **persistent,
         Category.OPTIMIZER_STATE: persistent[Category.OPTIMIZER_STATE].only_if(after_a_step < micro_batches),

@@ -18,7 +18,13 @@ from profiler.analytical.formulas.models.weights import (
 )
 from profiler.analytical.formulas.sizes.quantities import Count, Term, Terms, added, both, chosen, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, with_keys
+from profiler.analytical.formulas.sizes.trial_keys import (
+    Batch,
+    DecoderShape,
+    TrialKeys,
+    generated_micro_batch,
+    with_keys,
+)
 from profiler.analytical.formulas.vllm_memory import resident_engine
 from profiler.analytical.optimizers import optimizer_scratch
 from profiler.analytical.timeline.instants import (
@@ -166,7 +172,7 @@ def evaluation_instants(spec: TrialKeys, architecture: DecoderShape, persistent:
     instants = (
         *rollout(evaluated, architecture, present),
         *reward_instants(evaluated, architecture, scoring),
-        *scored_without_gradient(evaluated, architecture, scoring),
+        *scored_without_gradient(evaluated, architecture, scoring, generated_micro_batch(evaluated)),
     )
     return tuple(replace(each, phase=Phase.EVALUATION, name=_NAMES[each.phase]) for each in instants)
 

@@ -222,7 +222,13 @@ def score_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Term
     keeps_casts = either(old_policy, trains_everything(spec))
     gradients: Terms = {Category.GRADIENTS: unfinished_gradients(spec, architecture)}
     return scored_without_gradient(
-        spec, architecture, added(persistent, gradients), adapted=old_policy, keeps_casts=keeps_casts, happens=happens
+        spec,
+        architecture,
+        added(persistent, gradients),
+        generated_micro_batch(spec),
+        adapted=old_policy,
+        keeps_casts=keeps_casts,
+        happens=happens,
     )
 
 
@@ -230,6 +236,7 @@ def scored_without_gradient(
     spec: TrialKeys,
     architecture: DecoderShape,
     persistent: Terms,
+    batch: Batch,
     *,
     adapted: Flag = True,
     keeps_casts: Flag = True,
@@ -241,11 +248,11 @@ def scored_without_gradient(
         spec: The trial.
         architecture: Its model.
         persistent: The memory that is present throughout.
+        batch: The micro-batch.
         adapted: Whether adapters are used.
         keeps_casts: Whether autocast keeps its copies of the weights.
         happens: Whether there are such instants.
     """
-    batch = generated_micro_batch(spec)
     alone = batch.rows == 1
     if spec.logprobs is Logprobs.SLICED:
         batch, alone = one_row(batch), True

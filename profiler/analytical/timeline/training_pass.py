@@ -196,8 +196,7 @@ def _pass(
     inputs = stack(spec, architecture, batch, waiting_rows=earlier.rows)
     # The stack counts the tokens of earlier rows.
     until_the_end = added(persistent, earlier.named("rows that wait", Category.LOGITS))
-    mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, batch))}
-    until_the_first = added(mask, kept_by_tower(spec, architecture, batch))
+    until_the_first = _until_the_first_layer(spec, architecture, batch)
     layers = added(
         until_the_end,
         until_the_first,
@@ -254,6 +253,31 @@ def _pass(
         Instant(phase=_PHASES.get(name, Phase.BACKWARD), name=name, terms=terms, happens=happens)
         for name, terms in found.items()
     )
+
+
+def _until_the_first_layer(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Terms:
+    """Return what all layers share, so that backward has it until the first of them."""
+    mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, batch))}
+    return added(mask, kept_by_tower(spec, architecture, batch))
+
+
+def saved_by_forward(spec: TrialKeys, architecture: DecoderShape, persistent: Terms, batch: Batch) -> Terms:
+    """Return what is there between the forward and the backward of a micro-batch.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        persistent: The memory that is present throughout training.
+        batch: The micro-batch.
+    """
+    casts = Term(autocast_weight_copy_bytes(spec, architecture))
+    layers: Terms = {
+        Category.GRADIENTS: Gradients.of(spec, architecture).earlier,
+        Category.ACTIVATIONS: stack(spec, architecture, batch).plus(casts),
+    }
+    final_norm: Terms = {Category.ACTIVATIONS: _final_norm(spec, architecture, batch)}
+    head = head_categories(head_saved(spec, architecture, batch))
+    return added(persistent, _until_the_first_layer(spec, architecture, batch), layers, head, final_norm)
 
 
 def layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:

@@ -252,7 +252,8 @@ def _recipe_of_script(
     stem = stem_of(found.program)
     named = [each for each in Recipe if re.search(rf"(?:^|_){each}(?:_|$)", stem, re.IGNORECASE)]
     other = _OTHER_TRAINERS.search(stem)
-    if other is not None and not named:
+    # `online_dpo` is another trainer than `dpo`.
+    if other is not None and (not named or named[0].value in other[1].lower()):
         problem = f"is a trainer without a recipe here, by its name; the recipes are {', '.join(Recipe)}"
         return None, (Fault(key="config", found=found.program, problem=problem),)
     if named:

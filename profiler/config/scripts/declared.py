@@ -5,17 +5,17 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from profiler.config.scripts.names import called_name
+from profiler.config.scripts.names import RECIPES, called_name
 
 PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
 """Parsers that fill dataclasses from the command line, the last of alignment-handbook."""
 
 _PARSES = ("parse_args_and_config", "parse_args_into_dataclasses", "parse")
 
-TRL_CLASSES = ("GRPOConfig", "RLOOConfig", "SFTConfig", "ModelConfig", "ScriptArguments", "TrainingArguments")
+TRL_CLASSES = (*RECIPES, "ModelConfig", "ScriptArguments", "TrainingArguments")
 """Classes of trl and transformers whose fields have the names of trl's keys."""
 
-CONFIGS = TRL_CLASSES[:3]
+CONFIGS = tuple(RECIPES)
 """Arguments of trainers that have a recipe."""
 
 

@@ -65,13 +65,13 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield from ((module, each.name) for each in names)
 
 
-RECIPES = {"GRPOConfig": Recipe.GRPO, "RLOOConfig": Recipe.RLOO, "SFTConfig": Recipe.SFT}
+RECIPES = {f"{recipe.upper()}Config": recipe for recipe in Recipe}
 
-TRAINERS = {"GRPOTrainer": Recipe.GRPO, "RLOOTrainer": Recipe.RLOO, "SFTTrainer": Recipe.SFT}
+TRAINERS = {f"{recipe.upper()}Trainer": recipe for recipe in Recipe}
 
 OTHER_CONFIGS = frozenset(
     """
-    DPOConfig KTOConfig RewardConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    KTOConfig RewardConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
     NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
     SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
     """.split()  # noqa: SIM905

@@ -108,7 +108,7 @@ class _Script:
         self._read_models()
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
-            problem = "calls neither GRPOConfig nor SFTConfig, so what it trains is not in the file"
+            problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
             faults.append(Fault(key="config", found=self._name, problem=problem))
         part = JobFile(
             name=self._name,
@@ -251,6 +251,17 @@ class _Script:
             self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._read_rewards(call)
+        for call in self._called("DPOTrainer"):
+            self._read_reference(call)
+
+    def _read_reference(self, call: ast.Call) -> None:
+        """Name a reference that trl keeps because it is given, where it would have none of its own."""
+        given = next((each.value for each in call.keywords if each.arg == "ref_model"), ast.Constant(None))
+        has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
+        if has_none and not (isinstance(given, ast.Constant) and given.value is None):
+            self._found.notes.append(
+                not_counted(f"the reference model that {self._where(call.lineno)} gives (ref_model)")
+            )
 
     def _read_reward_model(self, call: ast.Call) -> None:
         model = self._literal_or_none(call.args[0]) if call.args else None

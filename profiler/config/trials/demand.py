@@ -114,11 +114,19 @@ def _rows_and_lengths(spec: TrialSpec) -> tuple[int, ...]:
     return rows, spec.steps_per_generation, spec.max_prompt_length, spec.max_completion_length
 
 
+def grows(key: Key, spec: TrialSpec) -> bool:
+    """Return whether a larger number of `key` never needs less.
+
+    A prompt that is a part of a row takes its tokens from the completion, which is scored: it can need less.
+    """
+    return key.memory is MemoryOrder.GROWS and not (key.name == "max_prompt_length" and spec.max_length is not None)
+
+
 def _in_order(key: Key, smaller: TrialSpec, larger: TrialSpec) -> bool:
     one, other = getattr(smaller, key.name), getattr(larger, key.name)
     if key.memory is MemoryOrder.ORDERED:
         return _ORDERS[key.name](smaller, larger)
-    if key.memory is MemoryOrder.SAME or one is None or other is None:
+    if not grows(key, smaller) or one is None or other is None:
         return bool(one == other)
     return bool(one <= other)
 
@@ -200,7 +208,7 @@ def _has_the_same_padding(smaller: TrialSpec, larger: TrialSpec) -> bool:
 
 def _rows_of_a_mix(spec: TrialSpec) -> int:
     """Return the rows over which the pattern of ragged lengths runs: those padded to one length."""
-    return spec.generation_batch_size if spec.recipe.facts.has_rollout else spec.per_device_train_batch_size
+    return spec.generation_batch_size if spec.recipe.facts.has_rollout else spec.training_rows
 
 
 def _masks(spec: TrialSpec) -> tuple[bool, bool]:
@@ -245,7 +253,7 @@ def _is_no_larger_model(smaller: TrialSpec, larger: TrialSpec, architecture_of: 
 def _tokens(spec: TrialSpec) -> int:
     """Return the tokens of a micro-batch, padding included."""
     prompt = spec.max_prompt_length if spec.recipe.facts.has_prompts else 0
-    return spec.per_device_train_batch_size * (prompt + spec.longest)
+    return spec.training_rows * (prompt + spec.longest)
 
 
 def _family(shape: Architecture) -> tuple[object, ...]:

@@ -155,7 +155,8 @@ FREE_KEYS_BY_REASON: Mapping[str, frozenset[str]] = {
         multi_objective_aggregation scale_rewards loss_type mask_truncated_completions normalize_advantages
         reward_clip_range vllm_importance_sampling_mode vllm_importance_sampling_clip_max
         vllm_importance_sampling_clip_min vllm_importance_sampling_cap off_policy_mask_threshold
-        use_bias_correction_kl completion_only_loss assistant_only_loss temperature
+        use_bias_correction_kl completion_only_loss assistant_only_loss temperature discopop_tau f_divergence_type
+        f_alpha_divergence_coef label_smoothing ld_alpha loss_weights use_weighting
         """.split()  # noqa: SIM905
     ),
     "they belong to a key that is refused where it is on": frozenset(

@@ -12,7 +12,7 @@ from profiler.config.options.reading import FileValues, show
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
-OTHER_TRAINERS = ("bco", "cpo", "dpo", "gkd", "kto", "nash_md", "online_dpo", "orpo", "ppo", "prm", "reward", "xpo")
+OTHER_TRAINERS = ("bco", "cpo", "gkd", "kto", "nash_md", "online_dpo", "orpo", "ppo", "prm", "reward", "xpo")
 """Trainers of trl, in any version, that have no recipe here, as its command line names them."""
 
 GENERATION_KEYS = frozenset(
@@ -36,6 +36,17 @@ RLOO_KEYS = frozenset({"normalize_advantages", "reward_clip_range"})
 """Keys that of trl's arguments only `RLOOConfig` has."""
 
 
+DPO_KEYS = frozenset(
+    """
+    discopop_tau f_divergence_type f_alpha_divergence_coef label_smoothing ld_alpha loss_weights use_weighting
+    """.split()  # noqa: SIM905
+)
+"""Keys that of trl's arguments only `DPOConfig` has."""
+
+_OF_A_REFERENCE = frozenset({"precompute_ref_log_probs", "precompute_ref_batch_size"})
+"""Keys of `DPOConfig` that `KTOConfig` has too."""
+
+
 class _Other(NamedTuple):
     """A trainer that has no recipe here."""
 
@@ -56,11 +67,10 @@ OTHERS = (
     _Other("KTOTrainer", frozenset({"desirable_weight", "undesirable_weight"})),
     _Other("RewardTrainer", frozenset({"center_rewards_coefficient"})),
     _Other(
-        "DPOTrainer",
+        "DPOTrainer up to 0.28",
         frozenset(
             """
-            discopop_tau f_divergence_type f_alpha_divergence_coef label_smoothing ld_alpha loss_weights use_weighting
-            reference_free rpo_alpha
+            reference_free rpo_alpha force_use_ref_model use_logits_to_keep use_num_logits_to_keep
             """.split()  # noqa: SIM905
         ),
     ),
@@ -84,14 +94,17 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
         return Recipe.GRPO, []
     if any(key in SFT_KEYS for key in values):
         return Recipe.SFT, []
+    if any(key in DPO_KEYS | _OF_A_REFERENCE for key in values):
+        return Recipe.DPO, []
     if "max_length" in values:
-        return (Recipe.GRPO, [_no_recipe("beta", "DPOTrainer")]) if "beta" in values else (Recipe.SFT, [])
+        return Recipe.DPO if "beta" in values else Recipe.SFT, []
     return Recipe.GRPO, []
 
 
 def trainer_is_known(values: Mapping[str, object]) -> bool:
     """Return whether a key says which trainer a file is for."""
-    keys = GENERATION_KEYS | SFT_KEYS | RLOO_KEYS | {"max_length"}.union(*(other.keys for other in OTHERS))
+    own = GENERATION_KEYS | SFT_KEYS | RLOO_KEYS | DPO_KEYS | _OF_A_REFERENCE
+    keys = own | {"max_length"}.union(*(other.keys for other in OTHERS))
     return not keys.isdisjoint(values)
 
 

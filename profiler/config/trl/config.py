@@ -1,4 +1,4 @@
-"""Reading of a trl configuration in YAML, as for `trl grpo --config` or `trl sft --config`, into the keys of a trial.
+"""Reading of a trl configuration in YAML, as for `trl grpo --config`, into the keys of a trial.
 
 An absent key has trl's default of a release, not the profiler's. As in trl, the file may also contain keys of
 `ModelConfig` and `ScriptArguments`. Keys that none of them has belong to the user's script; they are listed, and change
@@ -34,7 +34,7 @@ from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Lengths, VllmMode, key_named
 
 TRL_DEFAULTS: Mapping[str, object] = defaults_of(Recipe.GRPO, NEWEST)
-"""Defaults of `GRPOConfig`, `SFTConfig` and `ModelConfig` in the newest release. The length of prompts depends on the
+"""Defaults of `GRPOConfig` and `ModelConfig` in the newest release. The length of prompts depends on the
 data, so it keeps the profiler's default."""
 
 RLOO_DEFAULTS: Mapping[str, object] = {
@@ -49,6 +49,9 @@ _DTYPE_ALIASES = {"auto": "bfloat16", "torch.bfloat16": "bfloat16", "torch.float
 
 _OLD_ENGINE = "vllm_device"
 """A key of trl 0.14 to 0.17, where vLLM runs on GPUs that do not train."""
+
+_UNPADDED = "padding_free"
+"""A key that trl's `DPOTrainer` switches off (`__init__` in `trl/trainer/dpo_trainer.py`, 0.29 to 1.16)."""
 
 _NO_EVALUATION = (None, "no", False)
 
@@ -113,7 +116,7 @@ def read_trl_config(
     found, faults = recipe_of(flat)
     recipe = recipe or found
     faults += [*wrong, *_without_adapter(flat)]
-    faults += [fault for key, value in flat.items() for fault in _faults(key, value)]
+    faults += [fault for key, value in flat.items() for fault in _faults(key, value, recipe)]
     unknown = tuple(key for key in flat if not is_trl_key(key))
     if strict:
         faults += [_unknown_key(key, flat[key]) for key in unknown]
@@ -124,7 +127,7 @@ def read_trl_config(
     if point["tuning"] != "full":
         point.setdefault("lora_target_modules", list(PEFT_TARGETS))
         point.setdefault("lora_dropout", LORA_DROPOUT)
-        if flat.get("disable_dropout") is True:
+        if _disables_dropout(flat, recipe):
             point["lora_dropout"] = 0.0
     point["optim"] = _OPTIM_ALIASES.get(show(point["optim"]), point["optim"])
     point["dtype"] = _DTYPE_ALIASES.get(show(point["dtype"]), point["dtype"])
@@ -167,9 +170,17 @@ def _flattened(values: Mapping[str, object]) -> dict[str, object]:
     return {**{str(key): value for key, value in inner.items()}, **flat} if isinstance(inner, Mapping) else flat
 
 
-def _faults(key: str, value: object) -> list[Fault]:
+def _disables_dropout(flat: Mapping[str, object], recipe: Recipe) -> bool:
+    """Return whether adapters drop nothing. `DPOConfig.disable_dropout` is true unless it is stated."""
+    stated = flat.get("disable_dropout")
+    return stated is True or (recipe is Recipe.DPO and stated is None)
+
+
+def _faults(key: str, value: object, recipe: Recipe) -> list[Fault]:
     allowed = NEUTRAL_VALUES.get(key)
     if allowed is None or value is None or value in allowed:
+        return []
+    if key == _UNPADDED and recipe is Recipe.DPO:
         return []
     texts = " or ".join(show(choice) for choice in (*allowed, *(() if allowed else (None,))))
     return [Fault(key=key, found=show(value), problem=f"changes memory in a way that has no formula; only {texts}")]
@@ -306,7 +317,12 @@ def _assumed(
     if point["tuning"] != "full" and flat.get("lora_target_modules") is None:
         text = f"lora_target_modules={show(PEFT_TARGETS)} (peft's default)"
         notes.append(Note(key="lora_target_modules", text=text))
-    if point["tuning"] != "full" and flat.get("lora_dropout") is None and flat.get("disable_dropout") is not True:
+    drops = point["tuning"] != "full" and not _disables_dropout(flat, recipe)
+    if recipe is Recipe.DPO and flat.get(_UNPADDED) is True:
+        notes.append(Note(key=_UNPADDED, text=f"{_UNPADDED}=false (trl switches it off with a warning, and pads)"))
+    if recipe is Recipe.DPO and flat.get("lora_dropout") and not drops and point["tuning"] != "full":
+        notes.append(Note(key="lora_dropout", text="lora_dropout=0 (disable_dropout is true, which is trl's default)"))
+    if drops and flat.get("lora_dropout") is None:
         text = f"lora_dropout={LORA_DROPOUT} (trl's default; that of peft is 0)"
         notes.append(Note(key="lora_dropout", text=text))
     return notes

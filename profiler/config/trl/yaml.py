@@ -1,4 +1,4 @@
-"""A trial as arguments of trl 1.16, for a file that `trl grpo --config` or `trl sft --config` accepts."""
+"""A trial as arguments of trl 1.16, for a file that `trl grpo --config` accepts, or `trl sft` or `trl dpo`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,6 +68,25 @@ NOT_IN_RLOO = frozenset(
 )
 """Keys of `GRPOConfig` that `RLOOConfig` does not have."""
 
+ONLY_DPO = frozenset(
+    """
+    discopop_tau f_alpha_divergence_coef f_divergence_type label_smoothing ld_alpha loss_weights
+    precompute_ref_batch_size precompute_ref_log_probs use_weighting
+    """.split()  # noqa: SIM905
+)
+"""Keys of `DPOConfig` that those of the other recipes do not have."""
+
+NOT_IN_DPO = frozenset({"shuffle_dataset"})
+"""Keys that the other recipes have and `DPOConfig` does not."""
+
+ALSO_DPO = frozenset(
+    """
+    activation_offloading beta dataset_num_proc disable_dropout max_length pad_token padding_free ref_model_mixup_alpha
+    ref_model_sync_steps sync_ref_model truncation_mode
+    """.split()  # noqa: SIM905
+)
+"""Keys of `ONLY_SFT` and `ONLY_GRPO` that `DPOConfig` has too."""
+
 MODEL_ARGUMENTS = (
     "model_name_or_path",
     "dtype",
@@ -100,7 +119,7 @@ class TrlFile:
     """The arguments of a trial, and what does not belong into the file."""
 
     training: Mapping[str, object]
-    """Of `GRPOConfig` or `SFTConfig`, and of the script."""
+    """Of trl's configuration of the trainer, and of the script."""
     model: Mapping[str, object]
     """Of `ModelConfig`."""
     environment: Mapping[str, str]
@@ -134,6 +153,9 @@ def trl_arguments(spec: TrialSpec) -> dict[str, object]:
         del values["lora_dropout"]
     else:
         values["use_peft"] = True
+    if spec.recipe is Recipe.DPO and spec.lora_dropout:
+        # trl's default switches it off.
+        values["disable_dropout"] = False
     double_quant = values.pop("use_bnb_nested_quant")
     if spec.tuning is Tuning.QLORA:
         values.update(load_in_4bit=True, use_bnb_nested_quant=double_quant)
@@ -204,9 +226,10 @@ def _belongs(key: str, recipe: Recipe) -> bool:
 
 
 _OTHERS = {
-    Recipe.GRPO: ONLY_SFT | RLOO_KEYS,
-    Recipe.RLOO: ONLY_SFT | NOT_IN_RLOO,
-    Recipe.SFT: ONLY_GRPO | RLOO_KEYS,
+    Recipe.GRPO: ONLY_SFT | RLOO_KEYS | ONLY_DPO,
+    Recipe.RLOO: ONLY_SFT | NOT_IN_RLOO | ONLY_DPO,
+    Recipe.SFT: ONLY_GRPO | RLOO_KEYS | ONLY_DPO,
+    Recipe.DPO: (ONLY_GRPO | ONLY_SFT | RLOO_KEYS | NOT_IN_DPO) - ALSO_DPO,
 }
 """Keys that the arguments of each recipe do not have."""
 

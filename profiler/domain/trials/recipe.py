@@ -30,6 +30,8 @@ class Recipe(StrEnum):
     """trl's `RLOOTrainer`, with GRPO's keys."""
     SFT = "sft"
     """trl's `SFTTrainer`."""
+    DPO = "dpo"
+    """trl's `DPOTrainer`, on pairs of a chosen and a rejected completion."""
 
     @property
     def facts(self) -> RecipeFacts:
@@ -39,6 +41,8 @@ class Recipe(StrEnum):
                 return ONLINE
             case Recipe.SFT:
                 return LABELLED
+            case Recipe.DPO:
+                return PAIRED
             case _:
                 assert_never(self)
 
@@ -53,10 +57,16 @@ LABELLED = RecipeFacts(
 )
 """Training on rows with labels."""
 
+PAIRED = RecipeFacts(
+    has_rollout=False, has_scoring=False, has_prompts=True, has_reference_pass=True, rows_are_single=False
+)
+"""Training on prompts with two completions each, of which one is better."""
+
 ALL_RECIPES = frozenset(Recipe)
 
 GENERATING = frozenset(recipe for recipe in Recipe if recipe.facts.has_rollout)
 SCORED = frozenset(recipe for recipe in Recipe if recipe.facts.has_scoring)
 WITH_PROMPTS = frozenset(recipe for recipe in Recipe if recipe.facts.has_prompts)
+OF_DATA = frozenset(recipe for recipe in Recipe if not recipe.facts.has_rollout)
 WITH_REFERENCE = frozenset(recipe for recipe in Recipe if recipe.facts.has_reference_pass)
 """Recipes by the value of the key `recipe`."""

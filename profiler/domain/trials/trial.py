@@ -8,7 +8,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Origin
 from profiler.domain.trials.keys import MAX_COUNT, Declaration, Group, Key, MemoryOrder, declared, keys_of
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.recipe import GENERATING, SCORED, WITH_PROMPTS, WITH_REFERENCE, Recipe
+from profiler.domain.trials.recipe import GENERATING, OF_DATA, SCORED, WITH_PROMPTS, WITH_REFERENCE, Recipe
 
 
 class Backend(StrEnum):
@@ -260,7 +260,7 @@ _NO_DEEPSPEED = "distributed_type is not deepspeed"
 
 _FIXED_BATCHES = "micro-batches have a fixed number of rows"
 
-_SFT = frozenset({Recipe.SFT})
+_DPO = frozenset({Recipe.DPO})
 _GRPO = frozenset({Recipe.GRPO})
 
 
@@ -448,21 +448,21 @@ class TrialSpec:
             memory=_GROWS,
             unit="tokens",
             trl_names=("max_completion_length",),
-            recipes=WITH_PROMPTS,
+            recipes=GENERATING,
         ),
     )
     max_length: int | None = field(
         default=None,
         metadata=declared(
-            "length of the longest training row",
+            "length of the longest training row; with recipe=dpo prompt and completion",
             group=Group.METHOD,
             memory=_GROWS,
             unit="tokens",
-            null="recipe is not sft",
+            null="rows are generated",
             null_given="1024, which is trl's default",
             given_default=1024,
             trl_names=("max_length", "max_seq_length"),
-            recipes=_SFT,
+            recipes=OF_DATA,
             since="0.2.0",
             earlier=None,
         ),
@@ -476,7 +476,7 @@ class TrialSpec:
     per_device_train_batch_size: int = field(
         default=4,
         metadata=declared(
-            "rows per backward pass: completions, or with recipe=sft rows of the data",
+            "rows per backward pass: completions, or with recipe=sft rows of the data, or with recipe=dpo pairs",
             group=Group.METHOD,
             memory=_GROWS,
             unit="rows",
@@ -570,8 +570,36 @@ class TrialSpec:
             group=Group.METHOD,
             memory=_ORDERED,
             unit="weight",
+            null_given="0, and with recipe=dpo 0.1, which is trl's default",
             trl_names=("beta",),
             recipes=WITH_REFERENCE,
+        ),
+    )
+    precompute_ref_log_probs: bool = field(
+        default=False,
+        metadata=declared(
+            "whether the log-probabilities of the reference are computed before training, which then has no reference",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("precompute_ref_log_probs",),
+            recipes=_DPO,
+            since="0.2.0",
+            earlier=False,
+        ),
+    )
+    precompute_ref_batch_size: int | None = field(
+        default=None,
+        metadata=declared(
+            "pairs of which the log-probabilities of the reference are computed at once before training",
+            group=Group.METHOD,
+            memory=_GROWS,
+            unit="rows",
+            null="precompute_ref_log_probs is false",
+            null_given="per_device_train_batch_size, which is trl's default",
+            trl_names=("precompute_ref_batch_size",),
+            recipes=_DPO,
+            since="0.2.0",
+            earlier=None,
         ),
     )
     critic: bool = field(
@@ -892,7 +920,9 @@ class TrialSpec:
     @property
     def longest(self) -> int:
         """The length that `lengths` varies: tokens of the longest completion, or of the longest row of the data."""
-        return self.max_completion_length if self.max_length is None else self.max_length
+        if self.max_length is None:
+            return self.max_completion_length
+        return self.max_length - self.max_prompt_length if self.recipe.facts.has_prompts else self.max_length
 
     @property
     def row_tokens(self) -> int:
@@ -900,9 +930,17 @@ class TrialSpec:
         return self.max_prompt_length + self.max_completion_length if self.max_length is None else self.max_length
 
     @property
+    def training_rows(self) -> int:
+        """Rows of one forward pass of training: a pair is two of them."""
+        return self.per_device_train_batch_size * (1 if self.recipe.facts.rows_are_single else 2)
+
+    @property
     def keeps_reference_model(self) -> bool:
-        """Whether a reference model is kept: trl creates one for `beta` > 0 unless it can switch an adapter off."""
-        return self.beta != 0.0 and self.tuning is Tuning.FULL
+        """Whether a reference model is kept: trl creates one for `beta` > 0 unless it can switch an adapter off.
+
+        Nor is there one if the reference was computed before.
+        """
+        return self.beta != 0.0 and self.tuning is Tuning.FULL and not self.precompute_ref_log_probs
 
 
 TRIAL_KEYS = keys_of(TrialSpec)

@@ -11,7 +11,7 @@ from profiler.config.trl_releases.facts import KEY as TRL
 from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
-from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.recipe import OF_DATA, Recipe
 from profiler.domain.trials.trial import Backend
 from profiler.estimate.cards import capability_note
 from profiler.estimate.command import Command
@@ -38,6 +38,9 @@ ModelConfigLoader = Callable[[str], Mapping[str, object]]
 ArchitectureLookup = Callable[[str], Architecture]
 
 _ENGINE_ROW = "vllm_max_model_length"
+
+_OF_DATA = tuple(recipe.value for recipe in OF_DATA)
+"""Recipes of which the longest prompt decides nothing: rows have a length of their own."""
 
 _LONGEST_LIST = 2000
 """Most characters of a list of keys."""
@@ -156,7 +159,7 @@ def _inputs(
         notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")
     keys.update(command.keys)
-    if keys.get("recipe") != Recipe.SFT.value:
+    if keys.get("recipe") not in _OF_DATA:
         source = command.keys.get("dataset", None if part is None else part.values.get("dataset_name"))
         is_cut = reading is not None and PROMPT_KEY in reading.taken
         notes = _with_prompts(keys, notes, (command.keys.get("model", named), source), command, measure, is_cut=is_cut)

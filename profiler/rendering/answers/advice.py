@@ -84,7 +84,8 @@ def file_lines(spec: TrialSpec, file: TrlFile) -> list[str]:
     lines = [f"# {spec.recipe.upper()}Config, for `trl {spec.recipe} --config FILE` (trl 1.16)"]
     lines += [f"# export {key}={value}" for key, value in file.environment.items()]
     if spec.recipe.facts.has_prompts:
-        lines.append(f"# with prompts of at most {spec.max_prompt_length} tokens")
+        bound = "most" if spec.recipe.facts.has_rollout else "least"
+        lines.append(f"# with prompts of at {bound} {spec.max_prompt_length} tokens")
     if spec.num_processes > 1:
         lines.append(f"# on {spec.num_processes} GPUs ({spec.distributed_type})")
     if file.left_out:

@@ -140,7 +140,8 @@ def _rows(spec: TrialSpec) -> str:
     if spec.num_processes > 1:
         count = f"on each {count}"
     if spec.recipe.facts.has_prompts:
-        return f"{count} completions of {spec.max_prompt_length} + {spec.max_completion_length} tokens"
+        rows = "completions" if spec.recipe.facts.rows_are_single else "pairs"
+        return f"{count} {rows} of {spec.max_prompt_length} + {spec.longest} tokens"
     return f"{count} rows of {spec.longest} tokens"
 
 

@@ -3,7 +3,7 @@
 from profiler.seams.seam import Absence, Equals, Exists, Expectation, Parameters, Says, Seam, Uses
 
 _FLASH = "simulation/cuda/fused_attention/flash_attention.py"
-_CACHE = "simulation/tracing/kv_cache.py"
+_CACHE = "simulation/tracing/attribution.py"
 _PHASES = "training/announced_steps.py"
 _DECODE_LOOP = "training/rollouts/decode_loop.py"
 _HOOKS = "scripts/hooks.py"
@@ -87,7 +87,7 @@ _TRAINING = (
     ),
     _seam(
         "transformers.trainer", "clear_device_cache", Parameters("garbage_collection"),
-        "simulation/cuda/emptied_cache.py", "empties the cache before backward with torch_empty_cache_steps",
+        "simulation/cuda/offloading.py", "empties the cache before backward with torch_empty_cache_steps",
     ),
     _seam(
         "transformers.training_args:TrainingArguments", "_setup_devices", Exists(), "simulation/session.py",
@@ -202,7 +202,7 @@ ACCELERATE: tuple[Seam, ...] = (
         owner="accelerate.utils.memory",
         name="clear_device_cache",
         expected=Parameters("garbage_collection"),
-        used_by=("simulation/cuda/emptied_cache.py",),
+        used_by=("simulation/cuda/offloading.py",),
         why="empties the cache of the CUDA allocator when training begins",
         since="1.4",
     ),

@@ -165,7 +165,7 @@ _CUDA = (
         "training/models/model.py", "lists the buffers that no checkpoint has",
     ),
     _seam("torch.nn.modules.module:Module", "__call__", Exists(), _RECORDER, "says which module is running"),
-    _seam("torch.cuda", "empty_cache", Parameters(), "simulation/cuda/emptied_cache.py", "empties the cache"),
+    _seam("torch.cuda", "empty_cache", Parameters(), "simulation/cuda/offloading.py", "empties the cache"),
     _seam(
         "torch._C", "_cuda_getCurrentRawStream", _BUILTIN, _OPTIMIZERS,
         "read when bitsandbytes' code for CUDA is imported", Absence.SOME_BUILDS,

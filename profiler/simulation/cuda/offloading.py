@@ -1,14 +1,22 @@
-"""Activation offloading on the simulated GPU: streams, addresses of storages and pinned memory of the host.
+"""What leaves the simulated GPU: activations that are offloaded, and a cache that is emptied.
 
-trl's `OffloadActivations` and torch's `save_on_cpu` run unchanged. Events have always happened: the host is as far as
-the card, so that `record_stream` delays no release.
+Activation offloading has streams, addresses of storages and pinned memory of the host. trl's `OffloadActivations` and
+torch's `save_on_cpu` run unchanged. Events have always happened: the host is as far as the card, so that
+`record_stream` delays no release.
+
+`torch.cuda.empty_cache` is recorded, so that the model of the allocator releases its cache. transformers' trainer calls
+it through accelerate when training begins (`Accelerator.free_memory`), and before backward with
+`torch_empty_cache_steps`. On a card the first releases the cache that loading left, before the rollout begins.
 """
 
+import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from accelerate.utils import memory as accelerate_memory
+from transformers import trainer as transformers_trainer
 
 from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder
@@ -88,3 +96,23 @@ class _Streams:
     def empty_cache(self) -> None:
         """Release torch's cache."""
         self._recorder.trace.empty_cache()
+
+
+def emptied_cache(recorder: Recorder) -> AbstractContextManager[None]:
+    """While active, emptying the cache of a CUDA device is recorded."""
+
+    def empty_cache() -> None:
+        recorder.trace.empty_cache()
+
+    def clear_device_cache(garbage_collection: bool = False) -> None:
+        if garbage_collection:
+            gc.collect()
+        empty_cache()
+
+    return patched(
+        [
+            (torch.cuda, "empty_cache", empty_cache),
+            (accelerate_memory, "clear_device_cache", clear_device_cache),
+            (transformers_trainer, "clear_device_cache", clear_device_cache),
+        ]
+    )

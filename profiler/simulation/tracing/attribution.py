@@ -1,11 +1,18 @@
-"""Attribution of a trainer's tensors by name: weights, reference, adapters, gradients and optimizer states."""
+"""Attribution of a trainer's tensors by name, and of the KV cache.
+
+By name: weights, reference, adapters, gradients and optimizer states. Of the cache: what transformers' cache layers
+allocate. Layers with attention grow in `update`; layers with linear attention make states of constant size once.
+"""
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from transformers import cache_utils
 
 from profiler.domain.memory import Category
+from profiler.seams.patching import patched
 from profiler.simulation.tracing.recorder import Recorder, plain_path
 
 _OF_CRITIC = "critic: "
@@ -79,3 +86,25 @@ def named_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
             parts = (state.absmax, state.code, state.offset)
             yield from ((f"scales of {name}", part) for part in parts if isinstance(part, torch.Tensor))
             state = state.state2
+
+
+CACHE_LAYERS = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
+
+_LINEAR_LAYER = "LinearAttentionLayer"
+"""The cache layer of linear attention, which transformers before 5 does not have."""
+
+
+def attributed_cache(recorder: Recorder) -> AbstractContextManager[None]:
+    """While active, tensors that cache layers make for themselves are attributed to the KV cache."""
+    makers = [(layer, "update") for layer in CACHE_LAYERS]
+    if (linear := getattr(cache_utils, _LINEAR_LAYER, None)) is not None:
+        makers.append((linear, "lazy_initialization"))
+    return patched([(layer, name, _attributed(getattr(layer, name), recorder)) for layer, name in makers])
+
+
+def _attributed(make: Any, recorder: Recorder) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with recorder.attributed(Category.KV_CACHE):
+            return make(*args, **kwargs)
+
+    return run

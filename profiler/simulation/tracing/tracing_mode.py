@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.tracing.attribution import Attribution, named_tensors
+from profiler.simulation.tracing.attribution import Attribution, attributed_cache, named_tensors
 from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
-from profiler.simulation.tracing.kv_cache import attributed_cache
 from profiler.simulation.tracing.recorder import Recorder
 
 aten = torch.ops.aten

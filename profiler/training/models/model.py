@@ -1,6 +1,7 @@
 """A model of a given architecture on a given device: random weights, pretrained ones, or 4-bit ones."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -60,6 +61,25 @@ def random_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
         return AutoModelForCausalLM.from_config(
             config, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
         )
+
+
+@contextmanager
+def reference_from_config(spec: TrialSpec, config: Any, placement: Placement, trainer: Any) -> Iterator[None]:
+    """While active, a trainer of trl makes its reference model from the configuration and not from a checkpoint.
+
+    Args:
+        spec: The trial.
+        config: transformers' configuration of the model.
+        placement: Where the model lives.
+        trainer: The module of the trainer.
+    """
+    from_path = trainer.create_model_from_path
+    if spec.weights is Weights.RANDOM:
+        trainer.create_model_from_path = lambda *_, **__: random_model(spec, config, placement)
+    try:
+        yield
+    finally:
+        trainer.create_model_from_path = from_path
 
 
 def _pretrained(spec: TrialSpec, placement: Placement) -> Any:

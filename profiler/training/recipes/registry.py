@@ -4,11 +4,17 @@ from collections.abc import Mapping
 
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec
+from profiler.training.recipes.dpo import Dpo
 from profiler.training.recipes.grpo.recipe import Grpo, Rloo
 from profiler.training.recipes.recipe import TrainerRecipe
 from profiler.training.recipes.sft import Sft
 
-RECIPES: Mapping[Recipe, TrainerRecipe] = {Recipe.GRPO: Grpo(), Recipe.RLOO: Rloo(), Recipe.SFT: Sft()}
+RECIPES: Mapping[Recipe, TrainerRecipe] = {
+    Recipe.GRPO: Grpo(),
+    Recipe.RLOO: Rloo(),
+    Recipe.SFT: Sft(),
+    Recipe.DPO: Dpo(),
+}
 
 
 def recipe_of(spec: TrialSpec) -> TrainerRecipe:

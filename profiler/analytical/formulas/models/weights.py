@@ -123,7 +123,7 @@ def _tensors_bytes(spec: TrialKeys, tensors: Sequence[TensorGroup], element: Cou
 
 def keeps_reference_model(spec: TrialKeys) -> Flag:
     """Return whether there is a separate reference model (`TrialSpec.keeps_reference_model`, also for columns)."""
-    return both(spec.beta != 0.0, trains_everything(spec))
+    return both(spec.beta != 0.0, trains_everything(spec) and not spec.precompute_ref_log_probs)
 
 
 def reference(spec: TrialKeys, architecture: DecoderShape) -> Term:

@@ -77,6 +77,10 @@ class TrialKeys(Protocol):
     @property
     def beta(self) -> Number: ...  # noqa: D102
     @property
+    def precompute_ref_log_probs(self) -> bool: ...  # noqa: D102
+    @property
+    def precompute_ref_batch_size(self) -> Count | None: ...  # noqa: D102
+    @property
     def lora_rank(self) -> Count | None: ...  # noqa: D102
     @property
     def lora_dropout(self) -> Number: ...  # noqa: D102

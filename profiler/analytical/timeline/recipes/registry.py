@@ -11,13 +11,14 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     with_keys,
 )
 from profiler.analytical.timeline.instants import Instant
+from profiler.analytical.timeline.recipes.dpo import dpo_instants, paired_micro_batch
 from profiler.analytical.timeline.recipes.grpo import grpo_instants
 from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
 from profiler.analytical.timeline.sharding.sharding import Replicated, TrialSharding
 from profiler.analytical.timeline.sharding.zero import Zero
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trials.recipe import LABELLED, ONLINE, Recipe, RecipeFacts
+from profiler.domain.trials.recipe import LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
 from profiler.domain.trials.trial import DistributedType
 
 
@@ -35,6 +36,7 @@ _STEPS: Mapping[Recipe, _Step] = {
     Recipe.GRPO: _Step(micro_batch=generated_micro_batch, instants=grpo_instants, holds_for=ONLINE),
     Recipe.RLOO: _Step(micro_batch=generated_micro_batch, instants=grpo_instants, holds_for=ONLINE),
     Recipe.SFT: _Step(micro_batch=labelled_rows, instants=sft_instants, holds_for=LABELLED),
+    Recipe.DPO: _Step(micro_batch=paired_micro_batch, instants=dpo_instants, holds_for=PAIRED),
 }
 
 

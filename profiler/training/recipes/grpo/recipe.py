@@ -3,8 +3,6 @@
 The reward: a Python function that costs nothing. Memory does not depend on its values.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,11 @@ from trl import GRPOConfig, RLOOConfig
 from trl.trainer import grpo_trainer, rloo_trainer
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import TrialSpec, Weights
+from profiler.domain.trials.trial import TrialSpec
 from profiler.training.arguments import common_arguments, lora_config
 from profiler.training.data.source_data import load_rows, missing_column
 from profiler.training.data.tokenizer import word
-from profiler.training.models.model import random_model
-from profiler.training.placement import Placement
+from profiler.training.models.model import reference_from_config
 from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.recipes.grpo.trainer import ProfiledGeneration, ProfiledGRPOTrainer, ProfiledRLOOTrainer
 from profiler.training.recipes.recipe import TrainerParts
@@ -76,19 +72,6 @@ def _cut(text: str, max_prompt_length: int, tokenizer: Any) -> str:
     return str(tokenizer.decode(ids[-max_prompt_length:]))
 
 
-@contextmanager
-def reference_from_config(spec: TrialSpec, config: Any, placement: Placement) -> Iterator[None]:
-    """While active, trl's trainer makes its reference model from the configuration and not from a checkpoint."""
-    trainer = rloo_trainer if spec.recipe is Recipe.RLOO else grpo_trainer
-    from_path = trainer.create_model_from_path
-    if spec.weights is Weights.RANDOM:
-        trainer.create_model_from_path = lambda *_, **__: random_model(spec, config, placement)
-    try:
-        yield
-    finally:
-        trainer.create_model_from_path = from_path
-
-
 def count_words(completions: list[Any], **_: Any) -> list[float]:
     """Return the number of words in each completion, a text or the messages of a conversation."""
     return [float(len(str(completion).split())) for completion in completions]
@@ -107,6 +90,7 @@ class Grpo:
         Phase.OPTIMIZER,
     )
 
+    _module = grpo_trainer
     _config: type[Any] = GRPOConfig
     _trainer: type[ProfiledGeneration] = ProfiledGRPOTrainer
 
@@ -133,7 +117,7 @@ class Grpo:
         rollout = rollout_engine(spec, session)
         folder = Path(parts.arguments.output_dir)
         with (
-            reference_from_config(spec, parts.config, session),
+            reference_from_config(spec, parts.config, session, self._module),
             rollout.starting(model=parts.model, tokenizer=parts.tokenizer, folder=folder),
         ):
             return self._trainer(
@@ -169,5 +153,6 @@ def _batches(spec: TrialSpec) -> dict[str, int]:
 class Rloo(Grpo):
     """As GRPO; the loss is one number per row, and the policy always scores its own completions."""
 
+    _module = rloo_trainer
     _config = RLOOConfig
     _trainer = ProfiledRLOOTrainer

@@ -1,0 +1,249 @@
+"""The closed form of direct preference optimization."""
+
+import csv
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dpo_sample import COUNT, kept, sample, simulated
+from hypothesis import given
+from hypothesis import strategies as st
+from trial_strategies import ADAPTED, architecture
+
+from profiler.allocator import AllocatorConfig, replay_on_card
+from profiler.analytical import estimate
+from profiler.analytical.estimate import phase_instants
+from profiler.analytical.many import estimate_table, table_of
+from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
+from profiler.config.models.architecture import read_architecture
+from profiler.domain.memory import TRIAL_PHASES, Category, Phase
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Attention, Backend, Dtype, Lengths, TrialSpec, Tuning
+from profiler.estimate.main import main
+from profiler.worker.simulated import simulate
+
+ROOT = Path(__file__).parents[2]
+
+WITHIN = [Phase.LOAD, Phase.FORWARD, Phase.SCORE, Phase.BACKWARD, Phase.OPTIMIZER]
+BEFORE = [Phase.LOAD, Phase.SCORE, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+
+
+def dpo(**keys: Any) -> TrialSpec:
+    given_keys = {"model": "qwen2.5-0.5b", "max_length": 1024, "max_prompt_length": 256, "beta": 0.1, **keys}
+    adapters = {} if keys.get("tuning", Tuning.FULL) is Tuning.FULL else ADAPTED
+    return TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", recipe=Recipe.DPO, **{**adapters, **given_keys})
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> TrialSpec:
+    rows, before = draw(st.sampled_from([1, 2, 3, 4, 16])), draw(st.booleans())
+    return dpo(
+        model=draw(st.sampled_from(sorted(BUILTIN_MODELS))),
+        tuning=draw(st.sampled_from(Tuning)),
+        optim=draw(st.sampled_from(Optimizer)),
+        max_length=draw(st.integers(257, 4096)),
+        max_prompt_length=draw(st.integers(1, 256)),
+        lengths=draw(st.sampled_from(Lengths)),
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=draw(st.sampled_from([1, 2, 4])),
+        gradient_checkpointing=draw(st.booleans()),
+        attn_implementation=draw(st.sampled_from(Attention)),
+        dtype=draw(st.sampled_from(Dtype)),
+        bf16=draw(st.booleans()),
+        precompute_ref_log_probs=before,
+        precompute_ref_batch_size=draw(st.sampled_from([rows, 1, 8])) if before else None,
+        steps=draw(st.sampled_from([1, 3])),
+        alloc_conf=draw(st.sampled_from(["", "roundup_power2_divisions:8"])),
+    )
+
+
+def test_a_micro_batch_by_hand() -> None:
+    """2 pairs are 4 rows: completions of 60 + 53 + 45 + 38 tokens after prompts of 20."""
+    spec = dpo(max_length=80, max_prompt_length=20, per_device_train_batch_size=2)
+    batch = micro_batch(spec)
+    assert (batch.rows, batch.width, batch.positions) == (4, 80, 320)
+    assert batch.scored_tokens == 60 + 53 + 45 + 38
+    assert batch.has_mask is True
+    whole = micro_batch(replace(spec, lengths=Lengths.FORCED))
+    assert (whole.scored_tokens, whole.has_mask) == (4 * 60, False)
+    # A pair alone has two rows, of which one is shorter.
+    assert micro_batch(replace(spec, per_device_train_batch_size=1)).has_mask is True
+
+
+def test_backward_of_the_head_by_hand() -> None:
+    """Full fine-tuning in bfloat16 of a pair of 512 + 512 tokens, so N = 1,024; H = 896, V = 151,936, tied head."""
+    keys = {"max_length": 1024, "max_prompt_length": 512, "per_device_train_batch_size": 1}
+    spec = dpo(**keys, gradient_accumulation_steps=1, lengths=Lengths.FORCED)
+    found = next(each for each in trial_instants(spec, architecture(spec.model)) if "head's backward" in each.name)
+    assert found.sizes[Category.LOGITS] == 1024 * (2 * 4 + 8) + 1024 * 32_768 * 2
+    assert found.sizes[Category.GRADIENTS] == 151_936 * 896 * (4 + 2)
+
+
+def test_a_reference_within_the_loss_by_hand() -> None:
+    """What the policy keeps waits: T = 2,048 inputs of 24 layers, the final norm's, and N = 1,024 hidden states."""
+    keys = {"max_prompt_length": 512, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1}
+    within = dpo(**keys, lengths=Lengths.FORCED)
+    before = replace(within, precompute_ref_log_probs=True, precompute_ref_batch_size=1)
+    scores = [phase_instants(spec, architecture(spec.model))[Phase.SCORE].sizes for spec in (within, before)]
+    layers = 24 * 2_048 * 896 * 2
+    # Its input in float32, what it makes of it in bfloat16, and one number per token.
+    norm = 2_048 * (896 * (4 + 2) + 4)
+    assert scores[0][Category.ACTIVATIONS] - scores[1][Category.ACTIVATIONS] == layers + norm + 1_024 * 896 * 2
+    # Targets as int64 and two float32 numbers of each scored token; before training no optimizer has a state.
+    assert scores[0][Category.LOGITS] == 1_024 * (8 + 2 * 4)
+    assert Category.OPTIMIZER_STATE not in scores[1]
+    assert scores[0][Category.REFERENCE] == scores[0][Category.WEIGHTS]
+    assert scores[1][Category.REFERENCE] == 0
+
+
+@given(specs())
+def test_the_peak_is_the_largest_phase_and_each_has_its_place(spec: TrialSpec) -> None:
+    found = estimate(spec, architecture(spec.model))
+    phases = phase_instants(spec, architecture(spec.model))
+    assert list(phases) == (BEFORE if spec.precompute_ref_log_probs else WITHIN)
+    assert found.peak_allocated_bytes == max(int(instant.total_bytes) for instant in phases.values())
+    assert (found.peak_reserved_bytes or 0) >= found.peak_allocated_bytes
+    present = {category for instant in phases.values() for category, size in instant.sizes.items() if size}
+    assert Category.KV_CACHE not in present
+    assert (Category.REFERENCE in present) is spec.keeps_reference_model
+
+
+@given(specs(), st.sampled_from(["max_length", "steps", "gradient_accumulation_steps", "per_device_train_batch_size"]))
+def test_more_work_never_needs_less(spec: TrialSpec, key: str) -> None:
+    factor = 4 if key == "per_device_train_batch_size" else 2
+    larger = replace(spec, **{key: factor * getattr(spec, key)})
+    phases = phase_instants(larger, architecture(spec.model))
+    for phase, instant in phase_instants(spec, architecture(spec.model)).items():
+        assert instant.total_bytes <= phases[phase].total_bytes, phase
+
+
+@given(specs())
+def test_a_reference_before_training_never_needs_more(spec: TrialSpec) -> None:
+    rows = spec.per_device_train_batch_size
+    before = replace(spec, precompute_ref_log_probs=True, precompute_ref_batch_size=rows)
+    within = replace(spec, precompute_ref_log_probs=False, precompute_ref_batch_size=None)
+    sizes = [estimate(each, architecture(spec.model)).peak_allocated_bytes for each in (before, within)]
+    # Two float32 numbers per pair are inputs then.
+    assert sizes[0] <= sizes[1] + 2 * 1024 * spec.gradient_accumulation_steps
+
+
+@given(st.lists(specs(), min_size=1, max_size=8), st.booleans())
+def test_a_table_has_the_estimate_of_each_trial(many: list[TrialSpec], with_grpo: bool) -> None:
+    trials = [*many, TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")] if with_grpo else many
+    table = estimate_table(table_of(trials, {name: architecture(name) for name in BUILTIN_MODELS}))
+    for row, spec in enumerate(trials):
+        alone = estimate(spec, architecture(spec.model))
+        assert table.peak_allocated_bytes[row] == alone.peak_allocated_bytes
+        assert table.peak_reserved_bytes[row] == alone.peak_reserved_bytes
+        by_phase = phase_instants(spec, architecture(spec.model))
+        for phase in TRIAL_PHASES:
+            assert table.phases[phase][row] == (by_phase[phase].total_bytes if phase in by_phase else 0)
+
+
+SHORT = {**BUILTIN_MODELS["qwen2.5-0.5b"].config, "num_hidden_layers": 6}
+"""A quarter of the layers: a quarter of the time, and bounds of half the width."""
+
+SIMULATED: tuple[dict[str, Any], ...] = (
+    {"max_length": 512, "per_device_train_batch_size": 2, "optim": Optimizer.ADAMW_8BIT},
+    {"tuning": Tuning.LORA, "gradient_checkpointing": False, "lengths": Lengths.FORCED},
+    {"max_length": 512, "tuning": Tuning.QLORA, "per_device_train_batch_size": 1},
+    {"precompute_ref_log_probs": True, "precompute_ref_batch_size": 16},
+)
+
+
+def errors(model_config: Mapping[str, Any], **keys: Any) -> dict[Phase, float]:
+    """Return by which part the estimate of allocated memory of each phase differs from the simulation."""
+    spec = dpo(**{"gradient_accumulation_steps": 2, "steps": 2, **keys})
+    trace = simulate(spec, model_config).trace
+    replayed = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig())
+    found = phase_instants(spec, read_architecture(model_config, model="short"))
+    return {
+        phase: int(instant.total_bytes) / replayed.phases[phase].peak_allocated_bytes - 1
+        for phase, instant in found.items()
+    }
+
+
+@pytest.mark.slow
+def test_the_estimate_of_each_phase_is_near_the_simulation() -> None:
+    """Allocated memory, in every phase: a reference that was counted in another one would be found."""
+    found = [errors(SHORT, **keys) for keys in SIMULATED]
+    every = [abs(error) for each in found for error in each.values()]
+    assert max(every) <= 0.02, found
+    assert statistics.median(every) <= 0.005
+
+
+def _quantile(values: list[float], part: float) -> float:
+    return sorted(values)[int(part * (len(values) - 1))]
+
+
+def _error_texts() -> tuple[str, ...]:
+    """Return median, 95th percentile and range of the errors of the sample, of allocated and of reserved memory."""
+    found = []
+    for metric in ("allocated", "reserved"):
+        errors = []
+        for spec, there in zip(sample(), kept(), strict=True):
+            said = getattr(estimate(spec, architecture(spec.model)), f"peak_{metric}_bytes")
+            errors.append(100 * (said / there[metric] - 1))
+        sizes = [abs(error) for error in errors]
+        middle = (
+            f"{statistics.median(sizes):.1f} % in the median, {_quantile(sizes, 0.95):.1f} % at the 95th percentile"
+        )
+        found.append(f"{middle}, from {min(errors):+.1f} to {max(errors):+.1f} %")
+    return tuple(found)
+
+
+def test_the_trust_page_has_the_errors_of_the_sample() -> None:
+    text = " ".join((ROOT / "docs" / "trust.md").read_text().split())
+    allocated, reserved = _error_texts()
+    assert f"the error of the peak is {allocated}" in text
+    assert f"of reserved memory {reserved}" in text
+    assert f"On {COUNT} simulated trials that a seed chose, of eleven models" in text
+    assert len({spec.model for spec in sample()}) == 11
+    assert len({spec.gpu for spec in sample()}) == 4
+
+
+def test_no_phase_of_the_sample_is_far_from_its_simulation() -> None:
+    for spec, there in zip(sample(), kept(), strict=True):
+        assert spec.model == there["model"]
+        for phase, instant in phase_instants(spec, architecture(spec.model)).items():
+            assert abs(int(instant.total_bytes) / there["phases"][phase] - 1) <= 0.04, (spec, phase)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [3, 6])
+def test_the_kept_simulation_of_the_sample_is_that_of_today(number: int) -> None:
+    assert simulated(sample()[number]) == kept()[number]
+
+
+def test_the_command_of_trls_script_is_near_its_emulated_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run of the script itself, with its data set, on torch's CUDA build: no part of the recipe made it."""
+    with (ROOT / "results" / "reference" / "scripts" / "tried.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if (row["script"], row["backend"]) == ("trl `dpo.py`", "emulated")]
+    (row,) = rows
+    assert main(["gpu=h100-80gb", "format=json", "--", "trl", "dpo", *row["arguments"].split()]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["trial"]["recipe"] == "dpo"
+    assert found["peak_phase"] == row["phase"]
+    assert found["peak_allocated_bytes"] / int(row["allocated_bytes"]) == pytest.approx(1, abs=0.0035)
+    assert found["peak_reserved_bytes"] / int(row["reserved_bytes"]) == pytest.approx(1, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("model", "full", "lora"),
+    [
+        ("qwen2.5-0.5b", 6_534_113_672, 2_414_077_248),
+        ("qwen2.5-1.5b", 18_023_701_832, 5_689_938_976),
+        ("qwen2.5-3b", 34_461_622_984, 9_855_945_184),
+        ("qwen2.5-7b", 81_734_442_316, 20_908_422_176),
+        ("qwen2.5-14b", 157_199_240_460, 37_946_029_184),
+    ],
+)
+def test_a_kept_peak_of_each_size(model: str, full: int, lora: int) -> None:
+    found = [estimate(dpo(model=model, **keys), architecture(model)) for keys in ({}, {"tuning": Tuning.LORA})]
+    assert [each.peak_allocated_bytes for each in found] == [full, lora]
