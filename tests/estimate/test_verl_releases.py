@@ -95,6 +95,50 @@ def test_a_key_of_0_9_1_alone_takes_that_release(word):
     assert "verl 0.8.0.dev" in taken(*WORDS, word, "verl=0.8")
 
 
+PADDED = (f"{MODEL}.use_remove_padding=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=8")
+SMALL_POOL = f"{ROLLOUT}.gpu_memory_utilization=0.2"
+LORA_WORD = f"{MODEL}.lora_rank=16"
+BY_LAYERS = (LORA_WORD, f"{ROLLOUT}.load_format=safetensors", f"{ROLLOUT}.layered_summon=true")
+
+
+def of_another(*words):
+    return [note for note in found(*words)["notes"] if note.startswith("With verl=")]
+
+
+@pytest.mark.parametrize(
+    ("words", "verdicts"),
+    [
+        ((), ("fits", "fits")),
+        ((*PADDED, SMALL_POOL, "gpu=35GiB"), ("fits", "tight")),
+        (BY_LAYERS, ("not decided", "fits")),
+        ((f"{ACTOR}.ppo_micro_batch_size=256",), ("fits", "not possible")),
+    ],
+)
+def test_another_verdict_of_the_other_release_is_said(words, verdicts):
+    all_words = (*WORDS, *words)
+    older, newer = (found(*all_words, f"verl={release}")["fit"] for release in Release)
+    assert (older, newer) == verdicts
+    assert of_another(*all_words) == ([] if older == newer else [f"With verl=0.9.1: {newer}."])
+    assert of_another(*all_words, "verl=0.8") == of_another(*all_words, "trainer.use_v1=true") == []
+    # A key of 0.8 alone tells as well; keys of both tell nothing.
+    older_key = "trainer.use_legacy_worker_impl=auto"
+    assert of_another(*all_words, older_key) == []
+    assert of_another(*all_words, older_key, "trainer.use_v1=true") == of_another(*all_words)
+
+
+def test_the_other_release_is_judged_with_what_it_does_not_count():
+    assert found(*WORDS, LORA_WORD)["fit"] == found(*WORDS, LORA_WORD, "verl=0.9.1")["fit"] == "not decided"
+    assert of_another(*WORDS, LORA_WORD) == []
+
+
+def test_a_job_that_the_other_release_refuses_is_said():
+    """It counts the key, and three do not divide eight GPUs."""
+    word = f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=3"
+    with pytest.raises(UsageError):
+        found(*WORDS, word, "verl=0.9.1")
+    assert of_another(*WORDS, word) == ["With verl=0.9.1: refused."]
+
+
 def test_keys_of_both_releases_or_added_ones_take_the_older():
     older = "critic.model.fsdp_config.param_offload=false"
     assert "verl 0.8.0.dev" in taken(*WORDS, older, "trainer.use_v1=true")
