@@ -98,8 +98,8 @@ _READ = (
         "verl 0.8.0.dev and 0.9.1 (`verl=`, or by a key of one alone)",
         "Hydra's overrides with the variables and branches of the shell; FSDP with Ulysses, LoRA and experts, a "
         "critic, a reward model and a rollout engine on the same GPUs",
-        "VeOmni, Megatron-Lite and other engines, models with images, sizes that do not divide; Megatron of 0.9.1 has "
-        "no verdict, because nothing judges its layers",
+        "VeOmni, Megatron-Lite and other engines, models with images, sizes that do not divide; Megatron has no "
+        "verdict, because nothing judges its layers",
         "",
     ),
 )

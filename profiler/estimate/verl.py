@@ -1,7 +1,7 @@
 """The estimate for a configuration of verl: memory of one GPU of several."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from profiler.analytical.baselines import BaselineView, baseline_view
 from profiler.analytical.closed_form import refuse_model
@@ -14,9 +14,9 @@ from profiler.config.options.option import OutputFormat
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.config.verl.assertions import refusals
-from profiler.config.verl.config import read_verl
+from profiler.config.verl.config import VerlReading, read_verl
 from profiler.config.verl.keys import VERSIONS
-from profiler.config.verl.sources import VerlSource, release_of
+from profiler.config.verl.sources import VerlSource, releases_of
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.cards.gpu_names import gpu_named, name_card
@@ -85,12 +85,12 @@ def answered_verl(command: Command, source: VerlSource, architecture_of: Callabl
         UsageError: With all faults that were found.
     """
     faults = [*command.faults, *source.faults, *_key_faults(command), *_list_faults(command.axes)]
-    release, of_release = release_of(source, command.options.verl)
+    releases, of_release = releases_of(source, command.options.verl)
     try:
         values, taken = _folder_taken_by_name(source.values)
-        reading = read_verl(values, megatron=source.megatron, strict=command.options.strict, release=release)
+        reading = _read(command, source, values, releases[0])
         architecture = architecture_of(reading.job.model)
-        refuse_model(architecture, of_verl=True, with_experts=release is not Release.V0_8)
+        _refuse(architecture, releases[0])
     except UsageError as error:
         faults.extend(error.faults)
     if faults:
@@ -100,24 +100,65 @@ def answered_verl(command: Command, source: VerlSource, architecture_of: Callabl
     names = shortened(", ".join(reading.unknown), _LONGEST_LIST)
     card = _card(command)
     found = verl_estimate(reading.job, architecture, card)
-    mixed = (
-        [not_counted("adapters of a mixture of experts")] if reading.job.lora_rank and _is_mixture(architecture) else []
-    )
-    notes = [of_release, *taken, *source.notes, *reading.notes, *reading.undecided, *mixed]
-    fit = with_reasons(
-        verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding),
-        refused=refusals(reading, architecture),
-        not_counted=[note.text for note in notes if not note.is_counted],
-    )
+    notes = _notes(source, reading, architecture)
+    fit = _fit(reading, architecture, card, notes)
+    others = _verdicts_of_others(command, source, values, architecture, releases[1:])
     return AnsweredVerl(
         found=found,
         fit=fit,
         baseline=baseline_view(found, architecture),
         architecture=architecture,
         values=values,
-        notes=note_lines(notes),
-        ignored=printable(f"Ignored, because verl {VERSIONS[release]} has no such keys: {names}.") if names else "",
+        notes=(
+            *note_lines([of_release, *taken, *notes]),
+            *(f"With verl={each.value}: {said}." for each, said in others if said != fit.fit.value),
+        ),
+        ignored=printable(f"Ignored, because verl {VERSIONS[releases[0]]} has no such keys: {names}.") if names else "",
     )
+
+
+def _read(command: Command, source: VerlSource, values: Mapping[str, object], release: Release) -> VerlReading:
+    """Return the job of `values`, those of the source with the model by its name."""
+    return read_verl(values, megatron=source.megatron, strict=command.options.strict, release=release)
+
+
+def _refuse(architecture: Architecture, release: Release) -> None:
+    """Raise if no job of the release has a closed-form estimate for the model."""
+    refuse_model(architecture, of_verl=True, with_experts=release is not Release.V0_8)
+
+
+def _notes(source: VerlSource, reading: VerlReading, architecture: Architecture) -> list[Note]:
+    """Return what was assumed of a job, and what of it is not counted."""
+    is_adapted = reading.job.lora_rank and _is_mixture(architecture)
+    mixed = [not_counted("adapters of a mixture of experts")] if is_adapted else []
+    return [*source.notes, *reading.notes, *reading.undecided, *mixed]
+
+
+def _fit(reading: VerlReading, architecture: Architecture, card: Gpu, notes: Sequence[Note]) -> VerlFit:
+    return with_reasons(
+        verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding),
+        refused=refusals(reading, architecture),
+        not_counted=[note.text for note in notes if not note.is_counted],
+    )
+
+
+def _verdicts_of_others(
+    command: Command,
+    source: VerlSource,
+    values: Mapping[str, object],
+    architecture: Architecture,
+    releases: Sequence[Release],
+) -> Iterator[tuple[Release, str]]:
+    """Return the verdict of each further release that the job can be of."""
+    for release in releases:
+        try:
+            # Only the verdict is asked for, and no mean length of rows.
+            reading = replace(_read(command, source, values, release), removes_padding=False)
+            _refuse(architecture, release)
+        except UsageError:
+            yield release, "refused"
+        else:
+            yield release, _fit(reading, architecture, _card(command), _notes(source, reading, architecture)).fit.value
 
 
 def _is_mixture(architecture: Architecture) -> bool:

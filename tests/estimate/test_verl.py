@@ -94,7 +94,9 @@ def test_keys_that_decide_memory_are_read():
 
     assert (job.n_gpus, job.strategy) == (16, Strategy.MEGATRON)
     assert (job.tensor_model_parallel_size, job.pipeline_model_parallel_size) == (4, 2)
-    assert job.actor.param_offload and job.actor.activation_offload and job.actor.max_tokens == 5000
+    assert job.actor.param_offload and job.actor.max_tokens == 5000
+    # Megatron reads neither of the keys of its model.
+    assert not job.actor.activation_offload and not job.actor.gradient_checkpointing
     assert job.critic is not None and job.critic.optimizer_offload and job.critic.max_tokens == 7000
     assert job.has_reference and not job.free_cache_engine
     assert (job.lora_rank, job.lora_target_modules, job.rollout_n) == (32, ("q_proj",), 5)

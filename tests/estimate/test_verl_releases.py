@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from profiler.analytical.explanation.verl_fit import verl_card
-from profiler.analytical.formulas.verl_pass import engine_weights_bytes, sync_bytes
+from profiler.analytical.formulas.verl_pass import engine_weights_bytes, stack_bytes, sync_bytes
 from profiler.analytical.timeline.recipes.verl import Component, Role, VerlPhase, shardings_of, verl_estimate
 from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
@@ -93,6 +93,50 @@ def test_a_key_of_0_9_1_alone_takes_that_release(word):
     key = word.partition("=")[0]
     assert f"verl 0.9.1 (which alone has {key}; verl=0.8 takes those of 0.8.0.dev)" in taken(*WORDS, word)
     assert "verl 0.8.0.dev" in taken(*WORDS, word, "verl=0.8")
+
+
+PADDED = (f"{MODEL}.use_remove_padding=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=8")
+SMALL_POOL = f"{ROLLOUT}.gpu_memory_utilization=0.2"
+LORA_WORD = f"{MODEL}.lora_rank=16"
+BY_LAYERS = (LORA_WORD, f"{ROLLOUT}.load_format=safetensors", f"{ROLLOUT}.layered_summon=true")
+
+
+def of_another(*words):
+    return [note for note in found(*words)["notes"] if note.startswith("With verl=")]
+
+
+@pytest.mark.parametrize(
+    ("words", "verdicts"),
+    [
+        ((), ("fits", "fits")),
+        ((*PADDED, SMALL_POOL, "gpu=35GiB"), ("fits", "tight")),
+        (BY_LAYERS, ("not decided", "fits")),
+        ((f"{ACTOR}.ppo_micro_batch_size=256",), ("fits", "not possible")),
+    ],
+)
+def test_another_verdict_of_the_other_release_is_said(words, verdicts):
+    all_words = (*WORDS, *words)
+    older, newer = (found(*all_words, f"verl={release}")["fit"] for release in Release)
+    assert (older, newer) == verdicts
+    assert of_another(*all_words) == ([] if older == newer else [f"With verl=0.9.1: {newer}."])
+    assert of_another(*all_words, "verl=0.8") == of_another(*all_words, "trainer.use_v1=true") == []
+    # A key of 0.8 alone tells as well; keys of both tell nothing.
+    older_key = "trainer.use_legacy_worker_impl=auto"
+    assert of_another(*all_words, older_key) == []
+    assert of_another(*all_words, older_key, "trainer.use_v1=true") == of_another(*all_words)
+
+
+def test_the_other_release_is_judged_with_what_it_does_not_count():
+    assert found(*WORDS, LORA_WORD)["fit"] == found(*WORDS, LORA_WORD, "verl=0.9.1")["fit"] == "not decided"
+    assert of_another(*WORDS, LORA_WORD) == []
+
+
+def test_a_job_that_the_other_release_refuses_is_said():
+    """It counts the key, and three do not divide eight GPUs."""
+    word = f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=3"
+    with pytest.raises(UsageError):
+        found(*WORDS, word, "verl=0.9.1")
+    assert of_another(*WORDS, word) == ["With verl=0.9.1: refused."]
 
 
 def test_keys_of_both_releases_or_added_ones_take_the_older():
@@ -404,13 +448,66 @@ def test_context_parallelism_shares_rows_and_not_a_budget():
         job({f"{MEGATRON}.expert_model_parallel_size": 3}, megatron=True)
 
 
-def test_megatron_recomputes_layers_only_by_its_own_key():
-    key = f"{MEGATRON}.override_transformer_config.recompute_granularity"
-    assert not job({f"{MODEL}.enable_gradient_checkpointing": True}, megatron=True).actor.gradient_checkpointing
-    assert job({key: "full"}, megatron=True).actor.gradient_checkpointing
-    (kept, _) = not_counted(megatron=True)
-    assert kept == f"what Megatron-Core's layers keep (all of them, because {key} is not full)"
-    assert "one computed again" in not_counted({key: "full"}, megatron=True)[0]
+RECOMPUTE = "megatron.override_transformer_config.recompute"
+UNIFORM = {"granularity": "full", "method": "uniform", "num_layers": 1}
+
+
+def recomputed(worker=ACTOR, **keys):
+    return {f"{worker}.{RECOMPUTE}_{name}": value for name, value in keys.items()}
+
+
+@pytest.mark.parametrize("release", Release)
+def test_megatron_recomputes_layers_only_by_its_own_keys(release):
+    def read(**values):
+        return read_verl({**GRPO, **values}, megatron=True, release=release)
+
+    def kept(**values):
+        return [note.text for note in read(**values).notes if not note.is_counted]
+
+    key = f"{ACTOR}.{RECOMPUTE}"
+    assert not read(**{f"{MODEL}.enable_gradient_checkpointing": True}).job.actor.gradient_checkpointing
+    assert not read(**recomputed(granularity="selective")).job.actor.gradient_checkpointing
+    assert read(**recomputed(**UNIFORM)).job.actor.gradient_checkpointing
+    layers, cross_entropy = kept()
+    assert layers == f"what Megatron-Core's layers keep (all of them, because {key}_granularity is not full)"
+    assert kept(**recomputed(**UNIFORM)) == ["what Megatron-Core's layers keep (one computed again)", cross_entropy]
+    block = recomputed(**UNIFORM | {"method": "block"})
+    assert not read(**block).job.actor.gradient_checkpointing
+    assert f"all of them, because {key}_method is block" in kept(**block)[0]
+
+
+@pytest.mark.parametrize("release", Release)
+def test_megatron_ignores_the_keys_of_fsdp(release):
+    """By hand, qwen2.5-7b (H = 3,584, I = 18,944, 28 heads, 4 of keys of 128), per token and layer.
+
+    Norms 2 x (3,584 x 4 + 4 + 3,584 x 2), attention (2 x 3,584 + 2 x 512) x 2 + 28 x 4, inputs of linear layers
+    (2 x 3,584 + 18,944) x 2, MLP 3 x 18,944 x 2: 43,016 + 16,496 + 52,224 + 113,664 = 225,400 B. Recomputed, the input
+    alone: 3,584 x 2 B.
+    """
+    shape = builtin_architecture("qwen2.5-7b")
+    tokens = 512 + 512
+    values = {f"{MODEL}.path": "qwen2.5-7b", "algorithm.adv_estimator": "gae", **recomputed("critic", **UNIFORM)}
+    ignored = {f"{MODEL}.enable_gradient_checkpointing": True, f"{MODEL}.enable_activation_offload": True}
+    read = read_verl({**values, **ignored}, megatron=True, release=release).job
+    assert read.critic is not None
+    assert stack_bytes(read, shape, read.actor) == 28 * tokens * 225_400 == 6_462_668_800
+    assert stack_bytes(read, shape, read.critic) == 28 * tokens * 3_584 * 2 == 205_520_896
+    sharded = read_verl({**values, **ignored}, release=release).job
+    assert stack_bytes(sharded, shape, sharded.actor) == 2 * tokens * 3_584 * 2
+
+
+@pytest.mark.parametrize("release", ["verl=0.8", "verl=0.9.1"])
+def test_megatron_recomputes_by_a_method_and_a_number(release):
+    words = (*WORDS, release, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=1")
+
+    def said(megatron="model_engine=megatron", **keys):
+        read = found(*words, megatron, *(f"{key}={value}" for key, value in recomputed(**keys).items()))
+        return [reason.partition("needs ")[2] for reason in read.get("reasons", ()) if "granularity=full" in reason]
+
+    section = f"{ACTOR}.{RECOMPUTE}"
+    assert said(granularity="full") == [f"{section}_method=uniform or block", f"{section}_num_layers"]
+    assert said(**UNIFORM | {"method": "blocks"}) == [f"{section}_method=uniform or block"]
+    assert said(**UNIFORM) == said(granularity="selective") == said("model_engine=dp", granularity="full") == []
 
 
 # What verl refuses

@@ -5,7 +5,8 @@ Source: verl b178a3c (0.8.0.dev): `validate_config` in `utils/config.py`, `Actor
 `utils/seqlen_balancing.py`, `apply_monkey_patch` in `models/transformers/monkey_patch.py`, the server of
 `workers/rollout/vllm_rollout`; all of them also in verl 0.7 and 0.9. What 0.9.1 asserts in addition is in its
 `ActorRolloutRefWorker.init_model`, `TrainingWorker.train_mini_batch`, `RolloutConfig` and `collect_lora_params`. Heads
-by tensor parallel size: vLLM 0.11, `ModelConfig.verify_with_parallel_config`, and Megatron-core's `TransformerConfig`.
+by tensor parallel size: vLLM 0.11, `ModelConfig.verify_with_parallel_config`, and Megatron-Core's `TransformerConfig`
+(0.13, `__post_init__`), which also asserts how layers are computed again.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from profiler.config.options.reading import show
 from profiler.config.verl.config import VerlReading, sharing_gpus
+from profiler.config.verl.keys import BLOCK, RECOMPUTE
 from profiler.config.verl.workers import VerlReader
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.verl import Strategy, VerlJob
@@ -241,6 +243,18 @@ def _tensor_parallel(subject: _Subject) -> Iterator[str]:
         yield f"{_ACTOR}.megatron.pipeline_model_parallel_size={size} must divide the {layers} layers"
 
 
+def _recomputation(subject: _Subject) -> Iterator[str]:
+    """Megatron-Core computes layers again by a method, and of a number of them that is stated."""
+    for worker in subject.trained if subject.is_megatron else ():
+        section = f"{worker}.{RECOMPUTE}"
+        if subject.values.value(f"{section}_granularity") != "full":
+            continue
+        if subject.values.value(f"{section}_method") not in ("uniform", BLOCK):
+            yield f"{section}_granularity=full needs {section}_method=uniform or {BLOCK}"
+        if subject.values.value(f"{section}_num_layers") is None:
+            yield f"{section}_granularity=full needs {section}_num_layers"
+
+
 def _later_batches(subject: _Subject) -> Iterator[str]:
     """0.9.1 sizes the batches of the actor and of its old log-probabilities alike, and by the newer keys."""
     if not subject.values.is_later:
@@ -292,6 +306,7 @@ _CHECKS: tuple[Callable[[_Subject], Iterator[str]], ...] = (
     _both_micro_batches,
     _sequence_parallel,
     _tensor_parallel,
+    _recomputation,
     _later_batches,
     _later_experts,
     _later_adapters,

@@ -15,6 +15,7 @@ from profiler.config.verl.workers import (
     has_flag,
     later_entropy,
     later_sharing_gpus,
+    offloads_activations,
     recomputes,
     workers_of,
 )
@@ -263,7 +264,7 @@ def _trained(reader: VerlReader, worker: str, model: str, *, tokens: int) -> Tra
         offload_policy=has_flag(reader, f"{engine}.offload_policy"),
         weight_bytes=_weight_bytes(reader, f"{engine}.model_dtype"),
         gradient_checkpointing=recomputes(reader, worker, model),
-        activation_offload=reader.flag(f"{model}.enable_activation_offload"),
+        activation_offload=offloads_activations(reader, model),
         max_tokens=passed,
         accumulates=of_mini_batch > passed,
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import FieldReader, show
+from profiler.config.verl.keys import BLOCK, RECOMPUTE
 from profiler.domain.verl import Release, Strategy, VerlJob
 
 _WITHOUT_FORMULA = re.compile(
@@ -51,15 +52,18 @@ _COUNTED_LATER = re.compile(
     |critic\.fsdp\.(entropy_\w+|ulysses_sequence_parallel_size)
     |actor_rollout_ref\.ref\.fsdp_config\.(model_dtype|offload_policy)
     |(actor_rollout_ref\.(actor|ref)|critic)\.megatron\.
-        (context_parallel_size|expert_\w+_parallel_size|override_transformer_config\.recompute_\w+)
+        (context_parallel_size|expert_\w+_parallel_size)
     |reward\.reward_model\.enable
     """,
     re.VERBOSE,
 )
-"""Keys of those above that are counted with the workers of 0.9.1, or named by one note for all.
+"""Keys of those above that are counted with the workers of 0.9.1.
 
 A reference waits on the host there, so that the type of its weights changes nothing on the GPU.
 """
+
+_RECOMPUTATION = re.compile(rf"(actor_rollout_ref\.(actor|ref)|critic)\.{re.escape(RECOMPUTE)}_\w+")
+"""Keys of those above that are counted, or named by one note for all that layers of Megatron-Core keep."""
 
 _ADAPTED = re.compile(r"actor_rollout_ref\.model\.(exclude_modules|target_parameters)")
 """Keys that change which layers have adapters, where adapters are counted."""
@@ -176,8 +180,8 @@ def effect_notes(
         if key.startswith(overrides) and not is_free and not _is_default(key, value, flat, defaults):
             notes.append(not_counted(f"what {key}={show(value)} changes"))
     notes += _engine_notes(flat, job)
-    if is_later and job.strategy is Strategy.MEGATRON:
-        notes += _later_megatron_notes(job)
+    if job.strategy is Strategy.MEGATRON:
+        notes += _megatron_notes(flat, job)
     if (
         not is_later
         and flat.get("reward_model.enable") is True
@@ -205,10 +209,16 @@ def _engine_notes(flat: Mapping[str, object], job: VerlJob) -> list[Note]:
     return notes
 
 
-def _later_megatron_notes(job: VerlJob) -> list[Note]:
-    """Return what of Megatron-Core's own layers has no formula; their weights, gradients and states are counted."""
-    key = f"{_ACTOR}.megatron.override_transformer_config.recompute_granularity"
-    kept = "one computed again" if job.actor.gradient_checkpointing else f"all of them, because {key} is not full"
+def _megatron_notes(flat: Mapping[str, object], job: VerlJob) -> list[Note]:
+    """Return what of Megatron-Core's own layers has no formula; their weights, gradients and states are counted.
+
+    Source: `workers/megatron_workers.py` and `utils/megatron/tensor_parallel.py` of verl 0.8.0.dev (b178a3c), and
+    `workers/engine/megatron/transformer_impl.py` of 0.9.1: the layers and the cross-entropy are Megatron-Core's.
+    """
+    key = f"{_ACTOR}.{RECOMPUTE}"
+    is_block = flat.get(f"{key}_method") == BLOCK
+    why = f"{key}_method is {BLOCK}" if is_block else f"{key}_granularity is not full"
+    kept = "one computed again" if job.actor.gradient_checkpointing else f"all of them, because {why}"
     parallel = (
         ("tensor", job.tensor_model_parallel_size),
         ("expert", job.workers.expert_model_parallel_size),
@@ -221,7 +231,7 @@ def _later_megatron_notes(job: VerlJob) -> list[Note]:
 
 def _has_no_formula(key: str, job: VerlJob, *, is_later: bool) -> bool:
     """Return whether a value of this key changes memory in a way that is not counted."""
-    if is_later and _COUNTED_LATER.fullmatch(key):
+    if _RECOMPUTATION.fullmatch(key) or (is_later and _COUNTED_LATER.fullmatch(key)):
         return False
     if is_later and job.lora_rank and _ADAPTED.fullmatch(key):
         return True

@@ -58,6 +58,12 @@ The gradients of Megatron go to the host with the weights, in all of them.
 
 ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout", "model"))
 
+RECOMPUTE = "megatron.override_transformer_config.recompute"
+"""The start of Megatron-Core's own keys of recomputation, in the section of a worker."""
+
+BLOCK = "block"
+"""The value of `recompute_method` by which some layers of each stage are computed again."""
+
 MEMORY_KEYS = (
     f"{MODEL}.path",
     f"{MODEL}.enable_gradient_checkpointing",
@@ -86,6 +92,8 @@ MEMORY_KEYS = (
     f"{ACTOR}.megatron.pipeline_model_parallel_size",
     f"{ACTOR}.megatron.param_offload",
     f"{ACTOR}.megatron.optimizer_offload",
+    f"{ACTOR}.{RECOMPUTE}_granularity",
+    f"{ACTOR}.{RECOMPUTE}_method",
     f"{REF}.fsdp_config.param_offload",
     f"{REF}.megatron.param_offload",
     f"{REF}.log_prob_use_dynamic_bsz",
@@ -108,6 +116,8 @@ MEMORY_KEYS = (
     "critic.model.fsdp_config.model_dtype",
     "critic.megatron.param_offload",
     "critic.megatron.optimizer_offload",
+    f"critic.{RECOMPUTE}_granularity",
+    f"critic.{RECOMPUTE}_method",
     "critic.ppo_max_token_len_per_gpu",
     "critic.ppo_micro_batch_size_per_gpu",
     "critic.use_dynamic_bsz",
@@ -149,7 +159,6 @@ LATER_MEMORY_KEYS = (
         f"{ACTOR}.megatron.{name}"
         for name in ("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size")
     ),
-    f"{ACTOR}.megatron.override_transformer_config.recompute_granularity",
     f"{ROLLOUT}.temperature",
     f"{ROLLOUT}.load_format",
     f"{ROLLOUT}.layered_summon",

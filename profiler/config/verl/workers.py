@@ -1,13 +1,14 @@
 """Where the workers of a release of verl find a setting, and what those of 0.9.1 do that those of 0.8 do not.
 
-Source: verl 0.9.1, `workers/engine/fsdp/transformer_impl.py`, `workers/engine/megatron/transformer_impl.py`,
-`workers/engine_workers.py`, `workers/config/actor.py` and `critic.py`, `experimental/reward_loop/reward_loop.py`.
+Source, where no other is named: verl 0.9.1, `workers/engine/fsdp/transformer_impl.py`,
+`workers/engine/megatron/transformer_impl.py`, `workers/engine_workers.py`, `workers/config/actor.py` and `critic.py`,
+`experimental/reward_loop/reward_loop.py`.
 """
 
 from collections.abc import Mapping
 
 from profiler.config.options.reading import FieldReader
-from profiler.config.verl.keys import ACTOR, MODEL, REF, ROLLOUT
+from profiler.config.verl.keys import ACTOR, BLOCK, MODEL, RECOMPUTE, REF, ROLLOUT
 from profiler.domain.verl import EntropySettings, Release, RewardEngine, Strategy, Workers
 
 ULYSSES = "ulysses_sequence_parallel_size"
@@ -67,10 +68,22 @@ def later_sharing_gpus(reader: VerlReader, worker: str) -> int:
 
 
 def recomputes(reader: VerlReader, worker: str, model: str) -> bool:
-    """Return whether layers are computed again in backward; Megatron of 0.9.1 reads a key of its own for that."""
-    if reader.is_later and reader.is_megatron:
-        return reader.value(f"{worker}.megatron.override_transformer_config.recompute_granularity") == "full"
-    return reader.flag(f"{model}.enable_gradient_checkpointing")
+    """Return whether layers are computed again in backward; Megatron reads keys of its own for that, in all releases.
+
+    Of `recompute_method=block`, which computes some layers of each stage again, all are counted as kept.
+
+    Source: `_init_hf_config_and_tf_config` in `workers/megatron_workers.py` of verl 0.8.0.dev (b178a3c), which passes
+    `override_transformer_config` to Megatron-Core and never reads `enable_gradient_checkpointing`.
+    """
+    if not reader.is_megatron:
+        return reader.flag(f"{model}.enable_gradient_checkpointing")
+    section = f"{worker}.{RECOMPUTE}"
+    return reader.value(f"{section}_granularity") == "full" and reader.value(f"{section}_method") != BLOCK
+
+
+def offloads_activations(reader: VerlReader, model: str) -> bool:
+    """Return whether activations wait on the host. Megatron's workers do not read the key, in any release."""
+    return reader.flag(f"{model}.enable_activation_offload") and not reader.is_megatron
 
 
 def later_entropy(reader: VerlReader, *, removes: bool, in_update: bool, in_loss: bool) -> EntropySettings:
