@@ -126,6 +126,7 @@ NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
         "deepseek-r1-distill-qwen-7b",
         "deepseek-r1-distill-qwen-14b",
         "llama-3.1-70b",
+        "llama-3.1-405b",
         "tinyllama-1.1b",
         "smollm2-135m",
         "smollm2-360m",

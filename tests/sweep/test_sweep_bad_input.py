@@ -22,7 +22,7 @@ def check(result, world, *sentences, count=1):
     ("words", "sentences"),
     [
         (["+grid=lora_vs_ful"], ["grid=lora_vs_ful: Did you mean 'lora_vs_full'? It is not a grid", "oxen_2025"]),
-        ([], ["grid=(none): a sweep needs a grid", "completion_length, fsdp,"]),
+        ([], ["grid=(none): a sweep needs a grid", "completion_length, dpo, fsdp,"]),
         (["+grid=full,logprobs"], ["grid=full,logprobs: names several grids"]),
         (["+grid=full", "grid=logprobs"], ["grid=full,logprobs: names several grids"]),
         (["+grid=[full,logprobs]"], ["grid=full,logprobs: names several grids"]),
