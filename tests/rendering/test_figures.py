@@ -1,5 +1,6 @@
 """The numbers that figures draw."""
 
+import io
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from PIL import Image, ImageChops, ImageStat
 
 from profiler.analysis.findings import peaks
 from profiler.analysis.sweep_report import sweep_report
@@ -271,3 +273,16 @@ def test_a_report_of_many_sections_draws_the_first_figures_of_each(tmp_path):
         f"{len(every) - 3} more figure of this section is left out: a report has at most {MOST_FIGURES}. The report of "
         "a smaller grid has them.",
     )
+
+
+def test_a_palette_changes_no_color_visibly():
+    figure = Figure(figsize=(4, 3))
+    shown = figure.add_axes((0.1, 0.1, 0.8, 0.8)).imshow([[0, 1], [2, 3]], interpolation="bilinear", cmap="Blues")
+    figure.colorbar(shown)
+    sink = io.BytesIO()
+    figure.savefig(sink, format="png", dpi=150)
+    with Image.open(io.BytesIO(as_png(figure))) as small, Image.open(sink) as whole:
+        assert (small.mode, small.size) == ("P", whole.size)
+        differences = ImageChops.difference(small.convert("RGB"), whole.convert("RGB"))
+    assert max(ImageStat.Stat(differences).mean) < 1.0  # of 255
+    assert len(as_png(figure)) < len(sink.getvalue()) / 2

@@ -289,11 +289,14 @@ def _saved(figure: Figure, kind: FigureKind) -> bytes:
     return _with_few_colors(sink.getvalue()) if kind is FigureKind.PNG else sink.getvalue()
 
 
+_KMEANS = 3
+"""Rounds that move the colors of a palette to the middle of those that they stand for."""
+
+
 def _with_few_colors(png: bytes) -> bytes:
     """Return an opaque image with a palette of 256 colors: a third of the bytes, and no color changes visibly."""
     sink = io.BytesIO()
     with Image.open(io.BytesIO(png)) as image:
-        image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-            sink, "PNG"
-        )
+        method, dither = Image.Quantize.MEDIANCUT, Image.Dither.NONE
+        image.convert("RGB").quantize(256, method=method, kmeans=_KMEANS, dither=dither).save(sink, "PNG")
     return sink.getvalue()
