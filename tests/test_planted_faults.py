@@ -1,7 +1,10 @@
 """The planted faults: each can still be planted, and names a test that exists; planting them is the tool's task."""
 
 import ast
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,21 @@ def test_a_fault_can_be_planted_and_names_a_test(fault):
     file, _, name = fault.test.partition("::")
     tests = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
     assert not name or name in tests
+
+
+def unknown_names(folder: Path) -> str:
+    """Return what ruff says of names that the modules of a folder use and do not have."""
+    words = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", "--output-format=concise", folder]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+
+
+def test_no_fault_uses_a_name_that_its_file_does_not_have(tmp_path):
+    """Such a fault fails any test, by a NameError, and shows nothing of the one that it names."""
+    for number, fault in enumerate(fault for fault in FAULTS if fault.file.endswith(".py")):
+        (tmp_path / f"fault_{number}.py").write_text(planted(fault, (ROOT / fault.file).read_text()))
+    assert "F821" not in unknown_names(tmp_path)
+    (tmp_path / "planted.py").write_text("print(told)\n")
+    assert "Undefined name `told`" in unknown_names(tmp_path)
 
 
 def test_a_text_that_is_not_there_or_twice_is_refused():

@@ -120,7 +120,7 @@ def test_another_verdict_of_the_other_release_is_said(words, verdicts):
     assert (older, newer) == verdicts
     assert of_another(*all_words) == ([] if older == newer else [f"With verl=0.9.1: {newer}."])
     assert of_another(*all_words, "verl=0.8") == of_another(*all_words, "trainer.use_v1=true") == []
-    # A key of 0.8 alone tells as well; keys of both tell nothing.
+    # A key of 0.8 alone decides as well; keys of both decide nothing.
     older_key = "trainer.use_legacy_worker_impl=auto"
     assert of_another(*all_words, older_key) == []
     assert of_another(*all_words, older_key, "trainer.use_v1=true") == of_another(*all_words)
@@ -143,7 +143,7 @@ def test_keys_of_both_releases_or_added_ones_take_the_older():
     older = "critic.model.fsdp_config.param_offload=false"
     assert "verl 0.8.0.dev" in taken(*WORDS, older, "trainer.use_v1=true")
     assert "verl 0.8.0.dev" in taken(*WORDS, "+trainer.use_v1=true")
-    # A script of 0.9 adds a key of 0.8, which tells nothing.
+    # A script of 0.9 adds a key of 0.8, which decides nothing.
     assert "verl 0.9.1" in taken(*WORDS, "+trainer.use_legacy_worker_impl=disable", "trainer.use_v1=true")
     # 0.9.0 has it, and 0.9.1 has not.
     assert "verl 0.9.1" in taken(*WORDS, f"{MEGATRON}.grad_offload=true", "trainer.use_v1=true")

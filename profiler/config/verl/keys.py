@@ -21,7 +21,7 @@ VERSIONS: Mapping[Release, str] = {Release.V0_8: "0.8.0.dev", Release.V0_9_1: "0
 """The version of each release whose defaults are stored."""
 
 VERL_VERSION = VERSIONS[Release.V0_8]
-"""The version that is taken where nothing tells which."""
+"""The version that is taken where no key decides."""
 
 ENGINE = "model_engine"
 """The group of verl's configuration that names the engine of training, which 0.8.0.dev does not have."""
