@@ -18,7 +18,7 @@ from profiler.allocator import (
 )
 from profiler.allocator.traces.recording import memory_snapshot
 from profiler.allocator.traces.replay import step_shape
-from profiler.allocator.traces.trace import largest_groups
+from profiler.allocator.traces.trace import largest_groups, layer_in
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError
@@ -27,7 +27,7 @@ from profiler.domain.runs.outcome import Breakdown, CardFacts, Outcome, Peaks, S
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR, Attention, DistributedType, Logprobs, TrialSpec, Weights
-from profiler.simulation.depth.continuation import DepthDiffersError, continued
+from profiler.simulation.depth.continuation import LAYERS_RUN, DepthDiffersError, TrainedTensors, continued
 from profiler.simulation.depth.uniformity import DEPTH, config_difference, layer_difference, with_adapters
 from profiler.simulation.extrapolation.repeated_steps import MOST_EVENTS_EXTRAPOLATED
 from profiler.simulation.session import Extrapolation, Simulation
@@ -37,11 +37,8 @@ from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.placement import RealDevice
 from profiler.training.run import run_training
 
-LAYERS_RUN = (2, 3)
-"""With three layers one is neither the first nor the last; it is what the deeper run has in addition."""
-
-_FEWEST_LAYERS = 20
-"""From so many layers on two small runs take less time than one of all layers."""
+_FEWEST_LAYERS = 16
+"""From so many layers on a small run and its continuation take less time than a run of all layers."""
 
 _MOST_STEPS = 16
 """Longer trials extrapolate optimizer steps up to a number of events, which another depth reaches earlier."""
@@ -72,23 +69,43 @@ def pays_with(model_config: Mapping[str, Any]) -> bool:
     return isinstance(layers, int) and layers >= _FEWEST_LAYERS
 
 
-def proven_counts(spec: TrialSpec, model_config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the parameters of the model and those that are trained; None unless all layers are proven equal.
+@dataclass(frozen=True, kw_only=True)
+class EqualLayers:
+    """Counts of a model whose layers are all alike."""
+
+    parameters: int
+    trainable_parameters: int
+    trained: TrainedTensors
+
+
+def equal_layers(spec: TrialSpec, model_config: Mapping[str, Any]) -> EqualLayers | None:
+    """Return the counts of the trial's model; None unless all layers are proven equal.
 
     The model is built with all its layers on torch's meta device, which takes no memory and little time.
     """
     if not _is_proven(spec):
         return None
     config = build_config(model_config, name=spec.model)
-    few = build_config(with_layers(model_config, LAYERS_RUN[-1]), name=spec.model)
+    few = build_config(with_layers(model_config, LAYERS_RUN), name=spec.model)
     if config_difference(config, few):
         return None
+    before = random_states()
     # Weights in 4 bits have the same places and shapes, and so have the modules with another attention.
     built = random_model(
         replace(spec, attn_implementation=Attention.EAGER), config, RealDevice(device=torch.device("meta"))
     )
     model = with_adapters(built, lora_config(spec))
-    return None if layer_difference(model) else parameter_counts(model)
+    # A model that draws numbers on the host would change the order of the rows by its depth.
+    if layer_difference(model) or random_states() != before:
+        return None
+    parameters, trainable = parameter_counts(model)
+    return EqualLayers(parameters=parameters, trainable_parameters=trainable, trained=_trained_tensors(model))
+
+
+def _trained_tensors(model: Any) -> TrainedTensors:
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    of_first = sum(layer_in(name) == 0 for name in trained)
+    return TrainedTensors(few=len(trained) - (model.config.num_hidden_layers - LAYERS_RUN) * of_first, all=len(trained))
 
 
 def _is_proven(spec: TrialSpec) -> bool:
@@ -131,6 +148,8 @@ class SimulatedRun:
     steps_run: int
     chips: frozenset[Chip]
     """Chips of the cards that the run is valid for."""
+    knows_modules: bool = True
+    """Whether all blocks that models made have the path of their module."""
     layers_run: int | None = None
     """Decoder layers of the deepest model that ran; the others are extrapolated. None: all layers ran."""
 
@@ -183,27 +202,27 @@ def simulate(
 
 
 def simulate_few_layers(spec: TrialSpec, model_config: Mapping[str, Any], cards: Sequence[Gpu]) -> SimulatedRun | None:
-    """Run the trainer with two small depths, and continue its trace to all layers; None if that is not exact."""
-    counts = proven_counts(spec, model_config)
-    if counts is None:
+    """Run the trainer with three layers, and continue its trace to all layers; None if that is not exact."""
+    equal = equal_layers(spec, model_config)
+    if equal is None:
         return None
-    runs, states = [], []
-    for layers in LAYERS_RUN:
-        runs.append(_run(spec, with_layers(model_config, layers), cards))
-        states.append(random_states())
-    shallow, deep = runs
-    same = (shallow.steps_run, shallow.micro_batches_run, shallow.chips, states[0])
-    if same != (deep.steps_run, deep.micro_batches_run, deep.chips, states[1]):
+    few = _run(spec, with_layers(model_config, LAYERS_RUN), cards)
+    if not few.knows_modules:
         return None
     try:
-        trace = continued(shallow.trace, deep.trace, layers_of_deep=LAYERS_RUN[-1], layers=int(model_config[DEPTH]))
+        trace = continued(few.trace, layers=int(model_config[DEPTH]), trained=equal.trained)
     except DepthDiffersError:
         return None
     # A run of all layers would have extrapolated fewer steps.
-    if deep.steps_run < spec.steps and len(trace.events) > MOST_EVENTS_EXTRAPOLATED:
+    if few.steps_run < spec.steps and len(trace.events) > MOST_EVENTS_EXTRAPOLATED:
         return None
-    parameters, trainable = counts
-    return replace(deep, trace=trace, parameters=parameters, trainable_parameters=trainable, layers_run=LAYERS_RUN[-1])
+    return replace(
+        few,
+        trace=trace,
+        parameters=equal.parameters,
+        trainable_parameters=equal.trainable_parameters,
+        layers_run=LAYERS_RUN,
+    )
 
 
 def _run(
@@ -223,6 +242,7 @@ def _run(
         micro_batches_run=trained.micro_batches_run,
         steps_run=trained.steps_run,
         chips=frozenset(card.chip for card in cards) - simulation.recorder.diverged,
+        knows_modules=simulation.recorder.modules.all_known,
     )
 
 

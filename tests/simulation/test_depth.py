@@ -1,42 +1,60 @@
-"""Traces of a few equal layers continue to more of them; traces that do not repeat are refused."""
+"""A trace of three equal layers continues to more of them; one that does not repeat is refused."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
+from profiler.allocator.traces.trace import NO_LAYER, OUTSIDE_LAYERS, Site, Trace, TraceBuilder
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.depth.continuation import DepthDiffersError, continued
+from profiler.simulation.depth.continuation import LAYERS_RUN, DepthDiffersError, TrainedTensors, continued
 from profiler.simulation.depth.tokens import _combined
 
-NORMS = "aten.stack"
+STACK, SCRATCH = "aten.stack", "aten._foreach_norm.Scalar's kernel"
 A100, T4 = (KNOWN_GPUS[name].chip for name in ("a100-80gb", "t4-16gb"))
+
+
+STATE = "aten.zeros_like"
 
 
 def site(operation: str, layer: int, *shape: int) -> Site:
     return Site(operation=operation, shape=shape, dtype="float32", module=f"model.layers.{layer}.mlp")
 
 
+def bare(operation: str, layer: int, *shape: int) -> Site:
+    return Site(operation=operation, shape=shape, dtype="float32", module="", operand_layer=layer)
+
+
+def trained(layers: int) -> TrainedTensors:
+    return TrainedTensors(few=LAYERS_RUN + 1, all=layers + 1)
+
+
 def trace_of(
     layers: int,
     *,
     size: Callable[[int], int] = lambda _: 64,
-    norms: str = NORMS,
-    last: int = 0,
-    freed: Callable[[int], Sequence[int]] = lambda _: (),
+    norms: Sequence[str] = (STACK,),
+    lists_in: Phase = Phase.OPTIMIZER,
+    more_norms: int = 1,
+    origin: Callable[[int], int] = lambda layer: layer,
+    skipped: int | None = None,
+    freed: Sequence[int] = (),
 ) -> Trace:
-    """Return weights, a forward that keeps a tensor per layer, a backward that frees them, and norms of gradients.
+    """Return weights, a forward that keeps a tensor per layer, a backward that frees them, and states and norms.
 
     Args:
         layers: The depth.
         size: Bytes that a layer keeps.
-        norms: The operation of the list with a value per layer.
-        last: How many further blocks the last phase frees in the wrong order.
-        freed: Which of ten equal blocks the last phase frees, by the depth.
+        norms: The operations of lists with a value per trained tensor, of which one belongs to no layer.
+        lists_in: The phase of those lists.
+        more_norms: Trained tensors in the lists that belong to no layer.
+        origin: The layer of the operand that a layer's state is made of.
+        skipped: A layer whose activation is kept to the end.
+        freed: Which of ten equal blocks of no layer the last phase frees.
     """
     builder = TraceBuilder()
     builder.enter(Phase.LOAD)
@@ -55,17 +73,20 @@ def trace_of(
         builder.sizes_by_capability[kept[-1]] = {A100: 80, T4: 96}
     builder.enter(Phase.BACKWARD)
     builder.empty_cache()
-    for block in reversed(kept):
-        builder.free(block)
-    builder.enter(Phase.OPTIMIZER)
+    for layer in reversed(range(layers)):
+        if layer != skipped:
+            builder.free(kept[layer])
+    builder.enter(lists_in)
     builder.streams[builder.allocate(16, Category.WORKSPACE)] = 1
-    index = builder.site_index(Site(operation=norms, shape=(layers,), dtype="float32", module=""))
-    builder.free(builder.allocate(4 * layers, Category.WORKSPACE, index))
-    again = [builder.allocate(8, Category.WORKSPACE) for _ in range(layers * last)]
-    for block in sorted(again, key=lambda block: (block * 7) % 5):
-        builder.free(block)
-    equal = [builder.allocate(24, Category.WORKSPACE) for _ in range(10)]
-    for number in freed(layers):
+    for operation in norms:
+        shape = () if operation == SCRATCH else (layers + more_norms,)
+        index = builder.site_index(bare(operation, OUTSIDE_LAYERS, *shape))
+        builder.free(builder.allocate(4 * (layers + more_norms), Category.WORKSPACE, index))
+    builder.enter(Phase.OPTIMIZER)
+    for layer in range(layers):
+        builder.allocate(8, Category.WORKSPACE, builder.site_index(bare(STATE, origin(layer), 2)))
+    equal = [builder.allocate(24, Category.WORKSPACE, builder.site_index(bare("x", OUTSIDE_LAYERS))) for _ in range(10)]
+    for number in freed:
         builder.free(equal[number])
     return builder.finished()
 
@@ -76,11 +97,8 @@ def by_value(trace: Trace) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("layers", [3, 4, 9, 100])
-@pytest.mark.parametrize("deep", [3, 4])
-def test_equal_layers_are_continued(deep: int, layers: int) -> None:
-    if layers < deep:
-        return
-    found = continued(trace_of(deep - 1), trace_of(deep), layers_of_deep=deep, layers=layers)
+def test_equal_layers_are_continued(layers: int) -> None:
+    found = continued(trace_of(LAYERS_RUN), layers=layers, trained=trained(layers))
     whole = trace_of(layers)
     assert found.events == whole.events
     assert by_value(found) == by_value(whole)
@@ -89,28 +107,30 @@ def test_equal_layers_are_continued(deep: int, layers: int) -> None:
     assert (found.phase_starts, found.cache_emptied) == (whole.phase_starts, whole.cache_emptied)
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "a layer that keeps more": {"size": lambda layer: 64 + 8 * layer},
-    "a size of another operation that grows": {"norms": "aten.cat"},
-    "frees in an order that does not repeat": {"last": 1},
-    "a block that is freed twice": {"freed": lambda _: (0, 0)},
-    "a block that exists at small depths only": {"freed": lambda layers: (3 * (layers - 2),)},
-    "a block before the first one": {"freed": lambda layers: (9 - 9 * (layers - 2),)},
+    "a last layer that keeps more, and a middle one": {"size": lambda layer: 64 + 8 * (layer > 0)} | {"skipped": 2},
+    "a middle layer that is freed late": {"skipped": 1},
+    "a list of another length than trained tensors": {"more_norms": 2},
+    "scratch whose size is no multiple": {"norms": (STACK, SCRATCH), "more_norms": 2 - LAYERS_RUN},
+    "two lists of norms, as of tensors of two types": {"norms": (STACK, SCRATCH, SCRATCH)},
+    "a list outside of gradient clipping": {"lists_in": Phase.SCORE},
+    "states of unknown origin": {"origin": lambda _: NO_LAYER},
+    "states of the middle layer alone": {"origin": lambda layer: layer if layer == 1 else OUTSIDE_LAYERS},
+    "a block that is freed twice": {"freed": (0, 0)},
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_repeat_is_refused(name: str) -> None:
-    shallow, deep = (trace_of(layers, **REFUSED[name]) for layers in (2, 3))
     with pytest.raises(DepthDiffersError):
-        continued(shallow, deep, layers_of_deep=3, layers=12)
+        continued(trace_of(LAYERS_RUN, **REFUSED[name]), layers=12, trained=trained(12))
 
 
-def test_other_phases_are_refused() -> None:
-    builder = TraceBuilder()
-    builder.enter(Phase.LOAD)
-    with pytest.raises(DepthDiffersError, match="phases differ"):
-        continued(builder.finished(), trace_of(3), layers_of_deep=3, layers=12)
+def test_a_list_that_is_shorter_than_the_layers_stays() -> None:
+    """Stacks of two values exist in rewards; a value per layer would be three."""
+    pair = trace_of(LAYERS_RUN, more_norms=2 - LAYERS_RUN)
+    assert 8 in continued(pair, layers=12, trained=trained(12)).sizes_bytes
 
 
 VALUES = st.one_of(st.integers(-3, 3), st.integers(-(10**12), 10**12))

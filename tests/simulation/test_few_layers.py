@@ -34,7 +34,7 @@ from profiler.worker.simulated import (
     LAYERS_RUN,
     SimulatedRun,
     outcome_on_card,
-    proven_counts,
+    equal_layers,
     simulate,
     simulate_few_layers,
     snapshot_on_card,
@@ -75,7 +75,7 @@ def assert_equal(few: SimulatedRun, whole: SimulatedRun, spec: TrialSpec) -> Non
     assert replace(few.trace, **no_sites) == replace(whole.trace, **no_sites)
     assert replace(few, trace=whole.trace, layers_run=None) == whole
     outcome = outcome_on_card(few, spec)
-    assert outcome.work.layers_run == LAYERS_RUN[-1]
+    assert outcome.work.layers_run == LAYERS_RUN
     assert without_layers_run(outcome) == outcome_on_card(whole, spec)
 
 
@@ -184,9 +184,9 @@ UNEVEN_CONFIGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", UNEVEN_CONFIGS)
 def test_a_configuration_with_other_layers_is_not_proven(name: str) -> None:
     config = UNEVEN_CONFIGS[name]
-    few = build_config(with_layers(config, LAYERS_RUN[-1]), name="tiny")
+    few = build_config(with_layers(config, LAYERS_RUN), name="tiny")
     assert config_difference(build_config(config, name="tiny"), few)
-    assert proven_counts(spec_of(), config) is None
+    assert equal_layers(spec_of(), config) is None
 
 
 UNEVEN_ADAPTERS: dict[str, dict[str, Any]] = {
@@ -211,7 +211,7 @@ def test_adapters_of_some_layers_are_a_difference(name: str) -> None:
 
 def test_equal_layers_have_no_difference() -> None:
     for config in (TINY, QWEN3, LLAMA, MISTRAL):
-        few = build_config(with_layers(config, LAYERS_RUN[-1]), name="tiny")
+        few = build_config(with_layers(config, LAYERS_RUN), name="tiny")
         assert config_difference(build_config(config, name="tiny"), few) == ""
         assert layer_difference(model_of(config)) == ""
     adapters = LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=8)
@@ -258,13 +258,13 @@ def test_one_changed_layer_is_a_difference(change: Any) -> None:
     ids=str,
 )
 def test_jobs_that_are_not_proven(keys: dict[str, Any]) -> None:
-    assert proven_counts(spec_of(), TINY) is not None
-    assert proven_counts(spec_of(**keys), TINY) is None
+    assert equal_layers(spec_of(), TINY) is not None
+    assert equal_layers(spec_of(**keys), TINY) is None
 
 
 @pytest.mark.slow
 def test_a_deep_model_runs_with_few_layers_and_another_one_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulate(spec_of(), TINY).layers_run is None
     monkeypatch.setattr(simulated, "_FEWEST_LAYERS", LAYERS)
-    assert simulate(spec_of(), TINY).layers_run == LAYERS_RUN[-1]
+    assert simulate(spec_of(), TINY).layers_run == LAYERS_RUN
     assert simulate(spec_of(), UNEVEN_CONFIGS["max_window_layers"]).layers_run is None

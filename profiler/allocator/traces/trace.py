@@ -14,6 +14,24 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.readings import TensorGroup
 
 
+NO_LAYER = -1
+"""Instead of a layer: nothing is known about it."""
+
+OUTSIDE_LAYERS = -2
+"""Instead of a layer: known to belong to none."""
+
+LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.|$)")
+"""The number of a layer in a path of modules or in the name of a tensor."""
+
+
+def layer_in(path: str) -> int:
+    """Return the number of the layer in a path or name, of which an empty one says nothing."""
+    found = LAYER.search(path)
+    if found is None:
+        return OUTSIDE_LAYERS if path else NO_LAYER
+    return int(found.group())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """Origin of a block: the operation that created it, and its purpose."""
@@ -25,6 +43,13 @@ class Site:
     """torch's name without ``torch.``; empty for raw bytes."""
     module: str
     """Path of the module whose forward or backward created it; empty outside modules."""
+    operand_layer: int = NO_LAYER
+    """Outside modules, the layer of the operand that it was made of."""
+
+    @property
+    def layer(self) -> int:
+        """The layer that the block belongs to."""
+        return layer_in(self.module) if self.module else self.operand_layer
 
 
 NO_SITE = Site(operation="", shape=(), dtype="", module="")
@@ -83,6 +108,8 @@ class TraceBuilder:
     kept: dict[str, int] = field(default_factory=dict)
     """Blocks that are never freed, by name."""
     _sites: dict[Site, int] = field(default_factory=dict)
+    _layers: list[int] = field(default_factory=list)
+    """The layer of each site."""
 
     @property
     def phase(self) -> Phase:
@@ -116,7 +143,20 @@ class TraceBuilder:
 
     def site_index(self, site: Site) -> int:
         """Return the number of `site`."""
-        return self._sites.setdefault(site, len(self._sites))
+        index = self._sites.setdefault(site, len(self._sites))
+        if index == len(self._layers):
+            self._layers.append(site.layer)
+        return index
+
+    def made_in_layer(self, block: int, layer: int) -> None:
+        """Set the layer of a block, if it was made outside modules."""
+        site = tuple(self._sites)[self.site_of[block]]
+        self.site_of[block] = self.site_index(replace(site, operand_layer=layer))
+
+    def layer_of(self, block: int) -> int:
+        """Return the layer of a block, by its name or else by its site."""
+        named = layer_in(self.names.get(block, ""))
+        return self._layers[self.site_of[block]] if named == NO_LAYER else named
 
     def sites(self) -> Sequence[Site]:
         """Return the distinct sites so far, by number."""

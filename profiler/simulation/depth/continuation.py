@@ -1,264 +1,394 @@
-"""Continue a trace to more layers by repeating what one more layer added, where it is found."""
+"""Continue a trace of three equal layers to more of them by repeating the events of the middle one, where it is found."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from profiler.allocator.traces.trace import Site, Trace
-from profiler.simulation.depth.tokens import BLOCK, LAYER, LENGTH, MODULE, NAME, SIZE, Numbers, Tokens, tokens_of
+from profiler.allocator.traces.trace import LAYER, NO_LAYER, Site, Trace, layer_in
+from profiler.domain.memory import Phase
+from profiler.simulation.depth.tokens import Numbers, Tokens, is_list_of_norms, tokens_of
 
-_LOOK_AHEAD = 64
-"""After so many equal events behind an insertion its length counts as found; else the length with most of them does.
+LAYERS_RUN = 3
+"""One layer is neither the first nor the last."""
 
-Lists that grow close to each other, as those of an optimizer that works on all tensors at once, have fewer in between.
-A wrong length cannot stay unnoticed: all events have to be matched in the end, and all blocks freed that were made.
-"""
+_MIDDLE, _LAST = 1, 2
+
+_MOST_CANDIDATES = 8
+"""Events of the next layer that may repeat an event of the middle one: the first of its kind does, in most lists."""
+
+_WINDOW = 512
+"""Events in which the next layer is looked for, before the whole phase is."""
+
+_BARE_PHASES = frozenset({Phase.LOAD, Phase.OPTIMIZER})
+"""Phases that work on parameters one after another, outside modules."""
+
+_TYPES_OF_TOKENS = frozenset({"bool", "int32", "int64"})
+"""Types of no weight, gradient or state."""
 
 
 class DepthDiffersError(Exception):
-    """The traces of two depths do not differ by one layer's repetitions: the trial has to run with all its layers."""
+    """The trace does not consist of repetitions by layer: the trial has to run with all its layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Insertion:
-    """Events of the deeper trace that repeat the events directly before them."""
+class TrainedTensors:
+    """How many tensors are trained, of which gradient clipping makes lists."""
+
+    few: int
+    """With the layers that ran."""
+    all: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repetition:
+    """A range of events in which those of each layer repeat those of the one before.
+
+    It begins and ends anywhere in a layer, and has at least two times `length` events. The second `length` of them are
+    repeated.
+    """
 
     start: int
     length: int
+    """Events of one layer."""
+    end: int
+    step: int
+    """1 where the layers follow each other as in forward, -1 where they do as in backward."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alignment:
-    """How the deeper of two traces consists of the shallower one and insertions."""
+def continued(trace: Trace, *, layers: int, trained: TrainedTensors) -> Trace:
+    """Return the trace with `layers` layers, from one with `LAYERS_RUN`.
 
-    insertions: Sequence[Insertion]
-    """Ascending; none extends over a mark."""
-    place: Numbers
-    """The event of the shallower trace at the place of each event of the deeper one; -1 where it is inserted."""
-
-
-def align(shallow: Tokens, deep: Tokens) -> Alignment:
-    """Align the traces of two depths, part by part between their marks.
+    Each event of the middle layer must be in a range of events that repeat by layer, and each block that is repeated
+    must have a layer, or be freed where it is made.
 
     Raises:
-        DepthDiffersError: Their phases differ, or an insertion repeats nothing.
+        DepthDiffersError: The trace is another one, or the continued trace would free another block than it allocated.
     """
-    if shallow.marks != deep.marks:
-        raise DepthDiffersError("the phases differ")
-    insertions: list[Insertion] = []
-    place = np.full(len(deep.tokens), -1, dtype=np.int64)
-    for (start, end), (begin, stop) in zip(_parts(shallow), _parts(deep), strict=True):
-        stretch = _Stretch(shallow.tokens[start:end], deep.tokens[begin:stop])
-        found, places = stretch.aligned()
-        place[begin:stop] = np.where(places < 0, -1, places + start)
-        insertions.extend(Insertion(start=each.start + begin, length=each.length) for each in found)
-    return Alignment(insertions=insertions, place=place)
+    tokens = tokens_of(trace)
+    repetitions = list(_repetitions(tokens))
+    _check_origins(tokens, repetitions)
+    zones = _Zones(tokens, repetitions, layers=layers)
+    blocks = _Blocks(tokens, repetitions)
+    order, turn = _order(repetitions, len(tokens.tokens), layers - LAYERS_RUN + 1)
+    result = _numbered(tokens, zones, blocks, order, turn, layers)
+    starts = _starts(tokens, repetitions, layers - LAYERS_RUN)
+    return _trace(tokens, result, starts, trained)
 
 
-def _parts(tokens: Tokens) -> Iterable[tuple[int, int]]:
-    bounds = [0, *tokens.starts, len(tokens.tokens)]
-    return pairwise(bounds)
+# ---- where layers repeat ---------------------------------------------------------------------------------------------
 
 
-class _Stretch:
-    """The events between two marks, at both depths."""
+def _repetitions(tokens: Tokens) -> Iterator[Repetition]:
+    """Yield the ranges that have all events of the middle layer, ascending; none extends over a mark."""
+    layer = tokens.layer_of[tokens.block]
+    middle = np.flatnonzero(layer == _MIDDLE)
+    for start, end, _ in _spans(tokens):
+        search = _Search(tokens.tokens, layer, end)
+        at = start
+        for event in middle[np.searchsorted(middle, start) : np.searchsorted(middle, end)].tolist():
+            if event >= at:
+                found = search.around(event, at)
+                yield found
+                at = found.end
 
-    def __init__(self, shallow: Numbers, deep: Numbers) -> None:
-        self._shallow, self._deep = shallow, deep
 
-    def aligned(self) -> tuple[Sequence[Insertion], Numbers]:
-        place = np.full(len(self._deep), -1, dtype=np.int64)
-        insertions: list[Insertion] = []
-        old = new = 0
-        while True:
-            equal = self._equal_from(old, new, len(self._deep))
-            place[new : new + equal] = np.arange(old, old + equal)
-            old, new = old + equal, new + equal
-            if new == len(self._deep):
-                break
-            length = self._length_of_insertion(old, new)
-            insertions.append(Insertion(start=new, length=length))
-            new += length
-        if old != len(self._shallow):
-            raise DepthDiffersError("the shallower trace has more events")
-        return insertions, place
+class _Search:
+    """Finds repetitions by layer before the event `end`."""
 
-    def _equal_from(self, old: int, new: int, most: int) -> int:
-        """Return how many events are equal from here on, up to `most`."""
-        begin, step = old, 64
-        most = min(most, len(self._shallow) - old, len(self._deep) - new)
-        while old - begin < most:
-            step = min(step, most - (old - begin))
-            differ = np.flatnonzero(self._shallow[old : old + step] != self._deep[new : new + step])
+    def __init__(self, tokens: Numbers, layer: Numbers, end: int) -> None:
+        self._tokens, self._layer, self._end = tokens, layer, end
+
+    def around(self, event: int, begin: int) -> Repetition:
+        """Return the repetition with an event of the middle layer, which begins at `begin` or later."""
+        for window in (_WINDOW, self._end):
+            for length, step in self._possible_lengths(event, min(self._end, event + window)):
+                start, end = self._extended(event, begin, length, step)
+                if end - start >= 2 * length:
+                    return Repetition(start=start, length=length, end=end, step=step)
+        raise DepthDiffersError(f"event {event} of a layer repeats nothing")
+
+    def _possible_lengths(self, event: int, until: int) -> Sequence[tuple[int, int]]:
+        """Return distances to equal events of the layers after and before, and which layer, shortest first."""
+        alike = np.flatnonzero(self._tokens[event + 1 : until] == self._tokens[event]) + 1
+        layers = self._layer[event + alike]
+        return sorted(
+            (length, step)
+            for step in (1, -1)
+            for length in alike[layers == _MIDDLE + step][:_MOST_CANDIDATES].tolist()
+        )
+
+    def _extended(self, event: int, begin: int, length: int, step: int) -> tuple[int, int]:
+        """Return the range around `event` whose events all repeat the one `length` events before."""
+        end = size = event
+        last = self._end - length
+        size = length
+        while end < last:
+            stop = min(end + size, last)
+            differ = np.flatnonzero(~self._repeats(end, stop, length, step))
             if len(differ):
-                return old - begin + int(differ[0])
-            old, new, step = old + step, new + step, step * 2
-        return most
-
-    def _length_of_insertion(self, old: int, new: int) -> int:
-        """Return the length of the insertion at `new`: it repeats what is before it, and the trace goes on after it."""
-        best, most = 0, -1
-        for length in self._possible_lengths(old, new).tolist():
-            if not np.array_equal(self._deep[new - length : new], self._deep[new : new + length]):
-                continue
-            equal = self._equal_from(old, new + length, _LOOK_AHEAD)
-            if equal > most:
-                best, most = length, equal
-            if equal == _LOOK_AHEAD:
+                end += int(differ[0])
                 break
-        if not best:
-            raise DepthDiffersError(f"event {new} of {len(self._deep)} of a phase repeats nothing")
-        return best
+            end, size = stop, 2 * size
+        start, size = event, length
+        while start > begin:
+            stop = max(start - size, begin)
+            differ = np.flatnonzero(~self._repeats(stop, start, length, step))
+            if len(differ):
+                start = stop + int(differ[-1]) + 1
+                break
+            start, size = stop, 2 * size
+        return start, end + length
 
-    def _possible_lengths(self, old: int, new: int) -> Numbers:
-        """Return lengths, ascending, after which the next event is the same, and whose first event is a repetition."""
-        left = len(self._deep) - new
-        if old == len(self._shallow):
-            lengths = np.array([left] if left <= new else [], dtype=np.int64)
-        else:
-            after = self._deep[new + 1 : new + min(new, left - 1) + 1]
-            lengths = np.flatnonzero(after == self._shallow[old]).astype(np.int64) + 1
-        return lengths[self._deep[new - lengths] == self._deep[new]]
-
-
-_Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Continued:
-    """The events at the real depth."""
-
-    order: Numbers
-    """The event of the deeper of the two traces that each event repeats."""
-    quantities: Numbers
-    """One row per event (`tokens.py`)."""
-    allocates: Numbers
-    """The events that allocate, in the order of their blocks."""
+    def _repeats(self, start: int, end: int, length: int, step: int) -> "np.typing.NDArray[np.bool_]":
+        one, other = self._layer[start:end], self._layer[start + length : end + length]
+        alike = self._tokens[start:end] == self._tokens[start + length : end + length]
+        found: np.typing.NDArray[np.bool_] = alike & ((one + step == other) | ((one < 0) & (other < 0)))
+        return found
 
 
-def continued(shallow: Trace, deep: Trace, *, layers_of_deep: int, layers: int) -> Trace:
-    """Return the trace with `layers` layers.
+def _check_origins(tokens: Tokens, repetitions: Sequence[Repetition]) -> None:
+    """Raise `DepthDiffersError` if an optimizer makes blocks of unknown origin as often as there are layers, or more.
 
-    Args:
-        shallow: The trace with one layer less than `deep`.
-        deep: The trace with `layers_of_deep` layers.
-        layers_of_deep: At least 3, so that one layer is neither the first nor the last.
-        layers: The real depth.
-
-    Raises:
-        DepthDiffersError: The traces do not differ by one layer's repetitions, or the continued trace would free
-            another block than it allocated.
+    They may be a list with a value per layer, whose layers are not known.
     """
-    few, more = tokens_of((shallow, deep))
-    alignment = align(few, more)
-    turns = layers - layers_of_deep + 1
-    order, turn = _order(alignment, len(more.tokens), turns)
-    at_depth, per_turn = _linear(few, more, alignment, layers - layers_of_deep)
-    quantities = at_depth[order] + turn[:, None] * per_turn[order]
-    tokens = more.tokens[order]
-    result = _Continued(order=order, quantities=quantities, allocates=np.flatnonzero(tokens > 0))
-    _check(tokens, result, layers)
-    return _trace(more, result, _starts(more, alignment, turns - 1))
+    sites, site_of = tokens.trace.sites, np.array(tokens.trace.site_of, dtype=np.int64)[tokens.block]
+    unknown = (tokens.tokens > 0) & (tokens.layer_of[tokens.block] == NO_LAYER)
+    unknown &= np.array([site.dtype not in _TYPES_OF_TOKENS for site in sites], dtype=np.bool_)[site_of]
+    for found in repetitions:
+        unknown[found.start : found.end] = False
+    for start, end, phase in _spans(tokens):
+        if phase in _BARE_PHASES:
+            _, counts = np.unique(tokens.tokens[start:end][unknown[start:end]], return_counts=True)
+            if counts.max(initial=0) >= LAYERS_RUN:
+                raise DepthDiffersError(f"blocks of unknown origin in phase {phase} may belong to layers")
 
 
-def _order(alignment: Alignment, events: int, turns: int) -> tuple[Numbers, Numbers]:
-    """Return the event of the deeper trace that each event repeats, and the turn of its repetition, from 0."""
+# ---- events at the real depth ----------------------------------------------------------------------------------------
+
+
+class _Zones:
+    """By how many layers the block of each event moves at the real depth."""
+
+    def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition], *, layers: int) -> None:
+        further = layers - LAYERS_RUN
+        # Outside repetitions there is no event of the middle layer.
+        self._moved = np.where(tokens.layer_of[tokens.block] == _LAST, further, 0)
+        self._per_turn = np.zeros(len(tokens.tokens), dtype=np.int64)
+        for found in repetitions:
+            second, third = found.start + found.length, found.start + 2 * found.length
+            moved_before, moved_after = (0, further) if found.step > 0 else (further, 0)
+            self._moved[found.start : third] = moved_before
+            self._moved[third : found.end] = moved_after
+            self._per_turn[second:third] = found.step
+
+    def moved(self, order: Numbers, turn: Numbers) -> Numbers:
+        """Return by how many layers the blocks of events in their turns move."""
+        moved: Numbers = self._moved[order] + turn * self._per_turn[order]
+        return moved
+
+
+class _Blocks:
+    """Blocks of the trace: their layers, and which of them are the same block of other layers."""
+
+    def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition]) -> None:
+        """Find them.
+
+        Raises:
+            DepthDiffersError: A block is freed in one layer and not in the next.
+        """
+        starts, lengths, ends, steps = np.array(
+            [(found.start, found.length, found.end, found.step) for found in repetitions] or [(0, 1, 0, 1)],
+            dtype=np.int64,
+        ).T
+        events = np.arange(len(tokens.tokens))
+        repetition = np.searchsorted(starts, events, side="right") - 1
+        within = (repetition >= 0) & (events < ends[repetition])
+        makes = tokens.tokens > 0
+        self.layer = tokens.layer_of.copy()
+        self._place(tokens, np.where(within, repetition, -1), (events - starts[repetition]) // lengths[repetition], steps)
+        repeated = np.flatnonzero(within & makes & (events + lengths[repetition] < ends[repetition]))
+        one, other = tokens.block[repeated], tokens.block[repeated + lengths[repetition[repeated]]]
+        both = (self.layer[one] >= 0) & (self.layer[other] >= 0)
+        is_freed = np.isin(np.arange(len(self.layer)), tokens.block[~makes])
+        if (is_freed[one] != is_freed[other]).any():
+            raise DepthDiffersError("a block is freed in one layer and not in another one")
+        kin = np.arange(len(self.layer))
+        kin[other[both]] = one[both]
+        while not np.array_equal(kin, kin[kin]):
+            kin = kin[kin]
+        self.kin = kin
+        """The same number for the same block of other layers."""
+
+    def _place(self, tokens: Tokens, repetition: Numbers, period: Numbers, steps: Numbers) -> None:
+        """Set the layer of blocks without one that are freed where they are made: that of their place."""
+        makes = tokens.tokens > 0
+        made_in = np.full(len(self.layer), -1, dtype=np.int64)
+        made_in[tokens.block[makes]] = repetition[makes]
+        freed_in = np.full(len(self.layer), -2, dtype=np.int64)
+        freed_in[tokens.block[~makes]] = repetition[~makes]
+        placed = np.flatnonzero(makes & (tokens.layer_of[tokens.block] < 0) & (period <= _LAST))
+        blocks = tokens.block[placed]
+        placed, blocks = (each[made_in[blocks] == freed_in[blocks]] for each in (placed, blocks))
+        inside = repetition[placed] >= 0
+        placed, blocks = placed[inside], blocks[inside]
+        at = period[placed]
+        self.layer[blocks] = np.where(steps[repetition[placed]] > 0, at, _LAST - at)
+
+
+def _order(repetitions: Sequence[Repetition], events: int, turns: int) -> tuple[Numbers, Numbers]:
+    """Return the event that each event at the real depth repeats, and the turn of its repetition, from 0."""
     order, turn = [], []
     at = 0
-    for insertion in alignment.insertions:
-        end = insertion.start + insertion.length
-        order += [np.arange(at, insertion.start), np.tile(np.arange(insertion.start, end), turns)]
-        turn += [np.zeros(insertion.start - at, dtype=np.int64), np.repeat(np.arange(turns), insertion.length)]
-        at = end
+    for found in repetitions:
+        second, third = found.start + found.length, found.start + 2 * found.length
+        order += [np.arange(at, second), np.tile(np.arange(second, third), turns)]
+        turn += [np.zeros(second - at, dtype=np.int64), np.repeat(np.arange(turns), found.length)]
+        at = third
     order.append(np.arange(at, events))
     turn.append(np.zeros(events - at, dtype=np.int64))
     return np.concatenate(order), np.concatenate(turn)
 
 
-def _linear(few: Tokens, more: Tokens, alignment: Alignment, further: int) -> tuple[Numbers, Numbers]:
-    """Return the quantities of the deeper trace's events with `further` more layers, and their change per turn.
-
-    The change per layer comes from the same event at both depths, the change per turn from the event that an inserted
-    one repeats.
-    """
-    repeats = np.arange(len(more.tokens), dtype=np.int64)
-    for insertion in alignment.insertions:
-        repeats[insertion.start : insertion.start + insertion.length] -= insertion.length
-    place = alignment.place[repeats]
-    if (place < 0).any():
-        raise DepthDiffersError("an insertion repeats another one")
-    per_turn = more.quantities - more.quantities[repeats]
-    per_layer = more.quantities[repeats] - few.quantities[place]
-    return more.quantities + further * per_layer, per_turn
-
-
-def _starts(more: Tokens, alignment: Alignment, further: int) -> Sequence[int]:
+def _starts(tokens: Tokens, repetitions: Sequence[Repetition], further: int) -> Sequence[int]:
     """Return the first event after each mark, with `further` more layers."""
-    inserted_before = np.zeros(len(more.tokens) + 1, dtype=np.int64)
-    for insertion in alignment.insertions:
-        inserted_before[insertion.start + insertion.length] += insertion.length
+    inserted_before = np.zeros(len(tokens.tokens) + 1, dtype=np.int64)
+    for found in repetitions:
+        inserted_before[found.start + 2 * found.length] += found.length
     before = np.cumsum(inserted_before)
-    return [start + further * int(before[start]) for start in more.starts]
+    return [start + further * int(before[start]) for start in tokens.starts]
 
 
-def _check(tokens: Numbers, result: _Continued, layers: int) -> None:
-    """Raise `DepthDiffersError` unless each block is numbered in its order, and freed once, later, as what it is."""
-    blocks, allocates = result.quantities[:, BLOCK], result.allocates
-    if not np.array_equal(blocks[allocates], np.arange(len(allocates))):
-        raise DepthDiffersError("blocks are not numbered in the order of their allocation")
-    if result.quantities[:, [MODULE, NAME]].max() >= layers or result.quantities[:, [MODULE, NAME]].min() < -1:
+@dataclass(frozen=True, kw_only=True)
+class _Numbered:
+    """Events and blocks at the real depth."""
+
+    events: Numbers
+    """As `Trace.events`."""
+    origin: Numbers
+    """The block that each block repeats."""
+    moved: Numbers
+    """By how many layers each block moves."""
+
+
+def _numbered(
+    tokens: Tokens, zones: _Zones, blocks: _Blocks, order: Numbers, turn: Numbers, layers: int
+) -> _Numbered:
+    """Number the blocks at the real depth.
+
+    Raises:
+        DepthDiffersError: A block is not freed once, later, as what it is.
+    """
+    block, kinds = tokens.block[order], tokens.tokens[order]
+    layer = blocks.layer[block]
+    moved = np.where(layer < 0, 0, zones.moved(order, turn))
+    layer = layer + moved
+    if layer.max(initial=0) >= layers or (layer < 0).sum() != (blocks.layer[block] < 0).sum():
         raise DepthDiffersError("a block belongs to a layer that does not exist")
-    frees = np.flatnonzero(tokens < 0)
-    freed = blocks[frees]
-    exist = not len(freed) or (freed.min() >= 0 and freed.max() < len(allocates))
-    if not exist or np.bincount(freed).max(initial=0) > 1:
+    keys = blocks.kin[block] * (layers + 1) + np.maximum(layer, -1) + 1
+    makes, frees = np.flatnonzero(kinds > 0), np.flatnonzero(kinds < 0)
+    made = np.arange(len(makes))
+    number_of = np.full(int(keys.max(initial=-1)) + 1, -1, dtype=np.int64)
+    number_of[keys[makes]] = made
+    if not np.array_equal(number_of[keys[makes]], made):
+        raise DepthDiffersError("a block is made twice")
+    freed = number_of[keys[frees]]
+    if freed.min(initial=0) < 0 or np.bincount(freed).max(initial=0) > 1:
         raise DepthDiffersError("a block is freed that does not exist")
-    made = allocates[freed]
-    alike = np.array_equal(tokens[made], -tokens[frees])
-    if not alike or (made > frees).any() or not np.array_equal(result.quantities[made], result.quantities[frees]):
+    if (makes[freed] > frees).any() or not np.array_equal(kinds[makes[freed]], -kinds[frees]):
         raise DepthDiffersError("a block is freed that is another one")
+    events = np.empty(len(order), dtype=np.int64)
+    events[makes], events[frees] = made + 1, -freed - 1
+    return _Numbered(events=events, origin=block[makes], moved=moved[makes])
 
 
-def _trace(more: Tokens, result: _Continued, starts: Sequence[int]) -> Trace:
-    deep = more.trace
-    blocks = result.quantities[result.allocates]
-    origin = (np.abs(np.array(deep.events, dtype=np.int64)) - 1)[result.order[result.allocates]]
-    sites, site_of = _sites(deep, origin, blocks)
-    categories = np.array(deep.categories, dtype=object)
-    signs = np.full(len(result.order), -1, dtype=np.int64)
-    signs[result.allocates] = 1
-    marks = list(zip(starts, more.marks, strict=True))
+# ---- the trace -------------------------------------------------------------------------------------------------------
+
+_Value = TypeVar("_Value")
+
+
+def _trace(tokens: Tokens, result: _Numbered, starts: Sequence[int], trained: TrainedTensors) -> Trace:
+    trace, origin = tokens.trace, result.origin
+    sites, site_of = _sites(trace, result, trained)
+    marks = list(zip(starts, tokens.marks, strict=True))
     return Trace(
-        sizes_bytes=tuple(blocks[:, SIZE].tolist()),
-        categories=tuple(categories[origin].tolist()),
-        events=tuple((signs * (result.quantities[:, BLOCK] + 1)).tolist()),
+        sizes_bytes=tuple(_sizes(tokens, trained)[origin].tolist()),
+        categories=tuple(np.array(trace.categories, dtype=object)[origin].tolist()),
+        events=tuple(result.events.tolist()),
         phase_starts=tuple((start, phase) for start, phase in marks if phase is not None),
         sites=sites,
         site_of=site_of,
-        names=_names(deep, origin, blocks[:, NAME]),
-        sizes_by_capability=_copied(deep.sizes_by_capability, origin),
+        names={
+            number: _in_layer(trace.names[block], int(result.moved[number]))
+            for number, block in _repeating(trace.names, origin)
+        },
+        sizes_by_capability=_copied(trace.sizes_by_capability, origin),
         cache_emptied=tuple(start for start, phase in marks if phase is None),
-        streams=_copied(deep.streams, origin),
+        streams=_copied(trace.streams, origin),
     )
 
 
-def _sites(deep: Trace, origin: Numbers, blocks: Numbers) -> tuple[Sequence[Site], Sequence[int]]:
-    """Return the distinct sites of blocks that repeat those of `origin`, and the index of each block's site."""
-    site_of = np.array(deep.site_of, dtype=np.int64)[origin]
-    layer, length = blocks[:, MODULE] + 1, blocks[:, LENGTH] + 1
-    # Few blocks have a length, and few lengths differ: with their positions the keys are dense, which saves sorting.
-    lengths = np.unique(length)
-    layers = int(layer.max(initial=0)) + 1
-    keys = (site_of * layers + layer) * len(lengths) + np.searchsorted(lengths, length)
-    first, index = _distinct(keys)
+def _sizes(tokens: Tokens, trained: TrainedTensors) -> Numbers:
+    """Return the bytes of each block; those of lists with a value per trained tensor have all of them.
+
+    Raises:
+        DepthDiffersError: A list is not known to have one value, or a number of values, per trained tensor.
+    """
+    trace = tokens.trace
+    sizes, site_of = np.array(trace.sizes_bytes, dtype=np.int64), np.array(trace.site_of, dtype=np.int64)
+    scratch, lists = (
+        np.flatnonzero(np.isin(site_of, [at for at, site in enumerate(trace.sites) if _grows(site, trained) == shape]))
+        for shape in ((), (trained.few,))
+    )
+    both = np.concatenate([scratch, lists])
+    clipping = np.unique(tokens.block[_in_phase(tokens, Phase.OPTIMIZER)])
+    # Tensors of two types would be two lists.
+    if len(scratch) not in (0, len(lists)) or not np.isin(both, clipping).all() or (sizes[both] % trained.few).any():
+        raise DepthDiffersError("a list of norms has another length than trained tensors")
+    sizes[both] = sizes[both] // trained.few * trained.all
+    return sizes
+
+
+def _grows(site: Site, trained: TrainedTensors) -> tuple[int, ...] | None:
+    """Return the shape of a list of norms, which is empty for its scratch; None for everything else.
+
+    Raises:
+        DepthDiffersError: The list may have a value per layer, but has not one per trained tensor.
+    """
+    if not is_list_of_norms(site) or 0 < sum(site.shape) < LAYERS_RUN:
+        return None
+    if site.shape not in ((), (trained.few,)):
+        raise DepthDiffersError("a list has another length than trained tensors")
+    return site.shape
+
+
+def _in_phase(tokens: Tokens, phase: Phase) -> Numbers:
+    """Return the events of a phase."""
+    spans = _spans(tokens)
+    return np.concatenate([np.arange(0), *(np.arange(start, end) for start, end, each in spans if each is phase)])
+
+
+def _spans(tokens: Tokens) -> Iterator[tuple[int, int, Phase]]:
+    """Yield (first event, end, phase) of each part between two marks."""
+    phase = Phase.LOAD
+    marks = [None, *tokens.marks]
+    for (start, end), mark in zip(pairwise([0, *tokens.starts, len(tokens.tokens)]), marks, strict=True):
+        phase = mark or phase
+        yield start, end, phase
+
+
+def _sites(trace: Trace, result: _Numbered, trained: TrainedTensors) -> tuple[Sequence[Site], Sequence[int]]:
+    """Return the distinct sites, and the index of each block's site."""
+    site_of = np.array(trace.site_of, dtype=np.int64)[result.origin]
+    width = int(result.moved.max(initial=0)) + 1
+    first, index = _distinct(site_of * width + result.moved)
     # The same operation in two layers has two sites, each of which continues to other layers.
     numbers: dict[Site, int] = {}
-    rows = zip(site_of[first].tolist(), layer[first].tolist(), length[first].tolist(), strict=True)
-    found = [_site(deep.sites[site], number - 1, size - 1) for site, number, size in rows]
+    rows = zip(site_of[first].tolist(), result.moved[first].tolist(), strict=True)
+    found = [_site(trace.sites[site], moved, trained) for site, moved in rows]
     number_of = np.array([numbers.setdefault(site, len(numbers)) for site in found], dtype=np.int64)
     return tuple(numbers), tuple(number_of[index].tolist())
 
@@ -272,23 +402,21 @@ def _distinct(keys: Numbers) -> tuple[Numbers, Numbers]:
     return first[found], number[keys]
 
 
-def _site(site: Site, layer: int, length: int) -> Site:
-    """Return `site` in another layer, and with the length of a list of norms where it has one."""
-    module, shape = _in_layer(site.module, layer), site.shape if length < 0 else (length,)
-    if (module, shape) == (site.module, site.shape):
+def _site(site: Site, moved: int, trained: TrainedTensors) -> Site:
+    """Return `site` in another layer; a list of norms has a value per trained tensor."""
+    if _grows(site, trained):
+        return replace(site, shape=(trained.all,))
+    if not moved:
         return site
-    return Site(operation=site.operation, shape=shape, dtype=site.dtype, module=module)
-
-
-def _names(deep: Trace, origin: Numbers, layers: Numbers) -> dict[int, str]:
-    return {
-        block: _in_layer(deep.names[number], int(layers[block])) for block, number in _repeating(deep.names, origin)
-    }
+    operand = site.operand_layer if site.operand_layer < 0 else site.operand_layer + moved
+    return replace(site, module=_in_layer(site.module, moved), operand_layer=operand)
 
 
 @cache
-def _in_layer(path: str, layer: int) -> str:
-    return LAYER.sub(str(layer), path, count=1) if layer >= 0 else path
+def _in_layer(path: str, moved: int) -> str:
+    """Return a path with its layer's number moved, if it has one."""
+    layer = layer_in(path)
+    return path if layer < 0 else LAYER.sub(str(layer + moved), path, count=1)
 
 
 def _copied(values: Mapping[int, _Value], origin: Numbers) -> dict[int, _Value]:

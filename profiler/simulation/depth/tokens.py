@@ -1,6 +1,5 @@
-"""Traces of two depths as sequences of tokens, in which a layer's part looks the same in each layer."""
+"""A trace as a sequence of tokens, in which a layer's part looks the same in each layer."""
 
-import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,17 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.traces.trace import Site, Trace
+from profiler.allocator.traces.trace import LAYER, OUTSIDE_LAYERS, Site, Trace, layer_in
 from profiler.domain.memory import Category, Phase
 
 Numbers = npt.NDArray[np.int64]
-
-LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.|$)")
-"""The number of a layer in a path of modules or in the name of a tensor."""
-
-BLOCK, SIZE, LENGTH, MODULE, NAME = range(5)
-"""Quantities of an event's block: its number, its bytes, the length of a list of norms, and the layers in the path of
-its module and in its name (-1: none)."""
 
 _LISTS_OF_NORMS = frozenset({"aten.stack", "aten._foreach_norm.Scalar's kernel"})
 """Operations of gradient clipping with one value, or as many as the largest tensor has chunks, per trained tensor
@@ -37,21 +29,31 @@ class Tokens:
 
     trace: Trace
     tokens: Numbers
-    quantities: Numbers
-    """One row per event, with the columns above. What is part of the kind is in no column of another value."""
+    block: Numbers
+    """The block of each event."""
+    layer_of: Numbers
+    """The layer of each block; negative without one, and for lists with a value per trained tensor."""
     marks: Sequence[Phase | None]
     """Phases where they start, and None where the cache is emptied, in their order."""
     starts: Sequence[int]
     """The first event after each mark."""
 
 
-def tokens_of(traces: Sequence[Trace]) -> Sequence[Tokens]:
-    """Return the tokens of traces of one trial with different depths; equal kinds have equal numbers."""
-    codes = _Codes()
-    columns = [_kind_columns(trace, codes) for trace in traces]
-    kinds = _combined([np.concatenate(column) for column in zip(*columns, strict=True)])
-    ends = np.cumsum([len(trace.sizes_bytes) for trace in traces])
-    return [_tokens(trace, kind) for trace, kind in zip(traces, np.split(kinds, ends[:-1]), strict=True)]
+def tokens_of(trace: Trace) -> Tokens:
+    """Return the tokens of a trace; equal kinds of blocks have equal numbers."""
+    events = np.array(trace.events, dtype=np.int64)
+    block = np.abs(events) - 1
+    kinds = _combined(_kind_columns(trace))
+    emptied: list[tuple[int, Phase | None]] = [(at, None) for at in trace.cache_emptied]
+    marks = sorted([*emptied, *trace.phase_starts], key=lambda mark: mark[0])
+    return Tokens(
+        trace=trace,
+        tokens=np.sign(events) * (kinds[block] + 1),
+        block=block,
+        layer_of=_layers(trace),
+        marks=[phase for _, phase in marks],
+        starts=[start for start, _ in marks],
+    )
 
 
 def is_list_of_norms(site: Site) -> bool:
@@ -59,8 +61,37 @@ def is_list_of_norms(site: Site) -> bool:
     return site.operation in _LISTS_OF_NORMS and not site.module and len(site.shape) <= 1
 
 
+def _layers(trace: Trace) -> Numbers:
+    site_of = np.array(trace.site_of, dtype=np.int64)
+    of_sites = [OUTSIDE_LAYERS if is_list_of_norms(site) else site.layer for site in trace.sites]
+    layers = np.array(of_sites, dtype=np.int64)[site_of]
+    named = {block: layer_in(name) for block, name in trace.names.items()}
+    without = [block for block, layer in named.items() if layer < 0 and layers[block] >= 0]
+    for block in without:
+        del named[block]
+    layers[list(named)] = list(named.values())
+    return layers
+
+
+def _kind_columns(trace: Trace) -> Sequence[Numbers]:
+    """Return what makes two blocks alike, one array per property."""
+    codes = _Codes()
+    sites = np.array([codes.of(_without_layer(site)) for site in trace.sites], dtype=np.int64)
+    names = {block: codes.of(LAYER.sub("*", name, count=1)) for block, name in trace.names.items()}
+    by_capability = {block: codes.of(frozenset(sizes.items())) for block, sizes in trace.sizes_by_capability.items()}
+    blocks = len(trace.sizes_bytes)
+    return (
+        sites[np.array(trace.site_of, dtype=np.int64)],
+        np.fromiter(map(_CATEGORIES.__getitem__, trace.categories), dtype=np.int64, count=blocks),
+        np.array(trace.sizes_bytes, dtype=np.int64),
+        _spread(names, blocks),
+        _spread(by_capability, blocks),
+        _spread(trace.streams, blocks),
+    )
+
+
 class _Codes:
-    """Numbers of values, shared by the traces that are compared."""
+    """Numbers of values."""
 
     def __init__(self) -> None:
         self._codes: dict[Hashable, int] = {}
@@ -69,32 +100,15 @@ class _Codes:
         return self._codes.setdefault(value, len(self._codes) + 1)
 
 
-def _kind_columns(trace: Trace, codes: _Codes) -> Sequence[Numbers]:
-    """Return what makes two blocks alike, one array per property."""
-    sites = np.array([codes.of(_without_layer(site)) for site in trace.sites], dtype=np.int64)
-    names = {block: codes.of(LAYER.sub("*", name, count=1)) for block, name in trace.names.items()}
-    by_capability = {block: codes.of(frozenset(sizes.items())) for block, sizes in trace.sizes_by_capability.items()}
-    site_of = np.array(trace.site_of, dtype=np.int64)
-    varies = np.array([is_list_of_norms(site) for site in trace.sites], dtype=np.bool_)[site_of]
-    blocks = len(trace.sizes_bytes)
-    return (
-        sites[site_of],
-        np.fromiter(map(_CATEGORIES.__getitem__, trace.categories), dtype=np.int64, count=blocks),
-        np.where(varies, -1, np.array(trace.sizes_bytes, dtype=np.int64)),
-        _spread(names, blocks),
-        _spread(by_capability, blocks),
-        _spread(trace.streams, blocks),
-    )
-
-
 def _without_layer(site: Site) -> Hashable:
-    shape = len(site.shape) if is_list_of_norms(site) else site.shape
-    return site.operation, site.dtype, shape, LAYER.sub("*", site.module, count=1)
+    """Return what of a site is the same in each layer."""
+    is_of_layer = site.layer >= 0
+    return site.operation, site.dtype, site.shape, LAYER.sub("*", site.module, count=1), is_of_layer
 
 
-def _spread(values: Mapping[int, int], blocks: int, *, default: int = 0) -> Numbers:
+def _spread(values: Mapping[int, int], blocks: int) -> Numbers:
     """Return the value of each block."""
-    spread = np.full(blocks, default, dtype=np.int64)
+    spread = np.zeros(blocks, dtype=np.int64)
     spread[list(values)] = list(values.values())
     return spread
 
@@ -116,40 +130,3 @@ def _ranks(values: Numbers) -> Numbers:
     exists = np.zeros(highest - lowest + 1, dtype=np.bool_)
     exists[values - lowest] = True
     return (np.cumsum(exists) - 1)[values - lowest]
-
-
-def _tokens(trace: Trace, kinds: Numbers) -> Tokens:
-    events = np.array(trace.events, dtype=np.int64)
-    block = np.abs(events) - 1
-    emptied: list[tuple[int, Phase | None]] = [(at, None) for at in trace.cache_emptied]
-    marks = sorted([*emptied, *trace.phase_starts], key=lambda mark: mark[0])
-    return Tokens(
-        trace=trace,
-        tokens=np.sign(events) * (kinds[block] + 1),
-        quantities=_quantities(trace)[block],
-        marks=[phase for _, phase in marks],
-        starts=[start for start, _ in marks],
-    )
-
-
-def _quantities(trace: Trace) -> Numbers:
-    site_of = np.array(trace.site_of, dtype=np.int64)
-    lengths = [site.shape[0] if is_list_of_norms(site) and site.shape else -1 for site in trace.sites]
-    modules = [layer_in(site.module) for site in trace.sites]
-    blocks = len(trace.sizes_bytes)
-    return np.stack(
-        [
-            np.arange(blocks, dtype=np.int64),
-            np.array(trace.sizes_bytes, dtype=np.int64),
-            np.array(lengths, dtype=np.int64)[site_of],
-            np.array(modules, dtype=np.int64)[site_of],
-            _spread({block: layer_in(name) for block, name in trace.names.items()}, blocks, default=-1),
-        ],
-        axis=1,
-    )
-
-
-def layer_in(path: str) -> int:
-    """Return the number of the layer in a path or name; -1 if there is none."""
-    found = LAYER.search(path)
-    return int(found.group()) if found else -1

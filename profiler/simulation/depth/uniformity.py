@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from peft import get_peft_model
 
+from profiler.allocator.traces.trace import LAYER
 from profiler.domain.architectures.families import FAMILIES
-from profiler.simulation.depth.tokens import LAYER
 from profiler.simulation.tracing.recorder import plain_path
 
 DEPTH = "num_hidden_layers"

@@ -138,7 +138,7 @@ class SimulatedGpu(BackwardMode):
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        self.recorder.operation = func
+        self.recorder.operation, self.recorder.operands = func, ()
         handler = _HANDLER_OF.get(id(func))
         if handler is not None:
             return handler(self, args, kwargs)
@@ -158,6 +158,7 @@ class SimulatedGpu(BackwardMode):
         if on_device != len(tensors):
             args, kwargs = _to_meta(args), _to_meta(kwargs)
             key, tensors = signature(func, args, kwargs)
+        self.recorder.operands = tensors
         scratch = self._scratch.get(id(func)) if self._chip is not None else None
         if scratch is None:
             result = self._run_on_device(func, args, kwargs, key, tensors)
@@ -188,8 +189,11 @@ class SimulatedGpu(BackwardMode):
         return result
 
     def _record(self, func: Any, made: Iterable[torch.Tensor]) -> None:
-        for tensor in reversed(list(made)) if id(func) in self._made_last_first else made:
-            self.recorder.made(tensor)
+        numbered = list(enumerate(made))
+        if not numbered:
+            self.recorder.written()
+        for number, tensor in reversed(numbered) if id(func) in self._made_last_first else numbered:
+            self.recorder.made(tensor, number)
 
     def _run_with_scratch(
         self, sizes: _Sizes, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]

@@ -308,4 +308,4 @@ def _moving_sites(
 
 def _grown(site: Site, rates: tuple[int, ...], times: int) -> Site:
     shape = tuple(size + times * rate for size, rate in zip(site.shape, rates, strict=False))
-    return Site(operation=site.operation, shape=shape, dtype=site.dtype, module=site.module)
+    return replace(site, shape=shape)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
+from profiler.allocator.traces.trace import NO_LAYER, Site, Trace, TraceBuilder
 from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category, Phase
 from profiler.seams.patching import patched
@@ -42,6 +42,8 @@ class ModulePaths:
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._paths: list[str] = []
+        self.all_known = True
+        """Whether no model ran whose modules have no names."""
 
     def know(self, model: Any, *, prefix: str = "") -> None:
         """Register the names of a model's modules; `prefix` distinguishes models."""
@@ -63,13 +65,23 @@ class ModulePaths:
         call = torch.nn.Module.__call__
 
         def noticed(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            self._enter(self._names.get(id(module), self._stack[-1] if self._stack else ""))
+            if not self._names:
+                # A model may run before its trainer is ready, for log-probabilities of its data.
+                self.know(module)
+            name = self._names.get(id(module))
+            if name is None:
+                name = self._stack[-1] if self._stack else self._unknown(module)
+            self._enter(name)
             try:
                 return call(module, *args, **kwargs)
             finally:
                 self._leave()
 
         return patched([(torch.nn.Module, "__call__", noticed)])
+
+    def _unknown(self, module: torch.nn.Module) -> str:
+        self.all_known = self.all_known and not any(module.children())
+        return ""
 
     def _enter(self, path: str) -> None:
         self._stack.append(path)
@@ -124,10 +136,14 @@ class Recorder:
         self._vocabulary = 0
         self._trained: dict[torch.Size, str] = {}
         self._kinds: dict[Any, _Kind] = {}
+        self._made_of: dict[int, int] = {}
+        """While the model loads: block -> the block of the operand that it was made of."""
         self._alike = sys.maxsize
         self.modules = ModulePaths()
         self.operation: Any = None
         """The operation that is running, as the dispatch mode sees it."""
+        self.operands: Sequence[torch.Tensor] = ()
+        """The tensors that it reads, where they are known."""
         self.work: WorkCounter | None = None
         """Counts the work of the steps; None: it is not counted."""
         self.stream = 0
@@ -155,23 +171,38 @@ class Recorder:
                 self._trained[shape] = "" if shape in self._trained else name
         self._kinds.clear()
 
-    def made(self, tensor: torch.Tensor) -> None:
-        """Record a tensor that was just made on the device; a storage that is already recorded is skipped."""
+    def made(self, tensor: torch.Tensor, operand: int = 0) -> None:
+        """Record a tensor that was just made on the device; a storage that is already recorded is skipped.
+
+        Args:
+            tensor: The tensor.
+            operand: Which of `operands` it is made of.
+        """
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._blocks:
+            self.written()
             return
         size = storage.nbytes()
         if size == 0:
             return
-        category, site, name = self._kind(tensor)
+        category, site, name = self._kind(tensor, operand)
         block = self._trace.allocate(size, category, site)
         self._blocks[key] = block
+        if self.phase is Phase.LOAD and (source := self._block_of(operand)) is not None:
+            self._made_of[block] = source
         if self.stream:
             self._trace.streams[block] = self.stream
         if name:
             self._trace.names[block] = name
         self._watchers[key] = weakref.ref(storage, lambda _: self._ended(key))
+
+    def written(self) -> None:
+        """Note that the running operation writes into its first operand what it computes of the others."""
+        if self.phase is Phase.OPTIMIZER and self._layer_of(0) == NO_LAYER and (block := self._block_of(0)) is not None:
+            known = [layer for other in range(1, len(self.operands)) if (layer := self._layer_of(other)) != NO_LAYER]
+            if known:
+                self._trace.made_in_layer(block, known[0])
 
     def temporary(self, size_bytes: int, category: Category = Category.WORKSPACE) -> None:
         """Allocate `size_bytes` of scratch for a kernel and free it."""
@@ -232,6 +263,15 @@ class Recorder:
             if block is not None:
                 self._trace.attribute(block, category)
                 self._trace.names[block] = name
+                self._say_of_sources(block)
+
+    def _say_of_sources(self, block: int) -> None:
+        """Give the blocks that a named one was made of its layer: copies in other types have no name of their own."""
+        layer = self._trace.layer_of(block)
+        while (source := self._made_of.pop(block, None)) is not None:
+            if self._trace.layer_of(source) == NO_LAYER:
+                self._trace.made_in_layer(source, layer)
+            block = source
 
     @contextmanager
     def attributed(self, category: Category, name: str = "") -> Iterator[None]:
@@ -274,29 +314,43 @@ class Recorder:
         """Return the trace so far."""
         return self._trace.finished()
 
-    def _kind(self, tensor: torch.Tensor) -> _Kind:
+    def _kind(self, tensor: torch.Tensor, operand: int) -> _Kind:
         """Return category, site and name of a tensor of the running operation; cached for equal ones."""
         module = self.modules.current()
+        layer = NO_LAYER if module else self._layer_of(operand)
         key = (
             id(self.operation), self._scope, self._scope_name, self.phase, self._is_backward(), tensor.shape,
-            tensor.dtype, module,
+            tensor.dtype, module, layer,
         )  # fmt: skip
         kind = self._kinds.get(key)
         if kind is None:
             category = self._category(tensor)
             owner = self._trained.get(tensor.shape) if category is Category.GRADIENTS else None
-            kind = category, self._site(tensor), f"gradient of {owner}" if owner else ""
+            kind = category, self._site(tensor, operand), f"gradient of {owner}" if owner else ""
             self._kinds[key] = kind
         return kind
 
-    def _site(self, tensor: torch.Tensor | None = None) -> int:
+    def _layer_of(self, operand: int) -> int:
+        """Return the layer of an operand."""
+        block = self._block_of(operand)
+        return NO_LAYER if block is None else self._trace.layer_of(block)
+
+    def _block_of(self, operand: int) -> int | None:
+        """Return the block of an operand; None if it has none."""
+        if operand >= len(self.operands):
+            return None
+        return self._blocks.get(self.operands[operand].untyped_storage()._cdata)
+
+    def _site(self, tensor: torch.Tensor | None = None, operand: int = 0) -> int:
         """Return the number of the site where the running operation makes `tensor`, or raw bytes."""
+        module = self.modules.current()
         return self._trace.site_index(
             Site(
                 operation=self._scope_name or _name_of(self.operation),
                 shape=() if tensor is None else tuple(tensor.shape),
                 dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
-                module=self.modules.current(),
+                module=module,
+                operand_layer=NO_LAYER if module else self._layer_of(operand),
             )
         )
 
