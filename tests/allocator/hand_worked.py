@@ -246,6 +246,16 @@ def blocks_of_two_segments_do_not_merge(model: Any) -> None:
 
 
 @scenario
+def a_freed_part_of_a_used_segment_raises_the_peak(model: Any) -> None:
+    """`stats.inactive_split_bytes` in `free_block`: 5 of 20 MiB."""
+    it = allocator(model)
+    first, _ = it.allocate(5 * MIB), it.allocate(15 * MIB)
+    it.reset_peaks()
+    it.free(first)
+    assert it.stats().peak_inactive_split_bytes == 5 * MIB
+
+
+@scenario
 def free_parts_of_used_segments_are_inactive(model: Any) -> None:
     """`stats.inactive_split_bytes` in `alloc_found_block` and `free_block`."""
     it = allocator(model)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from mutants import loaded
 
 from profiler.allocator import AllocatorConfig, CachingAllocator, OutOfMemoryError, parse_alloc_conf
-from profiler.allocator.model.blocks import search_key
 from profiler.allocator.settings import SMALL_BYTES, block_bytes, segment_bytes
 
 MIB = 1024 * 1024
@@ -90,7 +89,7 @@ def check_structure(allocator):
     assert in_use + inactive <= stats.peak_unreleasable_bytes
     for pool in {block.pool for block in blocks}:
         free_blocks = [block for block in blocks if block.pool is pool and not block.allocated]
-        assert sorted(search_key(block.size_bytes, block.order, block.address) for block in free_blocks) == pool.keys
+        assert sorted(free_blocks, key=lambda block: (block.size_bytes, block.order, block.address)) == pool.in_order()
         assert all(block.requested_bytes <= SMALL_BYTES for block in blocks if block.allocated and block.pool.is_small)
 
 

@@ -31,8 +31,6 @@ EQUIVALENT = {
     "card_memory: UNLIMITED_ADDRESS_SPACE_BYTES = 16 * 1024 * GIB | 16 -> 17": _ARBITRARY,
     "card_memory: return 0 | 0 -> 1": _ARBITRARY,
     "blocks: order: int = 0, | 0 -> 1": "only differences count",
-    "blocks: self.inserted_at_search = 0 | 0 -> 1": "set when the block becomes free",
-    "blocks: self.requested_bytes = 0 | 0 -> 1": "set when the block is taken",
     "blocks: self.searches = 0 | 0 -> 1": "only differences count",
     "card_memory: return block.size_bytes + (after.size_bytes if after is not None and not after.mapped else 0) "
     "| 0 -> 1": _IN_512,
@@ -48,15 +46,24 @@ EQUIVALENT = {
     "blocks: if missing <= 0 or block.size_bytes < limit_bytes: | 0 -> 1": _IN_512,
     "caching: if self.allocated_bytes > self.peak_allocated_bytes: | self.allocated_bytes > self.peak_allocated_bytes "
     "-> self.allocated_bytes >= self.peak_allocated_bytes": "an equal peak is the peak",
+    "caching: if self._inactive_split_bytes > self._peak_inactive_split_bytes: | self._inactive_split_bytes > "
+    "self._peak_inactive_split_bytes -> self._inactive_split_bytes >= self._peak_inactive_split_bytes": (
+        "an equal peak is the peak"
+    ),
+    "caching: _NO_REST = 1 << 62 | 1 -> 2": _ARBITRARY,
+    "caching: _NO_REST = 1 << 62 | 62 -> 63": _ARBITRARY,
+    "caching: return SMALL_BYTES + 1 if limit is None or size < limit else _NO_REST | 1 -> 2": _IN_512,
+    "caching: index = self._best_fit(pool, size) if self._chooses else bisect_left(keys, size << SIZE_SHIFT) | "
+    "self._best_fit(pool, size) if self._chooses else bisect_left(keys, size << SIZE_SHIFT) -> "
+    "self._best_fit(pool, size) if True else bisect_left(keys, size << SIZE_SHIFT)": _ONLY_SPEED,
     "caching: if not self._chooses: | if not self._chooses: -> if False:": _ONLY_SPEED,
     "caching: if block.after is not None and not block.after.allocated: | if block.after is not None and (not "
     "block.after.allocated): -> if True:": _ONLY_SPEED,
     "caching: if block.before is not None and not block.before.allocated: | if block.before is not None and (not "
     "block.before.allocated): -> if True:": _ONLY_SPEED,
     "blocks: return 0 | 0 -> 1": "only asked for where a neighbour is free",
-    "blocks: self.key = 0 | 0 -> 1": "set when the block becomes free",
     "blocks: _ORDER_SHIFT = 64 | 64 -> 65": _ARBITRARY,
-    "blocks: _SIZE_SHIFT = _ORDER_SHIFT + 32 | 32 -> 33": _ARBITRARY,
+    "blocks: SIZE_SHIFT = _ORDER_SHIFT + 32 | 32 -> 33": _ARBITRARY,
     "blocks: pool.searches += 1 | 1 -> 2": "ages are compared with their mean",
 }
 """Changes that change nothing, with the reason."""

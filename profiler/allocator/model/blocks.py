@@ -41,9 +41,16 @@ class Block:
         "size_bytes",
     )
 
+    requested_bytes: int
+    """Requested size; valid while allocated."""
+    key: int
+    """Its place in the search order (`FreeBlocks.add`); valid while free and mapped."""
+    inserted_at_search: int
+    """The pool's `searches` when the block became free: its age, for garbage collection."""
+
+    # Positions and no loop: half of all requests create a block.
     def __init__(
         self,
-        *,
         address: int,
         size_bytes: int,
         pool: "FreeBlocks",
@@ -56,18 +63,12 @@ class Block:
         self.expandable = expandable
         self.order = order
         """Age of its segment (`registration_counter`): of two free blocks of equal size the older one is taken."""
-        self.requested_bytes = 0
-        """Requested size; valid while allocated."""
         self.allocated = False
         self.mapped = True
         """Whether the addresses have memory; always true outside expandable segments."""
         self.before: Block | None = None
         """The adjacent block in the same segment."""
         self.after: Block | None = None
-        self.key = 0
-        """Its place in the search order (`search_key`); valid while free and mapped."""
-        self.inserted_at_search = 0
-        """The pool's `searches` when the block became free: its age, for garbage collection."""
 
     @property
     def is_split(self) -> bool:
@@ -83,15 +84,11 @@ class Block:
             after.before = self
 
 
-def search_key(size_bytes: int, order: int, address: int) -> int:
-    """Return one number that sorts as (size, order of the segment, address): numbers compare faster than tuples."""
-    return size_bytes << _SIZE_SHIFT | order << _ORDER_SHIFT | address
-
-
 _ORDER_SHIFT = 64
 """Bits of an address."""
-_SIZE_SHIFT = _ORDER_SHIFT + 32
-"""Bits of an address and of the order of a segment."""
+SIZE_SHIFT = _ORDER_SHIFT + 32
+"""Bits of an address and of the order of a segment. One number that sorts as (size, order, address) compares faster than
+a tuple."""
 
 
 class FreeBlocks:
@@ -103,7 +100,7 @@ class FreeBlocks:
         self.is_small = is_small
         self.stream = stream
         self.keys: list[int] = []
-        """The `search_key` of each free block with memory, ascending."""
+        """The key of each free block with memory, ascending: size, order of its segment, address."""
         self.at: dict[int, Block] = {}
         """The block of each key."""
         self.unmapped: list[Block] = []
@@ -114,7 +111,7 @@ class FreeBlocks:
     def add(self, block: Block) -> None:
         """Add a free block."""
         block.inserted_at_search = self.searches
-        block.key = key = search_key(block.size_bytes, block.order, block.address)
+        block.key = key = block.size_bytes << SIZE_SHIFT | block.order << _ORDER_SHIFT | block.address
         insort(self.keys, key)
         self.at[key] = block
 
@@ -127,7 +124,7 @@ class FreeBlocks:
     def first_of_at_least(self, size_bytes: int) -> int:
         """Return the index in `keys` of the smallest block that is large enough; the length if there is none."""
         # The key of every smaller block is less, and that of every other one is not.
-        return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
+        return bisect_left(self.keys, size_bytes << SIZE_SHIFT)
 
     def block_at(self, index: int) -> Block:
         """Return the block of `keys[index]`."""
@@ -241,9 +238,9 @@ def rebuilt_blocks(segment: HeldSegment, pool: FreeBlocks) -> list[Block]:
     expandable = _address_range(segment)
     blocks: list[Block] = []
     for held in segment.blocks:
-        block = Block(address=held.address, size_bytes=held.size_bytes, pool=pool, expandable=expandable)
-        block.place_between(blocks[-1] if blocks else None, None)
+        block = Block(held.address, held.size_bytes, pool, expandable)
         block.requested_bytes = held.requested_bytes
+        block.place_between(blocks[-1] if blocks else None, None)
         block.allocated = held.state is BlockState.IN_USE
         block.mapped = held.state is not BlockState.UNMAPPED
         if held.state is BlockState.FREE:

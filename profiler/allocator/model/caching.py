@@ -5,9 +5,11 @@ follows. Not modelled, because a training step has none of it: CUDA graphs and o
 that free memory, settings that change while the program runs.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from profiler.allocator.model.blocks import (
+    SIZE_SHIFT,
     Block,
     FreeBlocks,
     HeldSegment,
@@ -33,6 +35,10 @@ from profiler.allocator.settings import (
     block_bytes,
     segment_bytes,
 )
+
+
+_NO_REST = 1 << 62
+"""More than any block has: no rest is split off."""
 
 
 class CachingAllocator:
@@ -62,7 +68,7 @@ class CachingAllocator:
         self._small = StreamPools(is_small=True)
         self._large = StreamPools(is_small=False)
         self._in_use: set[Block] = set()
-        self._requests: dict[int, tuple[int, StreamPools]] = {}
+        self._requests: dict[int, tuple[int, StreamPools, int]] = {}
         self._chooses = config.expandable_segments or config.max_split_bytes is not None
         """Whether another block than the smallest that is large enough may be taken."""
         self._allowed_bytes = _allowed_bytes(config, capacity_bytes if total_bytes is None else total_bytes)
@@ -121,14 +127,18 @@ class CachingAllocator:
         Raises:
             OutOfMemoryError: The card has too little memory left; free segments were given back before.
         """
-        size, pools = self._requests.get(size_bytes) or self._request(size_bytes)
+        size, pools, least_rest = self._requests.get(size_bytes) or self._request(size_bytes)
         pool = pools[stream]
         if self._collects_garbage:
             pools.count_search()
-        index = self._best_fit(pool, size)
-        block = self._new_memory(pool, size, size_bytes) if index is None else pool.take(index)
-        rest = block.size_bytes - size
-        if rest and self._should_split(pool, size, rest):
+        # What `_best_fit` and `take` do in the ordinary case, without calling them.
+        keys = pool.keys
+        index = self._best_fit(pool, size) if self._chooses else bisect_left(keys, size << SIZE_SHIFT)
+        if index is None or index == len(keys):
+            block = self._new_memory(pool, size, size_bytes)
+        else:
+            block = pool.at.pop(keys.pop(index))
+        if block.size_bytes - size >= least_rest:
             block = self._split(block, size)
         elif block.expandable is None and (block.before is not None or block.after is not None):
             self._inactive_split_bytes -= block.size_bytes
@@ -164,7 +174,8 @@ class CachingAllocator:
             if block.before is not None or block.after is not None:
                 was_inactive -= block.size_bytes
             self._inactive_split_bytes -= was_inactive
-            self._peak_inactive_split_bytes = max(self._peak_inactive_split_bytes, self._inactive_split_bytes)
+            if self._inactive_split_bytes > self._peak_inactive_split_bytes:
+                self._peak_inactive_split_bytes = self._inactive_split_bytes
 
     def empty_cache(self) -> None:
         """Release all segments that are entirely free (`emptyCache`, `release_cached_blocks`, `release_blocks`)."""
@@ -215,10 +226,11 @@ class CachingAllocator:
             self._inactive_split_bytes += mapped_bytes - in_use_bytes
         return in_use
 
-    def _request(self, size_bytes: int) -> tuple[int, StreamPools]:
-        """Return the block size of a request and the pools that serve it; kept for the next one of this size."""
+    def _request(self, size_bytes: int) -> tuple[int, StreamPools, int]:
+        """Return block size, pools and smallest split rest of a request; kept for the next one of this size."""
         size = block_bytes(size_bytes, self._config)
-        found = size, self._small if size <= SMALL_BYTES else self._large
+        pools = self._small if size <= SMALL_BYTES else self._large
+        found = size, pools, self._least_rest(size, is_small=pools.is_small)
         self._requests[size_bytes] = found
         return found
 
@@ -240,29 +252,28 @@ class CachingAllocator:
                 return None
         return index
 
-    def _should_split(self, pool: FreeBlocks, size: int, rest: int) -> bool:
-        """Return whether to split off the rest of a block; otherwise the rest is wasted and counts as allocated."""
-        if pool.is_small or self._config.expandable_segments:
-            return rest >= MIN_BLOCK_BYTES
+    def _least_rest(self, size: int, *, is_small: bool) -> int:
+        """Return the smallest rest of a block that is split off; less is wasted and counts as allocated (`should_split`)."""
+        if is_small or self._config.expandable_segments:
+            return MIN_BLOCK_BYTES
         limit = self._config.max_split_bytes
-        return rest > SMALL_BYTES and (limit is None or size < limit)
+        return SMALL_BYTES + 1 if limit is None or size < limit else _NO_REST
 
     def _split(self, rest: Block, size: int) -> Block:
         """Split the first `size` bytes off `rest`, whose end stays free (`alloc_found_block`)."""
         was_split = rest.before is not None or rest.after is not None
-        block = Block(
-            address=rest.address, size_bytes=size, pool=rest.pool, expandable=rest.expandable, order=rest.order
-        )
-        block.before, block.after = rest.before, rest
-        if block.before is not None:
-            block.before.after = block
+        block = Block(rest.address, size, rest.pool, rest.expandable, rest.order)
+        block.after = rest
+        if rest.before is not None:
+            block.before, rest.before.after = rest.before, block
         rest.before = block
         rest.address += size
         rest.size_bytes -= size
         rest.pool.add(rest)
         if rest.expandable is None:
             self._inactive_split_bytes += -size if was_split else rest.size_bytes
-            self._peak_inactive_split_bytes = max(self._peak_inactive_split_bytes, self._inactive_split_bytes)
+            if self._inactive_split_bytes > self._peak_inactive_split_bytes:
+                self._peak_inactive_split_bytes = self._inactive_split_bytes
         return block
 
     def _new_memory(self, pool: FreeBlocks, size: int, requested_bytes: int) -> Block:
@@ -298,7 +309,7 @@ class CachingAllocator:
         address = self._card.take_segment(segment)
         if address is None:
             return None
-        return Block(address=address, size_bytes=segment, pool=pool, order=self._card.order_of_new_segment())
+        return Block(address, segment, pool, order=self._card.order_of_new_segment())
 
     def _release_oversize(self, pool: FreeBlocks, size: int) -> bool:
         """Release unsplittable blocks (`release_available_cached_blocks`); return whether they suffice."""

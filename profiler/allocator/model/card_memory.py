@@ -192,11 +192,7 @@ def _map(block: Block, size_bytes: int, card: CardMemory) -> bool:
     block.mapped = True
     if mapped_bytes < block.size_bytes:
         rest = Block(
-            address=block.address + mapped_bytes,
-            size_bytes=block.size_bytes - mapped_bytes,
-            pool=pool,
-            expandable=segment,
-            order=block.order,
+            block.address + mapped_bytes, block.size_bytes - mapped_bytes, pool, expandable=segment, order=block.order
         )
         rest.mapped = False
         rest.place_between(block, block.after)
@@ -246,9 +242,7 @@ def _keep_end(block: Block, *, size_bytes: int, in_front: bool) -> None:
     if not size_bytes:
         return
     address = block.address if in_front else block.address + block.size_bytes - size_bytes
-    kept = Block(
-        address=address, size_bytes=size_bytes, pool=block.pool, expandable=block.expandable, order=block.order
-    )
+    kept = Block(address, size_bytes, block.pool, block.expandable, block.order)
     if in_front:
         kept.place_between(block.before, block)
         block.address += size_bytes

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.refusal import OutOfMemoryError, Refusal
@@ -89,8 +91,8 @@ class _Run:
     allocator: CachingAllocator
     blocks: dict[int, Block] = field(default_factory=dict)
     """Blocks in use, by number."""
-    sizes: dict[int, int] = field(default_factory=dict)
-    """Bytes of each block: a block in use never changes its size."""
+    sizes: list[int] = field(init=False)
+    """Bytes of each block so far, others 0: a block in use never changes its size."""
     peak_bytes: int = 0
     peak_event: int = -1
     peak_phase: Phase = Phase.LOAD
@@ -99,6 +101,9 @@ class _Run:
     peak_unreleasable_bytes: int = 0
     reached: int = 0
     refused: Refusal | None = None
+
+    def __post_init__(self) -> None:
+        self.sizes = [0] * len(self.trace.sizes_bytes)
 
     def phase(self, phase: Phase, first: int, end: int) -> None:
         """Replay the events of `phase` from `first` to before `end`."""
@@ -179,13 +184,11 @@ class _Run:
 
     def _live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak."""
-        live: dict[int, int] = {}
-        for event in self.trace.events[: self.peak_event + 1]:
-            if event < 0:
-                live.pop(-event - 1, None)
-            elif event - 1 in self.sizes:
-                live[event - 1] = self.sizes[event - 1]
-        return live
+        events = np.array(self.trace.events[: self.peak_event + 1], dtype=np.int64)
+        is_live = np.zeros(len(self.sizes), dtype=np.bool_)
+        is_live[events[events > 0] - 1] = True
+        is_live[-events[events < 0] - 1] = False
+        return {block: size for block in np.flatnonzero(is_live).tolist() if (size := self.sizes[block])}
 
 
 def _refusal(phase: Phase, error: OutOfMemoryError) -> Refusal:
