@@ -27,7 +27,8 @@ from profiler.domain.runs.outcome import Breakdown, CardFacts, Outcome, Peaks, S
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR, Attention, DistributedType, Logprobs, TrialSpec, Weights
-from profiler.simulation.depth.continuation import LAYERS_RUN, DepthDiffersError, TrainedTensors, continued
+from profiler.simulation.depth.continuation import TrainedTensors, continued
+from profiler.simulation.depth.repetitions import LAYERS_RUN, DepthDiffersError
 from profiler.simulation.depth.uniformity import DEPTH, config_difference, layer_difference, with_adapters
 from profiler.simulation.extrapolation.repeated_steps import MOST_EVENTS_EXTRAPOLATED
 from profiler.simulation.session import Extrapolation, Simulation

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from profiler.allocator.traces.trace import NO_LAYER, OUTSIDE_LAYERS, Site, Trace, TraceBuilder
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.depth.continuation import LAYERS_RUN, DepthDiffersError, TrainedTensors, continued
-from profiler.simulation.depth.tokens import _combined
+from profiler.simulation.depth.continuation import TrainedTensors, continued
+from profiler.simulation.depth.repetitions import LAYERS_RUN, DepthDiffersError, _combined
 
 STACK, SCRATCH = "aten.stack", "aten._foreach_norm.Scalar's kernel"
 A100, T4 = (KNOWN_GPUS[name].chip for name in ("a100-80gb", "t4-16gb"))

@@ -26,15 +26,15 @@ from profiler.domain.trials.trial import (
     TrialSpec,
     Tuning,
 )
+from profiler.simulation.depth.repetitions import LAYERS_RUN
 from profiler.simulation.depth.uniformity import config_difference, layer_difference, with_adapters
 from profiler.training.models.model import build_config, random_model
 from profiler.training.placement import RealDevice
 from profiler.worker import simulated
 from profiler.worker.simulated import (
-    LAYERS_RUN,
     SimulatedRun,
-    outcome_on_card,
     equal_layers,
+    outcome_on_card,
     simulate,
     simulate_few_layers,
     snapshot_on_card,

@@ -87,8 +87,8 @@ class Block:
 _ORDER_SHIFT = 64
 """Bits of an address."""
 SIZE_SHIFT = _ORDER_SHIFT + 32
-"""Bits of an address and of the order of a segment. One number that sorts as (size, order, address) compares faster than
-a tuple."""
+"""Bits of an address and of the order of a segment. A number that sorts as (size, order, address) is compared faster
+than a tuple."""
 
 
 class FreeBlocks:

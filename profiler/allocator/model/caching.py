@@ -36,7 +36,6 @@ from profiler.allocator.settings import (
     segment_bytes,
 )
 
-
 _NO_REST = 1 << 62
 """More than any block has: no rest is split off."""
 
@@ -253,7 +252,7 @@ class CachingAllocator:
         return index
 
     def _least_rest(self, size: int, *, is_small: bool) -> int:
-        """Return the smallest rest of a block that is split off; less is wasted and counts as allocated (`should_split`)."""
+        """Return the smallest rest that is split off; less is wasted and counts as allocated (`should_split`)."""
         if is_small or self._config.expandable_segments:
             return MIN_BLOCK_BYTES
         limit = self._config.max_split_bytes

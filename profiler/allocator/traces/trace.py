@@ -13,7 +13,6 @@ from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.readings import TensorGroup
 
-
 NO_LAYER = -1
 """Instead of a layer: nothing is known about it."""
 

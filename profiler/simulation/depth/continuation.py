@@ -1,37 +1,27 @@
-"""Continue a trace of three equal layers to more of them by repeating the events of the middle one, where it is found."""
+"""Continue a trace of three equal layers to more of them by repeating the events of the middle one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from profiler.allocator.traces.trace import LAYER, NO_LAYER, Site, Trace, layer_in
+from profiler.allocator.traces.trace import LAYER, Site, Trace, layer_in
 from profiler.domain.memory import Phase
-from profiler.simulation.depth.tokens import Numbers, Tokens, is_list_of_norms, tokens_of
-
-LAYERS_RUN = 3
-"""One layer is neither the first nor the last."""
-
-_MIDDLE, _LAST = 1, 2
-
-_MOST_CANDIDATES = 8
-"""Events of the next layer that may repeat an event of the middle one: the first of its kind does, in most lists."""
-
-_WINDOW = 512
-"""Events in which the next layer is looked for, before the whole phase is."""
-
-_BARE_PHASES = frozenset({Phase.LOAD, Phase.OPTIMIZER})
-"""Phases that work on parameters one after another, outside modules."""
-
-_TYPES_OF_TOKENS = frozenset({"bool", "int32", "int64"})
-"""Types of no weight, gradient or state."""
-
-
-class DepthDiffersError(Exception):
-    """The trace does not consist of repetitions by layer: the trial has to run with all its layers."""
+from profiler.simulation.depth.repetitions import (
+    LAST,
+    LAYERS_RUN,
+    DepthDiffersError,
+    Numbers,
+    Repetition,
+    Tokens,
+    check_origins,
+    is_list_of_norms,
+    repetitions_of,
+    spans,
+    tokens_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,22 +31,6 @@ class TrainedTensors:
     few: int
     """With the layers that ran."""
     all: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Repetition:
-    """A range of events in which those of each layer repeat those of the one before.
-
-    It begins and ends anywhere in a layer, and has at least two times `length` events. The second `length` of them are
-    repeated.
-    """
-
-    start: int
-    length: int
-    """Events of one layer."""
-    end: int
-    step: int
-    """1 where the layers follow each other as in forward, -1 where they do as in backward."""
 
 
 def continued(trace: Trace, *, layers: int, trained: TrainedTensors) -> Trace:
@@ -69,102 +43,14 @@ def continued(trace: Trace, *, layers: int, trained: TrainedTensors) -> Trace:
         DepthDiffersError: The trace is another one, or the continued trace would free another block than it allocated.
     """
     tokens = tokens_of(trace)
-    repetitions = list(_repetitions(tokens))
-    _check_origins(tokens, repetitions)
+    repetitions = list(repetitions_of(tokens))
+    check_origins(tokens, repetitions)
     zones = _Zones(tokens, repetitions, layers=layers)
     blocks = _Blocks(tokens, repetitions)
     order, turn = _order(repetitions, len(tokens.tokens), layers - LAYERS_RUN + 1)
     result = _numbered(tokens, zones, blocks, order, turn, layers)
     starts = _starts(tokens, repetitions, layers - LAYERS_RUN)
     return _trace(tokens, result, starts, trained)
-
-
-# ---- where layers repeat ---------------------------------------------------------------------------------------------
-
-
-def _repetitions(tokens: Tokens) -> Iterator[Repetition]:
-    """Yield the ranges that have all events of the middle layer, ascending; none extends over a mark."""
-    layer = tokens.layer_of[tokens.block]
-    middle = np.flatnonzero(layer == _MIDDLE)
-    for start, end, _ in _spans(tokens):
-        search = _Search(tokens.tokens, layer, end)
-        at = start
-        for event in middle[np.searchsorted(middle, start) : np.searchsorted(middle, end)].tolist():
-            if event >= at:
-                found = search.around(event, at)
-                yield found
-                at = found.end
-
-
-class _Search:
-    """Finds repetitions by layer before the event `end`."""
-
-    def __init__(self, tokens: Numbers, layer: Numbers, end: int) -> None:
-        self._tokens, self._layer, self._end = tokens, layer, end
-
-    def around(self, event: int, begin: int) -> Repetition:
-        """Return the repetition with an event of the middle layer, which begins at `begin` or later."""
-        for window in (_WINDOW, self._end):
-            for length, step in self._possible_lengths(event, min(self._end, event + window)):
-                start, end = self._extended(event, begin, length, step)
-                if end - start >= 2 * length:
-                    return Repetition(start=start, length=length, end=end, step=step)
-        raise DepthDiffersError(f"event {event} of a layer repeats nothing")
-
-    def _possible_lengths(self, event: int, until: int) -> Sequence[tuple[int, int]]:
-        """Return distances to equal events of the layers after and before, and which layer, shortest first."""
-        alike = np.flatnonzero(self._tokens[event + 1 : until] == self._tokens[event]) + 1
-        layers = self._layer[event + alike]
-        return sorted(
-            (length, step)
-            for step in (1, -1)
-            for length in alike[layers == _MIDDLE + step][:_MOST_CANDIDATES].tolist()
-        )
-
-    def _extended(self, event: int, begin: int, length: int, step: int) -> tuple[int, int]:
-        """Return the range around `event` whose events all repeat the one `length` events before."""
-        end = size = event
-        last = self._end - length
-        size = length
-        while end < last:
-            stop = min(end + size, last)
-            differ = np.flatnonzero(~self._repeats(end, stop, length, step))
-            if len(differ):
-                end += int(differ[0])
-                break
-            end, size = stop, 2 * size
-        start, size = event, length
-        while start > begin:
-            stop = max(start - size, begin)
-            differ = np.flatnonzero(~self._repeats(stop, start, length, step))
-            if len(differ):
-                start = stop + int(differ[-1]) + 1
-                break
-            start, size = stop, 2 * size
-        return start, end + length
-
-    def _repeats(self, start: int, end: int, length: int, step: int) -> "np.typing.NDArray[np.bool_]":
-        one, other = self._layer[start:end], self._layer[start + length : end + length]
-        alike = self._tokens[start:end] == self._tokens[start + length : end + length]
-        found: np.typing.NDArray[np.bool_] = alike & ((one + step == other) | ((one < 0) & (other < 0)))
-        return found
-
-
-def _check_origins(tokens: Tokens, repetitions: Sequence[Repetition]) -> None:
-    """Raise `DepthDiffersError` if an optimizer makes blocks of unknown origin as often as there are layers, or more.
-
-    They may be a list with a value per layer, whose layers are not known.
-    """
-    sites, site_of = tokens.trace.sites, np.array(tokens.trace.site_of, dtype=np.int64)[tokens.block]
-    unknown = (tokens.tokens > 0) & (tokens.layer_of[tokens.block] == NO_LAYER)
-    unknown &= np.array([site.dtype not in _TYPES_OF_TOKENS for site in sites], dtype=np.bool_)[site_of]
-    for found in repetitions:
-        unknown[found.start : found.end] = False
-    for start, end, phase in _spans(tokens):
-        if phase in _BARE_PHASES:
-            _, counts = np.unique(tokens.tokens[start:end][unknown[start:end]], return_counts=True)
-            if counts.max(initial=0) >= LAYERS_RUN:
-                raise DepthDiffersError(f"blocks of unknown origin in phase {phase} may belong to layers")
 
 
 # ---- events at the real depth ----------------------------------------------------------------------------------------
@@ -176,7 +62,7 @@ class _Zones:
     def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition], *, layers: int) -> None:
         further = layers - LAYERS_RUN
         # Outside repetitions there is no event of the middle layer.
-        self._moved = np.where(tokens.layer_of[tokens.block] == _LAST, further, 0)
+        self._moved = np.where(tokens.layer_of[tokens.block] == LAST, further, 0)
         self._per_turn = np.zeros(len(tokens.tokens), dtype=np.int64)
         for found in repetitions:
             second, third = found.start + found.length, found.start + 2 * found.length
@@ -209,7 +95,9 @@ class _Blocks:
         within = (repetition >= 0) & (events < ends[repetition])
         makes = tokens.tokens > 0
         self.layer = tokens.layer_of.copy()
-        self._place(tokens, np.where(within, repetition, -1), (events - starts[repetition]) // lengths[repetition], steps)
+        self._place(
+            tokens, np.where(within, repetition, -1), (events - starts[repetition]) // lengths[repetition], steps
+        )
         repeated = np.flatnonzero(within & makes & (events + lengths[repetition] < ends[repetition]))
         one, other = tokens.block[repeated], tokens.block[repeated + lengths[repetition[repeated]]]
         both = (self.layer[one] >= 0) & (self.layer[other] >= 0)
@@ -230,13 +118,13 @@ class _Blocks:
         made_in[tokens.block[makes]] = repetition[makes]
         freed_in = np.full(len(self.layer), -2, dtype=np.int64)
         freed_in[tokens.block[~makes]] = repetition[~makes]
-        placed = np.flatnonzero(makes & (tokens.layer_of[tokens.block] < 0) & (period <= _LAST))
+        placed = np.flatnonzero(makes & (tokens.layer_of[tokens.block] < 0) & (period <= LAST))
         blocks = tokens.block[placed]
         placed, blocks = (each[made_in[blocks] == freed_in[blocks]] for each in (placed, blocks))
         inside = repetition[placed] >= 0
         placed, blocks = placed[inside], blocks[inside]
         at = period[placed]
-        self.layer[blocks] = np.where(steps[repetition[placed]] > 0, at, _LAST - at)
+        self.layer[blocks] = np.where(steps[repetition[placed]] > 0, at, LAST - at)
 
 
 def _order(repetitions: Sequence[Repetition], events: int, turns: int) -> tuple[Numbers, Numbers]:
@@ -274,9 +162,7 @@ class _Numbered:
     """By how many layers each block moves."""
 
 
-def _numbered(
-    tokens: Tokens, zones: _Zones, blocks: _Blocks, order: Numbers, turn: Numbers, layers: int
-) -> _Numbered:
+def _numbered(tokens: Tokens, zones: _Zones, blocks: _Blocks, order: Numbers, turn: Numbers, layers: int) -> _Numbered:
     """Number the blocks at the real depth.
 
     Raises:
@@ -367,17 +253,8 @@ def _grows(site: Site, trained: TrainedTensors) -> tuple[int, ...] | None:
 
 def _in_phase(tokens: Tokens, phase: Phase) -> Numbers:
     """Return the events of a phase."""
-    spans = _spans(tokens)
-    return np.concatenate([np.arange(0), *(np.arange(start, end) for start, end, each in spans if each is phase)])
-
-
-def _spans(tokens: Tokens) -> Iterator[tuple[int, int, Phase]]:
-    """Yield (first event, end, phase) of each part between two marks."""
-    phase = Phase.LOAD
-    marks = [None, *tokens.marks]
-    for (start, end), mark in zip(pairwise([0, *tokens.starts, len(tokens.tokens)]), marks, strict=True):
-        phase = mark or phase
-        yield start, end, phase
+    found = [np.arange(start, end) for start, end, each in spans(tokens) if each is phase]
+    return np.concatenate([np.arange(0), *found])
 
 
 def _sites(trace: Trace, result: _Numbered, trained: TrainedTensors) -> tuple[Sequence[Site], Sequence[int]]:
@@ -409,7 +286,14 @@ def _site(site: Site, moved: int, trained: TrainedTensors) -> Site:
     if not moved:
         return site
     operand = site.operand_layer if site.operand_layer < 0 else site.operand_layer + moved
-    return replace(site, module=_in_layer(site.module, moved), operand_layer=operand)
+    # Thousands of them: `replace` takes three times as long.
+    return Site(
+        operation=site.operation,
+        shape=site.shape,
+        dtype=site.dtype,
+        module=_in_layer(site.module, moved),
+        operand_layer=operand,
+    )
 
 
 @cache
