@@ -114,6 +114,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a list of another length than trained tensors": {"more_norms": 2},
     "scratch whose size is no multiple": {"norms": (STACK, SCRATCH), "more_norms": 2 - LAYERS_RUN},
     "two lists of norms, as of tensors of two types": {"norms": (STACK, SCRATCH, SCRATCH)},
+    "a list of unknown purpose": {"norms": ("aten.cat",)},
     "a list outside of gradient clipping": {"lists_in": Phase.SCORE},
     "states of unknown origin": {"origin": lambda _: NO_LAYER},
     "states of the middle layer alone": {"origin": lambda layer: layer if layer == 1 else OUTSIDE_LAYERS},
