@@ -104,7 +104,10 @@ CASES: list[dict[str, Any]] = [
     LORA_KEYS,
     QLORA_KEYS | {"optim": Optimizer.PAGED_ADAMW_8BIT, "lengths": Lengths.FORCED},
     LORA_KEYS | {"beta": 0.04, "gradient_checkpointing": False, "logprobs": Logprobs.FULL},
-    LORA_KEYS | {"rollout": Rollout.SYNTHETIC, "lora_target_modules": ("q_proj", "v_proj"), "lora_dropout": 0.1},
+    LORA_KEYS | {"rollout": Rollout.SYNTHETIC, "lora_target_modules": ("q_proj", "embed_tokens"), "lora_dropout": 0.1},
+    LORA_KEYS | {"logprobs": Logprobs.SLICED, "activation_offloading": True, "torch_empty_cache_steps": 2},
+    {"logprobs": Logprobs.MINIBATCH, "use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 200},
+    {"recipe": Recipe.RLOO, "beta": 0.04, "per_device_eval_batch_size": 8, **ONE_PASS},
     {"config": QWEN3 | DEEP_ENOUGH, "attn_implementation": Attention.EAGER, "dtype": Dtype.FLOAT32},
     {"config": LLAMA | DEEP_ENOUGH, "max_completion_length": 40, "steps": 6, "lengths": Lengths.FORCED},
     {"config": MISTRAL | DEEP_ENOUGH, "attn_implementation": Attention.FLASH_ATTENTION_2, "gpu": "a100-40gb"},
@@ -121,6 +124,7 @@ FURTHER: list[dict[str, Any]] = [
     {"config": TINY | {"num_hidden_layers": 48}, **LORA_KEYS},
     {"config": TINY | {"num_hidden_layers": 48}, "optim": Optimizer.ADAMW_TORCH},
     {"bf16": False, "gpu": "t4-16gb", "logprobs": Logprobs.FULL},
+    *({"logprobs": logprobs, **ONE_PASS} for logprobs in Logprobs),
 ]
 
 
@@ -152,9 +156,10 @@ ANY_VALUE = """
     bnb_4bit_use_double_quant optim num_generations max_prompt_length max_completion_length lengths steps
     per_device_train_batch_size gradient_accumulation_steps steps_per_generation gradient_checkpointing beta
     attn_implementation dtype bf16 rollout max_length precompute_ref_log_probs precompute_ref_batch_size
+    activation_offloading torch_empty_cache_steps use_dynamic_bsz ppo_max_token_len_per_gpu per_device_eval_batch_size
 """
 WITHOUT_EFFECT = """
-    ppo_max_token_len_per_gpu min_pixels max_pixels
+    min_pixels max_pixels
     vllm_mode vllm_gpu_memory_utilization vllm_enable_sleep_mode vllm_max_model_length vllm_tensor_parallel_size
     vllm_model_impl fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing zero_stage
     offload_optimizer_device offload_param_device
@@ -248,9 +253,8 @@ def test_one_changed_layer_is_a_difference(change: Any) -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"recipe": Recipe.RLOO},
-        {"activation_offloading": True},
         {"critic": True},
+        {"use_vllm": True},
         {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU},
         {"steps": 100},
         LORA_KEYS | {"lora_target_modules": ("layers.9.mlp.up_proj",)},

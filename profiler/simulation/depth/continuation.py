@@ -234,7 +234,7 @@ def _sizes(tokens: Tokens, trained: TrainedTensors) -> Numbers:
     # Tensors of two types would be two lists.
     if len(scratch) not in (0, len(lists)) or not np.isin(both, clipping).all() or (sizes[both] % trained.few).any():
         raise DepthDiffersError("a list of norms has another length than trained tensors")
-    may_grow = [trained.few in site.shape and site.layer < 0 for site in trace.sites]
+    may_grow = [site.shape == (trained.few,) and site.layer < 0 for site in trace.sites]
     unknown = np.isin(site_of, np.flatnonzero(may_grow)) & np.isin(np.arange(len(sizes)), clipping)
     unknown[both] = False
     if unknown.any():
