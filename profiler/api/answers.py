@@ -8,7 +8,14 @@ from profiler.advise.command import read_command
 from profiler.advise.main import job_of
 from profiler.advise.plan import Advisor
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.explained import CardVerdict, ExplainedEstimate, ExplainedPhase, Fit, Unanswered
+from profiler.analytical.explanation.explained import (
+    CardVerdict,
+    ExplainedEstimate,
+    ExplainedPhase,
+    Fit,
+    HostVerdict,
+    Unanswered,
+)
 from profiler.api.job import Job, answered, assumed, command_of, job_with, known, one_trial, words_of
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trials.specification import attention_line
@@ -19,7 +26,7 @@ from profiler.domain.runs.outcome import Outcome
 from profiler.estimate.cards import CAPABILITY, GPU, MEMORY
 from profiler.estimate.job.inputs import job_files, read_inputs
 from profiler.estimate.job.trial import notes_of_all, parsed_trial
-from profiler.estimate.main import ONLY_ESTIMATED, confirmed, explained_trial, simulated_outcome
+from profiler.estimate.main import ONLY_ESTIMATED, confirmed, explained_trial, refuse_host_of_verl, simulated_outcome
 from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_text, file_lines
 from profiler.rendering.estimate.table import estimate_table, methods_text
 from profiler.solve.command import CARD, Command
@@ -61,6 +68,10 @@ class Estimate:
     """Of several possible releases of trl those that the answer is for, as a sentence; empty if all give the same."""
     simulated: Outcome | None = None
     """The same trial, run by trl's trainer on a simulated card; None: not asked for, or only an estimate knows it."""
+    host: HostVerdict | None = None
+    """The memory of one node's host, and its verdict if the key `host` says its size; None for a job of verl.
+
+    Left out are pages of files and NCCL's shared memory; libraries are as on one real card."""
     explained: ExplainedEstimate | None = None
     """The trial with all its parts; None for a job of verl."""
     verl: "AnsweredVerl | None" = None
@@ -89,9 +100,10 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
     command = command_of(job_with(job, keys))
     files = job_files(command)
     if files.verl is not None:
+        refuse_host_of_verl(command.options)
         return _of_verl(answered(command, files.verl), ONLY_ESTIMATED if confirm else "")
     inputs, architecture_of = known(read_inputs(command, files.part))
-    found = explained_trial(inputs, architecture_of)
+    found = explained_trial(inputs, architecture_of, command.options)
     explained, spec = found.explained, found.explained.spec
     card = next((card for card in explained.cards if card.gpu.name == spec.gpu), None)
     said: list[str] = []
@@ -109,6 +121,7 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
         assumed=assumed(inputs.ignored, (*said, *found.notes, attention_line(spec, architecture_of(spec.model)))),
         decided_by=found.decided_by,
         simulated=simulated,
+        host=explained.host,
         explained=explained,
     )
 

@@ -15,6 +15,8 @@ from profiler.analytical.formulas.vllm_memory import (
     vllm_memory,
 )
 from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.recipes.registry import host_instants
+from profiler.analytical.timeline.sharding.sharding import HostInstant
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
@@ -216,6 +218,72 @@ def _what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
     return gpu if spec.use_vllm else gpu.compute_capability
 
 
+GPUS_PER_NODE = 8
+"""ASSUMED: the most processes of a job on one node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostVerdict:
+    """The memory of the processes of one node on their host, and the verdict if its size is known. Estimated."""
+
+    instants: tuple[HostInstant, ...]
+    memory_bytes: int | None
+    """That of the node."""
+
+    @property
+    def processes(self) -> int:
+        """Processes of the node."""
+        return self.peak.processes
+
+    @property
+    def peak(self) -> HostInstant:
+        """The instant at which the least is largest."""
+        return max(self.instants, key=lambda instant: (instant.least_bytes, instant.most_bytes))
+
+    @property
+    def least_bytes(self) -> int:
+        """What is counted: less is never enough."""
+        return self.peak.least_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """The same with all that may be added."""
+        return max(instant.most_bytes for instant in self.instants)
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether a process keeps more than its libraries on the host while it trains, or may do so."""
+        parts = [part for instant in self.instants if instant.phase is Phase.OPTIMIZER for part in instant.parts]
+        return any(part.category is not Category.OTHER for part in parts)
+
+    @property
+    def fit(self) -> Fit | None:
+        """The verdict; None if the size of the host is unknown."""
+        if self.memory_bytes is None:
+            return None
+        if self.most_bytes <= self.memory_bytes:
+            return Fit.FITS
+        return Fit.TIGHT if self.least_bytes <= self.memory_bytes else Fit.TOO_LARGE
+
+
+def host_verdict(
+    spec: TrialSpec, architecture: Architecture, *, memory_bytes: int | None = None, gpus_per_node: int | None = None
+) -> HostVerdict:
+    """Return the memory of the processes of one node.
+
+    By hand, qwen2.5-0.5b full in bfloat16 by DDP on 2 GPUs, while it saves: 2 x 1,802,903,552 B of libraries and
+    494,032,768 x 2 B, in all 4,593,872,640 B.
+
+    Args:
+        spec: The trial, which has a closed form.
+        architecture: Its model.
+        memory_bytes: That of the node; None if it is unknown.
+        gpus_per_node: Processes of one node at most; None: `GPUS_PER_NODE`.
+    """
+    processes = min(spec.num_processes, gpus_per_node or GPUS_PER_NODE)
+    return HostVerdict(instants=host_instants(spec, architecture, processes=processes), memory_bytes=memory_bytes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExplainedShare:
     """Bytes of one category at one instant."""
@@ -245,10 +313,13 @@ class ExplainedEstimate:
     phases: tuple[ExplainedPhase, ...]
     cards: tuple[CardVerdict, ...]
     """The verdict for each known card, the smallest card first."""
+    host: HostVerdict
 
 
-def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
-    """Return the estimate of `spec` with its reasons.
+def explain(
+    spec: TrialSpec, architecture: Architecture, *, host_bytes: int | None = None, gpus_per_node: int | None = None
+) -> ExplainedEstimate:
+    """Return the estimate of `spec` with its reasons; `host_bytes` and `gpus_per_node` as of `host_verdict`.
 
     Raises:
         UsageError: As in `estimate`.
@@ -259,7 +330,8 @@ def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
     own = find_gpu(spec.gpu)
     cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
     verdicts = all_cards(spec, architecture, cards.values())
-    return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts)
+    host = host_verdict(spec, architecture, memory_bytes=host_bytes, gpus_per_node=gpus_per_node)
+    return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts, host=host)
 
 
 def explained_phase(instant: Instant) -> ExplainedPhase:

@@ -1,11 +1,13 @@
 """Run a command and sample the GPUs, its processes and the host until it ends; signals wait."""
 
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.runs.other_runs import HostPeaks, HostSample, MonitoredGpu
@@ -30,6 +32,23 @@ _READ = frozenset((*PASSED_ON, signal.SIGCHLD))
 
 _BY_KERNEL = 0x80
 """`SI_KERNEL`: from the terminal, which sends it to the command as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """When a recorded run began, and its name."""
+
+    run_id: str
+    started_at: str
+
+
+def start_now() -> Start:
+    """Return the start of a run of this process."""
+    now = datetime.now(UTC)
+    return Start(
+        run_id=f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03}-{os.getpid()}",
+        started_at=now.isoformat(timespec="seconds"),
+    )
 
 
 @contextmanager

@@ -20,8 +20,7 @@ from profiler.measurement.driver.nvml import NoDriver, Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.monitor.command import Command
-from profiler.monitor.watch.running import CommandRun, raise_pending, run_command
-from profiler.monitor.watch.start import Start, start_now
+from profiler.monitor.watch.running import CommandRun, Start, raise_pending, run_command, start_now
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.trial_files import RECORDS
 from profiler.storage.records.record_folder import MONITORED, RecordFolder

@@ -3,7 +3,12 @@
 from collections.abc import Collection, Iterator, Sequence
 from itertools import takewhile
 
-from profiler.analytical.explanation.explained import CardVerdict, ExplainedEstimate, ExplainedPhase, Fit
+from profiler.analytical.explanation.explained import (
+    CardVerdict,
+    ExplainedEstimate,
+    ExplainedPhase,
+    Fit,
+)
 from profiler.analytical.formulas.sizes.rounding import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu_names import gpu_named
@@ -12,15 +17,10 @@ from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.labels import constructed_words, sharding_word
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec, Tuning
-from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
+from profiler.rendering.document import Cell, Document, Row, Section, Table, paragraphs
+from profiler.rendering.estimate.host import HOST_NOTE, PHASE_COLUMNS, host_object, host_table, host_text, is_shown
 from profiler.rendering.layouts.plain_text import json_text, plain_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, compared_text, gib_number, percent
-
-_COLUMNS = (
-    Column(title="phase", align=Align.LEFT, width=18),
-    Column(title="GiB", width=9),
-    Column(title="instant, or what the category is made of", align=Align.LEFT),
-)
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
 FRAGMENTS_NOTE = (
@@ -61,7 +61,8 @@ def estimate_document(
     simulated: Outcome | None = None,
 ) -> Document:
     """Return the same as a document."""
-    spec, peak_phase = explained.spec, explained.estimate.peak_phase
+    spec, peak_phase, host = explained.spec, explained.estimate.peak_phase, explained.host
+    host_note = f" {HOST_NOTE}" if is_shown(host) else ""
     phases = [each for each in explained.phases if details or each.phase is peak_phase]
     verdicts = [verdict_text(card) for card in explained.cards if card.gpu.name == spec.gpu]
     if simulated is not None:
@@ -71,12 +72,13 @@ def estimate_document(
     return Document(
         title=spec.model,
         blocks=[
-            paragraphs(" ".join([*verdicts, decided_by]).strip()),
+            paragraphs(" ".join([*verdicts, decided_by]).strip(), host_text(host)),
             paragraphs(_title(spec)),
             Section("", [phase_table(phases, peak_phase)]),
+            *([host_table(explained.host)] if host.fit is not None or (details and is_shown(host)) else ()),
             paragraphs(_peaks(explained), *_simulated_peaks(explained, simulated), others),
             *([paragraphs(*notes)] if notes else ()),
-            paragraphs(*cards, methods_text(spec, simulated), "" if details else _MORE),
+            paragraphs(*cards, f"{methods_text(spec, simulated)}{host_note}", "" if details else _MORE),
         ],
     )
 
@@ -147,7 +149,7 @@ def _rows(spec: TrialSpec) -> str:
 
 def phase_table(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> Table:
     """Return the largest instant of each phase, and below it the categories with what they are made of."""
-    return Table(_COLUMNS, [row for each in phases for row in _phase_rows(each, peak_phase)], has_titles=False)
+    return Table(PHASE_COLUMNS, [row for each in phases for row in _phase_rows(each, peak_phase)], has_titles=False)
 
 
 def _phase_rows(phase: ExplainedPhase, peak_phase: Phase) -> Iterator[Row]:
@@ -321,6 +323,7 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), si
             for card in explained.cards
         ],
     }
+    content["host"] = host_object(explained.host)
     if simulated is not None:
         content["simulated"] = _simulated_object(simulated)
     return json_text(content)
