@@ -28,7 +28,7 @@ from profiler.estimate.job.inputs import job_files, read_inputs
 from profiler.estimate.job.trial import notes_of_all, parsed_trial
 from profiler.estimate.main import ONLY_ESTIMATED, confirmed, explained_trial, refuse_host_of_verl, simulated_outcome
 from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_text, file_lines
-from profiler.rendering.estimate.table import estimate_table, methods_text
+from profiler.rendering.estimate.table import estimate_table, gathered_text, methods_text
 from profiler.solve.command import CARD, Command
 from profiler.solve.command import read_command as read_solve_command
 from profiler.solve.main import choice_answer, key_answer
@@ -64,6 +64,8 @@ class Estimate:
     """What was assumed, ignored or not counted; a sentence each."""
     reasons: tuple[str, ...] = ()
     """Why verl refuses the job, or what has no formula; empty where memory decides."""
+    gathered: str = ""
+    """That most of the peak is what sharded GPUs gather, why, and what avoids it; empty if it is not."""
     decided_by: str = ""
     """Of several possible releases of trl those that the answer is for, as a sentence; empty if all give the same."""
     simulated: Outcome | None = None
@@ -122,6 +124,7 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
         decided_by=found.decided_by,
         simulated=simulated,
         host=explained.host,
+        gathered=gathered_text(explained),
         explained=explained,
     )
 

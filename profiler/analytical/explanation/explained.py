@@ -24,7 +24,7 @@ from profiler.domain.cards.gpu_names import find_gpu, gpu_named
 from profiler.domain.memory import Category, Phase, gib_text
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.kernels import MissingKernel, missing_kernel
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import DistributedType, TrialSpec
 
 
 def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
@@ -314,6 +314,18 @@ class ExplainedEstimate:
     cards: tuple[CardVerdict, ...]
     """The verdict for each known card, the smallest card first."""
     host: HostVerdict
+
+    @property
+    def peak_phase(self) -> ExplainedPhase:
+        """The phase of the peak."""
+        return next(each for each in self.phases if each.phase is self.estimate.peak_phase)
+
+    @property
+    def gathered(self) -> ExplainedShare | None:
+        """What sharded GPUs gather at the peak, if that is the largest category there, else None."""
+        largest = max(self.peak_phase.shares, key=lambda share: share.size_bytes)
+        shards = self.spec.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+        return largest if shards and largest.category is Category.COMMUNICATION else None
 
 
 def explain(

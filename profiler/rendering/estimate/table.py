@@ -1,6 +1,6 @@
 """An explained estimate as a table of 80 columns in plain text, and as JSON."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from profiler.analytical.explanation.explained import (
@@ -16,7 +16,7 @@ from profiler.domain.memory import Origin, Phase, gib_text
 from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.labels import constructed_words, sharding_word
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import TrialSpec, Tuning
+from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
 from profiler.rendering.document import Cell, Document, Row, Section, Table, paragraphs
 from profiler.rendering.estimate.host import HOST_NOTE, PHASE_COLUMNS, host_object, host_table, host_text, is_shown
 from profiler.rendering.layouts.plain_text import json_text, plain_text
@@ -72,7 +72,7 @@ def estimate_document(
     return Document(
         title=spec.model,
         blocks=[
-            paragraphs(" ".join([*verdicts, decided_by]).strip(), host_text(host)),
+            paragraphs(" ".join([*verdicts, decided_by]).strip(), gathered_text(explained), host_text(host)),
             paragraphs(_title(spec)),
             Section("", [phase_table(phases, peak_phase)]),
             *([host_table(explained.host)] if host.fit is not None or (details and is_shown(host)) else ()),
@@ -195,6 +195,40 @@ def verdict_text(card: CardVerdict) -> str:
             return card.refusal_text
 
 
+_WAYS_OUT: Mapping[tuple[DistributedType, Phase], str] = {
+    (
+        DistributedType.DEEPSPEED,
+        Phase.ROLLOUT,
+    ): "trl gathers the model to generate: use_vllm=true gathers one tensor at "
+    "a time, and ds3_gather_for_generation=false, which is not counted here, one layer.",
+    (DistributedType.FSDP, Phase.SCORE): "trl makes the reference one unit, so that it is gathered whole: beta=0 and "
+    "LoRA need none.",
+}
+"""Why something is gathered, and what avoids it. Sources: `Zero` and `Fsdp` of `profiler.analytical`."""
+
+
+def gathered_text(explained: ExplainedEstimate) -> str:
+    """Return that most of the peak is what sharded GPUs gather, why, and what avoids it; empty if it is not.
+
+    FSDP in phase load: here trials make the model on the card. `from_pretrained` as trl calls it leaves it on the host,
+    from which `fully_shard` of torch moves one unit at a time (`_move_states_to_device`).
+    """
+    share, peak, sharding = explained.gathered, explained.peak_phase, explained.spec.distributed_type
+    if share is None:
+        return ""
+    part, whole = gib_text(share.size_bytes), gib_text(peak.peak_allocated_bytes)
+    text = f"Most of the peak, in {peak.phase}, is gathered: {part} of {whole} ({share.short_form})."
+    why = _WAYS_OUT.get((sharding, peak.phase), "")
+    if sharding is DistributedType.FSDP and peak.phase is Phase.LOAD:
+        others = [each for each in explained.phases if each is not peak]
+        then = max(others, key=lambda each: each.peak_allocated_bytes)
+        why = (
+            "That is where the model is made on the card. trl reads a checkpoint to the host: the peak is then "
+            f"{gib_text(then.peak_allocated_bytes)}, in {then.phase}."
+        )
+    return f"{text} {why}".strip()
+
+
 def _second_verdict(text: str) -> str:
     """Return ``"Fits: 12.3 GiB."`` as ``"Estimated: fits, 12.3 GiB."``."""
     verdict, colon, rest = text.partition(": ")
@@ -295,6 +329,7 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), si
         "peak_reserved_bytes": found.peak_reserved_bytes,
         "peak_rule_bytes": found.peak_rule_bytes,
         "peak_phase": found.peak_phase.value,
+        "peak_gathered": gathered_text(explained),
         "phases": [
             {
                 "phase": phase.phase.value,
