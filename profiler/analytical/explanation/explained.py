@@ -1,7 +1,7 @@
 """An estimate with its reasons, and whether it fits a card."""
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -42,20 +42,41 @@ def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
 
 
 def _hint(spec: TrialSpec, architecture: Architecture) -> str:
-    """Return with which settings vLLM would start, and whether the job would fit with them.
+    """Return with which settings vLLM would start: the first with which the job also fits, else the first.
 
     Sequences are no longer than those of the job, and the part of the card is the smallest that is enough.
+    """
+    found = list(_settings(spec, architecture))
+    if found:
+        texts = (_checked(started, architecture, settings) for settings, started in found)
+        first = next(texts)
+        return next((text for text in (first, *texts) if text.startswith(_ADVICE)), first)
+    shared = ", also with vllm_tensor_parallel_size" if spec.num_processes > 1 else ""
+    return f"no part of the card is enough{shared}"
+
+
+def _settings(spec: TrialSpec, architecture: Architecture) -> Iterator[tuple[str, TrialSpec]]:
+    """Return settings with which vLLM starts, and the trial with them: on as many GPUs as now, then on more.
+
+    trl asks for a divisor of the processes as the GPUs of one engine, and vLLM for one of the heads.
     """
     longest = spec.max_prompt_length + spec.max_completion_length
     job = replace(spec, vllm_max_model_length=longest)
     if not lacks_cache(job, architecture):
-        return _checked(job, architecture, f"vllm_max_model_length={longest}")
-    now, shorter = _least_part(spec, architecture), _least_part(job, architecture)
-    if shorter is None:
-        return "no part of the card is enough"
-    limit = f" and vllm_max_model_length={longest}" if now != shorter else ""
-    started = replace(job if limit else spec, vllm_gpu_memory_utilization=shorter)
-    return _checked(started, architecture, f"vllm_gpu_memory_utilization={shorter:g}{limit}")
+        yield f"vllm_max_model_length={longest}", job
+    else:
+        now, shorter = _least_part(spec, architecture), _least_part(job, architecture)
+        if shorter is not None:
+            limit = f" and vllm_max_model_length={longest}" if now != shorter else ""
+            started = replace(job if limit else spec, vllm_gpu_memory_utilization=shorter)
+            yield f"vllm_gpu_memory_utilization={shorter:g}{limit}", started
+    for size in range(job.vllm_tensor_parallel_size + 1, job.num_processes + 1):
+        if job.num_processes % size or architecture.num_attention_heads % size:
+            continue
+        shared = replace(job, vllm_tensor_parallel_size=size)
+        if (part := _least_part(shared, architecture)) is not None:
+            settings = f"vllm_tensor_parallel_size={size}, vllm_gpu_memory_utilization={part:g} and "
+            yield f"{settings}vllm_max_model_length={longest}", replace(shared, vllm_gpu_memory_utilization=part)
 
 
 def _checked(spec: TrialSpec, architecture: Architecture, settings: str) -> str:
@@ -64,9 +85,12 @@ def _checked(spec: TrialSpec, architecture: Architecture, settings: str) -> str:
     context = cuda_context_bytes(card.compute_capability)
     needed = unreleasable_bytes(found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes)
     if needed + context <= card.memory_bytes:
-        return f"use {settings}"
+        return f"{_ADVICE}{settings}"
     whole = f"{gib_text(needed + context)} of {gib_text(card.memory_bytes)}"
     return f"with {settings} it starts, but the job then needs {whole}"
+
+
+_ADVICE = "use "
 
 
 def _least_part(spec: TrialSpec, architecture: Architecture) -> float | None:
