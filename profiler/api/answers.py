@@ -17,6 +17,7 @@ from profiler.analytical.explanation.explained import (
     Unanswered,
 )
 from profiler.api.job import Job, answered, assumed, command_of, job_with, known, one_trial, words_of
+from profiler.config.prices import Price
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trials.specification import attention_line
 from profiler.constraints.table import refuse_without_card
@@ -239,7 +240,11 @@ class SmallestCard:
     card: CardVerdict | None
     """None if no card is large enough."""
     cards: tuple[CardVerdict, ...]
-    """The verdict of every known card, the smallest first."""
+    """The verdict of every known card that is rented, the smallest first."""
+    cheapest: CardVerdict | None
+    """The cheapest that is large enough, of those with a price."""
+    prices: Mapping[str, Price]
+    """The lowest price of each card, by name: of public lists, with source and date."""
     assumed: tuple[str, ...]
     """What was assumed, ignored or not counted; a sentence each."""
     origin: Origin = Origin.ESTIMATED
@@ -290,7 +295,14 @@ def smallest_card(job: Job | None = None, /, *, margin: float = 0.0, **keys: obj
     inputs, architecture_of = known(solve_job_of(command))
     answer, notes = choice_answer(command, inputs, architecture_of)
     card = None if answer.best is None else answer.best.verdict
-    return SmallestCard(card=card, cards=answer.verdicts, assumed=assumed(inputs.ignored, notes))
+    cheapest = None if answer.cheapest is None else answer.cheapest.verdict
+    return SmallestCard(
+        card=card,
+        cards=answer.verdicts,
+        cheapest=cheapest,
+        prices=answer.prices,
+        assumed=assumed(inputs.ignored, notes),
+    )
 
 
 def _command(key: str, job: Job | None, margin: float, keys: Mapping[str, object]) -> Command:

@@ -98,7 +98,10 @@ class EstimateOptions:
         null="that of the nearest card",
     )
     prices: str | None = option(
-        None, name("a file", "FILE"), "CSV file with prices of cards; the cheapest that fits is first", null="no prices"
+        None,
+        name("a file, or published", "FILE|published"),
+        "CSV file with prices of cards, or public lists with their dates; the cheapest that fits is first",
+        null="no prices; in solve gpu those of public lists",
     )
     strict: bool = option(False, FLAG, "refuse keys of FILE that trl does not have; false: list and ignore them")
     details: bool = option(
