@@ -61,4 +61,4 @@ def test_prices_of_a_file_win(capsys, tmp_path):
     assert _answer(capsys, f"prices={path}")["cheapest"] == "h100-80gb"
     path.write_text("gpu,price_per_hour,currency\nt4-16gb,1,EUR\n")
     assert main([*WORDS, f"prices={path}"]) == 0
-    assert "No card that fits has a price." in capsys.readouterr().out
+    assert "None of them has a price." in capsys.readouterr().out

@@ -1,13 +1,11 @@
 """Run a command and sample the GPUs, its processes and the host until it ends; signals wait."""
 
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.runs.other_runs import HostPeaks, HostSample, MonitoredGpu
@@ -15,7 +13,12 @@ from profiler.domain.runs.readings import Sample
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml
 from profiler.measurement.driver.visible import VisibleGpu
 from profiler.measurement.recorder import OUTSIDE, Recorder
-from profiler.measurement.samples.host_usage import RecentProcessTree, host_memory, process_tree, resident_bytes
+from profiler.measurement.samples.host_usage import (
+    RecentProcessTree,
+    host_memory,
+    process_tree,
+    resident_and_shared_bytes,
+)
 from profiler.measurement.samples.sampler import MOST_SAMPLES, BoundedSamples, merged_host_sample
 
 PASSED_ON = (
@@ -32,23 +35,6 @@ _READ = frozenset((*PASSED_ON, signal.SIGCHLD))
 
 _BY_KERNEL = 0x80
 """`SI_KERNEL`: from the terminal, which sends it to the command as well."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """When a recorded run began, and its name."""
-
-    run_id: str
-    started_at: str
-
-
-def start_now() -> Start:
-    """Return the start of a run of this process."""
-    now = datetime.now(UTC)
-    return Start(
-        run_id=f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03}-{os.getpid()}",
-        started_at=now.isoformat(timespec="seconds"),
-    )
 
 
 @contextmanager
@@ -160,13 +146,16 @@ class _Host:
         pids = self.tree()
         used, self.total_bytes = host_memory()
         now_s = time.monotonic() - self.started_s
-        tree_bytes = resident_bytes(pids)
-        self.samples.append(HostSample(time_s=now_s, processes=len(pids), tree_bytes=tree_bytes, used_bytes=used))
+        tree, shared = resident_and_shared_bytes(pids)
+        self.samples.append(
+            HostSample(time_s=now_s, processes=len(pids), tree_bytes=tree, used_bytes=used, shared_bytes=shared)
+        )
 
     def peaks(self) -> HostPeaks:
         found = self.samples.samples()
         return HostPeaks(
             tree_bytes=max((one.tree_bytes for one in found), default=None),
+            shared_bytes=max((one.shared_bytes for one in found if one.shared_bytes is not None), default=None),
             processes=max((one.processes for one in found), default=None),
             used_bytes=max((one.used_bytes for one in found if one.used_bytes is not None), default=None),
             total_bytes=self.total_bytes,

@@ -14,7 +14,7 @@ from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.labels import key_words
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Section, Table, Text, paragraphs
-from profiler.rendering.estimate.card_list import price_object, price_text
+from profiler.rendering.estimate.card_list import price_object, price_text, sourced_text
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
 from profiler.rendering.memory_words import gib_number
@@ -102,11 +102,8 @@ class ChoiceAnswer:
     @property
     def cheapest(self) -> Choice | None:
         """The cheapest card that fits, of those with a price; None if none does."""
-        fitting = [
-            each
-            for each in self.choices
-            if each.verdict and leaves_free(each.verdict, self.margin) and each.value in self.prices
-        ]
+        priced = [each for each in self.choices if each.value in self.prices]
+        fitting = [each for each in priced if each.verdict and leaves_free(each.verdict, self.margin)]
         return min(fitting, key=lambda each: self.prices[str(each.value)].per_hour, default=None)
 
     @property
@@ -174,12 +171,8 @@ def choice_text(answer: ChoiceAnswer, notes: Sequence[str]) -> str:
 
 def _cheapest_text(answer: ChoiceAnswer) -> str:
     """Return the cheapest card that fits, with the source and date of its price."""
-    found = answer.cheapest
-    if found is None:
-        return "No card that fits has a price."
-    price = answer.prices[str(found.value)]
-    where = ", ".join(part for part in (price.source, price.date) if part)
-    return f"The cheapest that fits: {found.value}, {price_text(price)}{f' ({where})' if where else ''}. Prices change."
+    name = "" if answer.cheapest is None else str(answer.cheapest.value)
+    return f"The cheapest that fits: {sourced_text(name, answer.prices[name])}" if name else "None of them has a price."
 
 
 def _none_text(answer: ChoiceAnswer) -> str:

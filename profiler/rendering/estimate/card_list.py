@@ -92,6 +92,12 @@ def price_text(price: Price | None) -> str:
     return f"{price.per_hour:.2f} {price.currency}/h".rstrip() if price is not None else "no price"
 
 
+def sourced_text(name: str, price: Price) -> str:
+    """Return the price of a card with its source and date, and that it changes."""
+    where = ", ".join(part for part in (price.source, price.date) if part)
+    return f"{name}, {price_text(price)}{f' ({where})' if where else ''}. Prices change."
+
+
 def price_object(price: Price | None) -> dict[str, object]:
     """Return the price with currency, source and date as members of an object; none without a price."""
     if price is None:
