@@ -209,7 +209,7 @@ def test_reserved_memory_beyond_the_card_is_explained(gpu, is_enough):
     assert ("where there is room (a full card gives its cache back before it runs out)" in text) is not is_enough
 
 
-def test_gpus_that_share_an_engine_are_named_where_one_is_too_small():
+def test_gpus_that_share_an_engine_are_named():
     words = ("model=qwen2.5-32b", "tuning=qlora", "use_vllm=true", "num_processes=4", "gpu=a100-80gb")
     # In bfloat16 the engine has 61 GiB of weights, and the job 4-bit weights next to them.
     _, reason = _verdict(*words)

@@ -17,7 +17,7 @@ def _said(keys, *more):
 
 
 @pytest.mark.parametrize(
-    ("keys", "part", "way_out"),
+    ("keys", "part", "hint"),
     [
         # 2 x 32,763,876,352 B and a bucket of 10^9 B: 62.0 GiB.
         (ZERO_3, "in rollout, is gathered: 62.0 GiB of 127.1 GiB", "use_vllm=true gathers one tensor at a time"),
@@ -27,17 +27,17 @@ def _said(keys, *more):
         ({**FSDP, "beta": 0.04}, "in score, is gathered: 125.0 GiB of 179.2 GiB", "beta=0 and LoRA need none"),
     ],
 )
-def test_most_of_the_peak_is_named_with_what_avoids_it(keys, part, way_out):
+def test_most_of_the_peak_is_named_with_what_avoids_it(keys, part, hint):
     said = _said(keys)
     assert said.index("Does not fit") < said.index("Most of the peak") < said.index("Host memory")
     assert part in said
-    assert way_out in said
+    assert hint in said
     assert (
         part in json.loads(answer([*(f"{k}={v}" for k, v in {**JOB, **keys}.items()), "format=json"]))["peak_gathered"]
     )
-    assert way_out in grpo_vram.estimate(**JOB, **keys).gathered
+    assert hint in grpo_vram.estimate(**JOB, **keys).gathered
 
 
 @pytest.mark.parametrize("keys", [{**ZERO_3, "zero_stage": 2}, {**ZERO_3, "use_vllm": "true"}, {"tuning": "lora"}])
-def test_nothing_is_named_where_something_else_is_most_of_the_peak(keys):
+def test_another_category_at_the_peak_is_not_named(keys):
     assert "Most of the peak" not in _said(keys)

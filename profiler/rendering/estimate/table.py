@@ -195,7 +195,7 @@ def verdict_text(card: CardVerdict) -> str:
             return card.refusal_text
 
 
-_WAYS_OUT: Mapping[tuple[DistributedType, Phase], str] = {
+_HINTS: Mapping[tuple[DistributedType, Phase], str] = {
     (
         DistributedType.DEEPSPEED,
         Phase.ROLLOUT,
@@ -218,7 +218,7 @@ def gathered_text(explained: ExplainedEstimate) -> str:
         return ""
     part, whole = gib_text(share.size_bytes), gib_text(peak.peak_allocated_bytes)
     text = f"Most of the peak, in {peak.phase}, is gathered: {part} of {whole} ({share.short_form})."
-    why = _WAYS_OUT.get((sharding, peak.phase), "")
+    why = _HINTS.get((sharding, peak.phase), "")
     if sharding is DistributedType.FSDP and peak.phase is Phase.LOAD:
         others = [each for each in explained.phases if each is not peak]
         then = max(others, key=lambda each: each.peak_allocated_bytes)
