@@ -129,7 +129,7 @@ class Halved(TrialSharding):
         ),
         Row(
             file="profiler/analytical/timeline/recipes/registry.py",
-            before="from profiler.analytical.timeline.sharding.sharding import Replicated",
+            before="from profiler.analytical.timeline.sharding.sharding import",
             row="from profiler.analytical.timeline.sharding.halved import Halved\n",
         ),
         Row(

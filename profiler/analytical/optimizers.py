@@ -101,6 +101,25 @@ def paged_8bit_states_bytes(elements: Count, *, is_embedding: bool, block: Block
     return where(elements < _MIN_PAGED_ELEMENTS, unpaged, 0 if is_embedding else _scale_bytes(elements, block))
 
 
+def managed_states(optim: Optimizer, tensors: Sequence[TensorGroup]) -> Term:
+    """Return the states in managed memory, of which the driver moves to the host what the card has no room for.
+
+    By hand, one tensor of 102,400 values: 2 x 102,400 B.
+    """
+    traits = optim.traits
+    if not traits.is_paged:
+        return Term(0)
+    size = sum(
+        group.copies
+        * (
+            eight_bit_states_bytes(group.elements, is_embedding=group.is_embedding)
+            - paged_8bit_states_bytes(group.elements, is_embedding=group.is_embedding)
+        )
+        for group in tensors
+    )
+    return Term(size, lambda: "paged states, where the card has no room")
+
+
 def rows_and_columns_bytes(shape: Sequence[Count], block: Block = exact) -> Count:
     """Return the bytes of transformers' Adafactor without first moment for one tensor: means of rows and of columns.
 

@@ -8,8 +8,16 @@ from profiler.advise.command import read_command
 from profiler.advise.main import job_of
 from profiler.advise.plan import Advisor
 from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.explanation.explained import CardVerdict, ExplainedEstimate, ExplainedPhase, Fit, Unanswered
+from profiler.analytical.explanation.explained import (
+    CardVerdict,
+    ExplainedEstimate,
+    ExplainedPhase,
+    Fit,
+    HostVerdict,
+    Unanswered,
+)
 from profiler.api.job import Job, answered, assumed, command_of, job_with, known, one_trial, words_of
+from profiler.config.prices import Price
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trials.specification import attention_line
 from profiler.constraints.table import refuse_without_card
@@ -19,9 +27,9 @@ from profiler.domain.runs.outcome import Outcome
 from profiler.estimate.cards import CAPABILITY, GPU, MEMORY
 from profiler.estimate.job.inputs import job_files, read_inputs
 from profiler.estimate.job.trial import notes_of_all, parsed_trial
-from profiler.estimate.main import ONLY_ESTIMATED, confirmed, explained_trial, simulated_outcome
+from profiler.estimate.main import ONLY_ESTIMATED, confirmed, explained_trial, refuse_host_of_verl, simulated_outcome
 from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_text, file_lines
-from profiler.rendering.estimate.table import estimate_table, methods_text
+from profiler.rendering.estimate.table import estimate_table, gathered_text, methods_text
 from profiler.solve.command import CARD, Command
 from profiler.solve.command import read_command as read_solve_command
 from profiler.solve.main import choice_answer, key_answer
@@ -57,10 +65,16 @@ class Estimate:
     """What was assumed, ignored or not counted; a sentence each."""
     reasons: tuple[str, ...] = ()
     """Why verl refuses the job, or what has no formula; empty where memory decides."""
+    gathered: str = ""
+    """That most of the peak is what sharded GPUs gather, why, and what avoids it; empty if it is not."""
     decided_by: str = ""
     """Of several possible releases of trl those that the answer is for, as a sentence; empty if all give the same."""
     simulated: Outcome | None = None
     """The same trial, run by trl's trainer on a simulated card; None: not asked for, or only an estimate knows it."""
+    host: HostVerdict | None = None
+    """The memory of one node's host, and its verdict if the key `host` says its size; None for a job of verl.
+
+    Left out are pages of files and NCCL's shared memory; libraries are as on one real card."""
     explained: ExplainedEstimate | None = None
     """The trial with all its parts; None for a job of verl."""
     verl: "AnsweredVerl | None" = None
@@ -89,9 +103,10 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
     command = command_of(job_with(job, keys))
     files = job_files(command)
     if files.verl is not None:
+        refuse_host_of_verl(command.options)
         return _of_verl(answered(command, files.verl), ONLY_ESTIMATED if confirm else "")
     inputs, architecture_of = known(read_inputs(command, files.part))
-    found = explained_trial(inputs, architecture_of)
+    found = explained_trial(inputs, architecture_of, command.options)
     explained, spec = found.explained, found.explained.spec
     card = next((card for card in explained.cards if card.gpu.name == spec.gpu), None)
     said: list[str] = []
@@ -109,6 +124,8 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
         assumed=assumed(inputs.ignored, (*said, *found.notes, attention_line(spec, architecture_of(spec.model)))),
         decided_by=found.decided_by,
         simulated=simulated,
+        host=explained.host,
+        gathered=gathered_text(explained),
         explained=explained,
     )
 
@@ -223,7 +240,11 @@ class SmallestCard:
     card: CardVerdict | None
     """None if no card is large enough."""
     cards: tuple[CardVerdict, ...]
-    """The verdict of every known card, the smallest first."""
+    """The verdict of every known card that is rented, the smallest first."""
+    cheapest: CardVerdict | None
+    """The cheapest that is large enough, of those with a price."""
+    prices: Mapping[str, Price]
+    """The lowest price of each card, by name: of public lists, with source and date."""
     assumed: tuple[str, ...]
     """What was assumed, ignored or not counted; a sentence each."""
     origin: Origin = Origin.ESTIMATED
@@ -274,7 +295,14 @@ def smallest_card(job: Job | None = None, /, *, margin: float = 0.0, **keys: obj
     inputs, architecture_of = known(solve_job_of(command))
     answer, notes = choice_answer(command, inputs, architecture_of)
     card = None if answer.best is None else answer.best.verdict
-    return SmallestCard(card=card, cards=answer.verdicts, assumed=assumed(inputs.ignored, notes))
+    cheapest = None if answer.cheapest is None else answer.cheapest.verdict
+    return SmallestCard(
+        card=card,
+        cards=answer.verdicts,
+        cheapest=cheapest,
+        prices=answer.prices,
+        assumed=assumed(inputs.ignored, notes),
+    )
 
 
 def _command(key: str, job: Job | None, margin: float, keys: Mapping[str, object]) -> Command:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from profiler.config.verl.sources import VerlSource
     from profiler.estimate.verl import AnsweredVerl
 
-_OPTIONS = ("launch", "trl", "verl", "strict", "gpu_memory_gib", "compute_capability")
+_OPTIONS = ("launch", "trl", "verl", "strict", "gpu_memory_gib", "compute_capability", "host", "gpus_per_node")
 """Options of the command `estimate` that describe the job, and not the output."""
 
 
@@ -30,7 +30,8 @@ class Job:
     """Paths: a recipe of trl, accelerate's or DeepSpeed's configuration, an `adapter_config.json`, a `train.py`; or a
     configuration or run script of verl, and ``"verl"`` for its defaults."""
     keys: Mapping[str, object] = field(default_factory=dict)
-    """Keys of a trial by name, and `launch`, `trl`, `strict`, `gpu_memory_gib`, `compute_capability`; of a job of verl
+    """Keys of a trial by name, and `launch`, `trl`, `strict`, `gpu_memory_gib`, `compute_capability`, `host` (such as
+    ``"64GiB"``), `gpus_per_node`; of a job of verl
     `gpu`, `verl`, `strict` and verl's own keys, such as ``trainer.n_gpus_per_node``."""
 
     def with_keys(self, **keys: object) -> "Job":

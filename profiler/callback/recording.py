@@ -17,9 +17,8 @@ from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Pe
 from profiler.domain.runs.readings import Sample
 from profiler.measurement.counters.phase_counters import CudaDevice
 from profiler.measurement.driver.nvml import GpuProbe, Nvml
-from profiler.measurement.recorder import CHEAP, CounterRecorder, Device, PhaseReading, Recorder
+from profiler.measurement.recorder import CHEAP, CounterRecorder, Device, PhaseReading, Recorder, Start, start_now
 from profiler.measurement.samples.host_usage import RecentProcessTree, peak_resident_bytes
-from profiler.monitor.watch.start import Start, start_now
 from profiler.scripts.session import CountedSession, ParameterTotals
 from profiler.seams.checked import problem_of
 from profiler.seams.patching import patched

@@ -4,14 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from profiler.analytical.explanation.explained import GPUS_PER_NODE
 from profiler.config.options.command_words import as_pairs, read_given, word_fault
 from profiler.config.options.option import (
     FLAG,
     NUMBER,
+    SIZE,
     Kind,
     Option,
     OutputFormat,
     choice,
+    count,
     format_option,
     name,
     option,
@@ -95,7 +98,10 @@ class EstimateOptions:
         null="that of the nearest card",
     )
     prices: str | None = option(
-        None, name("a file", "FILE"), "CSV file with prices of cards; the cheapest that fits is first", null="no prices"
+        None,
+        name("a file, or published", "FILE|published"),
+        "CSV file with prices of cards, or public lists with their dates; the cheapest that fits is first",
+        null="no prices; in solve gpu those of public lists",
     )
     strict: bool = option(False, FLAG, "refuse keys of FILE that trl does not have; false: list and ignore them")
     details: bool = option(
@@ -103,6 +109,15 @@ class EstimateOptions:
     )
     confirm: bool = option(
         False, FLAG, "simulate the trial too, with trl's trainer on its card; its verdict decides where both differ"
+    )
+    host: int | None = option(
+        None,
+        SIZE,
+        "memory of one node, for a verdict of its own, which fail_if counts too; GiB are powers of two, GB of ten",
+        null="no verdict",
+    )
+    gpus_per_node: int | None = option(
+        None, count(), "processes of the job on one node", unit="processes", null=f"all, at most {GPUS_PER_NODE}"
     )
     output_format: OutputFormat = format_option()
     fail_if: FailIf | None = option(
@@ -117,9 +132,9 @@ class EstimateOptions:
 OPTIONS = options_of(EstimateOptions)
 """By name."""
 
-DETAILS, CONFIRM = "details", "confirm"
+DETAILS, CONFIRM, HOST, PER_NODE = "details", "confirm", "host", "gpus_per_node"
 
-_OF_ONE_TRIAL = (DETAILS, CONFIRM)
+_OF_ONE_TRIAL = (DETAILS, CONFIRM, HOST, PER_NODE)
 """Options of one trial on one card."""
 
 COMMON_OPTIONS = {name: each for name, each in OPTIONS.items() if name not in _OF_ONE_TRIAL}

@@ -14,10 +14,11 @@ from profiler.config.models.context import images_line, model_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.trials.specification import attention_line
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, Fault, UsageError
+from profiler.domain.memory import gib_text
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.domain.trials.trial import TrialSpec
-from profiler.estimate.command import Command, read_command, usage
+from profiler.estimate.command import HOST, PER_NODE, Command, EstimateOptions, read_command, usage
 from profiler.estimate.grid import answered_grid
 from profiler.estimate.job.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.job.trial import notes_of_all, parsed_trial, why_not_simulated, with_reward_models
@@ -103,6 +104,7 @@ def _answered(
     architecture_of = architecture_lookup(load_model)
     files = job_files(command)
     if files.verl is not None:
+        refuse_host_of_verl(command.options)
         if command.options.confirm:
             say(ONLY_ESTIMATED)
         from profiler.estimate.verl import verl_answer  # 15 ms, for jobs of verl alone
@@ -116,11 +118,24 @@ def _answered(
         return _cards_answer(command, common, architecture_of, say)
     if command.axes:
         return _grid_answer(command, common, architecture_of)
-    found = explained_trial(common, architecture_of)
+    found = explained_trial(common, architecture_of, command.options)
     outcome = None
     if command.options.confirm:
         outcome = confirmed(found.explained.spec, architecture_of, simulate, say)
     return _trial_answer(command, found, architecture_of, outcome)
+
+
+def refuse_host_of_verl(options: EstimateOptions) -> None:
+    """Raise if a verdict for the host of a job of verl is asked for.
+
+    Raises:
+        UsageError: It is.
+    """
+    problem = "has no formula for jobs of verl, whose processes Ray starts; leave it out"
+    given = {HOST: options.host and gib_text(options.host), PER_NODE: options.gpus_per_node}
+    faults = [Fault(key=key, found=str(value), problem=problem) for key, value in given.items() if value is not None]
+    if faults:
+        raise UsageError(faults)
 
 
 def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | Unanswered | None]) -> bool:
@@ -167,7 +182,8 @@ def _trial_answer(
 ) -> _Answer:
     spec, explained = found.explained.spec, found.explained
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
-    is_no = fails(command.options.fail_if, fits if simulated is None else [simulated_fit(simulated) or fits[0]])
+    decisive = fits if simulated is None else [simulated_fit(simulated) or fits[0]]
+    is_no = fails(command.options.fail_if, [*decisive, explained.host.fit])
     if command.options.output_format is OutputFormat.JSON:
         return _Answer(text=estimate_json(explained, notes=found.notes, simulated=simulated), is_no=is_no)
     attention = attention_line(spec, architecture_of(spec.model))
@@ -194,8 +210,10 @@ class ExplainedTrial:
     """As of `ParsedTrial`."""
 
 
-def explained_trial(common: Inputs, architecture_of: Callable[[str], Architecture]) -> ExplainedTrial:
-    """Return the estimate of one trial with its reasons.
+def explained_trial(
+    common: Inputs, architecture_of: Callable[[str], Architecture], options: EstimateOptions
+) -> ExplainedTrial:
+    """Return the estimate of one trial with its reasons, and the verdict for the host of the options.
 
     Raises:
         UsageError: With every fault of the keys and files, or the trial has no closed form.
@@ -203,7 +221,7 @@ def explained_trial(common: Inputs, architecture_of: Callable[[str], Architectur
     parsed = parsed_trial(common, architecture_of)
     architecture = architecture_of(parsed.spec.model)
     return ExplainedTrial(
-        explained=explain(parsed.spec, architecture),
+        explained=explain(parsed.spec, architecture, host_bytes=options.host, gpus_per_node=options.gpus_per_node),
         notes=with_images_line(parsed.notes, parsed.spec, architecture),
         decided_by=parsed.decided_by,
     )

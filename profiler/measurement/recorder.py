@@ -5,9 +5,11 @@ The recorder of one GPU while something runs: memory before it, the driver's sam
 A trial, `VramCallback` and a watched command use it, each in its `Mode`. `recorder.py` adds torch's counters.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Protocol
 
 from profiler.domain.memory import Phase
@@ -27,6 +29,23 @@ from profiler.measurement.driver.nvml import GpuProbe
 from profiler.measurement.driver.visible import VisibleGpu
 from profiler.measurement.samples.sampler import MOST_SAMPLES, SLOW_EVERY, Sampler, Whereabouts
 from profiler.measurement.samples.summary import growth, mean_of, sampled_max_device_bytes, with_activity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """When a recorded run began, and its name."""
+
+    run_id: str
+    started_at: str
+
+
+def start_now() -> Start:
+    """Return the start of a run of this process."""
+    now = datetime.now(UTC)
+    return Start(
+        run_id=f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03}-{os.getpid()}",
+        started_at=now.isoformat(timespec="seconds"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from profiler.rendering.sweep.summary import rank_lines
 from profiler.report.command import read_command, usage
 from profiler.report.drawing import render_folder
 from profiler.report.folders import USAGE, named_folders
-from profiler.storage.foreign.job_page import append_to_job_page
+from profiler.storage.files.atomic import append_to_job_page
 from profiler.storage.records.record_folder import copy_ranks, rank_peaks
 from profiler.storage.sweep_tables.combined import combine_tables
 from profiler.storage.sweep_tables.tables import read_tables

@@ -1,7 +1,7 @@
 """What `solve gpu`, `num_processes` and `model` choose from, in an order of preference."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.explanation.explained import all_cards, card_verdict, explain
@@ -46,6 +46,12 @@ def cards(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:
     spec = dearest_spec(inputs, {}, architecture_of)
     verdicts = all_cards(spec, architecture_of(spec.model))
     return Choices(spec=spec, choices=tuple(Choice(value=card.gpu.name, verdict=card) for card in verdicts))
+
+
+def rented(found: Choices) -> Choices:
+    """Return the cards that are rented."""
+    kept = tuple(each for each in found.choices if each.verdict is None or each.verdict.gpu.is_rented)
+    return replace(found, choices=kept)
 
 
 def counts(inputs: Inputs, architecture_of: ArchitectureLookup) -> Choices:

@@ -51,6 +51,9 @@ class WithMargin:
 class SolveOptions(WithMargin):
     """The options, in the order of the help text."""
 
+    all_cards: bool = option(
+        False, FLAG, "for gpu: also cards of laptops and desk computers, which nobody rents; false: without them"
+    )
     figure: PurePath | None = option(
         None,
         path("a file", "FILE"),
@@ -143,7 +146,8 @@ python -m profiler.solve KEY,KEY config=FILE.yaml gpu=CARD [figure=FILE.png]
 python -m profiler.solve gpu|num_processes|model config=FILE.yaml
 
 The largest value of KEY with which training fits CARD, and what the next value
-would need. KEY gpu finds the smallest card, num_processes the fewest GPUs (1, 2,
+would need. KEY gpu finds the smallest card that is rented, and the cheapest by
+prices, num_processes the fewest GPUs (1, 2,
 4, ...; with FSDP, if nothing else is said), and model the largest built-in model
 of the family that model=NAME is of. Two keys give a limit line: the
 largest value of the second for each value of the first. The closed form finds

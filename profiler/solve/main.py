@@ -13,6 +13,7 @@ from profiler.command_line import as_command, print_error, print_text
 from profiler.commands import COMMANDS, FIGURE
 from profiler.config.models.context import model_lines
 from profiler.config.options.option import OutputFormat
+from profiler.config.prices import Price
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
 from profiler.estimate.job.inputs import (
@@ -35,11 +36,12 @@ from profiler.rendering.answers.solve import (
     solve_json,
 )
 from profiler.rendering.figures.kinds import FigureKind
-from profiler.solve.choices import cards, counts, members, peak_text
+from profiler.solve.choices import cards, counts, members, peak_text, rented
 from profiler.solve.command import CARD, CHOICES, COUNT, MODEL, Command, read_command, usage
 from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, limit_lines, simulated
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.model_config import load_model_config
+from profiler.storage.foreign.price_file import PUBLISHED, load_prices
 
 
 @as_command("solve")
@@ -81,7 +83,7 @@ def job_of(command: Command) -> Inputs:
     if files.verl is not None:
         problem = "is a configuration of verl, for which there is only an estimate"
         raise UsageError([*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem)])
-    if command.rest.any_card:
+    if command.rest.any_card and not (command.keys == (CARD,) and command.rest.options.prices is not None):
         problem = "asks for every card; `python -m profiler.solve gpu` finds the smallest"
         faults.append(Fault(key="gpu", found="any", problem=problem))
     inputs = read_inputs(command.rest, files.part)
@@ -129,7 +131,11 @@ def choice_answer(
         names = ", ".join(command.rest.axes)
         raise UsageError([Fault(key=names, found="several values", problem=f"solve {key} takes one value per key")])
     found = {CARD: cards, COUNT: counts, MODEL: members}[key](inputs, architecture_of)
-    answer = ChoiceAnswer(key=key, spec=found.spec, choices=found.choices, margin=command.options.margin)
+    prices: Mapping[str, Price] = {}
+    if key == CARD:
+        found = found if command.options.all_cards else rented(found)
+        prices = load_prices(command.rest.options.prices or PUBLISHED).by_card
+    answer = ChoiceAnswer(key=key, spec=found.spec, choices=found.choices, margin=command.options.margin, prices=prices)
     is_counted = found.choices[-1].verdict is not None
     why_not = (peak_text(found.spec, architecture_of),) if key == COUNT and answer.best is None and is_counted else ()
     notes = (*found.notes, *why_not, *notes_of_all(inputs, [found.spec], architecture_of))

@@ -27,6 +27,16 @@ SEES = "model=qwen2.5-vl-3b"
 
 _VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=qwen2.5-7b"
 
+HOST = (
+    bad(MODEL, "host=64", says="host= … must be a size above 0 such as 64GiB, 256GB or 1.5TiB"),
+    bad(MODEL, "host=0GiB", says="host= … must be a size above 0"),
+    bad(MODEL, "host=", says="host= … must be a size above 0"),
+    bad(MODEL, "host=64GiB,128GiB", says="host= … must be a size above 0"),
+    bad(MODEL, "gpus_per_node=0", says="gpus_per_node= … must be a whole number of at least 1"),
+    bad(MODEL, "gpu=any", "host=64GiB", says="host= … is for the estimate of one trial on one card"),
+    bad("config=f.sh", "host=64GiB", files={"f.sh": _VERL}, says="host= … has no formula for jobs of verl"),
+)
+
 IMAGES = (
     bad(MODEL, "images_per_prompt=2", says="images_per_prompt= … has no meaning with model=tiny, which has no vision"),
     bad(MODEL, "max_pixels=401408", says="max_pixels= … has no meaning with model=tiny, which has no vision tower"),
@@ -512,4 +522,4 @@ FILES = (
 )
 """Files that stand next to a recipe, and scripts."""
 
-CASES = FILES + IMAGES + WORDS + VALUES + MODELS + CONFIGS
+CASES = FILES + HOST + IMAGES + WORDS + VALUES + MODELS + CONFIGS

@@ -207,3 +207,16 @@ def test_reserved_memory_beyond_the_card_is_explained(gpu, is_enough):
     text = " ".join(answer([*LARGE, "max_completion_length=4096", "num_generations=16", f"gpu={gpu}"]).split())
     assert "; reserved" in text
     assert ("where there is room (a full card gives its cache back before it runs out)" in text) is not is_enough
+
+
+def test_gpus_that_share_an_engine_are_named():
+    words = ("model=qwen2.5-32b", "tuning=qlora", "use_vllm=true", "num_processes=4", "gpu=a100-80gb")
+    # In bfloat16 the engine has 61 GiB of weights, and the job 4-bit weights next to them.
+    _, reason = _verdict(*words)
+    settings = ("vllm_tensor_parallel_size=2", "vllm_gpu_memory_utilization=0.4", "vllm_max_model_length=1042")
+    assert reason.endswith(f"; use {settings[0]}, {settings[1]} and {settings[2]}.")
+    assert _verdict(*words, *settings) == ("fits", "")
+    assert _verdict(*words, settings[0], "vllm_gpu_memory_utilization=0.39", settings[2])[0] == "vLLM does not start"
+    assert _verdict(*words, "gpu=rtx-3060-12gb")[1].endswith(
+        "no part of the card is enough, also with vllm_tensor_parallel_size."
+    )

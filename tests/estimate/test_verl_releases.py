@@ -96,7 +96,7 @@ def test_a_key_of_0_9_1_alone_takes_that_release(word):
 
 
 PADDED = (f"{MODEL}.use_remove_padding=false", f"{ACTOR}.ppo_micro_batch_size_per_gpu=8")
-SMALL_POOL = f"{ROLLOUT}.gpu_memory_utilization=0.2"
+SMALL_POOL = f"{ROLLOUT}.gpu_memory_utilization=0.25"
 LORA_WORD = f"{MODEL}.lora_rank=16"
 BY_LAYERS = (LORA_WORD, f"{ROLLOUT}.load_format=safetensors", f"{ROLLOUT}.layered_summon=true")
 

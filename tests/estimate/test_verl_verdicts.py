@@ -294,3 +294,19 @@ def test_exit_codes_follow_the_verdict(capsys):
     assert (main([*open_, "fail_if=does_not_fit"]), main([*open_, "fail_if=tight"])) == (EXIT_OK, EXIT_ANSWER_IS_NO)
     assert main(["config=verl", *GRPO, "model_engine=veomni"]) == EXIT_USAGE
     assert "has no formulas here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["tensor_model_parallel_size=2", "gpu_memory_utilization=0.78"])
+def test_an_engine_needs_a_pool_for_its_weights(setting):
+    """Qwen2.5-32B on one H100: 61.0 GiB of weights, in half of 79.1 GiB."""
+    job = ["config=verl", "actor_rollout_ref.model.path=Qwen/Qwen2.5-32B", "algorithm.adv_estimator=grpo"]
+    job += ["trainer.n_gpus_per_node=8", "trainer.nnodes=8", "gpu=h100-80gb"]
+    alone = "actor_rollout_ref.rollout.tensor_model_parallel_size=1"
+    said = json.loads(answer([*job, alone, "format=json"]))
+    assert said["fit"] == "vLLM does not start"
+    assert "is 39.6 GiB, and its weights take 61.0 GiB; use at least rollout." in said["no_engine"]
+    assert f"rollout.{setting}" in said["no_engine"]
+    assert said["no_engine"] in " ".join(answer([*job, alone]).split())
+    after = json.loads(answer([*job, alone, f"actor_rollout_ref.rollout.{setting}", "format=json"]))
+    assert after["fit"] != "vLLM does not start"
+    assert "no_engine" not in after

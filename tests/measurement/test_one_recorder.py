@@ -20,9 +20,9 @@ from profiler.domain.runs.other_runs import NamedCard
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import VisibleGpu
+from profiler.measurement.recorder import Start
 from profiler.measurement.samples.sampler import Sampler
 from profiler.monitor.watch.running import run_command
-from profiler.monitor.watch.start import Start
 from profiler.monitor.watch.watching import record_of
 from profiler.storage.files.live_counters import LIVE_FOLDER, published
 from profiler.storage.files.typed_json import to_json

@@ -1,12 +1,18 @@
 """Which processes are ours, asked of the kernel."""
 
+import mmap
 import os
 import subprocess
 import sys
 
 import psutil
 
-from profiler.measurement.samples.host_usage import RecentProcessTree, process_tree
+from profiler.measurement.samples.host_usage import (
+    RecentProcessTree,
+    process_tree,
+    resident_and_shared_bytes,
+    resident_bytes,
+)
 
 
 def test_grandchildren_are_ours_and_the_parent_is_not():
@@ -29,3 +35,19 @@ def test_a_recent_tree_is_asked_for_once_a_second():
     trees = [frozenset({1}), frozenset({2}), frozenset({3})]
     recent = RecentProcessTree(clock=lambda: times.pop(0), for_s=1.0, tree=lambda: trees.pop(0))
     assert [recent() for _ in range(5)] == [{1}, {1}, {2}, {2}, {3}]
+
+
+def test_shared_memory_is_a_part_of_what_is_resident(tmp_path):
+    for pid, pages in ((1, "90 40 15 1 0 2 0"), (2, "90 7 7 1 0 2 0"), (3, "90 1")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "statm").write_text(pages)
+    size = mmap.PAGESIZE
+    # The third is not read whole, as of a process that has ended; the fourth is not there.
+    assert resident_and_shared_bytes([1, 2, 3, 4], proc=tmp_path) == (47 * size, 22 * size)
+    with mmap.mmap(-1, 64 * 2**20) as shared:
+        resident, before = resident_and_shared_bytes([os.getpid()])
+        shared.write(b"1" * len(shared))
+        after = resident_and_shared_bytes([os.getpid()])
+    assert after[1] - before >= 60 * 2**20
+    assert after[0] - resident >= 60 * 2**20
+    assert resident_bytes([os.getpid()]) > 0

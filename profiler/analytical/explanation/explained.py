@@ -1,7 +1,7 @@
 """An estimate with its reasons, and whether it fits a card."""
 
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,6 +15,8 @@ from profiler.analytical.formulas.vllm_memory import (
     vllm_memory,
 )
 from profiler.analytical.timeline.instants import Instant, InstantName
+from profiler.analytical.timeline.recipes.registry import host_instants
+from profiler.analytical.timeline.sharding.sharding import HostInstant
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
@@ -22,7 +24,7 @@ from profiler.domain.cards.gpu_names import find_gpu, gpu_named
 from profiler.domain.memory import Category, Phase, gib_text
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.kernels import MissingKernel, missing_kernel
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import DistributedType, TrialSpec
 
 
 def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
@@ -40,20 +42,41 @@ def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
 
 
 def _hint(spec: TrialSpec, architecture: Architecture) -> str:
-    """Return with which settings vLLM would start, and whether the job would fit with them.
+    """Return with which settings vLLM would start: the first with which the job also fits, else the first.
 
     Sequences are no longer than those of the job, and the part of the card is the smallest that is enough.
+    """
+    found = list(_settings(spec, architecture))
+    if found:
+        texts = (_checked(started, architecture, settings) for settings, started in found)
+        first = next(texts)
+        return next((text for text in (first, *texts) if text.startswith(_ADVICE)), first)
+    shared = ", also with vllm_tensor_parallel_size" if spec.num_processes > 1 else ""
+    return f"no part of the card is enough{shared}"
+
+
+def _settings(spec: TrialSpec, architecture: Architecture) -> Iterator[tuple[str, TrialSpec]]:
+    """Return settings with which vLLM starts, and the trial with them: on as many GPUs as now, then on more.
+
+    trl asks for a divisor of the processes as the GPUs of one engine, and vLLM for one of the heads.
     """
     longest = spec.max_prompt_length + spec.max_completion_length
     job = replace(spec, vllm_max_model_length=longest)
     if not lacks_cache(job, architecture):
-        return _checked(job, architecture, f"vllm_max_model_length={longest}")
-    now, shorter = _least_part(spec, architecture), _least_part(job, architecture)
-    if shorter is None:
-        return "no part of the card is enough"
-    limit = f" and vllm_max_model_length={longest}" if now != shorter else ""
-    started = replace(job if limit else spec, vllm_gpu_memory_utilization=shorter)
-    return _checked(started, architecture, f"vllm_gpu_memory_utilization={shorter:g}{limit}")
+        yield f"vllm_max_model_length={longest}", job
+    else:
+        now, shorter = _least_part(spec, architecture), _least_part(job, architecture)
+        if shorter is not None:
+            limit = f" and vllm_max_model_length={longest}" if now != shorter else ""
+            started = replace(job if limit else spec, vllm_gpu_memory_utilization=shorter)
+            yield f"vllm_gpu_memory_utilization={shorter:g}{limit}", started
+    for size in range(job.vllm_tensor_parallel_size + 1, job.num_processes + 1):
+        if job.num_processes % size or architecture.num_attention_heads % size:
+            continue
+        shared = replace(job, vllm_tensor_parallel_size=size)
+        if (part := _least_part(shared, architecture)) is not None:
+            settings = f"vllm_tensor_parallel_size={size}, vllm_gpu_memory_utilization={part:g} and "
+            yield f"{settings}vllm_max_model_length={longest}", replace(shared, vllm_gpu_memory_utilization=part)
 
 
 def _checked(spec: TrialSpec, architecture: Architecture, settings: str) -> str:
@@ -62,9 +85,12 @@ def _checked(spec: TrialSpec, architecture: Architecture, settings: str) -> str:
     context = cuda_context_bytes(card.compute_capability)
     needed = unreleasable_bytes(found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes)
     if needed + context <= card.memory_bytes:
-        return f"use {settings}"
+        return f"{_ADVICE}{settings}"
     whole = f"{gib_text(needed + context)} of {gib_text(card.memory_bytes)}"
     return f"with {settings} it starts, but the job then needs {whole}"
+
+
+_ADVICE = "use "
 
 
 def _least_part(spec: TrialSpec, architecture: Architecture) -> float | None:
@@ -216,6 +242,72 @@ def _what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
     return gpu if spec.use_vllm else gpu.compute_capability
 
 
+GPUS_PER_NODE = 8
+"""ASSUMED: the most processes of a job on one node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostVerdict:
+    """The memory of the processes of one node on their host, and the verdict if its size is known. Estimated."""
+
+    instants: tuple[HostInstant, ...]
+    memory_bytes: int | None
+    """That of the node."""
+
+    @property
+    def processes(self) -> int:
+        """Processes of the node."""
+        return self.peak.processes
+
+    @property
+    def peak(self) -> HostInstant:
+        """The instant at which the least is largest."""
+        return max(self.instants, key=lambda instant: (instant.least_bytes, instant.most_bytes))
+
+    @property
+    def least_bytes(self) -> int:
+        """What is counted: less is never enough."""
+        return self.peak.least_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """The same with all that may be added."""
+        return max(instant.most_bytes for instant in self.instants)
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether a process keeps more than its libraries on the host while it trains, or may do so."""
+        parts = [part for instant in self.instants if instant.phase is Phase.OPTIMIZER for part in instant.parts]
+        return any(part.category is not Category.OTHER for part in parts)
+
+    @property
+    def fit(self) -> Fit | None:
+        """The verdict; None if the size of the host is unknown."""
+        if self.memory_bytes is None:
+            return None
+        if self.most_bytes <= self.memory_bytes:
+            return Fit.FITS
+        return Fit.TIGHT if self.least_bytes <= self.memory_bytes else Fit.TOO_LARGE
+
+
+def host_verdict(
+    spec: TrialSpec, architecture: Architecture, *, memory_bytes: int | None = None, gpus_per_node: int | None = None
+) -> HostVerdict:
+    """Return the memory of the processes of one node.
+
+    By hand, qwen2.5-0.5b full in bfloat16 by DDP on 2 GPUs, while it saves: 2 x 1,802,903,552 B of libraries and
+    494,032,768 x 2 B, in all 4,593,872,640 B.
+
+    Args:
+        spec: The trial, which has a closed form.
+        architecture: Its model.
+        memory_bytes: That of the node; None if it is unknown.
+        gpus_per_node: Processes of one node at most; None: `GPUS_PER_NODE`.
+    """
+    processes = min(spec.num_processes, gpus_per_node or GPUS_PER_NODE)
+    return HostVerdict(instants=host_instants(spec, architecture, processes=processes), memory_bytes=memory_bytes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExplainedShare:
     """Bytes of one category at one instant."""
@@ -245,10 +337,25 @@ class ExplainedEstimate:
     phases: tuple[ExplainedPhase, ...]
     cards: tuple[CardVerdict, ...]
     """The verdict for each known card, the smallest card first."""
+    host: HostVerdict
+
+    @property
+    def peak_phase(self) -> ExplainedPhase:
+        """The phase of the peak."""
+        return next(each for each in self.phases if each.phase is self.estimate.peak_phase)
+
+    @property
+    def gathered(self) -> ExplainedShare | None:
+        """What sharded GPUs gather at the peak, if that is the largest category there, else None."""
+        largest = max(self.peak_phase.shares, key=lambda share: share.size_bytes)
+        shards = self.spec.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+        return largest if shards and largest.category is Category.COMMUNICATION else None
 
 
-def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
-    """Return the estimate of `spec` with its reasons.
+def explain(
+    spec: TrialSpec, architecture: Architecture, *, host_bytes: int | None = None, gpus_per_node: int | None = None
+) -> ExplainedEstimate:
+    """Return the estimate of `spec` with its reasons; `host_bytes` and `gpus_per_node` as of `host_verdict`.
 
     Raises:
         UsageError: As in `estimate`.
@@ -259,7 +366,8 @@ def explain(spec: TrialSpec, architecture: Architecture) -> ExplainedEstimate:
     own = find_gpu(spec.gpu)
     cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
     verdicts = all_cards(spec, architecture, cards.values())
-    return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts)
+    host = host_verdict(spec, architecture, memory_bytes=host_bytes, gpus_per_node=gpus_per_node)
+    return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts, host=host)
 
 
 def explained_phase(instant: Instant) -> ExplainedPhase:

@@ -13,10 +13,12 @@ from profiler.analytical.explanation.explained import (
     fit_of_memory,
 )
 from profiler.analytical.formulas.sizes.rounding import with_fragments
+from profiler.analytical.formulas.verl_pass import pool_bytes
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.memory import gib_text
 from profiler.domain.verl import VerlJob
 
 
@@ -39,19 +41,52 @@ class VerlFit:
     """Why verl does not run the job, or what has no formula; empty for a verdict by memory."""
 
 
+def engine_text(found: VerlEstimate) -> str:
+    """Return why the rollout engine cannot start, with what to change; empty if its pool is larger than its weights.
+
+    An engine also needs activations and a KV cache, which are not counted, so that it may need more.
+
+    By hand, qwen2.5-32b on one of 64 H100: 61.0 GiB of weights, and 0.5 of 79.1 GiB.
+    """
+    job = found.job
+    pool, weights = pool_bytes(job, found.gpu.memory_bytes), found.engine_weights_bytes
+    if weights < pool:
+        return ""
+    of_all = weights * job.rollout_tensor_parallel_size
+    size = next((each for each in found.engine_sizes if of_all < pool * each), None)
+    part = weights * 100 // found.gpu.memory_bytes + 1
+    ways = [
+        *([f"rollout.tensor_model_parallel_size={size}"] if size is not None else ()),
+        *([f"rollout.gpu_memory_utilization={part / 100:g}"] if part <= _MOST_PERCENT else ()),
+    ]
+    hint = f"use at least {' or '.join(ways)}" if ways else "use more GPUs, and tensor_model_parallel_size"
+    return (
+        f"The rollout engine does not start: gpu_memory_utilization={job.gpu_memory_utilization:g} of {found.gpu.name} "
+        f"is {gib_text(pool)}, and its weights take {gib_text(weights)}; {hint}."
+    )
+
+
+_MOST_PERCENT = 95
+"""Largest part of a card that is named: the rest is the CUDA context, and what others keep."""
+
+
 def verl_card(found: VerlEstimate) -> CardVerdict:
     """Return whether the memory of each phase fits the card, with the largest share of fragments and the context.
 
     The pool of an engine is one block, so its phases have no fragments.
     """
+    no_engine = engine_text(found)
     with_cache = max(found.engine_peak_bytes, int(with_fragments(found.training_peak_bytes)))
     return CardVerdict(
         gpu=found.gpu,
-        fit=fit_of_memory(found.gpu, allocated_bytes=found.peak_bytes, reserved_bytes=with_cache),
+        fit=Fit.NO_ENGINE
+        if no_engine
+        else fit_of_memory(found.gpu, allocated_bytes=found.peak_bytes, reserved_bytes=with_cache),
         peak_allocated_bytes=found.peak_bytes,
         peak_reserved_bytes=with_cache,
         context_bytes=cuda_context_bytes(found.gpu.compute_capability),
         missing=None,
+        no_engine=no_engine,
     )
 
 

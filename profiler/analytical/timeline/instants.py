@@ -54,6 +54,8 @@ from profiler.domain.trials.trial import Logprobs
 class InstantName(StrEnum):
     """The instants that are considered, in the order of a step."""
 
+    READING = "a checkpoint is read"
+    """Only of the host, as `SAVING`."""
     LOADED = "models and adapters are made"
     SHARDING = "the model is sharded"
     REWARD_LOADED = "reward models are on the GPU"
@@ -88,6 +90,7 @@ class InstantName(StrEnum):
     EVALUATION_ROLLOUT = "an evaluation generates"
     EVALUATION_REWARD = "an evaluation is rewarded"
     EVALUATION_LOSS = "the loss of an evaluation"
+    SAVING = "weights are saved"
 
 
 @dataclass(frozen=True, kw_only=True)

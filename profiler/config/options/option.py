@@ -4,6 +4,7 @@ A command declares its options once, as fields of a dataclass. The reader of its
 pages of the documentation derive from them. A new kind of value is a `Kind`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -14,6 +15,7 @@ from profiler.config.options.reading import MAX_NUMBER, NULL, FieldReader, show
 from profiler.config.options.value_grammar import read_path, read_ratio, read_value
 from profiler.domain.cards.gpu_names import name_known_card
 from profiler.domain.errors import UsageError
+from profiler.domain.memory import KIB
 from profiler.domain.trials.keys import MAX_COUNT
 
 Default = TypeVar("Default")
@@ -175,6 +177,22 @@ SECONDS = Kind(allowed=str(_OF_SECONDS), shown="SECONDS", read=_seconds, bounds=
 
 _OF_NUMBER = Bounds(minimum=0, maximum=int(MAX_NUMBER))
 NUMBER = Kind(allowed=str(_OF_NUMBER), shown="NUMBER", read=FieldReader.number, bounds=_OF_NUMBER)
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([GT])(i?)B?", re.IGNORECASE)
+"""``64GiB``, ``256GB`` or ``1.5TiB``: without the i, a power of ten."""
+
+
+def _size(reader: FieldReader, key: str) -> int:
+    found = _SIZE.fullmatch(show(reader.value(key)).strip())
+    if found is None or not float(found[1]):
+        reader.fail(key, "must be a size above 0 such as 64GiB, 256GB or 1.5TiB")
+        return 0
+    power = 3 if found[2] in "Gg" else 4
+    return int(float(found[1]) * (KIB if found[3] else 1000) ** power)
+
+
+SIZE = Kind(allowed="a size such as 64GiB, 256GB or 1.5TiB", shown="SIZE", read=_size, read_text=read_path)
 
 
 def ratio(*, maximum: float) -> Kind[float]:

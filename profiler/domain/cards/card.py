@@ -171,6 +171,8 @@ class Gpu:
     """None where its data sheet was not read."""
     other_names: tuple[str, ...] = ()
     """Names that people and price lists use, and that are no part of `name` or `title`."""
+    is_rented: bool = True
+    """False for a card of a laptop or a desk computer, which no price list of a cloud has."""
 
     @property
     def size_gb(self) -> int | None:

@@ -121,6 +121,7 @@ _CARDS = (
         memory_bytes=16_108 * MIB,
         source=_OOM + "15.73 GiB (published row oxen-laptop-oom)",
         chip=Chip(compute_capability=(8, 6), multiprocessors=48),
+        is_rented=False,
         board=Board(nvml_mib=16_384, l2_kib=4096, bus_bits=256, counts_errors=False),
     ),
     Gpu(
@@ -291,6 +292,7 @@ _CARDS = (
         memory_bytes=122_548 * MIB,
         source=_UNIFIED,
         chip=Chip(compute_capability=(12, 1), multiprocessors=48),
+        is_rented=False,
         board=Board(nvml_mib=122_548, l2_kib=24_576, bus_bits=256, counts_errors=False),
         other_names=("gb10", "spark"),
     ),

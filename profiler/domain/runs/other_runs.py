@@ -220,6 +220,15 @@ class HostPeaks:
         )
     )
     """Pages that they share are counted once for each process."""
+    shared_bytes: int | None = field(
+        default=None,
+        metadata=column(
+            "most of it that is shared at once, by samples: files, libraries and shared memory",
+            _NO_HOST_MEMORY,
+            name="host_shared_peak_bytes",
+        ),
+    )
+    """Counted likewise. What is not shared is the need of each process by itself."""
     processes: int | None = field(
         metadata=column("most processes at once, by samples", "not sampled", name="host_processes", unit="processes")
     )
@@ -239,6 +248,10 @@ class HostSample:
     processes: int = field(metadata=column("processes of the run", unit="processes"))
     tree_bytes: int = field(metadata=column("their resident memory; pages that they share count once for each"))
     used_bytes: int | None = field(metadata=column("memory in use on the whole host", _NO_HOST_MEMORY))
+    shared_bytes: int | None = field(
+        default=None,
+        metadata=column("of tree_bytes, files, libraries and shared memory", "written by an earlier version"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,13 +78,19 @@ def peak_resident_bytes() -> int | None:
 
 def resident_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int:
     """Return the resident memory of processes, in which pages that they share count once for each of them."""
-    total = 0
+    return resident_and_shared_bytes(pids, proc=proc)[0]
+
+
+def resident_and_shared_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> tuple[int, int]:
+    """Return the resident memory of processes, and the part of it that is of files or shared, each page per process."""
+    resident, shared = 0, 0
     for pid in pids:
         try:
-            total += int((proc / str(pid) / "statm").read_text().split()[1]) * mmap.PAGESIZE
+            pages = [int(word) for word in (proc / str(pid) / "statm").read_text().split()[1:3]]
+            resident, shared = resident + pages[0] * mmap.PAGESIZE, shared + pages[1] * mmap.PAGESIZE
         except (OSError, ValueError, IndexError):  # it has ended
             continue
-    return total
+    return resident, shared
 
 
 def host_memory(*, proc: Path = Path("/proc")) -> tuple[int | None, int | None]:

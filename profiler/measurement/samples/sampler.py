@@ -75,6 +75,7 @@ def merged_host_sample(one: HostSample, other: HostSample) -> HostSample:
         processes=max(one.processes, other.processes),
         tree_bytes=max(one.tree_bytes, other.tree_bytes),
         used_bytes=_highest(one.used_bytes, other.used_bytes),
+        shared_bytes=_highest(one.shared_bytes, other.shared_bytes),
     )
 
 

@@ -13,7 +13,12 @@ from profiler.domain.runs.readings import Sample
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml
 from profiler.measurement.driver.visible import VisibleGpu
 from profiler.measurement.recorder import OUTSIDE, Recorder
-from profiler.measurement.samples.host_usage import RecentProcessTree, host_memory, process_tree, resident_bytes
+from profiler.measurement.samples.host_usage import (
+    RecentProcessTree,
+    host_memory,
+    process_tree,
+    resident_and_shared_bytes,
+)
 from profiler.measurement.samples.sampler import MOST_SAMPLES, BoundedSamples, merged_host_sample
 
 PASSED_ON = (
@@ -141,13 +146,16 @@ class _Host:
         pids = self.tree()
         used, self.total_bytes = host_memory()
         now_s = time.monotonic() - self.started_s
-        tree_bytes = resident_bytes(pids)
-        self.samples.append(HostSample(time_s=now_s, processes=len(pids), tree_bytes=tree_bytes, used_bytes=used))
+        tree, shared = resident_and_shared_bytes(pids)
+        self.samples.append(
+            HostSample(time_s=now_s, processes=len(pids), tree_bytes=tree, used_bytes=used, shared_bytes=shared)
+        )
 
     def peaks(self) -> HostPeaks:
         found = self.samples.samples()
         return HostPeaks(
             tree_bytes=max((one.tree_bytes for one in found), default=None),
+            shared_bytes=max((one.shared_bytes for one in found if one.shared_bytes is not None), default=None),
             processes=max((one.processes for one in found), default=None),
             used_bytes=max((one.used_bytes for one in found if one.used_bytes is not None), default=None),
             total_bytes=self.total_bytes,

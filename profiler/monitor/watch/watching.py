@@ -19,9 +19,9 @@ from profiler.execution.processes.child import oom_kills
 from profiler.measurement.driver.nvml import NoDriver, Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
+from profiler.measurement.recorder import Start, start_now
 from profiler.monitor.command import Command
 from profiler.monitor.watch.running import CommandRun, raise_pending, run_command
-from profiler.monitor.watch.start import Start, start_now
 from profiler.storage.files.atomic import StorageError, write_atomically
 from profiler.storage.files.trial_files import RECORDS
 from profiler.storage.records.record_folder import MONITORED, RecordFolder

@@ -1,18 +1,20 @@
 """The boundary between what fits a card and what does not, of one key or of two, as text and JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.explained import CardVerdict, Fit
+from profiler.config.prices import Price
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin, gib_text
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.labels import key_words
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Section, Table, Text, paragraphs
+from profiler.rendering.estimate.card_list import price_object, price_text, sourced_text
 from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
 from profiler.rendering.memory_words import gib_number
@@ -94,6 +96,15 @@ class ChoiceAnswer:
     """What was tried, the best first."""
     margin: float
     """Part of the card that has to stay free."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """The lowest price of each card, by name; empty where no cards are chosen from."""
+
+    @property
+    def cheapest(self) -> Choice | None:
+        """The cheapest card that fits, of those with a price; None if none does."""
+        priced = [each for each in self.choices if each.value in self.prices]
+        fitting = [each for each in priced if each.verdict and leaves_free(each.verdict, self.margin)]
+        return min(fitting, key=lambda each: self.prices[str(each.value)].per_hour, default=None)
 
     @property
     def best(self) -> Choice | None:
@@ -141,7 +152,8 @@ def choice_text(answer: ChoiceAnswer, notes: Sequence[str]) -> str:
     for each in answer.choices:
         mark = f"  <- {words.best}" if each is answer.best else ""
         said = each.refusal if each.verdict is None else _needs(each.verdict)
-        rows.append((Cell(text=_number(each.value), is_part=True), f"{said}{mark}"))
+        cost = f", {price_text(answer.prices.get(str(each.value)))}" if answer.prices else ""
+        rows.append((Cell(text=_number(each.value), is_part=True), f"{said}{cost}{mark}"))
         if each is answer.best:
             break
     model = "" if answer.key == "model" else f"{answer.spec.model}, "
@@ -151,9 +163,16 @@ def choice_text(answer: ChoiceAnswer, notes: Sequence[str]) -> str:
         Text(f"{model}{method_text(answer.spec, varied=(answer.key,))}{where}:"),
         Table(_CHOICE_COLUMNS, rows, has_titles=False),
         *([Text(_none_text(answer))] if answer.best is None else ()),
+        *([Text(_cheapest_text(answer))] if answer.prices and answer.best is not None else ()),
         Text(f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"),
     ]
     return plain_text(Document(title=answer.spec.model, blocks=blocks))
+
+
+def _cheapest_text(answer: ChoiceAnswer) -> str:
+    """Return the cheapest card that fits, with the source and date of its price."""
+    name = "" if answer.cheapest is None else str(answer.cheapest.value)
+    return f"The cheapest that fits: {sourced_text(name, answer.prices[name])}" if name else "None of them has a price."
 
 
 def _none_text(answer: ChoiceAnswer) -> str:
@@ -261,10 +280,16 @@ def _choice_object(answer: ChoiceAnswer) -> dict[str, object]:
     common = {"key": answer.key, "trial": spec_to_mapping(answer.spec), "margin": answer.margin}
     if answer.key == "gpu":
         cards = [
-            {"gpu": card.gpu.name, "needed_bytes": card.needed_bytes, "memory_bytes": card.gpu.memory_bytes}
+            {
+                "gpu": card.gpu.name,
+                "needed_bytes": card.needed_bytes,
+                "memory_bytes": card.gpu.memory_bytes,
+                **price_object(answer.prices.get(card.gpu.name)),
+            }
             for card in answer.verdicts
         ]
-        return {**common, "smallest": value, "gpus": cards}
+        cheapest = None if answer.cheapest is None else answer.cheapest.value
+        return {**common, "smallest": value, "cheapest": cheapest, "gpus": cards}
     choices = [
         {
             "value": each.value,

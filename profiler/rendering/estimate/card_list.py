@@ -29,7 +29,7 @@ def card_list(
     """Return one line per card: its memory, the verdict with what is left or missing, and its price."""
     rows = []
     for card in in_order(cards, prices):
-        price = _price_text(prices.get(card.gpu.name)) if prices is not None else ""
+        price = price_text(prices.get(card.gpu.name)) if prices is not None else ""
         name = Cell(text=card.gpu.name, is_part=True)
         rows.append((name, gib_text(card.gpu.memory_bytes), _verdict(card), price))
     blocks: list[Block] = [
@@ -52,7 +52,7 @@ def card_list_json(
             "memory_bytes": card.gpu.memory_bytes,
             "least_bytes": card.least_bytes,
             "needed_bytes": card.needed_bytes,
-            **_price_object((prices or {}).get(card.gpu.name)),
+            **price_object((prices or {}).get(card.gpu.name)),
         }
         for card in in_order(cards, prices)
     ]
@@ -87,11 +87,19 @@ def _verdict(card: CardVerdict) -> str:
             return f"{card.fit.value}: {card.missing.name}" if card.missing else card.fit.value
 
 
-def _price_text(price: Price | None) -> str:
+def price_text(price: Price | None) -> str:
+    """Return ``"1.00 USD/h"``, or that there is no price."""
     return f"{price.per_hour:.2f} {price.currency}/h".rstrip() if price is not None else "no price"
 
 
-def _price_object(price: Price | None) -> dict[str, object]:
+def sourced_text(name: str, price: Price) -> str:
+    """Return the price of a card with its source and date, and that it changes."""
+    where = ", ".join(part for part in (price.source, price.date) if part)
+    return f"{name}, {price_text(price)}{f' ({where})' if where else ''}. Prices change."
+
+
+def price_object(price: Price | None) -> dict[str, object]:
+    """Return the price with currency, source and date as members of an object; none without a price."""
     if price is None:
         return {}
     return {

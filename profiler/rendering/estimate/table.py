@@ -1,9 +1,14 @@
 """An explained estimate as a table of 80 columns in plain text, and as JSON."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import takewhile
 
-from profiler.analytical.explanation.explained import CardVerdict, ExplainedEstimate, ExplainedPhase, Fit
+from profiler.analytical.explanation.explained import (
+    CardVerdict,
+    ExplainedEstimate,
+    ExplainedPhase,
+    Fit,
+)
 from profiler.analytical.formulas.sizes.rounding import FRAGMENTS_PERCENT
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu_names import gpu_named
@@ -11,16 +16,11 @@ from profiler.domain.memory import Origin, Phase, gib_text
 from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.labels import constructed_words, sharding_word
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import TrialSpec, Tuning
-from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, paragraphs
+from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
+from profiler.rendering.document import Cell, Document, Row, Section, Table, paragraphs
+from profiler.rendering.estimate.host import HOST_NOTE, PHASE_COLUMNS, host_object, host_table, host_text, is_shown
 from profiler.rendering.layouts.plain_text import json_text, plain_text
 from profiler.rendering.memory_words import CATEGORY_TITLES, compared_text, gib_number, percent
-
-_COLUMNS = (
-    Column(title="phase", align=Align.LEFT, width=18),
-    Column(title="GiB", width=9),
-    Column(title="instant, or what the category is made of", align=Align.LEFT),
-)
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
 FRAGMENTS_NOTE = (
@@ -61,7 +61,8 @@ def estimate_document(
     simulated: Outcome | None = None,
 ) -> Document:
     """Return the same as a document."""
-    spec, peak_phase = explained.spec, explained.estimate.peak_phase
+    spec, peak_phase, host = explained.spec, explained.estimate.peak_phase, explained.host
+    host_note = f" {HOST_NOTE}" if is_shown(host) else ""
     phases = [each for each in explained.phases if details or each.phase is peak_phase]
     verdicts = [verdict_text(card) for card in explained.cards if card.gpu.name == spec.gpu]
     if simulated is not None:
@@ -71,12 +72,13 @@ def estimate_document(
     return Document(
         title=spec.model,
         blocks=[
-            paragraphs(" ".join([*verdicts, decided_by]).strip()),
+            paragraphs(" ".join([*verdicts, decided_by]).strip(), gathered_text(explained), host_text(host)),
             paragraphs(_title(spec)),
             Section("", [phase_table(phases, peak_phase)]),
+            *([host_table(explained.host)] if host.fit is not None or (details and is_shown(host)) else ()),
             paragraphs(_peaks(explained), *_simulated_peaks(explained, simulated), others),
             *([paragraphs(*notes)] if notes else ()),
-            paragraphs(*cards, methods_text(spec, simulated), "" if details else _MORE),
+            paragraphs(*cards, f"{methods_text(spec, simulated)}{host_note}", "" if details else _MORE),
         ],
     )
 
@@ -147,7 +149,7 @@ def _rows(spec: TrialSpec) -> str:
 
 def phase_table(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> Table:
     """Return the largest instant of each phase, and below it the categories with what they are made of."""
-    return Table(_COLUMNS, [row for each in phases for row in _phase_rows(each, peak_phase)], has_titles=False)
+    return Table(PHASE_COLUMNS, [row for each in phases for row in _phase_rows(each, peak_phase)], has_titles=False)
 
 
 def _phase_rows(phase: ExplainedPhase, peak_phase: Phase) -> Iterator[Row]:
@@ -191,6 +193,40 @@ def verdict_text(card: CardVerdict) -> str:
             return f"Does not fit: at least {least} with context, {missing} more than the {whole}."
         case Fit.NO_ENGINE | Fit.NO_KERNEL:
             return card.refusal_text
+
+
+_HINTS: Mapping[tuple[DistributedType, Phase], str] = {
+    (
+        DistributedType.DEEPSPEED,
+        Phase.ROLLOUT,
+    ): "trl gathers the model to generate: use_vllm=true gathers one tensor at "
+    "a time, and ds3_gather_for_generation=false, which is not counted here, one layer.",
+    (DistributedType.FSDP, Phase.SCORE): "trl makes the reference one unit, so that it is gathered whole: beta=0 and "
+    "LoRA need none.",
+}
+"""Why something is gathered, and what avoids it. Sources: `Zero` and `Fsdp` of `profiler.analytical`."""
+
+
+def gathered_text(explained: ExplainedEstimate) -> str:
+    """Return that most of the peak is what sharded GPUs gather, why, and what avoids it; empty if it is not.
+
+    FSDP in phase load: here trials make the model on the card. `from_pretrained` as trl calls it leaves it on the host,
+    from which `fully_shard` of torch moves one unit at a time (`_move_states_to_device`).
+    """
+    share, peak, sharding = explained.gathered, explained.peak_phase, explained.spec.distributed_type
+    if share is None:
+        return ""
+    part, whole = gib_text(share.size_bytes), gib_text(peak.peak_allocated_bytes)
+    text = f"Most of the peak, in {peak.phase}, is gathered: {part} of {whole} ({share.short_form})."
+    why = _HINTS.get((sharding, peak.phase), "")
+    if sharding is DistributedType.FSDP and peak.phase is Phase.LOAD:
+        others = [each for each in explained.phases if each is not peak]
+        then = max(others, key=lambda each: each.peak_allocated_bytes)
+        why = (
+            "That is where the model is made on the card. trl reads a checkpoint to the host: the peak is then "
+            f"{gib_text(then.peak_allocated_bytes)}, in {then.phase}."
+        )
+    return f"{text} {why}".strip()
 
 
 def _second_verdict(text: str) -> str:
@@ -293,6 +329,7 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), si
         "peak_reserved_bytes": found.peak_reserved_bytes,
         "peak_rule_bytes": found.peak_rule_bytes,
         "peak_phase": found.peak_phase.value,
+        "peak_gathered": gathered_text(explained),
         "phases": [
             {
                 "phase": phase.phase.value,
@@ -321,6 +358,7 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), si
             for card in explained.cards
         ],
     }
+    content["host"] = host_object(explained.host)
     if simulated is not None:
         content["simulated"] = _simulated_object(simulated)
     return json_text(content)

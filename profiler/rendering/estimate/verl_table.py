@@ -72,6 +72,7 @@ def verl_json(found: VerlEstimate, fit: VerlFit, baseline: BaselineView, notes: 
         "training_peak_bytes": found.training_peak_bytes,
         "fit": fit.fit.value,
         **({"reasons": list(fit.reasons)} if fit.reasons else {}),
+        **({"no_engine": fit.card.no_engine} if fit.card.no_engine else {}),
         **({"fit_of_counted": fit.counted.value} if fit.counted is not None else {}),
         "longest_row": fit.longest_row,
         "mean_row_that_fits": fit.fits_up_to,

@@ -180,4 +180,5 @@ def _host(run: MonitoredLines) -> str:
     if host.tree_bytes is None or host.processes is None:
         return f"At most {whole}."
     processes = "process" if host.processes == 1 else "processes"
-    return f"At most {host.processes:,} {processes} with {gib_text(host.tree_bytes, 2)} together; {whole}."
+    shared = "" if host.shared_bytes is None else f" ({gib_text(host.shared_bytes, 2)} of it shared or of files)"
+    return f"At most {host.processes:,} {processes} with {gib_text(host.tree_bytes, 2)} together{shared}; {whole}."

@@ -143,6 +143,20 @@ def append(path: Path, content: bytes) -> None:
         raise StorageError(f"{path}: could not be written ({error.strerror or error}).") from error
 
 
+JOB_PAGE = "GITHUB_STEP_SUMMARY"
+"""The environment variable with the page of a job on GitHub, to which its steps append Markdown."""
+
+
+def append_to_job_page(text: str) -> None:
+    """Append Markdown to the page of the job, where there is one.
+
+    Raises:
+        StorageError: The page cannot be written.
+    """
+    if os.environ.get(JOB_PAGE):
+        append(Path(os.environ[JOB_PAGE]), text.encode())
+
+
 def remove_abandoned(folder: Path) -> None:
     """Remove temporary files under `folder` that killed writers left: those of this machine, and old ones of others.
 

@@ -11,8 +11,7 @@ from profiler.command_line import print_line, print_text, readable
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK
 from profiler.domain.runs.outcome import Versions
 from profiler.rendering.sweep.differences import growth_summary, versions_table
-from profiler.storage.files.atomic import write_atomically
-from profiler.storage.foreign.job_page import append_to_job_page
+from profiler.storage.files.atomic import append_to_job_page, write_atomically
 from profiler.storage.sweep_tables.tables import read_tables
 
 PAGE = "environments.md"

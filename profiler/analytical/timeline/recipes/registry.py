@@ -15,7 +15,7 @@ from profiler.analytical.timeline.recipes.dpo import dpo_instants, paired_micro_
 from profiler.analytical.timeline.recipes.grpo import grpo_instants
 from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
-from profiler.analytical.timeline.sharding.sharding import Replicated, TrialSharding
+from profiler.analytical.timeline.sharding.sharding import HostInstant, Replicated, TrialSharding
 from profiler.analytical.timeline.sharding.zero import Zero
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.recipe import LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
@@ -71,3 +71,14 @@ def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant
     alone = with_keys(spec, gradient_checkpointing=True) if spec.fsdp_activation_checkpointing else spec
     instants = _step(spec.recipe).instants(alone, architecture)
     return _SHARDINGS[spec.distributed_type](spec, architecture).instants(instants)
+
+
+def host_instants(spec: TrialKeys, architecture: DecoderShape, *, processes: int) -> tuple[HostInstant, ...]:
+    """Return the instants of the processes of one node of a trial, on their host.
+
+    Args:
+        spec: The trial.
+        architecture: Its model.
+        processes: The processes of the node.
+    """
+    return _SHARDINGS[spec.distributed_type](spec, architecture).on_host(processes)

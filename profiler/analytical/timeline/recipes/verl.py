@@ -126,6 +126,8 @@ class VerlEstimate:
     """Inside the pool."""
     kv_demand_bytes: int
     """Size of a KV cache for all sequences at once."""
+    engine_sizes: tuple[int, ...] = (1,)
+    """Tensor parallel sizes that the heads and the GPUs allow the engine, ascending."""
 
     @property
     def peak_phase(self) -> VerlPhase:
@@ -183,6 +185,11 @@ def verl_estimate(job: VerlJob, architecture: Architecture, gpu: Gpu) -> VerlEst
         instants={phase: _of_any_trial(phase, ordered[phase][1].name, found) for phase, found in terms.items()},
         engine_weights_bytes=engine_weights_bytes(job, architecture),
         kv_demand_bytes=kv_demand_bytes(job, architecture),
+        engine_sizes=tuple(
+            size
+            for size in range(1, job.n_gpus + 1)
+            if job.n_gpus % size == 0 and architecture.num_attention_heads % size == 0
+        ),
     )
 
 

@@ -12,6 +12,7 @@ Source: `fsdp2_prepare_model` in accelerate's `utils/fsdp_utils.py`; `_fsdp_para
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from profiler.analytical.formulas.host import HostSide
 from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
@@ -86,6 +87,29 @@ class Fsdp(TrialSharding):
         """The model before it is sharded: on each GPU, with trained parameters in float32."""
         element = FLOAT32_BYTES if self._trains_everything else element_bytes(self.spec).weight
         return self._parameters * element + self._adapters * FLOAT32_BYTES
+
+    def host(self) -> HostSide:
+        """Return what each process reads, trained weights in float32, and what the first one gathers to save.
+
+        accelerate widens trained weights before it shards them. Every process reads the checkpoint, also with
+        `fsdp_cpu_ram_efficient_loading`: transformers 5.23 then leaves out buffers alone
+        (`_move_missing_keys_from_meta_to_device`), as processes of both ranks showed. With transformers 4 only the
+        first process of a node has values. States are gathered with `fsdp_state_dict_type: FULL_STATE_DICT`.
+
+        By hand, qwen2.5-0.5b full: each reads 494,032,768 x 4 B = 1,976,131,072 B.
+
+        Source: `fsdp2_prepare_model` and `save_fsdp_optimizer` in accelerate's `utils/fsdp_utils.py`, and its
+        `Accelerator.get_state_dict`.
+        """
+        count, states = self._parameters, optimizer_state(self.spec.optim, self._trained, FLOAT32_BYTES).size
+        found = replace(
+            super().host(),
+            saved=Term(self.whole_model_bytes, lambda: f"{count_text(count)} parameters, gathered"),
+            saved_at_most=Term(states, lambda: "states of all GPUs, with FULL_STATE_DICT"),
+        )
+        if not self._trains_everything:
+            return found
+        return replace(found, read=Term(FLOAT32_BYTES * count, lambda: f"{count_text(count)} x {FLOAT32_BYTES} B"))
 
     @cached_property
     def gradient_shards(self) -> Term:

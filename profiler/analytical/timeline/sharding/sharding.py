@@ -6,15 +6,23 @@ What a GPU computes is the same as alone: the same rows through the same layers.
 of one GPU alone, with other weights, states, gradients and communication.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
-from profiler.analytical.formulas.models.trained import all_gradients
-from profiler.analytical.formulas.sizes.quantities import Term, Terms
+from profiler.analytical.formulas.host import HostSide, more_of_process, process, read_weights, sleeping_engine
+from profiler.analytical.formulas.models.tensor_groups import count_of
+from profiler.analytical.formulas.models.trained import (
+    all_gradients,
+    trained_element_bytes,
+    trained_tensors,
+)
+from profiler.analytical.formulas.sizes.quantities import Term, Terms, one_value
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.timeline.instants import Instant, workspace
+from profiler.analytical.optimizers import managed_states
+from profiler.analytical.timeline.instants import Instant, InstantName, workspace
 from profiler.domain.memory import Category, Phase
+from profiler.domain.text import count_text
 
 
 class Sharding:
@@ -77,6 +85,78 @@ class Sharding:
         return tuple(found)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HostPart:
+    """One category of some processes of a node."""
+
+    category: Category
+    term: Term
+    """Of one process."""
+    processes: int
+    may_be: bool
+    """Whether it may be added, and is not counted in the least."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all these processes."""
+        return self.processes * int(self.term.size)
+
+    @property
+    def words(self) -> str:
+        """What one process has."""
+        return self.term.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostInstant:
+    """Memory of the processes of one node at one instant: what is counted, and what may be added to it."""
+
+    phase: Phase
+    name: InstantName
+    processes: int
+    each: Terms
+    """Of each process."""
+    first: Terms = field(default_factory=dict)
+    """What only the first process has."""
+    more_of_each: Terms = field(default_factory=dict)
+    """What each process has at most, beyond that: it depends on keys and versions that the trial does not say."""
+    more_of_first: Terms = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple["HostPart", ...]:
+        """What the processes of the node have, by category; what may be added last."""
+        return tuple(
+            HostPart(category=category, term=term, processes=processes, may_be=may_be)
+            for terms, processes, may_be in (
+                (self.each, self.processes, False),
+                (self.first, 1, False),
+                (self.more_of_each, self.processes, True),
+                (self.more_of_first, 1, True),
+            )
+            for category, term in terms.items()
+            if term.size
+        )
+
+    @property
+    def process_bytes(self) -> int:
+        """The least of the first process, which has the most."""
+        return _sum_of(self.each) + _sum_of(self.first)
+
+    @property
+    def least_bytes(self) -> int:
+        """What is counted, of all processes of the node."""
+        return self.processes * _sum_of(self.each) + _sum_of(self.first)
+
+    @property
+    def most_bytes(self) -> int:
+        """The same with all that may be added."""
+        return self.least_bytes + self.processes * _sum_of(self.more_of_each) + _sum_of(self.more_of_first)
+
+
+def _sum_of(terms: Terms) -> int:
+    return int(sum(term.size for term in terms.values()))
+
+
 @dataclass(frozen=True)
 class TrialSharding(Sharding):
     """How the GPUs of a trial share its model."""
@@ -88,6 +168,48 @@ class TrialSharding(Sharding):
     def workspace(self) -> Term:
         """The workspaces of the libraries, without the scratch of an optimizer's step."""
         return workspace(self.spec.gpu, block_of(self.spec))
+
+    def host(self) -> HostSide:
+        """Return what a process has on the host.
+
+        It copies what is trained to the host to save it: `_to_ndarray` of safetensors 0.8 does so with each tensor of a
+        file, and `max_shard_size` of transformers 5.23 is 50 GB; peft saves adapters only.
+        """
+        element, count = trained_element_bytes(self.spec), count_of(trained_tensors(self.spec, self.architecture))
+        return HostSide(
+            read=read_weights(self.spec, self.architecture),
+            saved=Term(element * count, lambda: f"{count_text(count)} x {element} B, copied to be written"),
+        )
+
+    def on_host(self, processes: int) -> tuple[HostInstant, ...]:
+        """Return the instants of the processes of one node.
+
+        Args:
+            processes: Those of the node.
+        """
+        side, spec = self.host(), self.spec
+        common, libraries = {Category.OTHER: process()}, {Category.OTHER: more_of_process()}
+        trains = {**common, **side.offloaded}
+        may_move = {
+            **libraries,
+            Category.OPTIMIZER_STATE: managed_states(one_value(spec.optim), trained_tensors(spec, self.architecture)),
+            Category.GRADIENTS: side.pinning,
+            Category.ENGINE: sleeping_engine(spec, self.architecture),
+        }
+        reading = {**common, Category.WEIGHTS: side.read}
+        of_node = partial(HostInstant, processes=processes)
+        return (
+            of_node(phase=Phase.LOAD, name=InstantName.READING, each=reading, more_of_each=libraries),
+            of_node(phase=Phase.OPTIMIZER, name=InstantName.STEP, each=trains, more_of_each=may_move),
+            of_node(
+                phase=Phase.CHECKPOINT,
+                name=InstantName.SAVING,
+                each=trains,
+                first={Category.WEIGHTS: side.saved},
+                more_of_each=may_move,
+                more_of_first={Category.OPTIMIZER_STATE: side.saved_at_most},
+            ),
+        )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from profiler.analytical.formulas.host import HostSide, OffloadedZero
 from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture, parameter_count
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup
 from profiler.analytical.formulas.models.trained import (
@@ -161,6 +162,25 @@ class Zero(TrialSharding):
         if self._stage not in (1, 2) or not self.is_offloaded or not self._trains_everything:
             return 0
         return BFLOAT16_BYTES * self._largest_tensor
+
+    def host(self) -> HostSide:
+        """Return what is offloaded. Stage 3 reads tensor by tensor, and gathers to save (`zero3_save_16bit_model`)."""
+        first = self._embedding if self._trains_everything else 0
+        offloaded = OffloadedZero(
+            stage=self._stage,
+            own=self.own,
+            frozen=self._share(self.whole - self.trained),
+            kept=larger(first, self.own),
+            accumulates=bool(self.spec.gradient_accumulation_steps > 1),
+            trained=self._trained_tensors,
+            offloads_states=self.is_offloaded,
+            offloads_weights=self._stage == 3 and self.spec.offload_param_device is OffloadDevice.CPU,
+        )
+        alike = replace(super().host(), offloaded=offloaded.terms, pinning=offloaded.rounding)
+        if self._stage != 3:
+            return alike
+        whole = Term(BFLOAT16_BYTES * self.whole, lambda: f"{count_text(self.whole)} x {BFLOAT16_BYTES} B, gathered")
+        return replace(alike, read=NOTHING, saved=whole)
 
     @cached_property
     def _largest_tensor(self) -> Count:
