@@ -173,10 +173,11 @@ class _Shapes:
     vision: VisionTower | None
     shared_expert_width: Count
     attention_dropout: float | NDArray[Any]
+    scores: int
     reward_models: tuple[Architecture, ...]
 
 
-_OF_A_GROUP = ("model_type", "vision", "reward_models")
+_OF_A_GROUP = ("model_type", "vision", "scores", "reward_models")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)
 
 

@@ -49,7 +49,7 @@ _MOST_STEPS = 16
 _PROVEN: Mapping[str, Collection[object]] = {
     "weights": (Weights.RANDOM,),
     "dataset": (None,),
-    "recipe": (Recipe.GRPO, Recipe.SFT, Recipe.DPO),
+    "recipe": (Recipe.GRPO, Recipe.SFT, Recipe.DPO, Recipe.KTO, Recipe.REWARD),
     "use_dynamic_bsz": (False,),
     "activation_offloading": (False,),
     "torch_empty_cache_steps": (None,),

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from formula_row import Row, group, row
+from profiler.analytical.timeline.recipes.dpo import paired_inputs
+from profiler.analytical.timeline.recipes.sft import labelled_inputs
 from toy_models import HALF_BILLION
 
 from profiler.analytical.formulas.models.trained import all_gradients
@@ -27,8 +29,6 @@ from profiler.analytical.optimizers import (
     two_states_bytes,
 )
 from profiler.analytical.timeline.instants import untied_head, workspace
-from profiler.analytical.timeline.recipes.dpo import paired_inputs
-from profiler.analytical.timeline.recipes.sft import labelled_inputs
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR, Backend, Dtype, TrialSpec, Tuning
