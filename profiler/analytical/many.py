@@ -173,8 +173,8 @@ class _Shapes:
     vision: VisionTower | None
     shared_expert_width: Count
     attention_dropout: float | NDArray[Any]
-    scores: int
     reward_models: tuple[Architecture, ...]
+    scores: int = 0
 
 
 _OF_A_GROUP = ("model_type", "vision", "scores", "reward_models")

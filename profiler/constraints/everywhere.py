@@ -286,7 +286,7 @@ EVERYWHERE = (
     ),
     # The class that trl makes of the file: `create_model_from_path` in trl 1.16's `trainer/utils.py`.
     _everywhere(
-        {"model": anything},
+        {"model": anything, "recipe": other_than(Recipe.REWARD)},
         "its config.json names {model.other_head}, which has no language model head",
         "Name a checkpoint of a causal language model.",
         model=lambda model: model.other_head,

@@ -7,6 +7,7 @@ Seeds and values were written down before any of the trials ran. `RECIPE_sampled
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -85,5 +86,8 @@ def simulated(spec: TrialSpec) -> dict[str, Any]:
 if __name__ == "__main__":
     first, last = map(int, sys.argv[2:])
     for spec in sample(sys.argv[1])[first:last]:
-        sys.stdout.write(json.dumps(simulated(spec)) + "\n")
+        # trl prints its metrics.
+        with redirect_stdout(sys.stderr):
+            found = simulated(spec)
+        sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()

@@ -139,10 +139,15 @@ def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
     if spec.num_processes > 1:
         count = f"on each {count}"
-    if spec.recipe.facts.has_prompts:
-        rows = "completions" if spec.recipe.facts.rows_are_single else "pairs"
-        return f"{count} {rows} of {spec.max_prompt_length} + {spec.longest} tokens"
-    return f"{count} rows of {spec.longest} tokens"
+    facts = spec.recipe.facts
+    if not facts.rows_are_single:
+        count = f"{count} pairs"
+    elif facts.has_prompts:
+        count = f"{count} completions"
+    else:
+        count = f"{count} rows"
+    prompt = f"{spec.max_prompt_length} + " if facts.has_prompts else ""
+    return f"{count} of {prompt}{spec.longest} tokens"
 
 
 def phase_table(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> Table:

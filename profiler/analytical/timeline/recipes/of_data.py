@@ -5,9 +5,10 @@ have a reference that runs within the loss, while the policy keeps what its back
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything
-from profiler.analytical.formulas.sizes.quantities import Count, Term, Terms, added, larger
+from profiler.analytical.formulas.sizes.quantities import UNNAMED, Count, Term, Terms, added, larger
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_padded, tokens_of
 from profiler.analytical.timeline.instants import (
@@ -145,11 +146,21 @@ def _within_the_loss(
     The reference saves nothing, and is not checkpointed (`disable_gradient_checkpointing`). A separate one has weights
     that require gradients, so autocast keeps their copies.
     """
-    kept = saved_by_forward(spec, architecture, persistent, batch)
+    kept = dict(saved_by_forward(spec, architecture, persistent, batch))
+    kept[Category.ACTIVATIONS] = Term(kept[Category.ACTIVATIONS].size, lambda: "kept")
     waiting = added(kept, _labels(spec, batch))
-    return scored_without_gradient(
+    instants = scored_without_gradient(
         spec, architecture, waiting, batch, adapted=False, keeps_casts=trains_everything(spec)
     )
+    return tuple(map(_with_named_logits, instants))
+
+
+def _with_named_logits(instant: Instant) -> Instant:
+    """Return an instant whose logits have a word where they are only what the policy keeps of its head."""
+    logits = instant.terms.get(Category.LOGITS)
+    if logits is None or logits.words is not UNNAMED:
+        return instant
+    return replace(instant, terms={**instant.terms, Category.LOGITS: Term(logits.size, lambda: "kept")})
 
 
 def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
