@@ -324,7 +324,7 @@ EVERYWHERE = (
     ),
     _everywhere(
         {"logprobs": other_than(Logprobs.FUSED), "recipe": one_of(*OF_DATA - {Recipe.SFT})},
-        "is not a way of trl's {spec.recipe.in_classes}Trainer",
+        "is not a way of the trainer of recipe={spec.recipe}",
         "Use logprobs=fused.",
     ),
     _everywhere(

@@ -159,6 +159,15 @@ def test_a_table_has_the_estimate_of_each_trial(many: list[TrialSpec], with_grpo
             assert table.phases[phase][row] == (by_phase[phase].total_bytes if phase in by_phase else 0)
 
 
+@pytest.mark.parametrize("recipe", [*REFERRING, Recipe.REWARD])
+def test_rows_of_one_group_that_differ_in_each_number(recipe: Recipe) -> None:
+    more = {"max_length": 2048, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "steps": 3}
+    trials = [preferring(recipe, **keys) for keys in ({}, *({key: value} for key, value in more.items()), more)]
+    table = estimate_table(table_of(trials, {name: architecture(name) for name in BUILTIN_MODELS}))
+    alone = [estimate(spec, architecture(spec.model)).peak_allocated_bytes for spec in trials]
+    assert list(table.peak_allocated_bytes) == alone
+
+
 SHORT = {**BUILTIN_MODELS["qwen2.5-0.5b"].config, "num_hidden_layers": 6}
 """A quarter of the layers: a quarter of the time, and bounds of half the width."""
 

@@ -93,7 +93,10 @@ def test_a_comment_is_no_command(tmp_path, capsys, comment):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("from trl import GRPOTrainer", "calls none of GRPOConfig, RLOOConfig, SFTConfig, DPOConfig, KTOConfig, RewardConfig"),
+        (
+            "from trl import GRPOTrainer",
+            "calls none of GRPOConfig, RLOOConfig, SFTConfig, DPOConfig, KTOConfig, RewardConfig",
+        ),
         ("import torch\nfrom unsloth import FastLanguageModel", "trains with Unsloth, which it imports"),
         ("from torchtune import training", "trains with torchtune, which it imports"),
     ],

@@ -4,8 +4,7 @@ The fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in 
 in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0.14 with a log-softmax of each row
 (`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin), as in
 `profiler/training/recipes/grpo/trainer.py`. Supervised fine-tuning of trl up to 1.6 takes transformers' loss of all
-logits (`logprobs=nll` and its kin), as in `profiler/training/recipes/sft.py`. A reward model has a head of scores
-instead (`scores` of the model): one small product.
+logits (`logprobs=nll` and its kin), as in `profiler/training/recipes/sft.py`.
 """
 
 from dataclasses import dataclass
@@ -88,13 +87,14 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
 
     Fused: the hidden states of the scored positions, [N, H], their targets, and two float32 statistics per position.
     All logits: what `_kept_logits` says; if the head is trained, its input, [rows x (C + 1), H]; and the copy of its
-    weight, if autocast makes one.
+    weight, if autocast makes one. Scores: the input of their head, [T, H], as all positions are scored and one per row
+    is picked (`GenericForSequenceClassification.forward` in transformers' `modeling_layers.py`).
 
     By hand, full, 1 row, C = 10, V = 100, under autocast: 10 x 100 x 4 B = 4,000 B of logits.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     if architecture.scores:
-        return HeadBytes(activations=Term(_scored_hidden(spec, architecture, batch), lambda: "T x H that is scored"))
+        return HeadBytes(activations=_all_hidden(block(batch.positions * architecture.hidden_size * sizes.compute)))
     if spec.logprobs.makes_all_logits:
         kept = block(batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute)
         return HeadBytes(
@@ -106,15 +106,6 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
         logits=Term(statistics + block(batch.scored_tokens * INT64_BYTES) + loss_bytes(batch, block)),
         activations=Term(block(batch.scored_tokens * architecture.hidden_size * sizes.stream)),
     )
-
-
-def _scored_hidden(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the input of a head of scores, [T, H] in the compute type, which the gradient of its weight needs.
-
-    It scores every position and picks one per row (`GenericForSequenceClassification.forward` in transformers'
-    `modeling_layers.py`). By hand, T = 10, H = 8, bfloat16: 160 B.
-    """
-    return block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).compute)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,10 +197,9 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     """Return the peak of the head's forward in addition to what it keeps.
 
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
-    chunk of the head and the hidden states of a tile.
+    chunk of the head and the hidden states of a tile. Scores: the last hidden states, if another type of them is kept.
     Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
-    copy of a row that autocast casts for it. Of scores: the last hidden states, if another type of them is kept.
-    Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`.
+    copy of a row that autocast casts for it. Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
@@ -308,7 +298,7 @@ def _copy_bytes(logits: AllLogits) -> Count:
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """Return the peak of the head's backward in addition to what forward kept.
 
-    All logits: `_gradients_of_logits`. Of scores: the gradient of its input, also in the type of the stream.
+    All logits: `_gradients_of_logits`. Scores: the gradient of its input, also in the type of the stream.
     Fused: one tile; float32 gradients of the hidden states, [N, H], and of a trained head, [V, H], and both also in
     their own types when they are returned, if these are not float32. If autocast casts the weights, two cast chunks of
     the head, because the next chunk is cast before the last is freed; when gradients are returned only the last chunk
@@ -320,13 +310,11 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     sizes, hidden, vocabulary = element_bytes(spec), architecture.hidden_size, architecture.vocab_size
     trained, block = trains_everything(spec), block_of(spec)
     if architecture.scores:
-        made = _scored_hidden(spec, architecture, batch)
         cast = where(sizes.stream != sizes.compute, block(batch.positions * hidden * sizes.stream), 0)
-        return HeadBytes(activations=Term(made + cast, lambda: "T x H gradients"))
+        return HeadBytes(activations=_all_hidden(block(batch.positions * hidden * sizes.compute) + cast))
     if spec.logprobs.makes_all_logits:
         logits = all_logits(spec, architecture, batch)
         return HeadBytes(logits=Term(_gradients_of_logits(spec, logits), logits.words))
-
     values = batch.scored_tokens * hidden
     weights = vocabulary * hidden if trained else 0
     made = block(values * FLOAT32_BYTES)

@@ -152,7 +152,8 @@ def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tupl
     sections = {str(key).lower() for key, value in values.items() if isinstance(value, Mapping)}
     methods = {show(value).lower() for path, value in leaves_of(values) if path in ("method", "algorithm", "trainer")}
     names = methods | (sections - _OF_ANY_TRAINER)
-    named, others = ([each for each in known if each in names] for known in (Recipe, OTHER_TRAINERS))
+    named = [each for each in Recipe if each in names]
+    others = [each for each in OTHER_TRAINERS if each in names]
     if len(named) > 1:
         problem = f"has sections of {' and '.join(named)}, and one recipe is allowed"
         return None, [Fault(key="recipe", found=name, problem=problem, hint="Give recipe= as well.")]

@@ -368,5 +368,5 @@ def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
 
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
     read = ", ".join(dict.fromkeys(vocabulary.recipes.values()))
-    problem = f"is a trainer of {vocabulary.version} that is not read; only {read} is"
+    problem = f"is a trainer of {vocabulary.version} that is not read; those that are: {read}"
     return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem)

@@ -95,7 +95,8 @@ def data_rows(spec: TrialKeys, examples: Count) -> Batch:
     which scores the positions with a label.
     """
     facts = spec.recipe.facts
-    rows, whole = examples * (1 if facts.rows_are_single else _ROWS_OF_A_PAIR), spec.max_length or 0
+    rows = examples * (1 if facts.rows_are_single else _ROWS_OF_A_PAIR)
+    whole: Count = 0 if spec.max_length is None else spec.max_length
     longest = larger(whole - spec.max_prompt_length if facts.has_prompts else whole, 1)
     first = 0 if facts.has_prompts else 1
     return Batch(
