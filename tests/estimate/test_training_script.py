@@ -325,3 +325,14 @@ def test_the_arguments_of_a_parser_name_the_recipe(script, recipe):
         trained_by(training_args)
     """
     assert _found(script(text), "model=tiny")["trial"]["recipe"] == recipe
+
+
+def test_a_model_that_scores_rows_is_the_one_that_is_trained(script):
+    text = """
+        model = AutoModelForSequenceClassification.from_pretrained("Qwen/Qwen2.5-0.5B", num_labels=1, dtype="float16")
+        RewardTrainer(model=model, args=RewardConfig(max_length=256), train_dataset=pairs).train()
+    """
+    answered = _found(script(text))
+    found = [answered["trial"][key] for key in ("recipe", "model", "dtype", "reward_models", "max_length")]
+    assert found == ["reward", "qwen2.5-0.5b", "float16", None, 256]
+    assert not any("reward model" in note for note in answered["notes"])
