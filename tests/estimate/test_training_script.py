@@ -150,7 +150,8 @@ def test_a_script_and_a_recipe_are_read_together(script, tmp_path):
     ("text", "said"),
     [
         ("print(1)\n", "calls none of GRPOConfig, RLOOConfig, SFTConfig, DPOConfig"),
-        ("CPOConfig(beta=0.1)\n", "calls CPOConfig, whose trainer has no recipe here"),
+        ("CPOConfig(beta=0.1)\n", "calls CPOConfig, whose trainer has no recipe here; the recipes"),
+        ("AsyncGRPOConfig()\n", "has no recipe here, because it packs completions into rows of token_budget tokens"),
         ("GRPOConfig()\nSFTConfig()\n", "trains by grpo and sft"),
         ("FastLanguageModel.from_pretrained('x')\nGRPOConfig()\n", "Unsloth's FastLanguageModel"),
         ("GRPOConfig(num_generations=2)\nGRPOConfig(num_generations=4)\n", "is 2 and 4 in train.py"),

@@ -78,6 +78,11 @@ OTHER_CONFIGS = frozenset(
 )
 """Arguments of trl's trainers that have no recipe here."""
 
+OTHERS_DO = dict.fromkeys(
+    ("AsyncGRPOConfig", "AsyncGRPOTrainer"), "it packs completions into rows of token_budget tokens, with other kernels"
+)
+"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
+
 UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 
 CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")

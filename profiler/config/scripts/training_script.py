@@ -25,6 +25,7 @@ from profiler.config.scripts.names import (
     LOADED,
     NAMES_OF_MODELS,
     OTHER_CONFIGS,
+    OTHERS_DO,
     PATCHES_TRL,
     RECIPES,
     TRAINERS,
@@ -181,7 +182,8 @@ class _Script:
         others = list(dict.fromkeys(called_name(call) for call in self._called(*OTHER_CONFIGS)))
         others = [each for each in others if each not in own]
         for other in others:
-            problem = f"calls {other}, whose trainer has no recipe here; the recipes are {', '.join(Recipe)}"
+            why = f", because {OTHERS_DO[other]}" if other in OTHERS_DO else ""
+            problem = f"calls {other}, whose trainer has no recipe here{why}; the recipes are {', '.join(Recipe)}"
             yield Fault(key="config", found=self._name, problem=problem)
         if not others:
             yield from self._of_other_program()
@@ -277,7 +279,7 @@ class _Script:
         else:
             self._found.notes.append(not_counted(f"the reward model of line {call.lineno}"))
 
-    def _read_trained_model(self, classes: str) -> None:
+    def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
         trained = trained_model(
             self._tree, [found for call in self._called(*self._trainers) for found in _model_of(call)]

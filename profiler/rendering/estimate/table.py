@@ -63,7 +63,8 @@ def estimate_document(
     """Return the same as a document."""
     spec, peak_phase = explained.spec, explained.estimate.peak_phase
     phases = [each for each in explained.phases if details or each.phase is peak_phase]
-    verdicts = [verdict_text(card) for card in explained.cards if card.gpu.name == spec.gpu]
+    own = [card for card in explained.cards if card.gpu.name == spec.gpu]
+    verdicts, servers = [verdict_text(card) for card in own], [card.server for card in own if card.server]
     if simulated is not None:
         verdicts = [simulated_verdict_text(simulated, spec), *map(_second_verdict, verdicts)]
     others = "" if details else other_phases_text(explained.phases, peak_phase)
@@ -71,7 +72,7 @@ def estimate_document(
     return Document(
         title=spec.model,
         blocks=[
-            paragraphs(" ".join([*verdicts, decided_by]).strip()),
+            paragraphs(" ".join([*verdicts, decided_by]).strip(), *servers),
             paragraphs(_title(spec)),
             Section("", [phase_table(phases, peak_phase)]),
             paragraphs(_peaks(explained), *_simulated_peaks(explained, simulated), others),
@@ -315,6 +316,7 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), si
                 "gpu": card.gpu.name,
                 "verdict": card.fit.value,
                 "reason": card.refusal_text,
+                **({"engine": card.server} if card.server else {}),
                 "memory_bytes": card.gpu.memory_bytes,
                 "peak_allocated_bytes": card.peak_allocated_bytes,
                 "peak_reserved_bytes": card.peak_reserved_bytes,
