@@ -26,7 +26,8 @@ OLD_KEYS = frozenset(
 )
 """Keys of earlier versions, and of files of other forms, that no class of trl 1.16 has."""
 
-_GRPO, _RLOO, _SFT, _DPO, _KTO, _REWARD = Recipe
+_GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
+_DPO, _KTO, _REWARD = Recipe.DPO, Recipe.KTO, Recipe.REWARD
 
 KEYS_OF_SOME: Mapping[tuple[Recipe, ...], frozenset[str]] = {
     (_GRPO, _RLOO): frozenset(
