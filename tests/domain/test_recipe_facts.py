@@ -25,6 +25,7 @@ ORPO = RecipeFacts(
     has_reference_pass=False,
     rows_are_single=False,
     has_lm_head=True,
+    has_shifted_rows=False,
 )
 
 

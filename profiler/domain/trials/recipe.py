@@ -21,6 +21,8 @@ class RecipeFacts:
     """Whether one row of the data set, or one completion, is one row of a forward pass; false for pairs."""
     has_lm_head: bool
     """Whether the model predicts tokens; false for one whose head scores a row."""
+    has_shifted_rows: bool
+    """Whether each prompt runs with the completion of its neighbour too, for a KL term."""
 
 
 class Recipe(StrEnum):
@@ -69,6 +71,7 @@ ONLINE = RecipeFacts(
     has_reference_pass=True,
     rows_are_single=True,
     has_lm_head=True,
+    has_shifted_rows=False,
 )
 """Reinforcement learning on completions of the model itself."""
 
@@ -79,6 +82,7 @@ LABELLED = RecipeFacts(
     has_reference_pass=False,
     rows_are_single=True,
     has_lm_head=True,
+    has_shifted_rows=False,
 )
 """Training on rows with labels."""
 
@@ -89,6 +93,7 @@ PAIRED = RecipeFacts(
     has_reference_pass=True,
     rows_are_single=False,
     has_lm_head=True,
+    has_shifted_rows=False,
 )
 """Training on prompts with two completions each, of which one is better."""
 
@@ -99,6 +104,7 @@ JUDGED = RecipeFacts(
     has_reference_pass=True,
     rows_are_single=True,
     has_lm_head=True,
+    has_shifted_rows=True,
 )
 """Training on prompts with one completion each, which is good or not."""
 
@@ -109,6 +115,7 @@ COMPARED = RecipeFacts(
     has_reference_pass=False,
     rows_are_single=False,
     has_lm_head=False,
+    has_shifted_rows=False,
 )
 """Training of a model that scores rows, on pairs of which one row is better."""
 

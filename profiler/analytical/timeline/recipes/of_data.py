@@ -4,7 +4,6 @@ Supervised fine-tuning has neither a reference nor prompts, nor has a reward mod
 have a reference that runs within the loss, while the policy keeps what its backward needs, or before training.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything
@@ -22,13 +21,20 @@ from profiler.analytical.timeline.instants import (
 from profiler.analytical.timeline.step_instants import load_instants, optimizer_instant, scored_without_gradient
 from profiler.analytical.timeline.training_pass import saved_by_forward, training_instants
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trials.recipe import Recipe
 
 _ROWS_OF_A_PAIR = 2
+_LABELLED = "ids, masks and labels"
 
-_INPUTS: Mapping[Recipe, int] = {Recipe.SFT: 3, Recipe.DPO: 3, Recipe.KTO: 6, Recipe.REWARD: 2}
-"""Tensors of a micro-batch, int64: ids and attention mask; labels or a mask of completions; with KTO the same again for
-the completions of neighbours. Source: the data collators in `trl/trainer/*_trainer.py` of trl 1.16."""
+
+def _inputs(spec: TrialKeys) -> int:
+    """Return the number of tensors of a micro-batch, int64.
+
+    Ids and attention mask; with an LM head what is scored; and all of them again for the completions of neighbours.
+
+    Source: the data collators in `trl/trainer/*_trainer.py` of trl 1.16.
+    """
+    facts = spec.recipe.facts
+    return (3 if facts.has_lm_head else 2) * (2 if facts.has_shifted_rows else 1)
 
 
 def single_pass_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
@@ -119,7 +125,7 @@ def data_inputs(spec: TrialKeys) -> Term:
     """
     batch, micro_batches = data_micro_batch(spec), spec.gradient_accumulation_steps
     size = micro_batches * _inputs_bytes(spec, batch)
-    names = "ids, masks and labels" if spec.recipe is Recipe.SFT else "ids and masks"
+    names = "ids and masks" if spec.recipe.facts.has_prompts or not spec.recipe.facts.has_lm_head else _LABELLED
     return Term(size, lambda: f"{names} of {batch.rows * micro_batches} rows, as int64")
 
 
@@ -127,7 +133,7 @@ def _inputs_bytes(spec: TrialKeys, batch: Batch) -> Count:
     """Return the bytes of one micro-batch. A reference has a number per row of a pair, or two per single row."""
     block = block_of(spec)
     numbers = 2 * block(spec.per_device_train_batch_size * FLOAT32_BYTES) if spec.precompute_ref_log_probs else 0
-    return _INPUTS[spec.recipe] * block(batch.positions * INT64_BYTES) + numbers
+    return _inputs(spec) * block(batch.positions * INT64_BYTES) + numbers
 
 
 def _persistent(spec: TrialKeys, architecture: DecoderShape) -> Terms:
@@ -175,7 +181,7 @@ def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Insta
     examples = spec.per_device_train_batch_size
     if spec.precompute_ref_batch_size is not None:
         examples = spec.precompute_ref_batch_size
-    batch, inputs = data_rows(spec, examples), _INPUTS[spec.recipe]
+    batch, inputs = data_rows(spec, examples), _inputs(spec)
     alone: Terms = {
         **models(spec, architecture),
         Category.INPUTS: Term((inputs + inputs // 3) * block_of(spec)(batch.positions * INT64_BYTES)),
