@@ -116,7 +116,9 @@ def logprobs_of(source: str, recipe: Recipe = Recipe.GRPO) -> Logprobs:
 
 
 def read_logprobs(trainer: Path, recipe: Recipe) -> Logprobs:
-    """Return how `recipe` computes log-probabilities in a folder ``trl/trainer``."""
+    """Return how `recipe` computes log-probabilities in a folder ``trl/trainer``; a head of scores computes none."""
+    if not recipe.facts.has_lm_head:
+        return Logprobs.FUSED
     entropy = (trainer / "utils.py").read_text().partition("def entropy_from_logits(")[2].partition("\n")[0]
     source = (trainer / _TRAINERS[recipe]).read_text() + entropy
     if recipe is Recipe.SFT:

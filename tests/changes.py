@@ -168,21 +168,21 @@ RECIPE = Change(
             before="",
             row="""\
 from profiler.analytical.formulas.sizes.trial_keys import with_keys
-from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
+from profiler.analytical.timeline.recipes.of_data import data_micro_batch, single_pass_instants
 from profiler.domain.trials.trial import Lengths
 
 
 def whole_rows(spec):
-    return labelled_rows(with_keys(spec, lengths=Lengths.FORCED))
+    return data_micro_batch(with_keys(spec, lengths=Lengths.FORCED))
 
 
 def label_instants(spec, architecture):
-    return sft_instants(with_keys(spec, lengths=Lengths.FORCED), architecture)
+    return single_pass_instants(with_keys(spec, lengths=Lengths.FORCED), architecture)
 """,
         ),
         Row(
             file="profiler/analytical/timeline/recipes/registry.py",
-            before="from profiler.analytical.timeline.recipes.sft import",
+            before="from profiler.analytical.timeline.recipes.of_data import",
             row="from profiler.analytical.timeline.recipes.labels import label_instants, whole_rows\n",
         ),
         Row(

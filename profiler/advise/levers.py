@@ -318,7 +318,7 @@ LEVERS: tuple[Lever, ...] = (
         hurts=Hurts.TIME,
         costs="a forward of all rows before the first step",
         changes=_reference_before,
-        recipes=frozenset({Recipe.DPO}),
+        recipes=frozenset({Recipe.DPO, Recipe.KTO}),
     ),
     Lever(
         name="8-bit optimizer",

@@ -19,7 +19,9 @@ def least_step_s(spec: TrialSpec, architecture: Architecture, card: Roofline) ->
     peak = card.half_flops_per_s if half else card.single_flops_per_s
     rows = spec.training_rows
     width = spec.longest + (spec.max_prompt_length if spec.recipe.facts.has_prompts else 0)
-    forward = _forward_flops(architecture, rows=rows, width=width, scored=spec.longest)
+    # A head of one score is left out.
+    scored = spec.longest if spec.recipe.facts.has_lm_head else 0
+    forward = _forward_flops(architecture, rows=rows, width=width, scored=scored)
     has_pass = spec.recipe.facts.has_reference_pass and spec.beta and not spec.precompute_ref_log_probs
     reference = 1 if has_pass else 0
     recomputed = 1 if spec.gradient_checkpointing else 0

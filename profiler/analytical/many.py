@@ -174,9 +174,10 @@ class _Shapes:
     shared_expert_width: Count
     attention_dropout: float | NDArray[Any]
     reward_models: tuple[Architecture, ...]
+    scores: int = 0
 
 
-_OF_A_GROUP = ("model_type", "vision", "reward_models")
+_OF_A_GROUP = ("model_type", "vision", "scores", "reward_models")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)
 
 

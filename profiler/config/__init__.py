@@ -7,7 +7,7 @@ JSON and Python of others are parsed in one place, within limits of size, depth 
 names the key, the value, what is allowed and a hint.
 
 Files that are refused:
-    - A file for another trainer than GRPO, RLOO, SFT and DPO.
+    - A file for another trainer than GRPO, RLOO, SFT, DPO, KTO and reward models.
     - A file of another program, by its signature: OpenRLHF, NeMo-RL, prime-rl, torchtune, Unsloth, EasyR1, trl's
       AsyncGRPOTrainer, ms-swift on Megatron, and a shell script that runs another program (the sentence says which).
     - A file of which most keys are unknown (at least half where it lacks `model_name_or_path`).

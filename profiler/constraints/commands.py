@@ -23,7 +23,7 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.machines.extras import simulation_hint
 from profiler.domain.trials.optimizers import Optimizer, State
-from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.recipe import OF_DATA, Recipe
 from profiler.domain.trials.trial import (
     ZERO_OF_WEIGHTS,
     Attention,
@@ -217,7 +217,7 @@ CLOSED_FORM = (
     # No sweep runs these two with ZeRO-3 either.
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
-    _sharded({"recipe": Recipe.DPO}),
+    _sharded({"recipe": one_of(*OF_DATA - {Recipe.SFT})}),
     _sharded({"dtype": _NOT_BFLOAT16}),
     _sharded({"bf16": False}),
     _sharded({"optim": _OTHER_STATES}),

@@ -5,6 +5,7 @@ from math import gcd
 
 from profiler.constraints.constraint import Case, Constraint, Where, above, anything, one_of, other_than, stated
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import family_of
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.optimizers import Optimizer
@@ -253,9 +254,31 @@ EVERYWHERE = (
     ),
     # Nothing but the weight of the reference depends on the model then, and trl computes both all the same.
     _everywhere(
-        {"beta": 0.0, "recipe": Recipe.DPO},
-        "with recipe=dpo the loss does not depend on the model",
+        {"beta": 0.0, "recipe": one_of(Recipe.DPO, Recipe.KTO)},
+        "with recipe={spec.recipe} the loss does not depend on the model",
         "Use beta=null, which is trl's default.",
+    ),
+    # `KTOTrainer.__init__` in trl 1.16: the KL term of a row is that of its neighbour's completion.
+    _everywhere(
+        {"per_device_train_batch_size": 1, "recipe": Recipe.KTO},
+        "must be at least 2 with recipe=kto, because its KL term pairs the rows of a batch",
+        "Use per_device_train_batch_size=2.",
+    ),
+    _everywhere(
+        {"recipe": Recipe.REWARD, "model": anything},
+        "needs a model that scores a row, and transformers has none of type {model.model_type}",
+        "Choose another model.",
+        model=lambda model: not family_of(model.model_type).has_reward_model,
+    ),
+    _everywhere(
+        {"use_liger_kernel": True, "recipe": Recipe.REWARD},
+        "replaces the forward of models with an LM head, and a reward model has none",
+        "Set use_liger_kernel=false.",
+    ),
+    _everywhere(
+        {"lora_target_modules": lambda names: "lm_head" in (names or ()), "recipe": Recipe.REWARD},
+        "names the LM head, and a reward model has none",
+        "Leave out lm_head.",
     ),
     _everywhere(
         {"lora_dropout": lambda part: part >= 1},
@@ -263,7 +286,7 @@ EVERYWHERE = (
     ),
     # The class that trl makes of the file: `create_model_from_path` in trl 1.16's `trainer/utils.py`.
     _everywhere(
-        {"model": anything},
+        {"model": anything, "recipe": other_than(Recipe.REWARD)},
         "its config.json names {model.other_head}, which has no language model head",
         "Name a checkpoint of a causal language model.",
         model=lambda model: model.other_head,
@@ -300,8 +323,8 @@ EVERYWHERE = (
         _WAYS_OF_COMPLETIONS,
     ),
     _everywhere(
-        {"logprobs": other_than(Logprobs.FUSED), "recipe": Recipe.DPO},
-        "is not a way of trl's DPOTrainer",
+        {"logprobs": other_than(Logprobs.FUSED), "recipe": one_of(*OF_DATA - {Recipe.SFT})},
+        "is not a way of the trainer of recipe={spec.recipe}",
         "Use logprobs=fused.",
     ),
     _everywhere(

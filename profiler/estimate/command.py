@@ -267,7 +267,7 @@ python -m profiler.estimate [key=value ...] -- COMMAND
 
 What training needs of a GPU, by phase and category, in closed form.
 NAME is a built-in model, a hub id, or a local folder or config.json. FILE is a
-configuration of trl (GRPO, RLOO, SFT or DPO) or of verl: its YAML, a run script, or
+configuration of trl (of any recipe) or of verl: its YAML, a run script, or
 its defaults (config=verl), with Hydra's overrides as further words. Files next
 to a recipe of trl are read with it: accelerate's, DeepSpeed's, an
 adapter_config.json, and the script or notebook, read without running it. COMMAND,

@@ -2,7 +2,8 @@
 
 Phases of an optimizer step that every trainer of transformers has: forward, backward and optimizer.
 
-Seams, each checked by a test against the installed transformers: `compute_loss` and `_clip_grad_norm` of its `Trainer`.
+Seams, each checked by a test against the installed transformers: `compute_loss`, `_clip_grad_norm` and
+`get_batch_samples` of its `Trainer`.
 With DeepSpeed, accelerate's wrapper of the engine steps right after its backward.
 """
 
@@ -53,6 +54,21 @@ class AnnouncedSteps(Trainer):
         wrapper = getattr(self.accelerator, "deepspeed_engine_wrapped", None)
         if wrapper is not None and not isinstance(wrapper.engine, AnnouncedDeepSpeed):
             wrapper.engine = AnnouncedDeepSpeed(wrapper.engine, self._observer)
+
+
+class AnnouncedRows(AnnouncedSteps):
+    """Announces the steps of a trainer that reads rows of a data set.
+
+    Seam: `get_batch_samples` of transformers' trainer.
+    """
+
+    ref_model: Any = None
+    """There is no reference model unless trl makes one."""
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the micro-batches of one optimizer step; they belong to its forward phase."""
+        self._observer.enter(Phase.FORWARD)
+        return super().get_batch_samples(*args, **kwargs)
 
 
 class AnnouncedDeepSpeed:

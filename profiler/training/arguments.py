@@ -7,6 +7,7 @@ from typing import Any
 from peft import LoraConfig
 
 from profiler.domain.trials.trial import ALL_LINEAR, DistributedType, TrialSpec, Tuning
+from profiler.training.data.source_data import sequence_length
 
 
 def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dict[str, Any]:
@@ -32,6 +33,19 @@ def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dic
         "dataloader_pin_memory": False,
         **({"use_liger_kernel": True} if spec.use_liger_kernel else {}),
         **_sharding(spec),
+    }
+
+
+def arguments_of_rows(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dict[str, Any]:
+    """Return the arguments that trainers on rows of a data set share.
+
+    Rows are used in their order and not shuffled, so that every micro-batch has a row of the full length.
+    """
+    return {
+        **common_arguments(spec, use_cpu=use_cpu, output_dir=output_dir),
+        "max_length": sequence_length(spec),
+        "activation_offloading": spec.activation_offloading,
+        "train_sampling_strategy": "sequential",
     }
 
 
@@ -77,7 +91,8 @@ def lora_config(spec: TrialSpec) -> Any | None:
         return None
     targets = spec.lora_target_modules
     return LoraConfig(
-        task_type="CAUSAL_LM",
+        # peft trains a head of scores as a whole, and gives it no adapter.
+        task_type="CAUSAL_LM" if spec.recipe.facts.has_lm_head else "SEQ_CLS",
         r=spec.lora_rank,
         lora_alpha=spec.lora_alpha,
         lora_dropout=spec.lora_dropout,

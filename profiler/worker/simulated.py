@@ -47,7 +47,7 @@ _MOST_STEPS = 16
 _PROVEN: Mapping[str, Collection[object]] = {
     "weights": (Weights.RANDOM,),
     "dataset": (None,),
-    "recipe": (Recipe.GRPO, Recipe.RLOO, Recipe.SFT, Recipe.DPO),
+    "recipe": (Recipe.GRPO, Recipe.RLOO, Recipe.SFT, Recipe.DPO, Recipe.KTO, Recipe.REWARD),
     "critic": (False,),
     "logprobs": tuple(Logprobs),
     "use_liger_kernel": (False,),

@@ -12,11 +12,11 @@ from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
-from profiler.config.trl.argument_values import RLOO_KEYS
 from profiler.config.trl.config import read_trl_config
-from profiler.config.trl.yaml import ALSO_DPO, NOT_IN_DPO, NOT_IN_RLOO, ONLY_DPO, ONLY_GRPO, ONLY_SFT, trl_arguments
+from profiler.config.trl.yaml import KEYS_OF_SOME, OLD_KEYS, trl_arguments
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK
+from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import TrialSpec
 
 CARD = "rtx-4090-24gb"
@@ -210,6 +210,8 @@ def test_the_file_is_read_back_as_the_trial(capsys, tmp_path):
         ("recipe=sft", "gpu=12GiB"),
         ("recipe=dpo", "gpu=12GiB"),
         ("recipe=dpo", "gpu=24GiB", "tuning=lora", "lora_dropout=0.1"),
+        ("recipe=kto", "gpu=12GiB"),
+        ("recipe=reward", "gpu=24GiB", "tuning=lora", "lora_dropout=0.1"),
         ("trainer=rloo", "gpu=12GiB"),
     ],
 )
@@ -222,9 +224,10 @@ def test_trl_accepts_the_file(capsys, tmp_path, words):
     said = capsys.readouterr().out
     trainer = next((word.partition("=")[2] for word in words if word.startswith(("recipe", "trainer"))), "grpo")
     file = tmp_path / "advised.yaml"
-    file.write_text(said[said.index(f"# {trainer.upper()}Config") :])
-    script = trl.ScriptArguments if trainer in ("sft", "dpo") else GRPOScriptArguments
-    training = getattr(trl, f"{trainer.upper()}Config")
+    config = f"{Recipe(trainer).in_classes}Config"
+    file.write_text(said[said.index(f"# {config}") :])
+    script = GRPOScriptArguments if Recipe(trainer) in GENERATING else trl.ScriptArguments
+    training = getattr(trl, config)
     parser = trl.TrlParser((script, training, trl.ModelConfig))
     own = ["--config", str(file), "--use_cpu", "true", "--dataset_name", "x", "--output_dir", str(tmp_path)]
     _, training_args, model_args = parser.parse_args_and_config(own)
@@ -244,25 +247,22 @@ def test_keys_of_other_trainers_are_as_trl_has_them():
     pytest.importorskip("trl")
     import dataclasses
 
-    from trl import DPOConfig, GRPOConfig, ModelConfig, RLOOConfig, ScriptArguments, SFTConfig
+    import trl
     from trl.scripts.grpo import GRPOScriptArguments
 
     def names(*classes: type) -> set[str]:
         return {field.name for each in classes for field in dataclasses.fields(each)}
 
-    of_rloo = names(RLOOConfig, ModelConfig, GRPOScriptArguments)
-    of_grpo, of_sft = (
-        names(GRPOConfig, ModelConfig, GRPOScriptArguments),
-        names(SFTConfig, ModelConfig, ScriptArguments),
-    )
-    assert (of_grpo - of_rloo, of_rloo - of_grpo) == (NOT_IN_RLOO, RLOO_KEYS)
-    known = {*KEY_OF, *FREE_KEYS, *NEUTRAL_VALUES, *MODEL_KEYS}
-    assert (known & of_sft) - of_grpo == ONLY_SFT
-    assert (known & of_grpo) - of_sft == ONLY_GRPO
-    of_dpo = names(DPOConfig, ModelConfig, ScriptArguments)
-    assert (known & of_dpo) - of_grpo - of_sft - of_rloo == ONLY_DPO
-    assert (ONLY_SFT | ONLY_GRPO | RLOO_KEYS) & of_dpo == ALSO_DPO
-    assert ((of_grpo & of_sft) - of_dpo) & known == NOT_IN_DPO
+    known = {*KEY_OF, *FREE_KEYS, *NEUTRAL_VALUES, *MODEL_KEYS} - OLD_KEYS
+    found = {}
+    for recipe in Recipe:
+        script = GRPOScriptArguments if recipe.facts.has_rollout else trl.ScriptArguments
+        found[recipe] = known & names(getattr(trl, f"{recipe.in_classes}Config"), trl.ModelConfig, script)
+    of_all = set.intersection(*found.values())
+    listed = [key for keys in KEYS_OF_SOME.values() for key in keys]
+    assert len(listed) == len(set(listed))
+    for recipe, keys in found.items():
+        assert {key for recipes, each in KEYS_OF_SOME.items() if recipe in recipes for key in each} == keys - of_all
 
 
 def test_an_engine_that_does_not_start_gets_a_larger_part_of_the_card(capsys):

@@ -27,8 +27,7 @@ from profiler.analytical.optimizers import (
     two_states_bytes,
 )
 from profiler.analytical.timeline.instants import untied_head, workspace
-from profiler.analytical.timeline.recipes.dpo import paired_inputs
-from profiler.analytical.timeline.recipes.sft import labelled_inputs
+from profiler.analytical.timeline.recipes.of_data import data_inputs
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR, Backend, Dtype, TrialSpec, Tuning
@@ -103,19 +102,31 @@ MODEL_ROWS = (
     row(workspace, None, is_=67_108_864),
     row(workspace, "a100-80gb", is_=2 * 8_519_680),
     row(
-        labelled_inputs,
+        data_inputs,
         replace(
             FULL, recipe=Recipe.SFT, max_length=1_024, per_device_train_batch_size=4, gradient_accumulation_steps=4
         ),
         is_=393_216,
         why="4 x 3 x 4 x 1,024 x 8",
     ),
-    row(paired_inputs, PAIRS, is_=393_216, why="4 x 3 x 4 x 1,024 x 8"),
+    row(data_inputs, PAIRS, is_=393_216, why="4 x 3 x 4 x 1,024 x 8"),
     row(
-        paired_inputs,
+        data_inputs,
         replace(PAIRS, precompute_ref_log_probs=True),
         is_=393_216 + 4 * 2 * 2 * 4,
         why="and two float32 numbers of each of 2 pairs, 4 times",
+    ),
+    row(
+        data_inputs,
+        replace(PAIRS, recipe=Recipe.REWARD),
+        is_=4 * 2 * 4 * 1_024 * 8,
+        why="4 x 2 x 4 x 1,024 x 8: ids and mask of 4 rows",
+    ),
+    row(
+        data_inputs,
+        replace(PAIRS, recipe=Recipe.KTO, precompute_ref_log_probs=True),
+        is_=4 * (6 * 2 * 1_024 * 8 + 2 * 2 * 4),
+        why="4 x 6 x 2 x 1,024 x 8, and two float32 numbers of each of 2 rows, 4 times",
     ),
 )
 

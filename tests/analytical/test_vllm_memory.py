@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analytical.estimate import estimate, phase_instants
+from profiler.analytical.explanation.explained import server_text
 from profiler.analytical.formulas.vllm_memory import (
     VllmMemory,
     engine,
@@ -25,7 +26,7 @@ from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import Backend, TrialSpec, VllmMode
 
 MODEL = "qwen2.5-0.5b"
 
@@ -232,3 +233,31 @@ def test_a_larger_part_never_needs_less(part, more):
     smaller = _spec(use_vllm=True, vllm_gpu_memory_utilization=part)
     larger = replace(smaller, vllm_gpu_memory_utilization=part + more)
     assert requested_bytes(smaller) < requested_bytes(larger)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "said"),
+    [
+        (
+            "qwen2.5-7b",
+            "h100-80gb",
+            "takes 71.2 GiB of the 79.1 GiB of h100-80gb by trl vllm-serve's defaults: 14.2 GiB of",
+        ),
+        (
+            "llama-3.1-8b",
+            "l4-24gb",
+            "does not start on a card of its own, with 15.0 GiB of weights in 19.8 GiB of the 22.0",
+        ),
+        ("llama-3.1-8b", "l4-24gb", "start it with --max_model_len 1042."),
+        (
+            "qwen2.5-14b",
+            "l4-24gb",
+            "27.5 GiB of weights in 19.8 GiB of the 22.0 GiB of l4-24gb; start it with --tensor_parallel_size 2.",
+        ),
+        ("llama-3.1-405b", "l4-24gb", "nor on 8 of them."),
+    ],
+)
+def test_an_engine_has_a_card_of_its_own_in_server_mode(model, gpu, said):
+    spec = TrialSpec(backend=Backend.SIMULATED, gpu=gpu, model=model, use_vllm=True, vllm_mode=VllmMode.SERVER)
+    assert said in server_text(spec, builtin_architecture(model))
+    assert server_text(replace(spec, use_vllm=False, vllm_mode=None), builtin_architecture(model)) == ""

@@ -464,7 +464,7 @@ FILES = (
     bad("config=a.ipynb", files={"a.ipynb": "{"}, says="config= … cannot be read as JSON"),
     bad("config=a.ipynb", files={"a.ipynb": '{"cells": [{"cell_type": "code", "source": 3}]}'}, says="is a notebook"),
     bad("config=a.ipynb", files={"a.ipynb": '{"cells": 5}'}, says="config= … is a notebook without code"),
-    bad("config=run.sh", files={"run.sh": "trl kto --model_name_or_path tiny"}, says="config= … has no recipe here"),
+    bad("config=run.sh", files={"run.sh": "trl bco --model_name_or_path tiny"}, says="config= … has no recipe here"),
     bad(
         "config=run.sh",
         files={"run.sh": "trl grop --bf16"},
@@ -496,7 +496,7 @@ FILES = (
     bad("--", "trl", "env", says="launch= … runs trl env, which trains nothing"),
     bad("--", "trl", "fly", says="launch= … runs trl fly, and trl has no such command"),
     bad("launch=trl grpo '", says="launch= … is not a command (no closing quotation)"),
-    bad("--", "swift", "rlhf", "--model", "tiny", says="rlhf_type= … is a trainer of ms-swift 4.6 without a recipe"),
+    bad("--", "swift", "rlhf", "--model", "tiny", says="rlhf_type= … is a trainer of ms-swift 4.6 that is not read"),
     bad(
         "config=t.py",
         files={"t.py": "from trl import GRPOConfig\ndef f(): return f()\nGRPOConfig(num_generations=f())"},

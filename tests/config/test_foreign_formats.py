@@ -44,7 +44,7 @@ COMMANDS = [
     ("torchtune (tune run)", "tune run lora_finetune_single_device --config a.yaml"),
     ("Unsloth (unsloth-cli.py)", "python unsloth-cli.py --model_name a/b"),
     ("EasyR1 (verl.trainer.main)", "python3 -m verl.trainer.main config=a.yaml worker.actor.model.model_path=a/b"),
-    ("trl kto: has no recipe here", "trl kto --model_name_or_path a/b --dataset_name c"),
+    ("trl bco: has no recipe here", "trl bco --model_name_or_path a/b --dataset_name c"),
     ("trl has no such command", "trl train --model_name_or_path a/b"),
     ("config=r.yaml: is the recipe of trl sft", "trl sft --config r.yaml --num_processes 2"),
     (
@@ -93,7 +93,10 @@ def test_a_comment_is_no_command(tmp_path, capsys, comment):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("from trl import GRPOTrainer", "calls none of GRPOConfig, RLOOConfig, SFTConfig, DPOConfig"),
+        (
+            "from trl import GRPOTrainer",
+            "calls none of GRPOConfig, RLOOConfig, SFTConfig, DPOConfig, KTOConfig, RewardConfig",
+        ),
         ("import torch\nfrom unsloth import FastLanguageModel", "trains with Unsloth, which it imports"),
         ("from torchtune import training", "trains with torchtune, which it imports"),
     ],

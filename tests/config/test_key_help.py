@@ -20,7 +20,7 @@ def test_every_key_has_one_entry_with_its_default(text, keys):
         "  num_generations               completions per prompt [4]\n",
         "  model                         a built-in name, a local path or a hub id [required]\n",
         "  lora_alpha                    LoRA's alpha [twice lora_rank]\n",
-        "  recipe                        which trainer runs (grpo, rloo, sft, dpo) [grpo]\n",
+        "  recipe                        which trainer runs (grpo, rloo, sft, dpo, kto, reward) [grpo]\n",
         "  vllm_gpu_memory_utilization   part of the card that vLLM takes [0.3]\n",
     ],
 )

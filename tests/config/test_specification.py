@@ -59,7 +59,12 @@ def test_pairs_have_a_reference_with_or_without_a_batch():
     assert "max_completion_length" in faults(recipe="dpo", max_completion_length=64)
     assert "leaves nothing" in faults(recipe="dpo", max_length=256)["max_length"].problem
     assert "the loss does not depend on the model" in faults(recipe="dpo", beta=0.0)["beta"].problem
-    assert "is not a way of trl's DPOTrainer" in faults(recipe="dpo", logprobs="full")["logprobs"].problem
+    assert "is not a way of the trainer of recipe=dpo" in faults(recipe="dpo", logprobs="full")["logprobs"].problem
+    assert (
+        "is not a way of the trainer of recipe=reward" in faults(recipe="reward", logprobs="full")["logprobs"].problem
+    )
+    assert parse(recipe="kto").beta == 0.1
+    assert (parse(recipe="reward").beta, parse(recipe="reward").longest) == (0.0, 1024)
 
 
 def test_rows_of_sft_have_a_length_and_trials_of_grpo_have_none():

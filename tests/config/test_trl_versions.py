@@ -33,7 +33,7 @@ from profiler.config.trl_releases.facts import (
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import SPEC_KEYS, Logprobs
 
-_CLASSES = {recipe: f"{recipe.upper()}Config" for recipe in Recipe}
+_CLASSES = {recipe: f"{recipe.in_classes}Config" for recipe in Recipe}
 _NULL_IN_TRL = {"bf16": None}
 """Defaults that trl stores as null and decides in `__post_init__`."""
 
@@ -64,9 +64,9 @@ def test_the_installed_trl_has_the_defaults_of_the_newest_release(recipe):
 
 def test_the_installed_trl_makes_no_logits_of_all_completions():
     pytest.importorskip("trl")
-    from trl.trainer import dpo_trainer, grpo_trainer, rloo_trainer
+    from trl.trainer import dpo_trainer, grpo_trainer, kto_trainer, rloo_trainer
 
-    for module in (dpo_trainer, grpo_trainer, rloo_trainer):
+    for module in (dpo_trainer, grpo_trainer, kto_trainer, rloo_trainer):
         source = Path(inspect.getfile(module)).read_text()
         assert "add_fused_lm_head(" in source
         assert "selective_log_softmax(" not in source
@@ -128,6 +128,8 @@ def test_intervals():
         (Recipe.SFT, {"max_length": 1024}, "0.16 to 1.16"),
         (Recipe.SFT, {"max_length": 1024, "max_prompt_length": 512}, "0.16 to 1.16"),
         (Recipe.DPO, {"max_length": 1024, "beta": 0.1}, "1.15 to 1.16"),
+        (Recipe.KTO, {"desirable_weight": 1.0}, "1.15 to 1.16"),
+        (Recipe.REWARD, {"max_length": 1024}, "0.24 to 1.16"),
     ],
 )
 def test_the_keys_of_a_recipe_give_an_interval(recipe, keys, interval):

@@ -14,21 +14,29 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trl.yaml import _OTHERS
 from profiler.domain.errors import UsageError
 from profiler.domain.trials import recipe as recipes
-from profiler.domain.trials.recipe import LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
+from profiler.domain.trials.recipe import COMPARED, JUDGED, LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
 from profiler.domain.trials.trial import TRIAL_KEYS
 from profiler.training.recipes.registry import RECIPES
 
-KTO = RecipeFacts(has_rollout=False, has_scoring=False, has_prompts=True, has_reference_pass=True, rows_are_single=True)
+ORPO = RecipeFacts(
+    has_rollout=False,
+    has_scoring=False,
+    has_prompts=True,
+    has_reference_pass=False,
+    rows_are_single=False,
+    has_lm_head=True,
+    has_shifted_rows=False,
+)
 
 
 class Added(StrEnum):
     """A recipe that is declared by its facts and a borrowed step."""
 
-    KTO = "kto"
+    ORPO = "orpo"
 
     @property
     def facts(self):
-        return KTO
+        return ORPO
 
 
 def test_no_fact_has_a_default():
@@ -40,18 +48,18 @@ def test_every_recipe_is_in_every_table(table):
     assert set(table) == set(Recipe)
 
 
-@pytest.mark.parametrize("borrowed", [Recipe.SFT, Recipe.GRPO, Recipe.DPO])
+@pytest.mark.parametrize("borrowed", [Recipe.SFT, Recipe.GRPO, Recipe.DPO, Recipe.KTO, Recipe.REWARD])
 def test_a_recipe_with_a_borrowed_step_is_refused(borrowed, monkeypatch):
-    monkeypatch.setattr(registry, "_STEPS", {**registry._STEPS, Added.KTO: registry._STEPS[borrowed]})
-    spec, architecture = replace(builders.spec(), recipe=Added.KTO), builtin_architecture("qwen2.5-0.5b")
+    monkeypatch.setattr(registry, "_STEPS", {**registry._STEPS, Added.ORPO: registry._STEPS[borrowed]})
+    spec, architecture = replace(builders.spec(), recipe=Added.ORPO), builtin_architecture("qwen2.5-0.5b")
     for read in (registry.micro_batch, lambda each: registry.trial_instants(each, architecture)):
-        with pytest.raises(UsageError, match="recipe=kto: has no closed form"):
+        with pytest.raises(UsageError, match="recipe=orpo: has no closed form"):
             read(spec)
 
 
 def test_each_fact_differs_from_what_a_step_holds_for():
     """No single fact may be ignored: a recipe that differs in one of them is refused, too."""
-    for facts in (ONLINE, LABELLED, PAIRED):
+    for facts in (ONLINE, LABELLED, PAIRED, JUDGED, COMPARED):
         changed = {replace(facts, **{each.name: not getattr(facts, each.name)}) for each in fields(facts)}
         assert facts not in changed
         assert len(changed) == len(fields(facts))
@@ -63,7 +71,7 @@ def test_a_recipe_without_facts_does_not_pass_mypy(tmp_path):
     file = tmp_path / "recipe.py"
     file.write_text(text)
     assert api.run(["--strict", str(file)])[2] == 0
-    file.write_text(re.sub(r'(    SFT = "sft"\n)', r'\1    KTO = "kto"\n', text))
+    file.write_text(re.sub(r'(    SFT = "sft"\n)', r'\1    ORPO = "orpo"\n', text))
     said, _, code = api.run(["--strict", str(file)])
     assert code == 1
     assert "assert_never" in said
@@ -75,6 +83,6 @@ def test_keys_follow_the_fact_that_they_belong_to():
     assert by_name["max_prompt_length"].recipes == by_name["images_per_prompt"].recipes == recipes.WITH_PROMPTS
     assert by_name["max_completion_length"].recipes == recipes.GENERATING
     assert by_name["max_length"].recipes == recipes.OF_DATA
-    assert by_name["precompute_ref_log_probs"].recipes == {Recipe.DPO}
+    assert by_name["precompute_ref_log_probs"].recipes == {Recipe.DPO, Recipe.KTO}
     assert by_name["reward_models"].recipes == recipes.SCORED
     assert by_name["use_vllm"].recipes == by_name["num_generations"].recipes == recipes.GENERATING

@@ -150,7 +150,8 @@ def test_a_script_and_a_recipe_are_read_together(script, tmp_path):
     ("text", "said"),
     [
         ("print(1)\n", "calls none of GRPOConfig, RLOOConfig, SFTConfig, DPOConfig"),
-        ("KTOConfig(beta=0.1)\n", "calls KTOConfig, whose trainer has no recipe here"),
+        ("CPOConfig(beta=0.1)\n", "calls CPOConfig, whose trainer has no recipe here; the recipes"),
+        ("AsyncGRPOConfig()\n", "has no recipe here, because it packs completions into rows of token_budget tokens"),
         ("GRPOConfig()\nSFTConfig()\n", "trains by grpo and sft"),
         ("FastLanguageModel.from_pretrained('x')\nGRPOConfig()\n", "Unsloth's FastLanguageModel"),
         ("GRPOConfig(num_generations=2)\nGRPOConfig(num_generations=4)\n", "is 2 and 4 in train.py"),
@@ -320,8 +321,19 @@ def test_a_reference_next_to_an_adapter_is_named(script, adapter, reference, is_
 @pytest.mark.parametrize("recipe", Recipe)
 def test_the_arguments_of_a_parser_name_the_recipe(script, recipe):
     text = f"""
-        parser = TrlParser((ScriptArguments, {recipe.upper()}Config, ModelConfig))
+        parser = TrlParser((ScriptArguments, {recipe.in_classes}Config, ModelConfig))
         script_args, training_args, model_args = parser.parse_args_and_config()
         trained_by(training_args)
     """
     assert _found(script(text), "model=tiny")["trial"]["recipe"] == recipe
+
+
+def test_a_model_that_scores_rows_is_the_one_that_is_trained(script):
+    text = """
+        model = AutoModelForSequenceClassification.from_pretrained("Qwen/Qwen2.5-0.5B", num_labels=1, dtype="float16")
+        RewardTrainer(model=model, args=RewardConfig(max_length=256), train_dataset=pairs).train()
+    """
+    answered = _found(script(text))
+    found = [answered["trial"][key] for key in ("recipe", "model", "dtype", "reward_models", "max_length")]
+    assert found == ["reward", "qwen2.5-0.5b", "float16", None, 256]
+    assert not any("reward model" in note for note in answered["notes"])

@@ -129,15 +129,14 @@ def test_a_file_of_sft_is_answered_by_its_own_recipe(tmp_path):
     ("values", "trainer"),
     [
         ({"max_length": 1024, "rpo_alpha": 0.1}, "DPOTrainer up to 0.28"),
-        ({"center_rewards_coefficient": 0.1}, "RewardTrainer"),
-        ({"desirable_weight": 1.0}, "KTOTrainer"),
+        ({"total_episodes": 10}, "PPOTrainer"),
     ],
 )
 def test_a_file_of_another_trainer_is_refused_by_name(tmp_path, capsys, values, trainer):
     assert main([_write(tmp_path, model_name_or_path="Qwen/Qwen2.5-0.5B", **values)]) == EXIT_USAGE
     said = capsys.readouterr().err
     assert trainer in said
-    assert "the recipes are grpo, rloo, sft, dpo" in said
+    assert "the recipes are grpo, rloo, sft, dpo, kto, reward" in said
 
 
 @pytest.mark.parametrize(
@@ -145,6 +144,8 @@ def test_a_file_of_another_trainer_is_refused_by_name(tmp_path, capsys, values, 
     [
         ({"max_length": 1024, "beta": 0.1}, "dpo"),
         ({"loss_weights": [1.0]}, "dpo"),
+        ({"center_rewards_coefficient": 0.1}, "reward"),
+        ({"desirable_weight": 1.0, "precompute_ref_log_probs": True}, "kto"),
         ({"precompute_ref_log_probs": True}, "dpo"),
         ({"max_length": 1024}, "sft"),
         ({"beta": 0.1, "num_generations": 8}, "grpo"),
@@ -189,8 +190,7 @@ def test_the_keys_that_tell_trainers_apart_are_theirs_alone():
     }
     names = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in kinds.items()}
     claimed = {other.trainer: other.keys for other in trl_trainers.OTHERS} | {
-        "SFTTrainer": trl_trainers.SFT_KEYS,
-        "DPOTrainer": trl_trainers.DPO_KEYS,
+        **{f"{recipe.in_classes}Trainer": keys for recipe, keys in trl_trainers.NAMED_BY.items()},
         "RLOOTrainer": trl_trainers.RLOO_KEYS,
     }
     for trainer, keys in claimed.items():

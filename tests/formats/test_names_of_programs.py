@@ -222,7 +222,7 @@ OFF = {
 """Keys that change memory where they are true."""
 
 REFUSED = [
-    ("axolotl", {"rl": "dpo"}, "rl=dpo: is a trainer of axolotl 0.18 without a recipe here"),
+    ("axolotl", {"rl": "dpo"}, "rl=dpo: is a trainer of axolotl 0.18 that is not read; those that are: "),
     ("axolotl", {"adapter": "llama-adapter"}, "adapter=llama-adapter: has no formula here"),
     ("axolotl", {"load_in_4bit": True}, "load_in_4bit=true: does not go with adapter=lora in axolotl"),
     ("axolotl", {"lora_r": None}, "lora_r=null: is absent"),
@@ -237,7 +237,11 @@ REFUSED = [
     ("axolotl", {"unfrozen_parameters": ["lm_head"]}, "unfrozen_parameters=[lm_head]: of"),
     ("axolotl grpo", {"liger_rms_norm": True}, "liger_rms_norm=true: has no formula here"),
     ("axolotl grpo", {"trl": {}}, "max_completion_length=null: is absent"),
-    ("llama_factory", {"stage": "dpo"}, "stage=dpo: is a trainer of LLaMA-Factory 0.9.6 without a recipe here"),
+    (
+        "llama_factory",
+        {"stage": "dpo"},
+        "stage=dpo: is a trainer of LLaMA-Factory 0.9.6 that is not read; those that are: ",
+    ),
     ("llama_factory", {"do_train": None}, "do_train=null: is not true"),
     ("llama_factory", {"model_class": "llm"}, "model_class=llm: is a key of LLaMA-Factory 1"),
     ("llama_factory", {"finetuning_type": "freeze"}, "finetuning_type=freeze: has no formula here"),
@@ -262,7 +266,11 @@ REFUSED = [
     ("ms_swift", {"task_type": "seq_cls"}, "task_type=seq_cls: of"),
     ("ms_swift", {"fsdp": "fsdp2"}, "distributed_type=fsdp2: is a file of ms-swift"),
     ("ms_swift", {"sft_type": "lora"}, "sft_type=lora: is a key of earlier versions"),
-    ("ms_swift", {"rlhf_type": "kto"}, "rlhf_type=kto: is a trainer of ms-swift 4.6 without a recipe here"),
+    (
+        "ms_swift",
+        {"rlhf_type": "kto"},
+        "rlhf_type=kto: is a trainer of ms-swift 4.6 that is not read; those that are: ",
+    ),
     ("ms_swift grpo", {"multi_turn_scheduler": "a"}, "multi_turn_scheduler=a: of"),
     ("ms_swift grpo", {"teacher_model": "a/b"}, "teacher_model=a/b: of"),
     ("ms_swift grpo", {"num_iterations": 2}, "num_iterations=2: changes memory"),
@@ -376,7 +384,7 @@ def test_a_command_states_processes_and_arguments(tmp_path, line, trial):
             "CUDA_VISIBLE_DEVICES=0,1 swift sft --model a/b --max_length 64",
             "spreads layers of a model over several GPUs",
         ),
-        ("swift rlhf --model a/b", "rlhf_type=dpo: is a trainer of ms-swift 4.6 without a recipe here"),
+        ("swift rlhf --model a/b", "rlhf_type=dpo: is a trainer of ms-swift 4.6 that is not read; those that are: "),
         ("swift pt --model a/b --max_length 64", "rlhf_type=pt: is a trainer of ms-swift 4.6"),
         ("swift sft --model a/b --max_length $LONGEST", "is max_length in run.sh, which does not say what it is"),
         (f"swift sft --model {QWEN} --max_length 64 --lora_rank $RANK", "is lora_rank in run.sh, which does not say"),

@@ -98,6 +98,7 @@ ONE_PASS: dict[str, Any] = {
 
 OF_PAIRS: dict[str, Any] = {"recipe": Recipe.DPO, "max_length": 24, "max_prompt_length": 8, "beta": 0.1}
 OF_ROWS: dict[str, Any] = {"recipe": Recipe.SFT, "max_length": 24}
+OF_SCORES: dict[str, Any] = {"recipe": Recipe.REWARD, "max_length": 24}
 
 CASES: list[dict[str, Any]] = [
     *({"optim": optimizer, **ONE_PASS} for optimizer in Optimizer),
@@ -115,6 +116,10 @@ CASES: list[dict[str, Any]] = [
     OF_PAIRS | LORA_KEYS | {"gradient_checkpointing": False, "lengths": Lengths.FORCED},
     OF_PAIRS | QLORA_KEYS | {"config": LLAMA | DEEP_ENOUGH, "steps": 6},
     OF_PAIRS | {"precompute_ref_log_probs": True, "precompute_ref_batch_size": 3, "optim": Optimizer.ADAMW_8BIT},
+    OF_PAIRS | {"recipe": Recipe.KTO, "per_device_train_batch_size": 2, "gradient_checkpointing": False},
+    OF_SCORES,
+    OF_SCORES | LORA_KEYS | {"config": LLAMA | DEEP_ENOUGH, "steps": 6},
+    OF_SCORES | QLORA_KEYS | {"gradient_checkpointing": False},
     OF_ROWS,
     OF_ROWS | LORA_KEYS | {"config": QWEN3 | DEEP_ENOUGH, "gradient_checkpointing": False, "steps": 6},
 ]

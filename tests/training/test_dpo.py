@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from dpo_spec import dpo_spec
 from measured_on_cpu import MODEL, ROWS, TRIAL, measure_on_cpu, steps_of, stretches
+from recipe_specs import dpo_spec
 from simulating import LORA
 from trl import DPOConfig
 

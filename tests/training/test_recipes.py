@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from dpo_spec import dpo_spec
-from sft_spec import sft_spec
+from recipe_specs import dpo_spec, kto_spec, reward_spec, sft_spec
 
 from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
@@ -21,7 +20,8 @@ from profiler.training.session import PlainSession
 GRPO = TrialSpec(
     backend=Backend.CPU, gpu=None, model="tiny", max_prompt_length=6, max_completion_length=8, steps=1, beta=0.04
 )
-SPECS = {spec.recipe: spec for spec in (GRPO, replace(GRPO, recipe=Recipe.RLOO, beta=0.05), sft_spec(), dpo_spec())}
+OF_DATA = (sft_spec(), dpo_spec(), kto_spec(), reward_spec())
+SPECS = {spec.recipe: spec for spec in (GRPO, replace(GRPO, recipe=Recipe.RLOO, beta=0.05), *OF_DATA)}
 
 
 class Notes:
@@ -35,7 +35,7 @@ class Notes:
             self.seen.append(phase.value)
 
     def model_built(self, *, parameters: int, trainable: int) -> None:
-        assert parameters == trainable == BUILTIN_MODELS["tiny"].parameters
+        assert parameters == trainable
         self.seen.append("ready")
 
 
@@ -66,7 +66,7 @@ def test_a_recipe_is_found_by_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_run_has_its_stages_in_order_and_announces_the_recipes_phases(name: str) -> None:
+def test_a_run_has_its_stages_in_order_and_announces_the_recipes_phases(name: Recipe) -> None:
     notes = Notes()
     session = NotingSession(device=torch.device("cpu"), observer=notes)
     trained = run_training(SPECS[name], BUILTIN_MODELS["tiny"].config, session)
@@ -74,6 +74,7 @@ def test_a_run_has_its_stages_in_order_and_announces_the_recipes_phases(name: st
     assert notes.seen[-2:] == ["done", "left"]
     phases = [seen for seen in notes.seen if seen in list(Phase)]
     assert list(dict.fromkeys(phases)) == list(RECIPES[name].phases)
-    assert trained.parameters == BUILTIN_MODELS["tiny"].parameters
+    # The LM head is tied, and a head of one score is not.
+    assert trained.parameters == BUILTIN_MODELS["tiny"].parameters + (0 if name.facts.has_lm_head else 64)
     assert (trained.steps_run, trained.micro_batches_run) == (1, phases.count(Phase.BACKWARD))
     assert trained.train_s > 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 from measured_on_cpu import MODEL, ROWS, TRIAL, measure_on_cpu, steps_of, stretches
-from sft_spec import sft_spec
+from recipe_specs import sft_spec
 from simulating import LORA
 from torch.utils._python_dispatch import TorchDispatchMode
 from trl import SFTConfig
@@ -21,8 +21,9 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, Tuning
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
+from profiler.training.data.source_data import sequence_length
 from profiler.training.data.tokenizer import build_tokenizer
-from profiler.training.recipes.sft import build_rows, log_metrics, sequence_length
+from profiler.training.recipes.sft import build_rows, log_metrics
 from profiler.training.run import Trained, run_training
 from profiler.training.session import PlainSession
 

@@ -24,7 +24,7 @@ from profiler.domain.cards.gpu_names import find_gpu, gpu_named
 from profiler.domain.memory import Category, Phase, gib_text
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.kernels import MissingKernel, missing_kernel
-from profiler.domain.trials.trial import DistributedType, TrialSpec
+from profiler.domain.trials.trial import DistributedType, TrialSpec, VllmMode
 
 
 def engine_start_text(spec: TrialSpec, architecture: Architecture) -> str:
@@ -103,6 +103,51 @@ def _least_part(spec: TrialSpec, architecture: Architecture) -> float | None:
     return least / 100 if least <= 100 else None
 
 
+_SERVER_PART = 0.9
+
+
+def server_text(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return what the engine of `vllm_mode=server` needs of a card of its own; nothing without one.
+
+    A file of the trainer does not say how the server is started, so it is that of `trl vllm-serve` with its defaults:
+    one GPU, 0.9 of it, and sequences as long as the context of the model. As many as a generation has run at once.
+
+    By hand, qwen2.5-7b on an H100: 0.9 x 84,944,093,184 B = 71.2 GiB, and 7,615,616,512 x 2 B = 14.2 GiB of weights.
+
+    Source: `ScriptArguments` in trl 1.16's `trl/scripts/vllm_serve.py`.
+    """
+    if not spec.use_vllm or spec.vllm_mode is not VllmMode.SERVER:
+        return ""
+    alone = replace(
+        spec,
+        vllm_mode=VllmMode.COLOCATE,
+        vllm_gpu_memory_utilization=_SERVER_PART,
+        vllm_enable_sleep_mode=False,
+        vllm_max_model_length=None,
+        vllm_tensor_parallel_size=1,
+    )
+    card, parts = gpu_named(str(spec.gpu)), vllm_memory(alone, architecture)
+    part = f"{gib_text(int(requested_bytes(alone)), 1)} of the {gib_text(card.memory_bytes, 1)} of {card.name}"
+    weights = f"{gib_text(int(parts.weights), 1)} of weights"
+    if not lacks_cache(alone, architecture):
+        cache = gib_text(int(parts.kv_cache), 1)
+        parts_text = f"{weights}, {cache} of KV cache"
+        return f"The engine, on a card of its own, takes {part} by trl vllm-serve's defaults: {parts_text}."
+    way = next((words for words, there in _servers(alone) if not lacks_cache(there, architecture)), "")
+    hint = f"start it with {way}" if way else "nor on 8 of them"
+    return f"The engine does not start on a card of its own, with {weights} in {part}; {hint}."
+
+
+def _servers(alone: TrialSpec) -> Iterator[tuple[str, TrialSpec]]:
+    """Yield ways to start an engine that needs less of each card, with the words of `trl vllm-serve`."""
+    longest = alone.max_prompt_length + alone.max_completion_length
+    for gpus in (1, 2, 4, 8):
+        for length in (None, longest):
+            words = [f"--tensor_parallel_size {gpus}"] if gpus > 1 else []
+            words += [f"--max_model_len {length}"] if length else []
+            yield " ".join(words), replace(alone, vllm_tensor_parallel_size=gpus, vllm_max_model_length=length)
+
+
 class Fit(StrEnum):
     """The memory of a trial compared with that of a card."""
 
@@ -138,6 +183,8 @@ class CardVerdict:
     context_bytes: int
     missing: MissingKernel | None
     """The kernel that the trial needs and the card does not have."""
+    server: str = ""
+    """What an engine on a card of its own needs of such a card. Empty if there is none."""
     no_engine: str = ""
     """Why vLLM refuses to start on the card, and what to change. Empty if it starts or runs elsewhere."""
 
@@ -200,6 +247,7 @@ def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estim
         context_bytes=cuda_context_bytes(gpu.compute_capability),
         missing=missing_kernel(spec, gpu.chip),
         no_engine=no_engine,
+        server=server_text(on_card, architecture),
     )
 
 

@@ -36,7 +36,8 @@ _WITH_GRADIENT = (Phase.FORWARD, Phase.BACKWARD)
 
 def named_tensors(spec: TrialSpec, architecture: Architecture) -> tuple[NamedTensor, ...]:
     """Return the large tensors of `spec`, and the logits that earlier versions of trl make."""
-    found = [*_head(spec, architecture), *_layers(spec, architecture), *_weights(spec, architecture)]
+    head = _head(spec, architecture) if spec.recipe.facts.has_lm_head else []
+    found = [*head, *_layers(spec, architecture), *_weights(spec, architecture)]
     if spec.recipe.facts.has_rollout and not spec.use_vllm:
         found += _rollout(spec, architecture)
     return tuple(found)

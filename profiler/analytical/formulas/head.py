@@ -87,11 +87,14 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
 
     Fused: the hidden states of the scored positions, [N, H], their targets, and two float32 statistics per position.
     All logits: what `_kept_logits` says; if the head is trained, its input, [rows x (C + 1), H]; and the copy of its
-    weight, if autocast makes one.
+    weight, if autocast makes one. Scores: the input of their head, [T, H], as all positions are scored and one per row
+    is picked (`GenericForSequenceClassification.forward` in transformers' `modeling_layers.py`).
 
     By hand, full, 1 row, C = 10, V = 100, under autocast: 10 x 100 x 4 B = 4,000 B of logits.
     """
     sizes, block = element_bytes(spec), block_of(spec)
+    if architecture.scores:
+        return HeadBytes(activations=_all_hidden(block(batch.positions * architecture.hidden_size * sizes.compute)))
     if spec.logprobs.makes_all_logits:
         kept = block(batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute)
         return HeadBytes(
@@ -194,12 +197,14 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     """Return the peak of the head's forward in addition to what it keeps.
 
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
-    chunk of the head and the hidden states of a tile.
+    chunk of the head and the hidden states of a tile. Scores: the last hidden states, if another type of them is kept.
     Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
     copy of a row that autocast casts for it. Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
+    if architecture.scores:
+        return HeadBytes(activations=_all_hidden(where(sizes.stream != sizes.compute, hidden, 0)))
     if spec.logprobs.label_loss is not None:
         logits, entropy = all_logits(spec, architecture, batch), _entropy_bytes(spec, architecture, batch)
         return _label_loss_scratch(spec.logprobs.label_loss, logits, entropy, hidden)
@@ -293,7 +298,7 @@ def _copy_bytes(logits: AllLogits) -> Count:
 def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """Return the peak of the head's backward in addition to what forward kept.
 
-    All logits: `_gradients_of_logits`.
+    All logits: `_gradients_of_logits`. Scores: the gradient of its input, also in the type of the stream.
     Fused: one tile; float32 gradients of the hidden states, [N, H], and of a trained head, [V, H], and both also in
     their own types when they are returned, if these are not float32. If autocast casts the weights, two cast chunks of
     the head, because the next chunk is cast before the last is freed; when gradients are returned only the last chunk
@@ -304,10 +309,12 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     """
     sizes, hidden, vocabulary = element_bytes(spec), architecture.hidden_size, architecture.vocab_size
     trained, block = trains_everything(spec), block_of(spec)
+    if architecture.scores:
+        cast = where(sizes.stream != sizes.compute, block(batch.positions * hidden * sizes.stream), 0)
+        return HeadBytes(activations=_all_hidden(block(batch.positions * hidden * sizes.compute) + cast))
     if spec.logprobs.makes_all_logits:
         logits = all_logits(spec, architecture, batch)
         return HeadBytes(logits=Term(_gradients_of_logits(spec, logits), logits.words))
-
     values = batch.scored_tokens * hidden
     weights = vocabulary * hidden if trained else 0
     made = block(values * FLOAT32_BYTES)

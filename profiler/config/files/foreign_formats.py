@@ -232,7 +232,7 @@ FORMATS = (
             ),
         ),
         modules=_words("trl.experimental.async_grpo"),
-        hint="Its trainer and its rollouts are on different GPUs; recipe=grpo vllm_mode=server is the nearest.",
+        hint="It packs completions into rows of token_budget tokens; recipe=grpo vllm_mode=server is the nearest.",
     ),
     Format(
         name="EasyR1",

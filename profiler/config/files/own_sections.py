@@ -151,8 +151,9 @@ def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tupl
     """Return the trainer by the sections, and a fault if they are of several or of one without a recipe."""
     sections = {str(key).lower() for key, value in values.items() if isinstance(value, Mapping)}
     methods = {show(value).lower() for path, value in leaves_of(values) if path in ("method", "algorithm", "trainer")}
-    named = [each for each in Recipe if each in sections | methods]
-    others = [each for each in OTHER_TRAINERS if each in methods | (sections - _OF_ANY_TRAINER)]
+    names = methods | (sections - _OF_ANY_TRAINER)
+    named = [each for each in Recipe if each in names]
+    others = [each for each in OTHER_TRAINERS if each in names]
     if len(named) > 1:
         problem = f"has sections of {' and '.join(named)}, and one recipe is allowed"
         return None, [Fault(key="recipe", found=name, problem=problem, hint="Give recipe= as well.")]

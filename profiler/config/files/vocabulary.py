@@ -367,5 +367,6 @@ def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
 
 
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
-    problem = f"is a trainer of {vocabulary.version} without a recipe here; the recipes are {', '.join(Recipe)}"
+    read = ", ".join(dict.fromkeys(vocabulary.recipes.values()))
+    problem = f"is a trainer of {vocabulary.version} that is not read; those that are: {read}"
     return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem)

@@ -65,18 +65,23 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield from ((module, each.name) for each in names)
 
 
-RECIPES = {f"{recipe.upper()}Config": recipe for recipe in Recipe}
+RECIPES = {f"{recipe.in_classes}Config": recipe for recipe in Recipe}
 
-TRAINERS = {f"{recipe.upper()}Trainer": recipe for recipe in Recipe}
+TRAINERS = {f"{recipe.in_classes}Trainer": recipe for recipe in Recipe}
 
 OTHER_CONFIGS = frozenset(
     """
-    KTOConfig RewardConfig PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
     NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
     SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
     """.split()  # noqa: SIM905
 )
 """Arguments of trl's trainers that have no recipe here."""
+
+OTHERS_DO = dict.fromkeys(
+    ("AsyncGRPOConfig", "AsyncGRPOTrainer"), "it packs completions into rows of token_budget tokens, with other kernels"
+)
+"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
 
 UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 

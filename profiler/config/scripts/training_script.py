@@ -25,6 +25,7 @@ from profiler.config.scripts.names import (
     LOADED,
     NAMES_OF_MODELS,
     OTHER_CONFIGS,
+    OTHERS_DO,
     PATCHES_TRL,
     RECIPES,
     TRAINERS,
@@ -81,6 +82,10 @@ class _Found:
     faults: list[Fault] = field(default_factory=list)
 
 
+_SCORES = "ForSequenceClassification"
+"""The end of classes of models that score rows."""
+
+
 class _Script:
     """One script."""
 
@@ -105,7 +110,7 @@ class _Script:
         for call in self._called("BitsAndBytesConfig"):
             self._read(call, BITSANDBYTES, only=True)
         self._read_adapter()
-        self._read_models()
+        self._read_models(recipe)
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
@@ -177,7 +182,8 @@ class _Script:
         others = list(dict.fromkeys(called_name(call) for call in self._called(*OTHER_CONFIGS)))
         others = [each for each in others if each not in own]
         for other in others:
-            problem = f"calls {other}, whose trainer has no recipe here; the recipes are {', '.join(Recipe)}"
+            why = f", because {OTHERS_DO[other]}" if other in OTHERS_DO else ""
+            problem = f"calls {other}, whose trainer has no recipe here{why}; the recipes are {', '.join(Recipe)}"
             yield Fault(key="config", found=self._name, problem=problem)
         if not others:
             yield from self._of_other_program()
@@ -240,18 +246,20 @@ class _Script:
             text = f"an adapter ({where} is under a condition that is not known)"
             self._found.notes.append(Note(key="tuning", text=text))
 
-    def _read_models(self) -> None:
-        for call in self._called(LOADER):
-            if owner_name(call).endswith("ForSequenceClassification"):
+    def _read_models(self, recipe: Recipe | None) -> None:
+        # A model that scores rows is the one that is trained, or scores completions.
+        trained = _SCORES if recipe is Recipe.REWARD else CAUSAL
+        for call in self._called(LOADER) if trained is CAUSAL else ():
+            if owner_name(call).endswith(_SCORES):
                 self._read_reward_model(call)
-        self._read_trained_model()
+        self._read_trained_model(trained)
         for call in self._called(*self._trainers):
             if "model_name_or_path" in self._found.values:
                 continue
             self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._read_rewards(call)
-        for call in self._called("DPOTrainer"):
+        for call in self._called("DPOTrainer", "KTOTrainer"):
             self._read_reference(call)
 
     def _read_reference(self, call: ast.Call) -> None:
@@ -271,8 +279,8 @@ class _Script:
         else:
             self._found.notes.append(not_counted(f"the reward model of line {call.lineno}"))
 
-    def _read_trained_model(self) -> None:
-        """Read the loads that reach the trainer, or, where that cannot be seen, all loads of language models."""
+    def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
+        """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
         trained = trained_model(
             self._tree, [found for call in self._called(*self._trainers) for found in _model_of(call)]
         )
@@ -280,8 +288,8 @@ class _Script:
             self._found.faults.append(self._adapter_fault(trained.adapter_line))
         loads = tuple(load for load in trained.loads if load.call in self._calls)
         if not loads and not (trained.is_certain and trained.is_name):
-            causal = [call for call in self._called(LOADER) if owner_name(call).endswith(CAUSAL)]
-            loads = tuple(Load(call=call, cast="") for call in causal)
+            own = [call for call in self._called(LOADER) if owner_name(call).endswith(classes)]
+            loads = tuple(Load(call=call, cast="") for call in own)
         if loads and not trained.is_name:
             # trl ignores them for a model that is already loaded.
             self._found.values.pop("model_init_kwargs", None)

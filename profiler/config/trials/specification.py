@@ -4,8 +4,8 @@ Two points that mean the same trial become equal specifications:
 
 - `attn_implementation` null is transformers' default: sdpa, and eager where transformers has no sdpa for the model;
 - `steps_per_generation` null is trl's default, `gradient_accumulation_steps`;
-- `beta` null is 0, and 0.1 with `recipe=dpo`; `precompute_ref_batch_size` is None where nothing is computed before
-  training, else null is `per_device_train_batch_size`;
+- `beta` null is 0, and 0.1 with `recipe=dpo` or `kto`; `precompute_ref_batch_size` is None where nothing is computed
+  before training, else null is `per_device_train_batch_size`;
 - `bnb_4bit_use_double_quant` is true without qlora, which alone has scales. `lora_*` is None with full fine-tuning
   (`lora_dropout` 0).
   Otherwise `lora_rank` null is 16, `lora_alpha` null is twice the rank, and `lora_target_modules` null is peft's word
@@ -46,7 +46,6 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import name_card
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.keys import Key
-from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     ALL_LINEAR,
     SPEC_KEYS,
@@ -194,7 +193,9 @@ def _gpu(gpu: str | None, backend: Backend) -> str | None:
 
 def _reference(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a reference weighs, and the pairs that it computes before training."""
-    default = defaults_of(Recipe.DPO, NEWEST)["beta"] if given["recipe"] is Recipe.DPO else 0.0
+    recipe = given["recipe"]
+    is_of_data = recipe.facts.has_reference_pass and not recipe.facts.has_rollout
+    default = defaults_of(recipe, NEWEST)["beta"] if is_of_data else 0.0
     rows = given["precompute_ref_batch_size"] or given["per_device_train_batch_size"]
     return {
         "beta": default if given["beta"] is None else given["beta"],

@@ -59,6 +59,11 @@ OF_ROWS: Mapping[str, Uncounted] = {
 }
 """Keys of `SFTTrainer.compute_loss`."""
 
+OF_KTO: Mapping[str, Uncounted] = {
+    "loss_type": Uncounted(what="without a KL term, no batch runs for it", direction=Direction.HIGH, neutral=("kto",)),
+}
+"""Keys of `KTOTrainer.__init__`."""
+
 OF_EXPERTS: Mapping[str, Uncounted] = {
     "router_aux_loss_coef": Uncounted(what="whether the loss keeps what routers computed", direction=Direction.EITHER),
 }
@@ -156,7 +161,8 @@ FREE_KEYS_BY_REASON: Mapping[str, frozenset[str]] = {
         reward_clip_range vllm_importance_sampling_mode vllm_importance_sampling_clip_max
         vllm_importance_sampling_clip_min vllm_importance_sampling_cap off_policy_mask_threshold
         use_bias_correction_kl completion_only_loss assistant_only_loss temperature discopop_tau f_divergence_type
-        f_alpha_divergence_coef label_smoothing ld_alpha loss_weights use_weighting
+        f_alpha_divergence_coef label_smoothing ld_alpha loss_weights use_weighting desirable_weight undesirable_weight
+        center_rewards_coefficient
         """.split()  # noqa: SIM905
     ),
     "they belong to a key that is refused where it is on": frozenset(

@@ -12,7 +12,7 @@ from profiler.config.options.reading import FileValues, show
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
-OTHER_TRAINERS = ("bco", "cpo", "gkd", "kto", "nash_md", "online_dpo", "orpo", "ppo", "prm", "reward", "xpo")
+OTHER_TRAINERS = ("bco", "cpo", "gkd", "nash_md", "online_dpo", "orpo", "ppo", "prm", "xpo")
 """Trainers of trl, in any version, that have no recipe here, as its command line names them."""
 
 GENERATION_KEYS = frozenset(
@@ -43,6 +43,20 @@ DPO_KEYS = frozenset(
 )
 """Keys that of trl's arguments only `DPOConfig` has."""
 
+KTO_KEYS = frozenset({"desirable_weight", "undesirable_weight"})
+"""Keys that of trl's arguments only `KTOConfig` has."""
+
+REWARD_KEYS = frozenset({"center_rewards_coefficient"})
+"""Keys that of trl's arguments only `RewardConfig` has."""
+
+NAMED_BY: Mapping[Recipe, frozenset[str]] = {
+    Recipe.SFT: SFT_KEYS,
+    Recipe.KTO: KTO_KEYS,
+    Recipe.REWARD: REWARD_KEYS,
+    Recipe.DPO: DPO_KEYS,
+}
+"""Keys that name the trainer of a file without generation."""
+
 _OF_A_REFERENCE = frozenset({"precompute_ref_log_probs", "precompute_ref_batch_size"})
 """Keys of `DPOConfig` that `KTOConfig` has too."""
 
@@ -64,8 +78,6 @@ OTHERS = (
             """.split()  # noqa: SIM905
         ),
     ),
-    _Other("KTOTrainer", frozenset({"desirable_weight", "undesirable_weight"})),
-    _Other("RewardTrainer", frozenset({"center_rewards_coefficient"})),
     _Other(
         "DPOTrainer up to 0.28",
         frozenset(
@@ -92,9 +104,10 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
         return Recipe.RLOO, []
     if generates:
         return Recipe.GRPO, []
-    if any(key in SFT_KEYS for key in values):
-        return Recipe.SFT, []
-    if any(key in DPO_KEYS | _OF_A_REFERENCE for key in values):
+    for recipe, keys in NAMED_BY.items():
+        if any(key in keys for key in values):
+            return recipe, []
+    if any(key in _OF_A_REFERENCE for key in values):
         return Recipe.DPO, []
     if "max_length" in values:
         return Recipe.DPO if "beta" in values else Recipe.SFT, []
@@ -103,7 +116,7 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
 
 def trainer_is_known(values: Mapping[str, object]) -> bool:
     """Return whether a key says which trainer a file is for."""
-    own = GENERATION_KEYS | SFT_KEYS | RLOO_KEYS | DPO_KEYS | _OF_A_REFERENCE
+    own = (GENERATION_KEYS | RLOO_KEYS | _OF_A_REFERENCE).union(*NAMED_BY.values())
     keys = own | {"max_length"}.union(*(other.keys for other in OTHERS))
     return not keys.isdisjoint(values)
 

@@ -26,7 +26,7 @@ from profiler.config.trl.parts import (
     with_defaults,
 )
 from profiler.config.trl_releases.behaviours import Described
-from profiler.config.trl_releases.facts import NEWEST, defaults_of
+from profiler.config.trl_releases.facts import NEWEST, WITHOUT_DROPOUT, defaults_of
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.optimizers import Optimizer
@@ -171,9 +171,9 @@ def _flattened(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _disables_dropout(flat: Mapping[str, object], recipe: Recipe) -> bool:
-    """Return whether adapters drop nothing. `DPOConfig.disable_dropout` is true unless it is stated."""
+    """Return whether adapters drop nothing: some trainers' `disable_dropout` is true unless it is stated."""
     stated = flat.get("disable_dropout")
-    return stated is True or (recipe is Recipe.DPO and stated is None)
+    return stated is True or (recipe in WITHOUT_DROPOUT and stated is None)
 
 
 def _faults(key: str, value: object, recipe: Recipe) -> list[Fault]:
@@ -320,7 +320,7 @@ def _assumed(
     drops = point["tuning"] != "full" and not _disables_dropout(flat, recipe)
     if recipe is Recipe.DPO and flat.get(_UNPADDED) is True:
         notes.append(Note(key=_UNPADDED, text=f"{_UNPADDED}=false (trl switches it off with a warning, and pads)"))
-    if recipe is Recipe.DPO and flat.get("lora_dropout") and not drops and point["tuning"] != "full":
+    if recipe in WITHOUT_DROPOUT and flat.get("lora_dropout") and not drops and point["tuning"] != "full":
         notes.append(Note(key="lora_dropout", text="lora_dropout=0 (disable_dropout is true, which is trl's default)"))
     if drops and flat.get("lora_dropout") is None:
         text = f"lora_dropout={LORA_DROPOUT} (trl's default; that of peft is 0)"
@@ -335,6 +335,8 @@ def _effects(
     yield trl_effects.ANY_TRAINER
     if not recipe.facts.has_rollout:
         yield trl_effects.OF_ROWS
+        if recipe is Recipe.KTO:
+            yield trl_effects.OF_KTO
     elif flat.get("use_vllm") is True:
         yield trl_effects.OF_ENGINE
     else:

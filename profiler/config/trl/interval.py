@@ -110,7 +110,7 @@ def _ends(known: Mapping[str, Versions]) -> Sequence[tuple[str, Versions]]:
 def _stated_versions(stated: str, known: Mapping[str, Versions], recipe: Recipe) -> PossibleVersions:
     versions = Versions(stated, stated)
     if stated not in TRAINERS[recipe]:
-        problem = f"has another {recipe.value.upper()}Trainer, which has no recipe here; that of {TRAINERS[recipe]} has"
+        problem = f"has another {recipe.in_classes}Trainer, which has no recipe here; that of {TRAINERS[recipe]} has"
         return PossibleVersions(versions=TRAINERS[recipe], faults=(Fault(key=KEY, found=stated, problem=problem),))
     others = [f"{key} is of {found}" for key, found in known.items() if stated not in found]
     if not others:

@@ -89,19 +89,27 @@ _TRAINING_ARGUMENTS = "transformers/training_args.py"
 _DPO_CONFIG = "trl/trainer/dpo_config.py"
 
 _GRPO, _RLOO, _SFT, _DPO = Recipe.GRPO, Recipe.RLOO, Recipe.SFT, Recipe.DPO
+_KTO, _REWARD = Recipe.KTO, Recipe.REWARD
 
 TRAINERS: Mapping[Recipe, Versions] = {
     Recipe.GRPO: Versions(),
     Recipe.RLOO: Versions("0.22", NEWEST),
     Recipe.SFT: Versions(),
     Recipe.DPO: Versions("1.15", NEWEST),
+    Recipe.KTO: Versions("1.15", NEWEST),
+    Recipe.REWARD: Versions("0.24", NEWEST),
 }
 """The releases whose trainer is the one that is answered.
 
 `RLOOTrainer` before 0.22 is another one: a loop like that of PPO (`trl/trainer/rloo_trainer.py`, v0.21.0).
 `DPOTrainer` before 1.15 makes the logits of all tokens of both rows of a pair, prompts included, of the policy and of
-the reference (`trl/trainer/dpo_trainer.py`, 1.14.0), which has no formula here.
+the reference (`trl/trainer/dpo_trainer.py`, 1.14.0), which has no formula here, and so does `KTOTrainer`
+(`kto_trainer.py`, 1.14.0). `RewardTrainer` before 0.24 runs the chosen and the rejected rows one after the other
+(`reward_trainer.py`, v0.23.0).
 """
+
+WITHOUT_DROPOUT = frozenset({_DPO, _KTO, _REWARD})
+"""Trainers whose `disable_dropout` is true unless it is stated, for adapters too."""
 
 MODEL_CONFIG_KEYS: Mapping[str, str] = {"dtype": "0.23 to 1.16", "torch_dtype": "0.14 to 0.26"}
 """Keys of `ModelConfig` (`trl/trainer/model_config.py`) that not every release has."""
@@ -170,6 +178,8 @@ _KEYS: Mapping[Recipe, Mapping[str, str]] = {
         "1.7 to 1.16": "router_aux_loss_coef",
     },
     Recipe.DPO: {},
+    Recipe.KTO: {},
+    Recipe.REWARD: {},
 }
 """Keys that not every release has, of `GRPOConfig`, `RLOOConfig` and `SFTConfig`: interval, names.
 
@@ -209,11 +219,13 @@ DEFAULTS: tuple[Default, ...] = (
     _default("per_device_train_batch_size", 1, "0.14", f"{_CONFIG}, v0.14.0", _GRPO),
     _default("per_device_train_batch_size", 8, "0.15 to 1.16", _TRAINING_ARGUMENTS, _GRPO),
     _default("per_device_train_batch_size", 8, "0.14 to 1.16", _TRAINING_ARGUMENTS, _RLOO, _SFT),
-    _default("per_device_train_batch_size", 8, "1.15 to 1.16", _TRAINING_ARGUMENTS, _DPO),
+    _default("per_device_train_batch_size", 8, "1.15 to 1.16", _TRAINING_ARGUMENTS, _DPO, _KTO),
+    _default("per_device_train_batch_size", 8, "0.24 to 1.16", _TRAINING_ARGUMENTS, _REWARD),
     _default("gradient_accumulation_steps", 8, "0.14", f"{_CONFIG}, v0.14.0", _GRPO),
     _default("gradient_accumulation_steps", 1, "0.15 to 1.16", _TRAINING_ARGUMENTS, _GRPO),
     _default("gradient_accumulation_steps", 1, "0.14 to 1.16", _TRAINING_ARGUMENTS, _RLOO, _SFT),
-    _default("gradient_accumulation_steps", 1, "1.15 to 1.16", _TRAINING_ARGUMENTS, _DPO),
+    _default("gradient_accumulation_steps", 1, "1.15 to 1.16", _TRAINING_ARGUMENTS, _DPO, _KTO),
+    _default("gradient_accumulation_steps", 1, "0.24 to 1.16", _TRAINING_ARGUMENTS, _REWARD),
     _default("num_generations", 8, "0.14 to 1.16", _CONFIG, _GRPO),
     _default("num_generations", 2, "0.22 to 1.16", _RLOO_CONFIG, _RLOO),
     _default("max_completion_length", 256, "0.14 to 1.9", f"{_CONFIG}, v0.14.0 to v1.9.0", *GENERATING),
@@ -223,7 +235,7 @@ DEFAULTS: tuple[Default, ...] = (
     _default("beta", 0.04, "0.14 to 0.18", f"{_CONFIG}, v0.14.0 to v0.18.2", _GRPO),
     _default("beta", 0.0, "0.19 to 1.16", f"{_CONFIG}, v0.19.0", _GRPO),
     _default("beta", 0.05, "0.22 to 1.16", f"{_RLOO_CONFIG}, v0.22.0", _RLOO),
-    _default("beta", 0.1, "1.15 to 1.16", f"{_DPO_CONFIG}, 1.15.0", _DPO),
+    _default("beta", 0.1, "1.15 to 1.16", f"{_DPO_CONFIG}, 1.15.0; kto_config.py", _DPO, _KTO),
     _default("bf16", False, "0.14 to 0.18", _TRAINING_ARGUMENTS),
     _default("bf16", True, "0.19 to 1.16", f"{_CONFIG}, v0.19.0, __post_init__"),
     _default(

@@ -124,6 +124,9 @@ class Architecture:
     vision: VisionTower | None = None
     """The tower for images; None for a model of text alone."""
 
+    scores: int = 0
+    """Outputs of a head that scores a row, in place of the LM head; 0 for a model with an LM head."""
+
     reward_models: tuple["Architecture", ...] = ()
     """The models that score its completions, where a trial has some (`TrialSpec.reward_models`)."""
 

@@ -115,6 +115,8 @@ class Family:
     """Whether each layer adds the same to a trace, by a test that compares few layers with all of them."""
     tower: Tower | None = None
     """None for a model of text alone."""
+    has_reward_model: bool = True
+    """Whether transformers has a class that scores a row (`MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES`)."""
 
 
 _TOWER_DEFAULTS = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_heads": 16}
@@ -222,6 +224,7 @@ _FAMILIES = (
     ),
     Family(
         model_type="olmoe",
+        has_reward_model=False,
         defaults=Defaults(max_position_embeddings=4096, num_experts=64, num_experts_per_tok=8),
         layers=Layers(
             qk_norm=True, normalises_all_heads=True, expert_width="intermediate_size", has_adapted_experts=True
@@ -234,7 +237,7 @@ _FAMILIES = (
         layers=Layers(has_fused_projections=True),
         checks=Checks(rotary_types=RotaryTypes.PHI3),
     ),
-    Family(model_type="granite", defaults=Defaults(max_position_embeddings=2048)),
+    Family(model_type="granite", defaults=Defaults(max_position_embeddings=2048), has_reward_model=False),
     Family(
         model_type="olmo2",
         defaults=Defaults(max_position_embeddings=2048),
@@ -247,6 +250,7 @@ _FAMILIES = (
     ),
     Family(
         model_type="qwen2_vl",
+        has_reward_model=False,
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
         checks=_AXIAL_CHECKS,
         slides_on_request=True,
@@ -268,6 +272,7 @@ _FAMILIES = (
     ),
     Family(
         model_type="qwen2_5_vl",
+        has_reward_model=False,
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
         checks=_AXIAL_CHECKS,
         slides_on_request=True,
@@ -289,6 +294,7 @@ _FAMILIES = (
     ),
     Family(
         model_type="qwen3_vl",
+        has_reward_model=False,
         defaults=Defaults(max_position_embeddings=128_000, num_key_value_heads=32, head_dim=128),
         layers=Layers(qk_norm=True),
         checks=Checks(types_layer_types=True, rotary_types=RotaryTypes.AXIAL),

@@ -19,6 +19,10 @@ class RecipeFacts:
     """Whether a reference model computes the rows as well, if `beta` is not 0."""
     rows_are_single: bool
     """Whether one row of the data set, or one completion, is one row of a forward pass; false for pairs."""
+    has_lm_head: bool
+    """Whether the model predicts tokens; false for one whose head scores a row."""
+    has_shifted_rows: bool
+    """Whether each prompt runs with the completion of its neighbour too, for a KL term."""
 
 
 class Recipe(StrEnum):
@@ -32,6 +36,15 @@ class Recipe(StrEnum):
     """trl's `SFTTrainer`."""
     DPO = "dpo"
     """trl's `DPOTrainer`, on pairs of a chosen and a rejected completion."""
+    KTO = "kto"
+    """trl's `KTOTrainer`, on single completions that are good or not."""
+    REWARD = "reward"
+    """trl's `RewardTrainer`: a model with a head of one score, on pairs."""
+
+    @property
+    def in_classes(self) -> str:
+        """Its name in those of trl's classes: `GRPOConfig`, but `RewardConfig`."""
+        return "Reward" if self is Recipe.REWARD else self.value.upper()
 
     @property
     def facts(self) -> RecipeFacts:
@@ -43,24 +56,68 @@ class Recipe(StrEnum):
                 return LABELLED
             case Recipe.DPO:
                 return PAIRED
+            case Recipe.KTO:
+                return JUDGED
+            case Recipe.REWARD:
+                return COMPARED
             case _:
                 assert_never(self)
 
 
 ONLINE = RecipeFacts(
-    has_rollout=True, has_scoring=True, has_prompts=True, has_reference_pass=True, rows_are_single=True
+    has_rollout=True,
+    has_scoring=True,
+    has_prompts=True,
+    has_reference_pass=True,
+    rows_are_single=True,
+    has_lm_head=True,
+    has_shifted_rows=False,
 )
 """Reinforcement learning on completions of the model itself."""
 
 LABELLED = RecipeFacts(
-    has_rollout=False, has_scoring=False, has_prompts=False, has_reference_pass=False, rows_are_single=True
+    has_rollout=False,
+    has_scoring=False,
+    has_prompts=False,
+    has_reference_pass=False,
+    rows_are_single=True,
+    has_lm_head=True,
+    has_shifted_rows=False,
 )
 """Training on rows with labels."""
 
 PAIRED = RecipeFacts(
-    has_rollout=False, has_scoring=False, has_prompts=True, has_reference_pass=True, rows_are_single=False
+    has_rollout=False,
+    has_scoring=False,
+    has_prompts=True,
+    has_reference_pass=True,
+    rows_are_single=False,
+    has_lm_head=True,
+    has_shifted_rows=False,
 )
 """Training on prompts with two completions each, of which one is better."""
+
+JUDGED = RecipeFacts(
+    has_rollout=False,
+    has_scoring=False,
+    has_prompts=True,
+    has_reference_pass=True,
+    rows_are_single=True,
+    has_lm_head=True,
+    has_shifted_rows=True,
+)
+"""Training on prompts with one completion each, which is good or not."""
+
+COMPARED = RecipeFacts(
+    has_rollout=False,
+    has_scoring=False,
+    has_prompts=False,
+    has_reference_pass=False,
+    rows_are_single=False,
+    has_lm_head=False,
+    has_shifted_rows=False,
+)
+"""Training of a model that scores rows, on pairs of which one row is better."""
 
 ALL_RECIPES = frozenset(Recipe)
 

@@ -260,7 +260,7 @@ _NO_DEEPSPEED = "distributed_type is not deepspeed"
 
 _FIXED_BATCHES = "micro-batches have a fixed number of rows"
 
-_DPO = frozenset({Recipe.DPO})
+_PREFERRED = frozenset({Recipe.DPO, Recipe.KTO})
 _GRPO = frozenset({Recipe.GRPO})
 
 
@@ -454,7 +454,7 @@ class TrialSpec:
     max_length: int | None = field(
         default=None,
         metadata=declared(
-            "length of the longest training row; with recipe=dpo prompt and completion",
+            "length of the longest training row; with recipe=dpo or kto prompt and completion",
             group=Group.METHOD,
             memory=_GROWS,
             unit="tokens",
@@ -476,7 +476,7 @@ class TrialSpec:
     per_device_train_batch_size: int = field(
         default=4,
         metadata=declared(
-            "rows per backward pass: completions, or with recipe=sft rows of the data, or with recipe=dpo pairs",
+            "rows per backward pass: completions, or rows of the data, or with recipe=dpo or reward pairs",
             group=Group.METHOD,
             memory=_GROWS,
             unit="rows",
@@ -570,7 +570,7 @@ class TrialSpec:
             group=Group.METHOD,
             memory=_ORDERED,
             unit="weight",
-            null_given="0, and with recipe=dpo 0.1, which is trl's default",
+            null_given="0, and with recipe=dpo or kto 0.1, which is trl's default",
             trl_names=("beta",),
             recipes=WITH_REFERENCE,
         ),
@@ -582,7 +582,7 @@ class TrialSpec:
             group=Group.METHOD,
             memory=_SAME,
             trl_names=("precompute_ref_log_probs",),
-            recipes=_DPO,
+            recipes=_PREFERRED,
             since="0.2.0",
             earlier=False,
         ),
@@ -590,14 +590,14 @@ class TrialSpec:
     precompute_ref_batch_size: int | None = field(
         default=None,
         metadata=declared(
-            "pairs of which the log-probabilities of the reference are computed at once before training",
+            "rows or pairs of which the log-probabilities of the reference are computed at once before training",
             group=Group.METHOD,
             memory=_GROWS,
             unit="rows",
             null="precompute_ref_log_probs is false",
             null_given="per_device_train_batch_size, which is trl's default",
             trl_names=("precompute_ref_batch_size",),
-            recipes=_DPO,
+            recipes=_PREFERRED,
             since="0.2.0",
             earlier=None,
         ),

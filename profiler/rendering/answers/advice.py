@@ -81,7 +81,7 @@ def advice_blocks(advice: Advice, notes: Sequence[str]) -> Sequence[Block]:
 
 def file_lines(spec: TrialSpec, file: TrlFile) -> list[str]:
     """Return a file that trl accepts, with what does not belong into it as comments."""
-    lines = [f"# {spec.recipe.upper()}Config, for `trl {spec.recipe} --config FILE` (trl 1.16)"]
+    lines = [f"# {spec.recipe.in_classes}Config, for `trl {spec.recipe} --config FILE` (trl 1.16)"]
     lines += [f"# export {key}={value}" for key, value in file.environment.items()]
     if spec.recipe.facts.has_prompts:
         bound = "most" if spec.recipe.facts.has_rollout else "least"

@@ -64,7 +64,8 @@ def estimate_document(
     spec, peak_phase, host = explained.spec, explained.estimate.peak_phase, explained.host
     host_note = f" {HOST_NOTE}" if is_shown(host) else ""
     phases = [each for each in explained.phases if details or each.phase is peak_phase]
-    verdicts = [verdict_text(card) for card in explained.cards if card.gpu.name == spec.gpu]
+    own = [card for card in explained.cards if card.gpu.name == spec.gpu]
+    verdicts, servers = [verdict_text(card) for card in own], [card.server for card in own if card.server]
     if simulated is not None:
         verdicts = [simulated_verdict_text(simulated, spec), *map(_second_verdict, verdicts)]
     others = "" if details else other_phases_text(explained.phases, peak_phase)
@@ -72,7 +73,7 @@ def estimate_document(
     return Document(
         title=spec.model,
         blocks=[
-            paragraphs(" ".join([*verdicts, decided_by]).strip(), gathered_text(explained), host_text(host)),
+            paragraphs(" ".join([*verdicts, decided_by]).strip(), *servers, gathered_text(explained), host_text(host)),
             paragraphs(_title(spec)),
             Section("", [phase_table(phases, peak_phase)]),
             *([host_table(explained.host)] if host.fit is not None or (details and is_shown(host)) else ()),
@@ -141,10 +142,15 @@ def _rows(spec: TrialSpec) -> str:
     count = f"{spec.per_device_train_batch_size} x {spec.gradient_accumulation_steps}"
     if spec.num_processes > 1:
         count = f"on each {count}"
-    if spec.recipe.facts.has_prompts:
-        rows = "completions" if spec.recipe.facts.rows_are_single else "pairs"
-        return f"{count} {rows} of {spec.max_prompt_length} + {spec.longest} tokens"
-    return f"{count} rows of {spec.longest} tokens"
+    facts = spec.recipe.facts
+    if not facts.rows_are_single:
+        count = f"{count} pairs"
+    elif facts.has_prompts:
+        count = f"{count} completions"
+    else:
+        count = f"{count} rows"
+    prompt = f"{spec.max_prompt_length} + " if facts.has_prompts else ""
+    return f"{count} of {prompt}{spec.longest} tokens"
 
 
 def phase_table(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> Table:
@@ -347,6 +353,7 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), si
                 "gpu": card.gpu.name,
                 "verdict": card.fit.value,
                 "reason": card.refusal_text,
+                **({"engine": card.server} if card.server else {}),
                 "memory_bytes": card.gpu.memory_bytes,
                 "peak_allocated_bytes": card.peak_allocated_bytes,
                 "peak_reserved_bytes": card.peak_reserved_bytes,

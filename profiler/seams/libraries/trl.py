@@ -13,7 +13,6 @@ _TRL_FUNCTIONS = "simulation/script/trl_functions.py"
 _HOOKS = "scripts/hooks.py"
 _CPU_CHOICES = "simulation/device/cpu_choices.py"
 _PHASES = "training/recipes/grpo/trainer.py"
-_DPO = "trl.trainer.dpo_trainer"
 _PAIRS = ("training/recipes/dpo.py",)
 
 
@@ -194,39 +193,53 @@ _RLOO_TRAINER = (
     ),
 )  # fmt: skip
 
-_DPO_TRAINER = (
+
+def _preference_trainer(name: str) -> tuple[Seam, ...]:
+    """Return the seams of a trainer with a reference, `DPO` or `KTO`."""
+    module = f"trl.trainer.{name.lower()}_trainer"
+    owner = f"{module}:{name}Trainer"
+    return (
+        _seam(
+            owner, "compute_loss",
+            Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"), _PAIRS,
+            "overridden: forward begins here",
+        ),
+        _seam(
+            owner, "_compute_loss", Uses("torch.no_grad", "self.ref_model", "use_adapter"), _PAIRS,
+            "runs the reference without gradient, in a forward of that model or of the policy",
+        ),
+        _seam(
+            owner, "compute_ref_log_probs", Parameters("self", "model", "inputs"), _PAIRS,
+            "overridden: the reference before training begins here",
+        ),
+        _seam(
+            owner, "_precompute_ref_logps", Parameters("self", "dataset", "name", "batch_size"), _PAIRS,
+            "overridden: the reference before training ends here",
+        ),
+        _seam(
+            owner, "_prepare_dataset", Parameters("self", "dataset", "processing_class", more=True), _PAIRS,
+            "overridden: rows are tokens already",
+        ),
+        _seam(
+            owner, "__init__", Uses("create_model_from_path", "hash_module"),
+            ("training/models/model.py", *_PAIRS), "makes the reference model, and hashes it, by the functions below",
+        ),
+        _seam(
+            module, "create_model_from_path", Parameters("model_id", more=True), ("training/models/model.py",),
+            "replaced, so that the reference is made from the configuration without a download",
+        ),
+        _seam(
+            module, "hash_module", Parameters("module"), _PAIRS,
+            "replaced for random weights: reads every weight on the host, to know a kept reference again",
+        ),
+    )  # fmt: skip
+
+
+_REWARD_TRAINER = (
     _seam(
-        f"{_DPO}:DPOTrainer", "compute_loss",
-        Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"), _PAIRS,
+        "trl.trainer.reward_trainer:RewardTrainer", "compute_loss",
+        Parameters("self", "model", "inputs", "return_outputs", "num_items_in_batch"), ("training/recipes/reward.py",),
         "overridden: forward begins here",
-    ),
-    _seam(
-        f"{_DPO}:DPOTrainer", "_compute_loss", Uses("torch.no_grad", "self.ref_model", "use_adapter"), _PAIRS,
-        "runs the reference without gradient, in a forward of that model or of the policy",
-    ),
-    _seam(
-        f"{_DPO}:DPOTrainer", "compute_ref_log_probs", Parameters("self", "model", "inputs"), _PAIRS,
-        "overridden: the reference before training begins here",
-    ),
-    _seam(
-        f"{_DPO}:DPOTrainer", "_precompute_ref_logps", Parameters("self", "dataset", "name", "batch_size"), _PAIRS,
-        "overridden: the reference before training ends here",
-    ),
-    _seam(
-        f"{_DPO}:DPOTrainer", "_prepare_dataset", Parameters("self", "dataset", "processing_class", more=True), _PAIRS,
-        "overridden: rows are tokens already",
-    ),
-    _seam(
-        f"{_DPO}:DPOTrainer", "__init__", Uses("create_model_from_path", "hash_module"),
-        ("training/models/model.py", *_PAIRS), "makes the reference model, and hashes it, by the functions below",
-    ),
-    _seam(
-        _DPO, "create_model_from_path", Parameters("model_id", more=True), ("training/models/model.py",),
-        "replaced, so that the reference is made from the configuration without a download",
-    ),
-    _seam(
-        _DPO, "hash_module", Parameters("module"), _PAIRS,
-        "replaced for random weights: reads every weight on the host, to know a kept reference again",
     ),
 )  # fmt: skip
 
@@ -300,7 +313,9 @@ TRL: tuple[Seam, ...] = (
     *_SELECTED_LOGPROBS,
     *_GRPO_TRAINER,
     *_RLOO_TRAINER,
-    *_DPO_TRAINER,
+    *_preference_trainer("DPO"),
+    *_preference_trainer("KTO"),
+    *_REWARD_TRAINER,
     *_OFFLOADED,
     *_VLLM_GENERATION,
     *_CONSTANTS,

@@ -1,10 +1,14 @@
-"""Rows of a user's data set: a local file or folder, or a hub id."""
+"""Rows of a user's data set: a local file or folder, or a hub id. And rows of tokens that need none."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from datasets import Dataset, load_dataset
 
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trials.trial import TrialSpec, completion_lengths
+from profiler.training.data.tokenizer import token
 
 _FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
@@ -27,3 +31,44 @@ def missing_column(source: str, rows: Dataset, *wanted: str) -> UsageError:
     found = ", ".join(rows.column_names)
     problem = f"needs a column {' or '.join(wanted)}; it has {found}"
     return UsageError([Fault(key="dataset", found=source, problem=problem)])
+
+
+def sequence_length(spec: TrialSpec) -> int:
+    """Return the tokens of the longest row, `max_length`."""
+    if spec.max_length is None:
+        raise ValueError(f"a trial of the recipe {spec.recipe} has max_length")
+    return spec.max_length
+
+
+def rows_needed(spec: TrialSpec) -> int:
+    """Return the rows of all steps, or the pairs, and no less than a reference takes at once before training."""
+    trained = spec.per_device_train_batch_size * spec.gradient_accumulation_steps * spec.steps
+    return spec.num_processes * max(trained, spec.precompute_ref_batch_size or 0)
+
+
+Row = TypeVar("Row")
+
+
+def repeated(spec: TrialSpec, found: Sequence[Row]) -> list[Row]:
+    """Return as many rows as the trial needs; the rows of a data set repeat."""
+    return [found[index % len(found)] for index in range(rows_needed(spec))]
+
+
+def synthetic_rows(spec: TrialSpec, sides: int = 1) -> list[list[list[int]]]:
+    """Return the tokens of each side of all rows, [sides, rows, tokens]; two sides are those of a pair.
+
+    Rows differ. In every micro-batch the first row of the first side has the full length, `spec.longest`; `lengths`
+    decides the others.
+    """
+    rows = spec.training_rows
+    lengths = completion_lengths(lengths=spec.lengths, rows=rows, max_completion_length=spec.longest)
+
+    def tokens(row: int, side: int) -> list[int]:
+        return [token(row + side + position) for position in range(lengths[(sides * row + side) % rows])]
+
+    return [[tokens(row, side) for row in range(rows_needed(spec))] for side in range(sides)]
+
+
+def synthetic_prompts(spec: TrialSpec) -> list[list[int]]:
+    """Return the tokens of all prompts, each of the full length."""
+    return [[token(row + position) for position in range(spec.max_prompt_length)] for row in range(rows_needed(spec))]

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, BitsAndBytesConfig
 from transformers.integrations import replace_with_bnb_linear
 
 from profiler.domain.errors import UnsupportedTrialError
@@ -14,6 +15,9 @@ from profiler.domain.trials.trial import TrialSpec, Tuning, Weights
 from profiler.training.placement import Placement
 
 _INITIAL_STD = 0.02
+
+NO_SUCH_MODEL = "Unrecognized configuration class"
+"""Part of the ValueError that transformers raises for a family without this head (`_BaseAutoModelClass`)."""
 
 _NO_SUCH_ATTENTION = "does not support an attention implementation"
 """Part of the ValueError that transformers raises (`PreTrainedModel._sdpa_can_dispatch`)."""
@@ -34,11 +38,14 @@ def build_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
     loads `spec.model`, a local folder or a hub id.
 
     Raises:
-        UnsupportedTrialError: transformers does not support this attention for this model.
+        UnsupportedTrialError: transformers does not support this attention, or this head, for this model.
     """
     try:
         return _model(spec, config, placement)
     except ValueError as error:
+        if NO_SUCH_MODEL in str(error) and not spec.recipe.facts.has_lm_head:
+            problem = f"transformers has no model of type {config.model_type} that scores a row"
+            raise UnsupportedTrialError(f"{problem} (sequence classification), which recipe=reward trains") from error
         if _NO_SUCH_ATTENTION not in str(error):
             raise
         raise UnsupportedTrialError(
@@ -58,9 +65,22 @@ def _model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
 def random_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
     """Return a model with random weights, made where they live."""
     with placement.device:
-        return AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
-        )
+        return _from_config(spec, config)
+
+
+def _from_config(spec: TrialSpec, config: Any) -> Any:
+    kind, own = _class_of(spec), config
+    if not spec.recipe.facts.has_lm_head:
+        own = deepcopy(config)
+        own.num_labels = 1
+    return kind.from_config(
+        own, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
+    )
+
+
+def _class_of(spec: TrialSpec) -> Any:
+    """Return transformers' class of the model: with an LM head, or with a head that scores a row."""
+    return AutoModelForCausalLM if spec.recipe.facts.has_lm_head else AutoModelForSequenceClassification
 
 
 @contextmanager
@@ -90,7 +110,9 @@ def _pretrained(spec: TrialSpec, placement: Placement) -> Any:
     }
     if spec.tuning is Tuning.QLORA:
         options["quantization_config"] = _quantization(spec)
-    return AutoModelForCausalLM.from_pretrained(spec.model, **options)
+    if not spec.recipe.facts.has_lm_head:
+        options["num_labels"] = 1
+    return _class_of(spec).from_pretrained(spec.model, **options)
 
 
 def _quantization(spec: TrialSpec) -> Any:
@@ -110,11 +132,12 @@ def _random_4bit(spec: TrialSpec, config: Any, placement: Placement) -> Any:
     exists unquantised at any time.
     """
     with placement.host_side(), init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
-        )
-        head = [name for name, module in model.named_modules() if module is model.get_output_embeddings()]
-        model = replace_with_bnb_linear(model, modules_to_not_convert=head, quantization_config=_quantization(spec))
+        model = _from_config(spec, config)
+        # As `get_keys_to_not_convert` of transformers: the head, which of a model of scores is its last module.
+        of_scores = None if spec.recipe.facts.has_lm_head else model.score
+        heads = (model.get_output_embeddings(), of_scores)
+        kept = [name for name, module in model.named_modules() if any(module is head for head in heads)]
+        model = replace_with_bnb_linear(model, modules_to_not_convert=kept, quantization_config=_quantization(spec))
     for module in model.modules():
         _fill(module, placement.device, getattr(torch, spec.dtype.value))
     model.tie_weights()

@@ -1,12 +1,12 @@
-"""Direct preference optimization: what `DPOTrainer` needs of a trial, its pairs, and its phases.
+"""Preferences with a reference: what `DPOTrainer` and `KTOTrainer` need of a trial, their rows, and their phases.
 
-trl's `DPOTrainer` that announces its phases, unchanged in what it computes.
+trl's trainers that announce their phases, unchanged in what they compute.
 
 Seams, each checked by a test against the installed libraries: `compute_loss`, `compute_ref_log_probs`,
-`_precompute_ref_logps` and `_prepare_dataset` of trl's trainer, `create_model_from_path` and `hash_module` in its
-module, and `get_batch_samples` of transformers' trainer; the others are in `announced_steps.py`.
+`_precompute_ref_logps` and `_prepare_dataset` of trl's trainers, and `create_model_from_path` and `hash_module` in
+their modules; the others are in `announced_steps.py`.
 
-Findings in trl 1.16 (`trl/trainer/dpo_trainer.py` and `dpo_config.py`):
+Findings in trl 1.16 (`trl/trainer/dpo_trainer.py`, `kto_trainer.py` and their configurations):
 
 - A pair is two rows, prompt and completion each. The chosen rows and then the rejected ones are one batch of one
   forward, padded to the longest of all (`DataCollatorForPreference`). `max_length` cuts prompt and completion together.
@@ -22,6 +22,11 @@ Findings in trl 1.16 (`trl/trainer/dpo_trainer.py` and `dpo_config.py`):
 - `disable_dropout` is on, so that adapters drop nothing whatever their `lora_dropout` is. Here it is off where the
   trial states one.
 - `use_liger_kernel` replaces layers; the loss stays that of the fused head.
+- KTO has single completions with a label, good or not. Its default loss, `kto`, compares with the KL term of a batch,
+  which is that of each prompt with the completion of its neighbour: a second batch of the same size, which the policy
+  runs without gradient before its own, and the reference before its own. `loss_type=apo_zero_unpaired` has none.
+- With that term, a batch has at least two rows, in the order of the data set.
+- A reference before training runs both batches.
 """
 
 from pathlib import Path
@@ -29,27 +34,34 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from trl import DPOConfig, DPOTrainer
-from trl.trainer import dpo_trainer
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
+from trl.trainer import dpo_trainer, kto_trainer
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import TrialSpec, Weights, completion_lengths
+from profiler.domain.trials.trial import TrialSpec, Weights
 from profiler.seams.patching import patched
-from profiler.training.announced_steps import AnnouncedSteps
-from profiler.training.arguments import common_arguments, lora_config
-from profiler.training.data.source_data import load_rows, missing_column
-from profiler.training.data.tokenizer import token
+from profiler.training.announced_steps import AnnouncedRows
+from profiler.training.arguments import arguments_of_rows
+from profiler.training.data.source_data import (
+    load_rows,
+    missing_column,
+    repeated,
+    rows_needed,
+    sequence_length,
+    synthetic_prompts,
+    synthetic_rows,
+)
 from profiler.training.models.model import reference_from_config
 from profiler.training.recipes.recipe import TrainerParts
-from profiler.training.recipes.sft import sequence_length
 from profiler.training.session import Session
 
-_COLUMNS = ("prompt", "chosen", "rejected")
+_PROMPT, _CHOSEN, _REJECTED = "prompt", "chosen", "rejected"
+_COMPLETION, _LABEL = "completion", "label"
 
 
-class ProfiledDPOTrainer(AnnouncedSteps, DPOTrainer):
-    """A `DPOTrainer` that announces its phases to `observer`. The reference within the loss is a phase of its own."""
+class _WithReference(AnnouncedRows):
+    """Announces the reference, within the loss or before training, as a phase of its own."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -59,7 +71,7 @@ class ProfiledDPOTrainer(AnnouncedSteps, DPOTrainer):
                 model.register_forward_hook(self._ends)
 
     def _begins(self, *_: Any) -> None:
-        """Begin the phase of the reference: what computes without gradient in training."""
+        """Begin the phase of the reference and of the KL term: what computes without gradient in training."""
         if self.model.training and not torch.is_grad_enabled():
             self._observer.enter(Phase.SCORE)
 
@@ -68,7 +80,7 @@ class ProfiledDPOTrainer(AnnouncedSteps, DPOTrainer):
             self._observer.enter(Phase.FORWARD)
 
     def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:
-        """Return the pairs, which are tokens already."""
+        """Return the rows, which are tokens already."""
         return dataset
 
     def compute_ref_log_probs(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,60 +93,76 @@ class ProfiledDPOTrainer(AnnouncedSteps, DPOTrainer):
         self._observer.enter(Phase.LOAD)
         return found
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Load the micro-batches of one optimizer step; they belong to its forward phase."""
-        self._observer.enter(Phase.FORWARD)
-        return super().get_batch_samples(*args, **kwargs)
+
+class ProfiledDPOTrainer(_WithReference, DPOTrainer):
+    """A `DPOTrainer` that announces its phases to `observer`."""
+
+
+class ProfiledKTOTrainer(_WithReference, KTOTrainer):
+    """A `KTOTrainer` that announces its phases to `observer`."""
 
 
 def build_pairs(spec: TrialSpec, tokenizer: Any) -> Dataset:
-    """Return the training set, with as many pairs as the trial's steps need.
+    """Return the training set of DPO, with as many pairs as the trial's steps need.
 
     Raises:
         UsageError: The data set has no pairs, or no prompt of it leaves room for a completion.
     """
+    if spec.dataset is not None:
+        return _from_dataset(spec, spec.dataset, tokenizer, (_PROMPT, _CHOSEN, _REJECTED))
+    chosen, rejected = synthetic_rows(spec, sides=2)
+    return Dataset.from_dict({"prompt_ids": synthetic_prompts(spec), "chosen_ids": chosen, "rejected_ids": rejected})
+
+
+def build_judged_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
+    """Return the training set of KTO, with as many rows as the trial's steps need.
+
+    Pairs of a data set are two rows, as trl splits them. The completions of the KL term are those of the neighbours in
+    the same micro-batch (`KTOTrainer._prepare_dataset`).
+
+    Raises:
+        UsageError: The data set has no such rows, or no prompt of it leaves room for a completion.
+    """
     if spec.dataset is None:
-        return _synthetic(spec)
-    return _from_dataset(spec, spec.dataset, tokenizer)
+        (completions,) = synthetic_rows(spec)
+        labels = [row % 2 == 0 for row in range(rows_needed(spec))]
+        columns = {"prompt_ids": synthetic_prompts(spec), "completion_ids": completions, _LABEL: labels}
+        return _with_neighbours(spec, Dataset.from_dict(columns))
+    if _CHOSEN in load_rows(spec.dataset).column_names:
+        pairs = build_pairs(spec, tokenizer)
+        prompts, sides = pairs["prompt_ids"], (pairs["chosen_ids"], pairs["rejected_ids"])
+        split = [(prompt, side[row], side is sides[0]) for row, prompt in enumerate(prompts) for side in sides]
+        names = ("prompt_ids", "completion_ids", _LABEL)
+        used = zip(*repeated(spec, split), strict=True)
+        return _with_neighbours(spec, Dataset.from_dict(dict(zip(names, map(list, used), strict=True))))
+    rows = _from_dataset(spec, spec.dataset, tokenizer, (_PROMPT, _COMPLETION))
+    labels = [row % 2 == 0 for row in range(len(rows))]
+    return _with_neighbours(spec, rows.add_column(_LABEL, labels))
 
 
-def _pairs_needed(spec: TrialSpec) -> int:
-    """Return the pairs of all steps, and no less than the reference takes at once before training."""
-    trained = spec.per_device_train_batch_size * spec.gradient_accumulation_steps * spec.steps
-    return spec.num_processes * max(trained, spec.precompute_ref_batch_size or 0)
+def _with_neighbours(spec: TrialSpec, rows: Dataset) -> Dataset:
+    size, completions = spec.per_device_train_batch_size, list(rows["completion_ids"])
+    batches = [completions[first : first + size] for first in range(0, len(completions), size)]
+    return rows.add_column("KL_completion_ids", [ids for each in batches for ids in (each[-1], *each[:-1])])
 
 
-def _synthetic(spec: TrialSpec) -> Dataset:
-    """Pairs that differ. The first completion of a micro-batch has the full length; `lengths` decides the others."""
-    rows = spec.training_rows
-    lengths = completion_lengths(lengths=spec.lengths, rows=rows, max_completion_length=spec.longest)
-    pairs = range(_pairs_needed(spec))
-
-    def completions(side: int) -> list[list[int]]:
-        of_pairs = ((pair, lengths[(2 * pair + side) % rows]) for pair in pairs)
-        return [[token(pair + side + position) for position in range(length)] for pair, length in of_pairs]
-
-    prompts = [[token(pair + position) for position in range(spec.max_prompt_length)] for pair in pairs]
-    return Dataset.from_dict({"prompt_ids": prompts, "chosen_ids": completions(0), "rejected_ids": completions(1)})
-
-
-def _from_dataset(spec: TrialSpec, source: str, tokenizer: Any) -> Dataset:
-    """Pairs of a data set, repeated as often as needed. Those without a completion after the cut are left out."""
+def _from_dataset(spec: TrialSpec, source: str, tokenizer: Any, columns: tuple[str, ...]) -> Dataset:
+    """Rows of a data set, repeated as often as needed. Those without a completion after the cut are left out."""
     rows = load_rows(source)
-    if not set(_COLUMNS) <= set(rows.column_names):
-        raise missing_column(source, rows, " with ".join(_COLUMNS))
+    if not set(columns) <= set(rows.column_names):
+        raise missing_column(source, rows, " with ".join(columns))
     tokens, end = sequence_length(spec), [tokenizer.eos_token_id]
     found = []
-    for row in rows.select(range(min(len(rows), _pairs_needed(spec)))):
-        prompt, *completions = (tokenizer(row[column])["input_ids"] for column in _COLUMNS)
+    for row in rows.select(range(min(len(rows), rows_needed(spec)))):
+        prompt, *completions = (tokenizer(row[column])["input_ids"] for column in columns)
         if len(prompt) < tokens:
             found.append((prompt, *(ids + end for ids in completions)))
     if not found:
         problem = f"has no prompt of less than max_length={tokens} tokens"
         raise UsageError([Fault(key="dataset", found=source, problem=problem, hint="Raise max_length.")])
-    used = [found[index % len(found)] for index in range(_pairs_needed(spec))]
+    used = repeated(spec, found)
     return Dataset.from_dict(
-        {f"{name}_ids": list(each) for name, each in zip(_COLUMNS, zip(*used, strict=True), strict=True)}
+        {f"{name}_ids": list(each) for name, each in zip(columns, zip(*used, strict=True), strict=True)}
     )
 
 
@@ -143,41 +171,44 @@ class Dpo:
 
     phases = (Phase.LOAD, Phase.FORWARD, Phase.SCORE, Phase.BACKWARD, Phase.OPTIMIZER)
 
-    def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
-        """Return the `DPOConfig` of the trial.
+    _module: Any = dpo_trainer
+    _config: type[Any] = DPOConfig
+    _trainer: type[_WithReference] = ProfiledDPOTrainer
 
-        Pairs are used in their order and not shuffled, so that every micro-batch has a row of the full length.
-        """
-        return DPOConfig(
-            **common_arguments(spec, use_cpu=session.use_cpu, output_dir=output_dir),
-            max_length=sequence_length(spec),
+    def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
+        """Return the `DPOConfig` of the trial, or the `KTOConfig`."""
+        return self._config(
+            **arguments_of_rows(spec, use_cpu=session.use_cpu, output_dir=output_dir),
             beta=spec.beta,
             # trl's default switches off the dropout of adapters too.
             disable_dropout=not spec.lora_dropout,
             precompute_ref_log_probs=spec.precompute_ref_log_probs,
             precompute_ref_batch_size=spec.precompute_ref_batch_size,
-            activation_offloading=spec.activation_offloading,
-            train_sampling_strategy="sequential",
         )
 
     def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
         """Return the pairs."""
         return build_pairs(spec, tokenizer)
 
-    def trainer(self, parts: TrainerParts) -> ProfiledDPOTrainer:
+    def trainer(self, parts: TrainerParts) -> Any:
         """Return the trainer, with a reference model where it needs one."""
         with (
-            reference_from_config(parts.spec, parts.config, parts.session, dpo_trainer),
-            patched([(dpo_trainer, "hash_module", _no_hash)] if parts.spec.weights is Weights.RANDOM else []),
+            reference_from_config(parts.spec, parts.config, parts.session, self._module),
+            patched([(self._module, "hash_module", _no_hash)] if parts.spec.weights is Weights.RANDOM else []),
         ):
-            return ProfiledDPOTrainer(
-                observer=parts.session,
-                model=parts.model,
-                args=parts.arguments,
-                train_dataset=parts.data,
-                processing_class=parts.tokenizer,
-                peft_config=lora_config(parts.spec),
-            )
+            return self._trainer(**parts.of_trainer())
+
+
+class Kto(Dpo):
+    """Trains on single completions, each good or not."""
+
+    _module = kto_trainer
+    _config = KTOConfig
+    _trainer = ProfiledKTOTrainer
+
+    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+        """Return the rows, with the completions of their neighbours."""
+        return build_judged_rows(spec, tokenizer)
 
 
 def _no_hash(_: Any) -> str:

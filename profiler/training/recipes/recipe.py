@@ -8,6 +8,7 @@ from datasets import Dataset
 
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import TrialSpec
+from profiler.training.arguments import lora_config
 from profiler.training.session import Session
 
 
@@ -41,6 +42,17 @@ class TrainerParts:
     """transformers' configuration of the model."""
     model: Any
     """On the session's device, without adapters."""
+
+    def of_trainer(self) -> dict[str, Any]:
+        """Return the arguments that every trainer of rows takes."""
+        return {
+            "observer": self.session,
+            "model": self.model,
+            "args": self.arguments,
+            "train_dataset": self.data,
+            "processing_class": self.tokenizer,
+            "peft_config": lora_config(self.spec),
+        }
 
 
 class TrainerRecipe(Protocol):

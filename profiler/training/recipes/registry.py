@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec
-from profiler.training.recipes.dpo import Dpo
+from profiler.training.recipes.dpo import Dpo, Kto
 from profiler.training.recipes.grpo.recipe import Grpo, Rloo
 from profiler.training.recipes.recipe import TrainerRecipe
+from profiler.training.recipes.reward import Reward
 from profiler.training.recipes.sft import Sft
 
 RECIPES: Mapping[Recipe, TrainerRecipe] = {
@@ -14,6 +15,8 @@ RECIPES: Mapping[Recipe, TrainerRecipe] = {
     Recipe.RLOO: Rloo(),
     Recipe.SFT: Sft(),
     Recipe.DPO: Dpo(),
+    Recipe.KTO: Kto(),
+    Recipe.REWARD: Reward(),
 }
 
 

@@ -2,8 +2,8 @@
 
 trl's `SFTTrainer` that announces its phases, unchanged in what it computes unless `logprobs` names a release.
 
-Seams, each checked by a test against the installed libraries: `compute_loss` of trl's trainer and `get_batch_samples`
-of transformers'; the others are in `announced_steps.py`.
+Seams, each checked by a test against the installed libraries: `compute_loss` of trl's trainer; the others are in
+`announced_steps.py`.
 
 Supervised fine-tuning: what `SFTTrainer` needs of a trial.
 
@@ -36,11 +36,17 @@ from trl import SFTConfig, SFTTrainer
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, TrialSpec, completion_lengths
-from profiler.training.announced_steps import AnnouncedSteps, entropy
-from profiler.training.arguments import common_arguments, lora_config
-from profiler.training.data.source_data import load_rows, missing_column
-from profiler.training.data.tokenizer import token
+from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, TrialSpec
+from profiler.training.announced_steps import AnnouncedRows, entropy
+from profiler.training.arguments import arguments_of_rows
+from profiler.training.data.source_data import (
+    load_rows,
+    missing_column,
+    repeated,
+    rows_needed,
+    sequence_length,
+    synthetic_rows,
+)
 from profiler.training.recipes.recipe import TrainerParts
 from profiler.training.session import Session
 
@@ -93,20 +99,12 @@ class _OfEachRelease(SFTTrainer):
         return loss
 
 
-class ProfiledSFTTrainer(AnnouncedSteps, _OfEachRelease):
+class ProfiledSFTTrainer(AnnouncedRows, _OfEachRelease):
     """An `SFTTrainer` that announces its phases to `observer`."""
-
-    ref_model = None
-    """There is no reference model."""
 
     def __init__(self, *, spec: TrialSpec, **arguments: Any) -> None:
         self._spec = spec
         super().__init__(**arguments)
-
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """Load the micro-batches of one optimizer step; they belong to its forward phase."""
-        self._observer.enter(Phase.FORWARD)
-        return super().get_batch_samples(*args, **kwargs)
 
 
 _TEXT = "text"
@@ -116,13 +114,6 @@ _NO_LABEL = -100
 """The label of a token that is no part of the loss, in transformers and trl."""
 
 
-def sequence_length(spec: TrialSpec) -> int:
-    """Return the tokens of the longest row, `max_length`."""
-    if spec.max_length is None:
-        raise ValueError("a trial of the recipe sft has max_length")
-    return spec.max_length
-
-
 def build_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
     """Return the training set: columns `input_ids` and `labels`, with as many rows as the trial's steps need.
 
@@ -130,24 +121,9 @@ def build_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
         UsageError: The data set has no column of texts, or no token of it has a label.
     """
     if spec.dataset is None:
-        return _synthetic(spec)
+        (rows,) = synthetic_rows(spec)
+        return Dataset.from_dict({"input_ids": rows, "labels": rows})
     return _from_dataset(spec, spec.dataset, tokenizer)
-
-
-def _rows_needed(spec: TrialSpec) -> int:
-    micro_batch = spec.per_device_train_batch_size * spec.num_processes
-    return micro_batch * spec.gradient_accumulation_steps * spec.steps
-
-
-def _synthetic(spec: TrialSpec) -> Dataset:
-    """Rows that differ. In every micro-batch the first row has the full length; `lengths` decides the others."""
-    lengths = completion_lengths(
-        lengths=spec.lengths, rows=spec.per_device_train_batch_size, max_completion_length=sequence_length(spec)
-    )
-    rows = [
-        [token(row + position) for position in range(lengths[row % len(lengths)])] for row in range(_rows_needed(spec))
-    ]
-    return Dataset.from_dict({"input_ids": rows, "labels": rows})
 
 
 def _from_dataset(spec: TrialSpec, source: str, tokenizer: Any) -> Dataset:
@@ -159,7 +135,7 @@ def _from_dataset(spec: TrialSpec, source: str, tokenizer: Any) -> Dataset:
     tokens = sequence_length(spec)
     end = [tokenizer.eos_token_id]
     found: list[tuple[list[int], list[int]]] = []
-    for row in rows.select(range(min(len(rows), _rows_needed(spec)))):
+    for row in rows.select(range(min(len(rows), rows_needed(spec)))):
         prompt = [] if pair is None else tokenizer(row[pair[0]])["input_ids"]
         completion = tokenizer(row[_TEXT if pair is None else pair[1]])["input_ids"] + end
         labels = [_NO_LABEL] * len(prompt) + completion
@@ -168,7 +144,7 @@ def _from_dataset(spec: TrialSpec, source: str, tokenizer: Any) -> Dataset:
     if not found:
         problem = f"has no row whose completion begins within max_length={tokens} tokens"
         raise UsageError([Fault(key="dataset", found=source, problem=problem, hint="Raise max_length.")])
-    used = [found[index % len(found)] for index in range(_rows_needed(spec))]
+    used = repeated(spec, found)
     return Dataset.from_dict({"input_ids": [ids for ids, _ in used], "labels": [labels for _, labels in used]})
 
 
@@ -178,15 +154,9 @@ class Sft:
     phases = (Phase.LOAD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
     def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
-        """Return the `SFTConfig` of the trial.
-
-        Rows are used in their order and not shuffled, so that every micro-batch has a row of the full length.
-        """
+        """Return the `SFTConfig` of the trial."""
         return SFTConfig(
-            **common_arguments(spec, use_cpu=session.use_cpu, output_dir=output_dir),
-            max_length=sequence_length(spec),
-            activation_offloading=spec.activation_offloading,
-            train_sampling_strategy="sequential",
+            **arguments_of_rows(spec, use_cpu=session.use_cpu, output_dir=output_dir),
             # The rows are tokens already, cut to `max_length`.
             dataset_kwargs={"skip_prepare_dataset": True},
         )
@@ -197,12 +167,4 @@ class Sft:
 
     def trainer(self, parts: TrainerParts) -> ProfiledSFTTrainer:
         """Return the trainer; there is no reference model."""
-        return ProfiledSFTTrainer(
-            observer=parts.session,
-            spec=parts.spec,
-            model=parts.model,
-            args=parts.arguments,
-            train_dataset=parts.data,
-            processing_class=parts.tokenizer,
-            peft_config=lora_config(parts.spec),
-        )
+        return ProfiledSFTTrainer(spec=parts.spec, **parts.of_trainer())

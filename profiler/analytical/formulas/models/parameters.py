@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from profiler.analytical.formulas.models.tensor_groups import Projection, TensorGroup, tower_lora_tensors, tower_tensors
 from profiler.analytical.formulas.sizes.quantities import Count, everywhere, larger, where
@@ -125,16 +125,33 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
 
 @counted_once
 def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
-    """Return all parameters of the model; a tied LM head counts once."""
+    """Return all parameters of the model; a tied LM head counts once, and a head of scores has its own matrix."""
     layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
     groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True)]
     groups += [replace(group, copies=group.copies * layers) for group in layer_tensors(architecture)]
     groups.append(TensorGroup(shape=(hidden,), copies=1))
     if architecture.vision is not None:
         groups.extend(tower_tensors(architecture.vision))
-    head = where(architecture.tie_word_embeddings, 0, 1)
-    groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
+    if architecture.scores:
+        groups.append(_head_of_scores(architecture))
+    else:
+        head = where(architecture.tie_word_embeddings, 0, 1)
+        groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
     return tuple(group for group in groups if not (isinstance(group.copies, int) and group.copies == 0))
+
+
+def _head_of_scores(architecture: DecoderShape) -> TensorGroup:
+    return TensorGroup(shape=(architecture.scores, architecture.hidden_size), copies=1)
+
+
+def scoring_model(architecture: DecoderShape) -> DecoderShape:
+    """Return the decoder with a head of one score, without bias, in place of its LM head.
+
+    By hand, toy (V = 100, H = 8): tied, its parameters and 8; untied, its parameters without 800, and 8.
+
+    Source: transformers' `GenericForSequenceClassification` with `num_labels` of 1.
+    """
+    return cast("DecoderShape", replace(cast("Any", architecture), scores=1, tie_word_embeddings=False))
 
 
 @counted_once
@@ -206,7 +223,8 @@ def adapted_projections(architecture: DecoderShape, targets: Sequence[str]) -> t
 def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> tuple[TensorGroup, ...]:
     """Return all LoRA matrices: for a layer of shape [out, in], A is [rank, in] and B is [out, rank].
 
-    For `embed_tokens` and `lm_head` with vocabulary and hidden size. Source: peft's `LoraLayer.update_layer`.
+    For `embed_tokens` and `lm_head` with vocabulary and hidden size. A head of scores is trained as a whole, as a copy
+    (`PeftModelForSequenceClassification` in peft's `peft_model.py`). Source: peft's `LoraLayer.update_layer`.
     """
     layers = architecture.num_hidden_layers
     groups = [
@@ -221,6 +239,8 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
         groups.append(TensorGroup(shape=(architecture.hidden_size, rank), copies=outside))
     if architecture.vision is not None:
         groups.extend(tower_lora_tensors(architecture.vision, rank, targets))
+    if architecture.scores:
+        groups.append(_head_of_scores(architecture))
     return tuple(groups)
 
 

@@ -1,7 +1,6 @@
 """Bytes of the models: weights, adapters, copies, a reference model, a critic and reward models."""
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 from profiler.analytical.formulas.models.parameters import (
     active_parameter_count,
@@ -11,6 +10,7 @@ from profiler.analytical.formulas.models.parameters import (
     lora_tensors,
     parameter_count,
     projections,
+    scoring_model,
 )
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
@@ -247,22 +247,9 @@ def autocast_weight_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> C
     return kept // architecture.num_hidden_layers if spec.gradient_checkpointing else kept
 
 
-class _WithoutHead:
-    """A model without a matrix of its own for its LM head."""
-
-    tie_word_embeddings = True
-
-    def __init__(self, architecture: DecoderShape) -> None:
-        self._architecture = architecture
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever the field holds
-        return getattr(self._architecture, name)
-
-
 def critic_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return the parameters of a critic: those of the decoder, and weight and bias of a head of one value."""
-    decoder = base_tensors(cast("DecoderShape", _WithoutHead(architecture)))
-    return (*decoder, TensorGroup(shape=(1, architecture.hidden_size), copies=1), TensorGroup(shape=(1,), copies=1))
+    return (*base_tensors(scoring_model(architecture)), TensorGroup(shape=(1,), copies=1))
 
 
 def critic_count(architecture: DecoderShape) -> Count:
@@ -309,14 +296,7 @@ def reward_models(spec: TrialKeys, architecture: DecoderShape) -> Term:
     if not models:
         return NOTHING
     block, element = block_of(spec), element_bytes(spec).weight
-    groups = [group for model in models for group in _reward_tensors(model)]
+    groups = [group for model in models for group in base_tensors(scoring_model(model))]
     size = sum(group.copies * block(group.elements * element) for group in groups)
     buffers = sum(rope_buffer_bytes(model) for model in models)
     return Term(size + buffers, lambda: f"{count_text(sum(map(parameter_count, models)))} parameters x {element} B")
-
-
-def _reward_tensors(model: DecoderShape) -> tuple[TensorGroup, ...]:
-    """Return the parameters of a reward model: those of the decoder, with a head of one value."""
-    groups = base_tensors(model)
-    decoder = groups if model.tie_word_embeddings else groups[:-1]
-    return (*decoder, TensorGroup(shape=(1, model.hidden_size), copies=1))

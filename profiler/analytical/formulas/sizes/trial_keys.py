@@ -178,6 +178,8 @@ class DecoderShape(Protocol):
     @property
     def attention_dropout(self) -> Number: ...  # noqa: D102
     @property
+    def scores(self) -> int: ...  # noqa: D102
+    @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from profiler.analytical.formulas.models.parameters import scoring_model
 from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
     DecoderShape,
@@ -11,14 +12,18 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     with_keys,
 )
 from profiler.analytical.timeline.instants import Instant
-from profiler.analytical.timeline.recipes.dpo import dpo_instants, paired_micro_batch
 from profiler.analytical.timeline.recipes.grpo import grpo_instants
-from profiler.analytical.timeline.recipes.sft import labelled_rows, sft_instants
+from profiler.analytical.timeline.recipes.of_data import (
+    data_micro_batch,
+    dpo_instants,
+    kto_instants,
+    single_pass_instants,
+)
 from profiler.analytical.timeline.sharding.fsdp import Fsdp
 from profiler.analytical.timeline.sharding.sharding import HostInstant, Replicated, TrialSharding
 from profiler.analytical.timeline.sharding.zero import Zero
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trials.recipe import LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
+from profiler.domain.trials.recipe import COMPARED, JUDGED, LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
 from profiler.domain.trials.trial import DistributedType
 
 
@@ -35,8 +40,10 @@ class _Step:
 _STEPS: Mapping[Recipe, _Step] = {
     Recipe.GRPO: _Step(micro_batch=generated_micro_batch, instants=grpo_instants, holds_for=ONLINE),
     Recipe.RLOO: _Step(micro_batch=generated_micro_batch, instants=grpo_instants, holds_for=ONLINE),
-    Recipe.SFT: _Step(micro_batch=labelled_rows, instants=sft_instants, holds_for=LABELLED),
-    Recipe.DPO: _Step(micro_batch=paired_micro_batch, instants=dpo_instants, holds_for=PAIRED),
+    Recipe.SFT: _Step(micro_batch=data_micro_batch, instants=single_pass_instants, holds_for=LABELLED),
+    Recipe.DPO: _Step(micro_batch=data_micro_batch, instants=dpo_instants, holds_for=PAIRED),
+    Recipe.KTO: _Step(micro_batch=data_micro_batch, instants=kto_instants, holds_for=JUDGED),
+    Recipe.REWARD: _Step(micro_batch=data_micro_batch, instants=single_pass_instants, holds_for=COMPARED),
 }
 
 
@@ -67,6 +74,8 @@ _SHARDINGS: Mapping[DistributedType, type[TrialSharding]] = {
 
 def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial, in the order of a step, on one of its GPUs."""
+    if not spec.recipe.facts.has_lm_head:
+        architecture = scoring_model(architecture)
     # Layers that FSDP checkpoints keep what they keep if the model does it.
     alone = with_keys(spec, gradient_checkpointing=True) if spec.fsdp_activation_checkpointing else spec
     instants = _step(spec.recipe).instants(alone, architecture)

@@ -24,6 +24,7 @@ from transformers import AutoModelForTokenClassification
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category
 from profiler.domain.trials.trial import TrialSpec, Weights
+from profiler.training.models.model import NO_SUCH_MODEL
 from profiler.training.placement import Placement
 
 VALUES = "values"
@@ -118,12 +119,8 @@ def _model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
         with placement.device:
             return AutoModelForTokenClassification.from_config(own, **options)
     except ValueError as error:
-        if _NO_SUCH_MODEL not in str(error):
+        if NO_SUCH_MODEL not in str(error):
             raise
         raise UnsupportedTrialError(
             f"transformers has no model with a value per token (token classification) for {config.model_type}"
         ) from error
-
-
-_NO_SUCH_MODEL = "Unrecognized configuration class"
-"""Part of the ValueError that transformers raises for a family without this head (`_BaseAutoModelClass`)."""

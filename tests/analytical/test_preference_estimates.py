@@ -1,17 +1,17 @@
-"""The closed form of direct preference optimization."""
+"""The closed form of recipes on preferences: DPO, KTO, and a reward model."""
 
 import csv
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dpo_sample import COUNT, kept, sample, simulated
 from hypothesis import given
 from hypothesis import strategies as st
+from preference_sample import COUNT, SEEDS, kept, sample, simulated
 from trial_strategies import ADAPTED, architecture
 
 from profiler.allocator import AllocatorConfig, replay_on_card
@@ -30,25 +30,35 @@ from profiler.worker.simulated import simulate
 
 ROOT = Path(__file__).parents[2]
 
+REFERRING = (Recipe.DPO, Recipe.KTO)
+ALONE = [Phase.LOAD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
 WITHIN = [Phase.LOAD, Phase.FORWARD, Phase.SCORE, Phase.BACKWARD, Phase.OPTIMIZER]
 BEFORE = [Phase.LOAD, Phase.SCORE, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
 
 
 def dpo(**keys: Any) -> TrialSpec:
-    given_keys = {"model": "qwen2.5-0.5b", "max_length": 1024, "max_prompt_length": 256, "beta": 0.1, **keys}
+    return preferring(Recipe.DPO, **keys)
+
+
+def preferring(recipe: Recipe, **keys: Any) -> TrialSpec:
+    referring = {"max_prompt_length": 256, "beta": 0.1} if recipe in REFERRING else {}
+    given_keys = {"model": "qwen2.5-0.5b", "max_length": 1024, **referring, **keys}
     adapters = {} if keys.get("tuning", Tuning.FULL) is Tuning.FULL else ADAPTED
-    return TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", recipe=Recipe.DPO, **{**adapters, **given_keys})
+    return TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", recipe=recipe, **{**adapters, **given_keys})
 
 
 @st.composite
-def specs(draw: st.DrawFn) -> TrialSpec:
-    rows, before = draw(st.sampled_from([1, 2, 3, 4, 16])), draw(st.booleans())
-    return dpo(
+def specs(draw: st.DrawFn, recipes: Sequence[Recipe] = (*REFERRING, Recipe.REWARD)) -> TrialSpec:
+    recipe, rows = draw(st.sampled_from(recipes)), draw(st.sampled_from([2, 3, 4, 16]))
+    before = recipe in REFERRING and draw(st.booleans())
+    prompt = {"max_prompt_length": draw(st.integers(1, 256))} if recipe in REFERRING else {}
+    return preferring(
+        recipe,
         model=draw(st.sampled_from(sorted(BUILTIN_MODELS))),
         tuning=draw(st.sampled_from(Tuning)),
         optim=draw(st.sampled_from(Optimizer)),
         max_length=draw(st.integers(257, 4096)),
-        max_prompt_length=draw(st.integers(1, 256)),
+        **prompt,
         lengths=draw(st.sampled_from(Lengths)),
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=draw(st.sampled_from([1, 2, 4])),
@@ -106,7 +116,10 @@ def test_a_reference_within_the_loss_by_hand() -> None:
 def test_the_peak_is_the_largest_phase_and_each_has_its_place(spec: TrialSpec) -> None:
     found = estimate(spec, architecture(spec.model))
     phases = phase_instants(spec, architecture(spec.model))
-    assert list(phases) == (BEFORE if spec.precompute_ref_log_probs else WITHIN)
+    before = BEFORE if spec.precompute_ref_log_probs else WITHIN
+    # The pass of KTO for its own term comes after the others.
+    assert set(phases) == set(before if spec.recipe in REFERRING else ALONE)
+    assert spec.recipe is Recipe.KTO or list(phases) == (before if spec.recipe in REFERRING else ALONE)
     assert found.peak_allocated_bytes == max(int(instant.total_bytes) for instant in phases.values())
     assert (found.peak_reserved_bytes or 0) >= found.peak_allocated_bytes
     present = {category for instant in phases.values() for category, size in instant.sizes.items() if size}
@@ -123,7 +136,7 @@ def test_more_work_never_needs_less(spec: TrialSpec, key: str) -> None:
         assert instant.total_bytes <= phases[phase].total_bytes, phase
 
 
-@given(specs())
+@given(specs(REFERRING))
 def test_a_reference_before_training_never_needs_more(spec: TrialSpec) -> None:
     rows = spec.per_device_train_batch_size
     before = replace(spec, precompute_ref_log_probs=True, precompute_ref_batch_size=rows)
@@ -146,10 +159,23 @@ def test_a_table_has_the_estimate_of_each_trial(many: list[TrialSpec], with_grpo
             assert table.phases[phase][row] == (by_phase[phase].total_bytes if phase in by_phase else 0)
 
 
+@pytest.mark.parametrize("recipe", [*REFERRING, Recipe.REWARD])
+def test_rows_of_one_group_that_differ_in_each_number(recipe: Recipe) -> None:
+    more = {"max_length": 2048, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "steps": 3}
+    trials = [preferring(recipe, **keys) for keys in ({}, *({key: value} for key, value in more.items()), more)]
+    table = estimate_table(table_of(trials, {name: architecture(name) for name in BUILTIN_MODELS}))
+    alone = [estimate(spec, architecture(spec.model)).peak_allocated_bytes for spec in trials]
+    assert list(table.peak_allocated_bytes) == alone
+
+
 SHORT = {**BUILTIN_MODELS["qwen2.5-0.5b"].config, "num_hidden_layers": 6}
 """A quarter of the layers: a quarter of the time, and bounds of half the width."""
 
 SIMULATED: tuple[dict[str, Any], ...] = (
+    {"recipe": Recipe.REWARD, "max_length": 512, "per_device_train_batch_size": 2},
+    {"recipe": Recipe.REWARD, "tuning": Tuning.LORA, "gradient_checkpointing": False, "lengths": Lengths.FORCED},
+    {"recipe": Recipe.KTO, "max_length": 512, "gradient_checkpointing": False},
+    {"recipe": Recipe.KTO, "tuning": Tuning.QLORA, "precompute_ref_log_probs": True, "precompute_ref_batch_size": 16},
     {"max_length": 512, "per_device_train_batch_size": 2, "optim": Optimizer.ADAMW_8BIT},
     {"tuning": Tuning.LORA, "gradient_checkpointing": False, "lengths": Lengths.FORCED},
     {"max_length": 512, "tuning": Tuning.QLORA, "per_device_train_batch_size": 1},
@@ -159,7 +185,7 @@ SIMULATED: tuple[dict[str, Any], ...] = (
 
 def errors(model_config: Mapping[str, Any], **keys: Any) -> dict[Phase, float]:
     """Return by which part the estimate of allocated memory of each phase differs from the simulation."""
-    spec = dpo(**{"gradient_accumulation_steps": 2, "steps": 2, **keys})
+    spec = preferring(**{"recipe": Recipe.DPO, "gradient_accumulation_steps": 2, "steps": 2, **keys})
     trace = simulate(spec, model_config).trace
     replayed = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig())
     found = phase_instants(spec, read_architecture(model_config, model="short"))
@@ -182,43 +208,69 @@ def _quantile(values: list[float], part: float) -> float:
     return sorted(values)[int(part * (len(values) - 1))]
 
 
-def _error_texts() -> tuple[str, ...]:
-    """Return median, 95th percentile and range of the errors of the sample, of allocated and of reserved memory."""
-    found = []
-    for metric in ("allocated", "reserved"):
-        errors = []
-        for spec, there in zip(sample(), kept(), strict=True):
-            said = getattr(estimate(spec, architecture(spec.model)), f"peak_{metric}_bytes")
-            errors.append(100 * (said / there[metric] - 1))
-        sizes = [abs(error) for error in errors]
-        middle = (
-            f"{statistics.median(sizes):.1f} % in the median, {_quantile(sizes, 0.95):.1f} % at the 95th percentile"
-        )
-        found.append(f"{middle}, from {min(errors):+.1f} to {max(errors):+.1f} %")
-    return tuple(found)
+def _errors(recipe: str, metric: str) -> list[float]:
+    """Return the errors of the sample of a recipe in percent."""
+    pairs = zip(sample(recipe), kept(recipe), strict=True)
+    said = [(getattr(estimate(spec, architecture(spec.model)), f"peak_{metric}_bytes"), there) for spec, there in pairs]
+    return [100 * (size / there[metric] - 1) for size, there in said]
 
 
-def test_the_trust_page_has_the_errors_of_the_sample() -> None:
+def _error_text(recipe: str, metric: str) -> str:
+    errors = _errors(recipe, metric)
+    sizes = [abs(error) for error in errors]
+    middle = f"{statistics.median(sizes):.1f} % in the median, {_quantile(sizes, 0.95):.1f} % at the 95th percentile"
+    return f"{middle}, from {min(errors):+.1f} to {max(errors):+.1f} %"
+
+
+@pytest.mark.parametrize("recipe", SEEDS)
+def test_the_trust_page_has_the_errors_of_the_sample(recipe: str) -> None:
     text = " ".join((ROOT / "docs" / "trust.md").read_text().split())
-    allocated, reserved = _error_texts()
-    assert f"the error of the peak is {allocated}" in text
-    assert f"of reserved memory {reserved}" in text
-    assert f"On {COUNT} simulated trials that a seed chose, of eleven models" in text
-    assert len({spec.model for spec in sample()}) == 11
-    assert len({spec.gpu for spec in sample()}) == 4
+    allocated, reserved = (_error_text(recipe, metric) for metric in ("allocated", "reserved"))
+    assert f"With `recipe={recipe}`, the error of the peak is {allocated}; of reserved memory {reserved}" in text
+    assert f"On {COUNT} simulated trials of each that a seed chose, of eleven models" in text
+    assert len({spec.model for spec in sample(recipe)}) == 11
+    assert len({spec.gpu for spec in sample(recipe)}) == 4
 
 
-def test_no_phase_of_the_sample_is_far_from_its_simulation() -> None:
-    for spec, there in zip(sample(), kept(), strict=True):
+@pytest.mark.parametrize("recipe", SEEDS)
+def test_no_phase_of_the_sample_is_far_from_its_simulation(recipe: str) -> None:
+    for spec, there in zip(sample(recipe), kept(recipe), strict=True):
         assert spec.model == there["model"]
         for phase, instant in phase_instants(spec, architecture(spec.model)).items():
             assert abs(int(instant.total_bytes) / there["phases"][phase] - 1) <= 0.04, (spec, phase)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [3, 6])
-def test_the_kept_simulation_of_the_sample_is_that_of_today(number: int) -> None:
-    assert simulated(sample()[number]) == kept()[number]
+@pytest.mark.parametrize(("recipe", "number"), [("dpo", 3), ("dpo", 6), ("kto", 3), ("reward", 6)])
+def test_the_kept_simulation_of_the_sample_is_that_of_today(recipe: str, number: int) -> None:
+    assert simulated(sample(recipe)[number]) == kept(recipe)[number]
+
+
+def test_a_reward_model_by_hand() -> None:
+    """A pair of 1,024 tokens of qwen2.5-0.5b: the decoder and 896 values; T = 2,048 hidden states that are scored."""
+    spec = preferring(Recipe.REWARD, per_device_train_batch_size=1, gradient_accumulation_steps=1)
+    batch = micro_batch(spec)
+    assert (batch.rows, batch.width, batch.has_mask) == (2, 1024, True)
+    instants = {each.name: each.sizes for each in trial_instants(spec, architecture(spec.model))}
+    forward, backward = instants["the head's forward and loss"], instants["the head's backward"]
+    assert forward[Category.WEIGHTS] == (494_032_768 + 896) * 2 + 256
+    assert backward[Category.ACTIVATIONS] - forward[Category.ACTIVATIONS] == 2_048 * 896 * 2
+    assert forward[Category.LOGITS] == forward[Category.REFERENCE] == 0
+    # All that is trained: with adapters of rank 16 also a copy of the head.
+    adapted = preferring(Recipe.REWARD, tuning=Tuning.LORA)
+    step = trial_instants(adapted, architecture(spec.model))[-1]
+    assert step.sizes[Category.ADAPTERS] == (8_798_208 + 896) * 4
+
+
+def test_the_term_of_kto_runs_before_its_forward() -> None:
+    """4 rows: nothing of them waits in the pass for the KL term, but the gradients of an earlier micro-batch."""
+    spec = preferring(Recipe.KTO, tuning=Tuning.LORA, gradient_accumulation_steps=2, precompute_ref_log_probs=True)
+    scores = [each for each in trial_instants(spec, architecture(spec.model)) if each.phase is Phase.SCORE]
+    own = [each.sizes for each in scores if each.sizes.get(Category.GRADIENTS)]
+    assert own
+    assert all(each[Category.GRADIENTS] == 8_798_208 * 4 for each in own)
+    # Six tensors of ids and masks of each of two micro-batches, two numbers of each row, and the labels.
+    assert own[0][Category.INPUTS] >= 2 * (6 * 4 * 1024 * 8 + 2 * 4 * 4) + 4 * 1024 * 8
 
 
 def test_the_command_of_trls_script_is_near_its_emulated_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,24 +1,22 @@
-"""Trials of the recipe `dpo` that a seed draws, and what each of them needs by its simulation.
+"""Trials of recipes on preferences that a seed draws, and what each of them needs by its simulation.
 
-The seed and the values were written down before any of the trials ran. `dpo_sampled.jsonl` has a line per trial, which
-`python tests/analytical/dpo_sample.py FIRST LAST` writes.
+Seeds and values were written down before any of the trials ran. `RECIPE_sampled.jsonl` has a line per trial, which
+`python tests/analytical/preference_sample.py RECIPE FIRST LAST` writes.
 """
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from profiler.domain.trials.trial import TrialSpec
 
-KEPT = Path(__file__).with_name("dpo_sampled.jsonl")
-SEED = 30
+SEEDS: Mapping[str, int] = {"dpo": 30, "kto": 31, "reward": 32}
 COUNT = 60
 
-FIXED: Mapping[str, object] = {"backend": "simulated", "recipe": "dpo"}
-AXES: Mapping[str, Sequence[object]] = {
-    "recipe": ("dpo",),
+_AXES: Mapping[str, Sequence[object]] = {
     "model": (
         "qwen2.5-0.5b",
         "qwen2.5-1.5b",
@@ -51,16 +49,22 @@ AXES: Mapping[str, Sequence[object]] = {
 }
 
 
-def sample() -> tuple[TrialSpec, ...]:
-    """Return the trials."""
+_OF_A_REFERENCE = ("max_prompt_length", "precompute_ref_log_probs", "precompute_ref_batch_size")
+
+
+def sample(recipe: str) -> tuple[TrialSpec, ...]:
+    """Return the trials of a recipe."""
     from maintenance.samples.sampling import sample_trials
 
-    return sample_trials(COUNT, seed=SEED, axes=AXES, fixed=FIXED)
+    left_out = _OF_A_REFERENCE if recipe == "reward" else ()
+    axes = {"recipe": (recipe,), **{key: values for key, values in _AXES.items() if key not in left_out}}
+    return sample_trials(COUNT, seed=SEEDS[recipe], axes=axes, fixed={"backend": "simulated", "recipe": recipe})
 
 
-def kept() -> tuple[dict[str, Any], ...]:
+def kept(recipe: str) -> tuple[dict[str, Any], ...]:
     """Return what each trial needs, in the order of the sample."""
-    return tuple(json.loads(line) for line in KEPT.read_text().splitlines())
+    text = Path(__file__).with_name(f"{recipe}_sampled.jsonl").read_text()
+    return tuple(json.loads(line) for line in text.splitlines())
 
 
 def simulated(spec: TrialSpec) -> dict[str, Any]:
@@ -80,7 +84,10 @@ def simulated(spec: TrialSpec) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    first, last = map(int, sys.argv[1:])
-    for spec in sample()[first:last]:
-        sys.stdout.write(json.dumps(simulated(spec)) + "\n")
+    first, last = map(int, sys.argv[2:])
+    for spec in sample(sys.argv[1])[first:last]:
+        # trl prints its metrics.
+        with redirect_stdout(sys.stderr):
+            found = simulated(spec)
+        sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()

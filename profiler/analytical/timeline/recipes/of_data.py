@@ -1,0 +1,190 @@
+"""Instants of recipes on rows of a data set: no rollout. The facts of a recipe say what its rows and its steps have.
+
+Supervised fine-tuning has neither a reference nor prompts, nor has a reward model, whose head scores a row. Preferences
+have a reference that runs within the loss, while the policy keeps what its backward needs, or before training.
+"""
+
+from dataclasses import replace
+
+from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything
+from profiler.analytical.formulas.sizes.quantities import UNNAMED, Count, Term, Terms, added, larger
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_padded, tokens_of
+from profiler.analytical.timeline.instants import (
+    Gradients,
+    Instant,
+    models,
+    of_one_thread,
+    persistent_memory,
+    workspace,
+)
+from profiler.analytical.timeline.step_instants import load_instants, optimizer_instant, scored_without_gradient
+from profiler.analytical.timeline.training_pass import saved_by_forward, training_instants
+from profiler.domain.memory import Category, Phase
+
+_ROWS_OF_A_PAIR = 2
+_LABELLED = "ids, masks and labels"
+
+
+def _inputs(spec: TrialKeys) -> int:
+    """Return the number of tensors of a micro-batch, int64.
+
+    Ids and attention mask; with an LM head what is scored; and all of them again for the completions of neighbours.
+
+    Source: the data collators in `trl/trainer/*_trainer.py` of trl 1.16.
+    """
+    facts = spec.recipe.facts
+    return (3 if facts.has_lm_head else 2) * (2 if facts.has_shifted_rows else 1)
+
+
+def single_pass_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
+    """Return the instants of a trial without a reference, in the order of a step: of SFT, or of a reward model."""
+    persistent = _persistent(spec, architecture)
+    return (
+        *load_instants(spec, architecture),
+        *training_instants(spec, architecture, persistent, data_micro_batch(spec)),
+        optimizer_instant(spec, architecture, persistent),
+    )
+
+
+def dpo_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
+    """Return the instants of a trial of direct preference optimization, in the order of a step.
+
+    The reference runs between forward and backward, while the policy keeps what its backward needs
+    (`DPOTrainer._compute_loss` in trl 1.16); or before training, with the models alone.
+    """
+    batch, persistent = data_micro_batch(spec), _persistent(spec, architecture)
+    training = training_instants(spec, architecture, persistent, batch)
+    before: tuple[Instant, ...] = ()
+    within: tuple[Instant, ...] = ()
+    if spec.precompute_ref_log_probs:
+        before = _before_training(spec, architecture)
+    else:
+        within = _within_the_loss(spec, architecture, persistent, batch)
+    return (
+        *load_instants(spec, architecture),
+        *before,
+        *(instant for instant in training if instant.phase is Phase.FORWARD),
+        *within,
+        *(instant for instant in training if instant.phase is not Phase.FORWARD),
+        optimizer_instant(spec, architecture, persistent),
+    )
+
+
+def kto_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
+    """Return the instants of a trial of KTO: those of DPO, and the policy's own pass for the KL term.
+
+    It is a batch as large as that of training, without gradient, before its forward (`KTOTrainer._compute_kl_logps` in
+    trl 1.16). The reference has one too, as large as its other pass. The gradients of earlier micro-batches are there.
+    """
+    batch, persistent = data_micro_batch(spec), _persistent(spec, architecture)
+    earlier: Terms = {Category.GRADIENTS: Gradients.of(spec, architecture).earlier}
+    waiting = added(persistent, earlier, _labels(spec, batch))
+    return (*dpo_instants(spec, architecture), *scored_without_gradient(spec, architecture, waiting, batch))
+
+
+def data_micro_batch(spec: TrialKeys) -> Batch:
+    """Return the batch of one forward and backward pass."""
+    return data_rows(spec, spec.per_device_train_batch_size)
+
+
+def data_rows(spec: TrialKeys, examples: Count) -> Batch:
+    """Return the batch of `examples` rows or pairs of the data set. Rows are padded to the longest of all.
+
+    Of a prompt and a completion, the completion is scored. Of a row, every token has a label, and nothing predicts the
+    first, so it counts as a prompt. The loss is a sum over positions or a number per row, which keeps no tensor.
+
+    By hand, 4 ragged rows of at most 80: 80 + 70 + 60 + 50 = 260 tokens, of which 256 are scored. 2 pairs of at most 80
+    after prompts of 20: completions of 60 + 53 + 45 + 38 = 196 tokens.
+
+    Source: the data collators in `trl/trainer/*_trainer.py` of trl 1.16; `add_fused_lm_head` in `trl/trainer/utils.py`,
+    which scores the positions with a label.
+    """
+    facts = spec.recipe.facts
+    rows = examples * (1 if facts.rows_are_single else _ROWS_OF_A_PAIR)
+    whole: Count = 0 if spec.max_length is None else spec.max_length
+    longest = larger(whole - spec.max_prompt_length if facts.has_prompts else whole, 1)
+    first = 0 if facts.has_prompts else 1
+    return Batch(
+        rows=rows,
+        prompt_tokens=spec.max_prompt_length if facts.has_prompts else first,
+        completion_tokens=longest - first,
+        scored_tokens=tokens_of(spec, rows=rows, longest=longest) - first * rows,
+        loss_tensors=0,
+        has_mask=is_padded(spec, rows=rows, longest=longest),
+    )
+
+
+def data_inputs(spec: TrialKeys) -> Term:
+    """Return the rows of one optimizer step, as int64, and the float32 log-probabilities that were computed before.
+
+    transformers loads all micro-batches of a step before the first forward (`Trainer.get_batch_samples`).
+
+    By hand, SFT, 4 micro-batches of 4 rows of 1,024: 4 x 3 x 4 x 1,024 x 8 = 393,216 B. As much are 4 micro-batches of
+    2 pairs of DPO, and two thirds of it those of a reward model.
+    """
+    batch, micro_batches = data_micro_batch(spec), spec.gradient_accumulation_steps
+    size = micro_batches * _inputs_bytes(spec, batch)
+    names = "ids and masks" if spec.recipe.facts.has_prompts or not spec.recipe.facts.has_lm_head else _LABELLED
+    return Term(size, lambda: f"{names} of {batch.rows * micro_batches} rows, as int64")
+
+
+def _inputs_bytes(spec: TrialKeys, batch: Batch) -> Count:
+    """Return the bytes of one micro-batch. A reference has a number per row of a pair, or two per single row."""
+    block = block_of(spec)
+    numbers = 2 * block(spec.per_device_train_batch_size * FLOAT32_BYTES) if spec.precompute_ref_log_probs else 0
+    return _inputs(spec) * block(batch.positions * INT64_BYTES) + numbers
+
+
+def _persistent(spec: TrialKeys, architecture: DecoderShape) -> Terms:
+    return persistent_memory(spec, architecture, inputs=data_inputs(spec))
+
+
+def _labels(spec: TrialKeys, batch: Batch) -> Terms:
+    """Return the labels of the loss: ids of which those of prompts are replaced."""
+    return {Category.INPUTS: Term(block_of(spec)(batch.positions * INT64_BYTES))}
+
+
+def _within_the_loss(
+    spec: TrialKeys, architecture: DecoderShape, persistent: Terms, batch: Batch
+) -> tuple[Instant, ...]:
+    """Return the instants of the reference in a step, with what the policy keeps, and the labels of the loss.
+
+    The reference saves nothing, and is not checkpointed (`disable_gradient_checkpointing`). A separate one has weights
+    that require gradients, so autocast keeps their copies.
+    """
+    kept = dict(saved_by_forward(spec, architecture, persistent, batch))
+    kept[Category.ACTIVATIONS] = Term(kept[Category.ACTIVATIONS].size, lambda: "kept")
+    waiting = added(kept, _labels(spec, batch))
+    instants = scored_without_gradient(
+        spec, architecture, waiting, batch, adapted=False, keeps_casts=trains_everything(spec)
+    )
+    return tuple(map(_with_named_logits, instants))
+
+
+def _with_named_logits(instant: Instant) -> Instant:
+    """Return an instant whose logits have a word where they are only what the policy keeps of its head."""
+    logits = instant.terms.get(Category.LOGITS)
+    if logits is None or logits.words is not UNNAMED:
+        return instant
+    return replace(instant, terms={**instant.terms, Category.LOGITS: Term(logits.size, lambda: "kept")})
+
+
+def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
+    """Return the instants of the reference before training: the models, one batch, and the workspace of forward.
+
+    The policy is the reference: in full fine-tuning as it is loaded, else without its adapter. Each three inputs have
+    their labels.
+
+    Source: `DPOTrainer._precompute_ref_logps` in trl 1.16, which `__init__` calls.
+    """
+    examples = spec.per_device_train_batch_size
+    if spec.precompute_ref_batch_size is not None:
+        examples = spec.precompute_ref_batch_size
+    batch, inputs = data_rows(spec, examples), _inputs(spec)
+    alone: Terms = {
+        **models(spec, architecture),
+        Category.INPUTS: Term((inputs + inputs // 3) * block_of(spec)(batch.positions * INT64_BYTES)),
+        Category.WORKSPACE: of_one_thread(workspace(spec.gpu, block_of(spec))),
+    }
+    return scored_without_gradient(spec, architecture, alone, batch, adapted=False, keeps_casts=trains_everything(spec))
