@@ -262,6 +262,37 @@ _FAMILIES = (
         layers=Layers(qk_norm=True, normalises_all_heads=True, has_input_norms=False, has_float32_norms=True),
     ),
     Family(
+        model_type="glm",
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=151_552,
+            num_attention_heads=32,
+            num_key_value_heads=2,
+            head_dim=128,
+            attention_bias=True,
+        ),
+        layers=Layers(has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
+    ),
+    Family(
+        model_type="glm4",
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=151_552,
+            num_attention_heads=32,
+            num_key_value_heads=2,
+            head_dim=128,
+            attention_bias=True,
+        ),
+        layers=Layers(norms_per_layer=4, has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
+        checks=Checks(takes_null_key_value_heads=False),
+    ),
+    Family(
+        model_type="olmo3",
+        defaults=Defaults(max_position_embeddings=2048),
+        layers=Layers(qk_norm=True, normalises_all_heads=True, has_input_norms=False, has_float32_norms=True),
+        sliding_window=4096,
+    ),
+    Family(
         model_type="smollm3",
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
         slides_on_request=True,
