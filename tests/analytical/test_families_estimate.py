@@ -52,7 +52,7 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen3_moe": EXPERTS,
     "mixtral": {"head_dim": 64, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
 }
-"""What a family states beside the common sizes."""
+"""What a family states in addition to the common sizes."""
 
 LORA: dict[str, Any] = {
     "tuning": Tuning.LORA,

@@ -140,6 +140,15 @@ _AXIAL_CHECKS = Checks(
     rotary_types=RotaryTypes.AXIAL,
 )
 
+_GLM = Defaults(
+    max_position_embeddings=131_072,
+    vocab_size=151_552,
+    num_attention_heads=32,
+    num_key_value_heads=2,
+    head_dim=128,
+    attention_bias=True,
+)
+
 _FAMILIES = (
     Family(
         model_type="llama",
@@ -251,11 +260,7 @@ _FAMILIES = (
         layers=Layers(has_fused_attention=True, has_fused_mlp=True, biased=(), concatenates_heads=True),
         checks=Checks(rotary_types=RotaryTypes.PHI3),
     ),
-    Family(
-        model_type="granite",
-        defaults=Defaults(max_position_embeddings=2048),
-        layers=Layers(scales_stream=True),
-    ),
+    Family(model_type="granite", defaults=Defaults(max_position_embeddings=2048), layers=Layers(scales_stream=True)),
     Family(
         model_type="olmo2",
         defaults=Defaults(max_position_embeddings=2048),
@@ -263,26 +268,12 @@ _FAMILIES = (
     ),
     Family(
         model_type="glm",
-        defaults=Defaults(
-            max_position_embeddings=131_072,
-            vocab_size=151_552,
-            num_attention_heads=32,
-            num_key_value_heads=2,
-            head_dim=128,
-            attention_bias=True,
-        ),
+        defaults=_GLM,
         layers=Layers(has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
     ),
     Family(
         model_type="glm4",
-        defaults=Defaults(
-            max_position_embeddings=131_072,
-            vocab_size=151_552,
-            num_attention_heads=32,
-            num_key_value_heads=2,
-            head_dim=128,
-            attention_bias=True,
-        ),
+        defaults=_GLM,
         layers=Layers(norms_per_layer=4, has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
         checks=Checks(takes_null_key_value_heads=False),
     ),

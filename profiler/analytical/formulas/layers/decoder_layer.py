@@ -142,7 +142,8 @@ def _copied_output_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     """
     if not layers_of(architecture).concatenates_heads:
         return 0
-    sizes, uncast = element_bytes(spec), True
+    sizes = element_bytes(spec)
+    uncast: Flag = True
     if not trains_everything(spec):
         if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, ("o_proj",))):
             return 0

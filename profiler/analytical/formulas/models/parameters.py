@@ -101,14 +101,14 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
         return Projection(name=name, in_features=in_features, out_features=out_features, has_bias=has_bias)
 
     if layers.has_fused_attention:
-        inputs = (part("qkv_proj", hidden, query + 2 * key),)
+        inputs: tuple[Projection, ...] = (part("qkv_proj", hidden, query + 2 * key),)
     else:
         inputs = (part("q_proj", hidden, query), part("k_proj", hidden, key), part("v_proj", hidden, key))
     attention = (*inputs, part("o_proj", query, hidden))
     if is_mixture(architecture) and not has_shared_expert(architecture):
         return attention
     if layers.has_fused_mlp:
-        gate_and_up = (part("gate_up_proj", hidden, 2 * inner),)
+        gate_and_up: tuple[Projection, ...] = (part("gate_up_proj", hidden, 2 * inner),)
     else:
         gate_and_up = (part("gate_proj", hidden, inner), part("up_proj", hidden, inner))
     dense = (*attention, *gate_and_up, part("down_proj", inner, hidden))
