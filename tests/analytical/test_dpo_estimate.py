@@ -12,7 +12,7 @@ import pytest
 from dpo_sample import COUNT, kept, sample, simulated
 from hypothesis import given
 from hypothesis import strategies as st
-from trial_strategies import ADAPTED, architecture
+from trial_strategies import ADAPTED, DENSE, architecture
 
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
@@ -44,7 +44,7 @@ def dpo(**keys: Any) -> TrialSpec:
 def specs(draw: st.DrawFn) -> TrialSpec:
     rows, before = draw(st.sampled_from([1, 2, 3, 4, 16])), draw(st.booleans())
     return dpo(
-        model=draw(st.sampled_from(sorted(BUILTIN_MODELS))),
+        model=draw(st.sampled_from(DENSE)),
         tuning=draw(st.sampled_from(Tuning)),
         optim=draw(st.sampled_from(Optimizer)),
         max_length=draw(st.integers(257, 4096)),
