@@ -144,6 +144,12 @@ NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
         "qwen2.5-32b",
         "qwen2.5-72b",
         "qwen3-32b",
+        "qwen3-30b-a3b",
+        "qwen3-235b-a22b",
+        "mixtral-8x7b",
+        "olmo-2-7b",
+        "olmo-2-13b",
+        "granite-3.3-8b",
     ),
     "gpu": (
         "rtx-3060-12gb",

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from profiler.analytical.formulas.models.parameters import (
     adapted_experts,
     expert_names,
-    has_fused_experts,
     projections,
 )
 from profiler.constraints.commands import SHARDED
@@ -84,6 +83,7 @@ def _can_adapt(spec: TrialSpec, architecture: Architecture, targets: Sequence[st
         return False
     if tuple(targets) == (ALL_LINEAR,):
         return True
-    if experts.gate_up != ("up_proj" in targets and has_fused_experts(architecture)):
+    names = expert_names(architecture)
+    if names and (names[0] in targets) != (names[1] in targets):
         return False
-    return set(targets) <= {*(part.name for part in projections(architecture)), *expert_names(architecture)}
+    return set(targets) <= {*(part.name for part in projections(architecture)), *names}

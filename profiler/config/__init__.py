@@ -28,9 +28,9 @@ Files of LLaMA-Factory, ms-swift and axolotl:
 
 Models:
     - Of a `model_type` that the estimate does not know, the parameters are counted by transformers on torch's meta
-      device, in a process of its own. The model is answered if the closed form counts as many, and refused if not. The
-      refusal says what is known: the parameters, those of towers, the linear layers, and what weights, gradients and
-      optimizer states take without any activation.
+      device, in a process of its own. The model is answered if the closed form counts as many, with a line that says
+      that its activations are assumed, and refused if not. The refusal says what is known: the parameters, those of
+      towers, the linear layers, and what weights, gradients and optimizer states take without any activation.
     - Quantised checkpoints (gpt-oss is in MXFP4) are refused, except 4 bits of bitsandbytes with `tuning=qlora`.
       `bnb_4bit_use_double_quant=false` is the default of trl and transformers, and of a recipe that does not say it:
       0.5625 bytes per weight in place of 0.5161. A sweep has double quantisation unless the key says otherwise.
@@ -40,10 +40,11 @@ Models:
     - `attention_dropout` counts where attention is computed by matrix products (`eager`, or `sdpa` without a kernel);
       fused kernels keep no mask. Values that change memory and have no formula, such as `resid_pdrop` or rows beyond a
       `sliding_window`, are named with the direction of the error: "the figure may be too low".
-    - **LoRA on experts.** Of `qwen3_moe` and `olmoe`, peft adapts experts with `all-linear`, and by the names
-      `gate_proj` with `up_proj`, `down_proj`, and `gate` for the router. Then each layer makes the adapted weights of
-      all its experts anew, in forward and in backward. Of `mixtral` and `qwen2_moe` it adapts linear layers only,
-      which includes the shared expert. Adapted experts that are sharded are refused.
+    - **LoRA on experts.** Of `qwen3_moe`, `olmoe` and `mixtral`, peft adapts experts with `all-linear`, and by the
+      names `gate_proj` with `up_proj` and `down_proj` (of `mixtral` `w1` with `w3`, and `w2`), and `gate` for the
+      router. Then each layer makes the adapted weights of all its experts anew, in forward and in backward. Of
+      `qwen2_moe` it adapts linear layers only, which includes the shared expert. Adapted experts that are sharded are
+      refused.
     - **Decoding copies weights.** With `rollout=generate`, transformers copies the weights of the expert of each pair
       of a sequence and an expert: 2.3 GiB for 32 sequences of Qwen3-30B-A3B.
     - **Which expert gets how many tokens** does not change memory: every pair of a token and an expert has a row.

@@ -22,6 +22,7 @@ from toy_models import (
     NO_AUTOCAST,
     NORMED,
     OLD,
+    OLMO,
     OWN_KEYS,
     PHI,
     PLAIN,
@@ -56,7 +57,11 @@ from profiler.analytical.formulas.layers.eager_attention import (
     scores_backward_bytes,
     scores_forward_bytes,
 )
-from profiler.analytical.formulas.layers.layer_backward import attention_backward_bytes, norm_backward
+from profiler.analytical.formulas.layers.layer_backward import (
+    attention_backward_bytes,
+    last_norm_backward_bytes,
+    norm_backward,
+)
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes, rotary_bytes
 from profiler.analytical.timeline.training_pass import attention_mask_bytes, stack_saved_bytes
 from profiler.domain.trials.trial import Attention, Dtype
@@ -67,6 +72,10 @@ LAYER_ROWS = (
     row(norm_saved_bytes, HALF, 10, 8, is_=10 * (8 * 4 + 4 + 8 * 4), why="the normalised input is as the stream"),
     row(attention_saved_bytes, FULL, TOY, EIGHT, is_=448),
     row(attention_saved_bytes, FULL, TOY, MASKED, is_=704),
+    row(attention_saved_bytes, LORA, PHI, EIGHT, is_=640, why="values keep the product that they are a part of"),
+    row(attention_saved_bytes, FULL, PHI, EIGHT, is_=640 + 128, why="and o a copy of the output"),
+    row(attention_saved_bytes, replace(FULL, gpu="a100-40gb"), PHI, MASKED, is_=704, why="a kernel in o's layout"),
+    row(attention_saved_bytes, EAGER, PHI, EIGHT, is_=8 * 32 * 2 + 2 * 8 * 8 * 6),
     row(attention_saved_bytes, EAGER, TOY, EIGHT, is_=8 * 32 * 2 + 2 * 8 * 8 * 6, why="scores are kept twice"),
     row(
         attention_saved_bytes,
@@ -111,6 +120,7 @@ LAYER_ROWS = (
     row(mlp_saved_bytes, replace(LORA, dtype=Dtype.FLOAT32), TOY, 10, is_=3 * 10 * 16 * 2),
     row(head_norms_saved_bytes, FULL, TOY, 10, is_=0),
     row(head_norms_saved_bytes, FULL, NORMED, 10, is_=840),
+    row(head_norms_saved_bytes, FULL, OLMO, 10, is_=1040, why="over all heads, multiplied by their weight in float32"),
     row(head_norms_saved_bytes, CAST, NORMED, 10, is_=840, why="projections return bfloat16 under autocast"),
     row(head_norms_saved_bytes, WIDE, NORMED, 10, is_=10 * (12 * 4 + 3 * 4 + 12 * 4)),
     row(
@@ -123,6 +133,9 @@ LAYER_ROWS = (
     ),
     row(first_layer_unsaved_bytes, FULL, TOY, TEN, is_=0),
     row(first_layer_unsaved_bytes, adapting("embed_tokens"), TOY, TEN, is_=0),
+    row(last_norm_backward_bytes, LORA, TOY, TEN, is_=0, why="no norm after the MLP"),
+    row(last_norm_backward_bytes, LORA, GEMMA, TEN, is_=160 + 5 * 320),
+    row(first_layer_unsaved_bytes, LORA, OLMO, TEN, is_=0, why="no norm before attention, which is adapted"),
     row(norm_backward, LORA, TOY, TEN, is_=5 * 320, why="five float32 [T, H]"),
     row(norm_backward, FULL, TOY, TEN, is_=5 * 320 - 160, why="a trained weight frees the input that it saves"),
     row(norm_backward, replace(FULL, use_liger_kernel=True), TOY, TEN, is_=0),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preference_sample import COUNT, SEEDS, kept, sample, simulated
-from trial_strategies import ADAPTED, architecture
+from trial_strategies import ADAPTED, DENSE, architecture
 
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
@@ -54,7 +54,7 @@ def specs(draw: st.DrawFn, recipes: Sequence[Recipe] = (*REFERRING, Recipe.REWAR
     prompt = {"max_prompt_length": draw(st.integers(1, 256))} if recipe in REFERRING else {}
     return preferring(
         recipe,
-        model=draw(st.sampled_from(sorted(BUILTIN_MODELS))),
+        model=draw(st.sampled_from(DENSE)),
         tuning=draw(st.sampled_from(Tuning)),
         optim=draw(st.sampled_from(Optimizer)),
         max_length=draw(st.integers(257, 4096)),

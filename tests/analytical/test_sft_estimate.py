@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trial_strategies import ADAPTED, architecture
+from trial_strategies import ADAPTED, DENSE, architecture
 
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
@@ -37,7 +37,7 @@ def sft(**keys: Any) -> TrialSpec:
 @st.composite
 def specs(draw: st.DrawFn) -> TrialSpec:
     return sft(
-        model=draw(st.sampled_from(sorted(BUILTIN_MODELS))),
+        model=draw(st.sampled_from(DENSE)),
         tuning=draw(st.sampled_from(Tuning)),
         optim=draw(st.sampled_from(Optimizer)),
         max_length=draw(st.integers(1, 4096)),

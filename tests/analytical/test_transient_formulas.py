@@ -99,6 +99,7 @@ def test_ragged_rows_have_a_mask_and_fewer_scored_tokens():
 
 def test_four_norms_of_gemma_by_hand(toy):
     batch = _batch(rows=1, tokens=8)
+    toy = replace(toy, qkv_bias=False)
     gemma = replace(toy, model_type="gemma2", norms_per_layer=4)
     two, four = (layer_saved_bytes(FULL, each, batch) for each in (toy, gemma))
     norm = 8 * (toy.hidden_size * 4 + 4)

@@ -81,6 +81,7 @@ MICRO_BATCH = Batch(rows=4, prompt_tokens=256, completion_tokens=786, scored_tok
 RAGGED = Batch(rows=2, prompt_tokens=3, completion_tokens=5, scored_tokens=7, has_mask=True)
 NORMED, OWN_KEYS = replace(TOY, qk_norm=True), replace(TOY, num_key_value_heads=2)
 GEMMA = replace(TOY, model_type="gemma2", norms_per_layer=4)
+OLMO = replace(TOY, model_type="olmo2", qk_norm=True)
 PHI, WIDE_QUERIES = replace(TOY, model_type="phi3"), replace(TOY, num_attention_heads=8)
 WIDER_MLP = replace(TOY, intermediate_size=32)
 

@@ -23,7 +23,7 @@ def test_every_builtin_model_has_an_architecture(name):
     config = BUILTIN_MODELS[name].config
     assert architecture.hidden_size == config["hidden_size"]
     assert architecture.qkv_bias == (config["model_type"] == "qwen2")
-    assert architecture.qk_norm == (config["model_type"] in ("qwen3", "gemma3_text"))
+    assert architecture.qk_norm == (config["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2"))
 
 
 def test_a_hub_id_names_a_builtin_model():

@@ -217,8 +217,8 @@ def test_settings_for_vllm_let_the_job_fit(model, gpu, values):
 @pytest.mark.parametrize(
     ("model", "near"),
     [
-        ("Qwen/Qwen3-30B-A3B", ""),
-        ("qwen3-30b-a3b", ""),
+        ("Qwen/Qwen3-31B-A3B", "Qwen/Qwen3-30B-A3B"),
+        ("qwen3-80b-a3b", ""),
         ("Qwen/Qwen3-8b-base", "Qwen/Qwen3-8B-Base"),
         ("Qwen/Qwen2.5-7B-Instuct", "Qwen/Qwen2.5-7B-Instruct"),
         ("Qwen/Qwen2.5-VL-7B", ""),
@@ -228,7 +228,7 @@ def test_settings_for_vllm_let_the_job_fit(model, gpu, values):
         ("llama-3-70b", "llama-3.1-70b"),
         ("llama-3.2-90b", ""),
         ("openai/gpt-oss-120b", ""),
-        ("mistral-8x7b", ""),
+        ("mistral-8x7b", "mixtral-8x7b"),
         ("smollm2-1.7", "smollm2-1.7b"),
     ],
 )
@@ -262,7 +262,7 @@ def test_each_slip_of_the_pen_in_a_built_in_name_has_its_size():
         ("./Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("./checkpoints/qwen3-8b-grpo", "qwen3-8b"),
         ("./my-model", None),
-        ("./Qwen3-30B-A3B", None),
+        ("./Qwen3-30B-A3B", "qwen3-30b-a3b"),
         ("./Qwen2.5-VL-7B", None),
     ],
 )

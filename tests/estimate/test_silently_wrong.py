@@ -127,6 +127,7 @@ def test_a_family_whose_parameters_are_all_counted_is_answered():
     assert not read_architecture(values, model="m").has_known_layers
     counted = _read({**values, "attention_bias": False, "attention_out_bias": False})
     assert counted.has_known_layers
+    assert "model_type=seed_oss (an unknown type, with as many parameters as Llama's layers" in counted.uncounted[0]
 
 
 def test_a_known_family_is_not_counted():

@@ -2,6 +2,7 @@
 
 from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
 from profiler.analytical.formulas.layers.decoder_layer import (
+    ATTENTION_INPUTS,
     first_layer_unsaved_bytes,
     layer_input_bytes,
     layer_saved_bytes,
@@ -10,13 +11,14 @@ from profiler.analytical.formulas.layers.decoder_layer import (
 from profiler.analytical.formulas.layers.layer_backward import (
     attention_backward_bytes,
     down_forward_bytes,
+    last_norm_backward_bytes,
     mlp_backward_bytes,
     norm_backward,
     recomputation_bytes,
-    saves_norm_inputs,
+    saves_stream,
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.models.parameters import has_float32_norms
+from profiler.analytical.formulas.models.parameters import layers_of
 from profiler.analytical.formulas.models.trained import element_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import autocast_forward_bytes, autocast_weight_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import (
@@ -128,7 +130,7 @@ def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Terms
 
 def _final_norm(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     """Return what the norm after the last layer saves."""
-    in_float32 = has_float32_norms(architecture)
+    in_float32 = layers_of(architecture).has_float32_norms
     return Term(norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=in_float32))
 
 
@@ -141,6 +143,10 @@ def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
         # The input of the first layer has the type of the embedding.
         hidden = batch.positions * architecture.hidden_size
         first = block_of(spec)(hidden * element_bytes(spec).weight)
+        if layers_of(architecture).scales_stream and not trains_everything(spec):
+            # Embeddings that are multiplied are kept too: frozen ones get a gradient of their own
+            # (`enable_input_require_grads` in transformers).
+            first = 2 * first
         return (architecture.num_hidden_layers - 1) * layer_input_bytes(spec, architecture, batch) + first
     saved = architecture.num_hidden_layers * layer_saved_bytes(spec, architecture, batch)
     return saved - first_layer_unsaved_bytes(spec, architecture, batch)
@@ -294,15 +300,15 @@ def layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
 def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what the last layer's forward needs in addition to the saved activations of all layers.
 
-    With checkpointing, the layer saves nothing, and two tensors of it are among the saved inputs: the embeddings and
-    its own input.
+    The loop over layers references the embeddings and the layer's input. With checkpointing, the layer saves nothing,
+    and these two are among the saved inputs; without, the layers may save them as they are.
     """
+    embeddings = block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).weight)
+    referenced = embeddings + layer_input_bytes(spec, architecture, batch)
     if spec.gradient_checkpointing:
-        layer = layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16)
-        hidden = batch.positions * architecture.hidden_size
-        embeddings = block_of(spec)(hidden * element_bytes(spec).weight)
-        return layer - embeddings - layer_input_bytes(spec, architecture, batch)
-    return down_forward_bytes(spec, architecture, batch)
+        return layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16) - referenced
+    unsaved = where(saves_stream(spec, architecture, ATTENTION_INPUTS), 0, referenced)
+    return down_forward_bytes(spec, architecture, batch) + unsaved
 
 
 def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -311,11 +317,12 @@ def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     With checkpointing, the layer is recomputed first.
     """
     mlp = mlp_backward_bytes(spec, architecture, batch)
-    backward = larger(mlp, attention_backward_bytes(spec, architecture, batch))
+    norm = last_norm_backward_bytes(spec, architecture, batch)
+    backward = larger(mlp, attention_backward_bytes(spec, architecture, batch), norm)
     if not spec.gradient_checkpointing:
         return backward
-    # A first norm that saves its input as it is saves the one that checkpointing keeps.
-    kept = where(saves_norm_inputs(spec), layer_input_bytes(spec, architecture, batch), 0)
+    # A stream that the layer saves as it is, is the input that checkpointing keeps.
+    kept = where(saves_stream(spec, architecture, ATTENTION_INPUTS), layer_input_bytes(spec, architecture, batch), 0)
     recomputed = layer_saved_bytes(spec, architecture, batch) - kept
     return recomputed + larger(backward, recomputation_bytes(spec, architecture, batch))
 

@@ -98,10 +98,10 @@ MODEL_TYPES = tuple(FAMILIES)
 """The model types with known defaults."""
 
 PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of a decoder layer in every known model type except phi3, in the order of the forward pass."""
+"""The linear layers of a decoder layer in most known model types, in the order of the forward pass."""
 
-FUSED_PROJECTION_NAMES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-"""The linear layers of a decoder layer in phi3."""
+FUSED_NAMES = ("qkv_proj", "gate_up_proj")
+"""Linear layers that stand for several of them."""
 
 OTHER_TARGETS = ("embed_tokens", "lm_head")
 """Modules outside the layers that peft can adapt as well."""
@@ -112,6 +112,14 @@ _OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thi
 
 _UNCOUNTED_FIELDS = tuple(REFUSED)
 """Fields of a known model type that add parameters, if they are true."""
+
+
+def projection_names(family: Family) -> tuple[str, ...]:
+    """Return the linear layers of a decoder layer of the family, in the order of the forward pass."""
+    query, key, value, output, gate, up, down = PROJECTION_NAMES
+    attention = FUSED_NAMES[:1] if family.layers.has_fused_attention else (query, key, value)
+    mlp = FUSED_NAMES[1:] if family.layers.has_fused_mlp else (gate, up)
+    return (*attention, output, *mlp, down)
 
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:

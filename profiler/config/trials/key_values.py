@@ -4,7 +4,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from profiler.config.models.architecture import FUSED_PROJECTION_NAMES, MODEL_TYPES, OTHER_TARGETS, PROJECTION_NAMES
+from profiler.config.models.architecture import (
+    FUSED_NAMES,
+    MODEL_TYPES,
+    OTHER_TARGETS,
+    PROJECTION_NAMES,
+    projection_names,
+)
 from profiler.config.options.reading import FieldReader, show
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.architectures.families import family_of
@@ -16,7 +22,7 @@ from profiler.domain.trials.trial import ALL_LINEAR, TRIAL_KEYS, TrialSpec
 
 def in_layer_order(names: Sequence[str]) -> tuple[str, ...]:
     """Return module names, each once, in the order of a layer and then by name: for peft they are a set."""
-    known = (*PROJECTION_NAMES, *FUSED_PROJECTION_NAMES, *OTHER_TARGETS)
+    known = (*PROJECTION_NAMES, *FUSED_NAMES, *OTHER_TARGETS)
     unique = {name.strip() for name in names}
     return tuple(sorted(unique, key=lambda name: (known.index(name) if name in known else len(known), name)))
 
@@ -29,8 +35,7 @@ def unknown_targets(spec: TrialSpec, architecture: Architecture | None) -> Itera
     if architecture.model_type not in MODEL_TYPES or architecture.num_experts > 1:
         # The names of its modules are unknown, or its experts are no linear layers; peft checks them.
         return
-    is_fused = family_of(architecture.model_type).layers.has_fused_projections
-    layers = FUSED_PROJECTION_NAMES if is_fused else PROJECTION_NAMES
+    layers = projection_names(family_of(architecture.model_type))
     known = (*layers, *_of_tower(architecture), *OTHER_TARGETS)
     for name in targets:
         if name not in known:

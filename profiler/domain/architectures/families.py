@@ -38,16 +38,26 @@ class Layers:
     """Whether that norm is over all heads at once, not over each."""
     norms_per_layer: int = 2
     """Norms over hidden_size in each layer."""
-    has_fused_projections: bool = False
-    """One matrix for q, k, v and one for gate, up."""
+    has_input_norms: bool = True
+    """Norms before attention and the MLP; else only after them."""
+    has_fused_attention: bool = False
+    """One matrix for q, k, v."""
+    has_fused_mlp: bool = False
+    """One matrix for gate, up."""
+    biased: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    """The linear layers that get a bias by `attention_bias`."""
+    concatenates_heads: bool = False
+    """Queries and keys are concatenated from a part with positions and one without (`apply_rotary_pos_emb`)."""
+    scales_stream: bool = False
+    """The embeddings, and what attention and the MLP add to the residual stream, are multiplied by numbers."""
     has_float32_norms: bool = False
     """Norms multiply by their weight in float32 (`Gemma2RMSNorm.forward`)."""
     caps_scores: bool = False
     """A hyperbolic tangent caps the scores of attention, which torch's SDPA does not support (`_supports_sdpa`)."""
     expert_width: str = ""
     """The field with the inner size of an expert; empty where experts have no closed form."""
-    has_adapted_experts: bool = False
-    """peft adapts the experts: it takes the names of their layers in transformers 4 for parameters."""
+    expert_names: tuple[str, ...] = ()
+    """Gate, up and down of an expert in transformers 4, which peft takes for parameters; empty if it adapts none."""
     has_float32_router: bool = False
     """The router weighs results in float32 (`MixtralTopKRouter`)."""
 
@@ -119,6 +129,9 @@ class Family:
     """Whether transformers has a class that scores a row (`MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES`)."""
 
 
+_EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
+_QKV = ("q_proj", "k_proj", "v_proj")
+
 _TOWER_DEFAULTS = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_heads": 16}
 
 _AXIAL_CHECKS = Checks(
@@ -127,6 +140,15 @@ _AXIAL_CHECKS = Checks(
     sections_fill_head=True,
     types_head_dim=False,
     rotary_types=RotaryTypes.AXIAL,
+)
+
+_GLM = Defaults(
+    max_position_embeddings=131_072,
+    vocab_size=151_552,
+    num_attention_heads=32,
+    num_key_value_heads=2,
+    head_dim=128,
+    attention_bias=True,
 )
 
 _FAMILIES = (
@@ -139,6 +161,7 @@ _FAMILIES = (
     Family(
         model_type="mistral",
         defaults=Defaults(max_position_embeddings=131_072, num_key_value_heads=8),
+        layers=Layers(biased=()),
         checks=Checks(takes_null_key_value_heads=False, types_head_dim=False),
         sliding_window=4096,
         layers_repeat=True,
@@ -146,6 +169,7 @@ _FAMILIES = (
     Family(
         model_type="qwen2",
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=32, attention_bias=True),
+        layers=Layers(biased=_QKV),
         slides_on_request=True,
         layers_repeat=True,
     ),
@@ -191,7 +215,9 @@ _FAMILIES = (
     Family(
         model_type="mixtral",
         defaults=Defaults(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8, num_experts_per_tok=2),
-        layers=Layers(expert_width="intermediate_size", has_float32_router=True),
+        layers=Layers(
+            biased=(), expert_names=("w1", "w3", "w2"), expert_width="intermediate_size", has_float32_router=True
+        ),
         checks=Checks(takes_null_key_value_heads=False, types_head_dim=False),
     ),
     Family(
@@ -205,7 +231,7 @@ _FAMILIES = (
             num_experts_per_tok=4,
             shared_expert_intermediate_size=5632,
         ),
-        layers=Layers(expert_width="moe_intermediate_size"),
+        layers=Layers(biased=_QKV, expert_width="moe_intermediate_size"),
         checks=Checks(takes_null_key_value_heads=False),
         slides_on_request=True,
     ),
@@ -218,7 +244,7 @@ _FAMILIES = (
             moe_intermediate_size=768,
             num_experts_per_tok=8,
         ),
-        layers=Layers(qk_norm=True, expert_width="moe_intermediate_size", has_adapted_experts=True),
+        layers=Layers(qk_norm=True, expert_width="moe_intermediate_size", expert_names=_EXPERT_NAMES),
         checks=Checks(takes_null_key_value_heads=False),
         slides_on_request=True,
     ),
@@ -227,21 +253,43 @@ _FAMILIES = (
         has_reward_model=False,
         defaults=Defaults(max_position_embeddings=4096, num_experts=64, num_experts_per_tok=8),
         layers=Layers(
-            qk_norm=True, normalises_all_heads=True, expert_width="intermediate_size", has_adapted_experts=True
+            qk_norm=True, normalises_all_heads=True, expert_width="intermediate_size", expert_names=_EXPERT_NAMES
         ),
         checks=Checks(multiple_of_heads=True, heads_fill_hidden_size=True),
     ),
     Family(
         model_type="phi3",
         defaults=Defaults(max_position_embeddings=4096),
-        layers=Layers(has_fused_projections=True),
+        layers=Layers(has_fused_attention=True, has_fused_mlp=True, biased=(), concatenates_heads=True),
         checks=Checks(rotary_types=RotaryTypes.PHI3),
     ),
-    Family(model_type="granite", defaults=Defaults(max_position_embeddings=2048), has_reward_model=False),
+    Family(
+        model_type="granite",
+        defaults=Defaults(max_position_embeddings=2048),
+        layers=Layers(scales_stream=True),
+        has_reward_model=False,
+    ),
     Family(
         model_type="olmo2",
         defaults=Defaults(max_position_embeddings=2048),
-        layers=Layers(qk_norm=True, normalises_all_heads=True),
+        layers=Layers(qk_norm=True, normalises_all_heads=True, has_input_norms=False, has_float32_norms=True),
+    ),
+    Family(
+        model_type="glm",
+        defaults=_GLM,
+        layers=Layers(has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
+    ),
+    Family(
+        model_type="glm4",
+        defaults=_GLM,
+        layers=Layers(norms_per_layer=4, has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
+        checks=Checks(takes_null_key_value_heads=False),
+    ),
+    Family(
+        model_type="olmo3",
+        defaults=Defaults(max_position_embeddings=2048),
+        layers=Layers(qk_norm=True, normalises_all_heads=True, has_input_norms=False, has_float32_norms=True),
+        sliding_window=4096,
     ),
     Family(
         model_type="smollm3",
@@ -252,6 +300,7 @@ _FAMILIES = (
         model_type="qwen2_vl",
         has_reward_model=False,
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
+        layers=Layers(biased=_QKV),
         checks=_AXIAL_CHECKS,
         slides_on_request=True,
         tower=Tower(
@@ -274,6 +323,7 @@ _FAMILIES = (
         model_type="qwen2_5_vl",
         has_reward_model=False,
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=8, attention_bias=True),
+        layers=Layers(biased=_QKV),
         checks=_AXIAL_CHECKS,
         slides_on_request=True,
         tower=Tower(

@@ -83,6 +83,9 @@ def _minor_version(text: str | None) -> tuple[int, int]:
 _SAME_CARD_RATIO = 0.02
 """An H100 80GB reports 79.1 to 79.3 GiB. The total of NVML, part of which torch cannot use, is up to 1.7 % larger."""
 
+_CUDNN_ATTENTION = (9, 10)
+"""Major compute capabilities with cuDNN's attention: torch with cuDNN 9.15 or later, as in its wheels for CUDA 13."""
+
 _FLASH_ATTENTION_SINCE = (8, 0)
 """The lowest compute capability with FlashAttention kernels, in torch and in flash-attn 2.
 
@@ -115,6 +118,11 @@ class Chip:
     def has_flash_attention(self) -> bool:
         """Whether FlashAttention kernels run on the card."""
         return self.compute_capability >= _FLASH_ATTENTION_SINCE
+
+    @property
+    def has_cudnn_attention(self) -> bool:
+        """Whether torch prefers cuDNN's attention on the card (`check_prefer_cudnn_attention` in `sdp_utils.cpp`)."""
+        return self.compute_capability[0] in _CUDNN_ATTENTION
 
     @property
     def multiplies_bfloat16_into_float32(self) -> bool:

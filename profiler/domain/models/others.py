@@ -1,4 +1,4 @@
-"""Gemma, SmolLM3, Mistral and Phi, and the models with a vision tower.
+"""Gemma, SmolLM3, Mistral, Phi, OLMo 2 and Granite, and the models with a vision tower.
 
 Models with a vision tower: Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
 
@@ -82,6 +82,28 @@ GEMMA = (
         },
     ),
 )
+
+
+def _olmo(size: str, parameters: int, hidden: int, inner: int, layers: int) -> BuiltinModel:
+    """Return an OLMo 2, with as many heads as layers."""
+    return BuiltinModel(
+        name=f"olmo-2-{size.lower()}",
+        hub_ids=tuple(f"allenai/OLMo-2-1124-{size}{kind}" for kind in ("", "-SFT", "-DPO", "-Instruct")),
+        parameters=parameters,
+        config={
+            "model_type": "olmo2",
+            "hidden_size": hidden,
+            "intermediate_size": inner,
+            "num_hidden_layers": layers,
+            "num_attention_heads": layers,
+            "num_key_value_heads": layers,
+            "vocab_size": 100352,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 4096,
+            "rms_norm_eps": 1e-06,
+            "pad_token_id": 100277,
+        },
+    )
 
 
 OTHERS = (
@@ -204,6 +226,53 @@ OTHERS = (
             "max_position_embeddings": 16384,
             "rms_norm_eps": 1e-05,
             "pad_token_id": 100349,
+        },
+    ),
+    BuiltinModel(
+        name="mixtral-8x7b",
+        hub_ids=(
+            "mistralai/Mixtral-8x7B-v0.1",
+            "mistralai/Mixtral-8x7B-Instruct-v0.1",
+        ),
+        parameters=46_702_792_704,
+        config={
+            "model_type": "mixtral",
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 32000,
+            "tie_word_embeddings": False,
+            "max_position_embeddings": 32768,
+            "rms_norm_eps": 1e-05,
+            "sliding_window": None,
+        },
+    ),
+    _olmo("7B", 7_298_617_344, 4096, 11008, 32),
+    _olmo("13B", 13_716_198_400, 5120, 13824, 40),
+    BuiltinModel(
+        name="granite-3.3-8b",
+        hub_ids=("ibm-granite/granite-3.3-8b-instruct",),
+        parameters=8_170_864_640,
+        config={
+            "model_type": "granite",
+            "hidden_size": 4096,
+            "intermediate_size": 12800,
+            "num_hidden_layers": 40,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 49159,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-05,
+            "pad_token_id": 0,
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.0078125,
+            "logits_scaling": 16.0,
         },
     ),
 )

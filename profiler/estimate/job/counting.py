@@ -12,6 +12,7 @@ from pathlib import Path
 
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.config.models.architecture import has_other_senses, read_architecture
+from profiler.config.models.fields import Direction
 from profiler.config.models.lookup import checkpoint
 from profiler.config.notes import Note
 from profiler.config.options.reading import show
@@ -31,6 +32,8 @@ ModelCounter = Callable[[Mapping[str, object]], ModelCount]
 """Returns the counts of the model with this `config.json`; raises `CountingError` where that fails."""
 
 _SCRIPT_HINT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."
+
+_AS_LLAMA = "an unknown type, with as many parameters as Llama's layers, whose activations are assumed"
 
 _RANK = 16
 """The rank of the LoRA whose size a refusal states: the default of `lora_rank`."""
@@ -90,6 +93,8 @@ def checked(
 ) -> Architecture:
     """Return `architecture` with known layers, if the closed form counts as many parameters as transformers.
 
+    The answer then says that its activations are assumed.
+
     Raises:
         UsageError: It does not, or the model cannot be counted.
     """
@@ -105,7 +110,9 @@ def checked(
     if counted.parameters != own:
         billions = f"it has {_billions(counted.parameters)}, of which the closed form counts {own / 1e9:.3g}"
         raise _refused(model, architecture, f"{billions}. {_known(counted)}")
-    return replace(architecture, has_known_layers=True)
+    kind = shortened(architecture.model_type, 60)
+    assumed = f"model_type={kind} ({_AS_LLAMA}: {Direction.EITHER})"
+    return replace(architecture, has_known_layers=True, uncounted=(*architecture.uncounted, assumed))
 
 
 def _with_towers(config: Mapping[str, object], *, model: str, count: ModelCounter) -> UsageError:

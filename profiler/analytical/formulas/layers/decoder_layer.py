@@ -19,10 +19,11 @@ from profiler.analytical.formulas.layers.experts import (
 from profiler.analytical.formulas.models.parameters import (
     SHARED_GATE,
     adapted_projections,
-    has_float32_norms,
     is_mixture,
     key_width,
+    layers_of,
     mlp_width,
+    norms_after,
     query_width,
 )
 from profiler.analytical.formulas.models.tensor_groups import Projection
@@ -35,14 +36,15 @@ from profiler.analytical.formulas.models.trained import (
     stream_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count, Flag, either, where, whole_units
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, holds, negated, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
+from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention, Tuning
 
 _MASK_ALIGNMENT = 8
-_MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj", SHARED_GATE)
-_ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj", SHARED_GATE)
+ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
 def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
@@ -54,30 +56,30 @@ def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_floa
     x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`). Gemma multiplies by the weight
     before it leaves float32 (`in_float32`): 10 x (8 x 4 + 4 + 8 x 4) = 680 B.
     """
-    element = FLOAT32_BYTES if in_float32 else element_bytes(spec).stream
-    return _norm_saved_bytes(spec, positions * width, positions, element)
+    return _norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream, in_float32=in_float32)
 
 
 def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """Return what the norms over the queries and keys of each head save (Qwen3); 0 for models without them.
+    """Return what the norms over queries and keys save (Qwen3); 0 for models without them.
 
-    As `norm_saved_bytes`, but each head counts as a row, and the normalised input has the type that the projections
-    return. By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16, full: 10 x (12 x 4 + 3 x 4 + 12 x 2) = 840
-    B.
+    As `norm_saved_bytes`, but each head counts as a row, if the norm is not over all heads (OLMo 2), and the normalised
+    input has the type that the projections return. By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16,
+    full: 10 x (12 x 4 + 3 x 4 + 12 x 2) = 840 B; over all heads, in float32: 10 x (12 x 4 + 2 x 4 + 12 x 4) = 1,040 B.
     """
-    element = linear_output_bytes(spec)
+    given, layers = linear_output_bytes(spec), layers_of(architecture)
     saved: Count = 0
     for heads in (architecture.num_attention_heads, architecture.num_key_value_heads):
-        rows = positions * heads
-        saved = saved + _norm_saved_bytes(spec, rows * architecture.head_dim, rows, element)
+        values = positions * heads * architecture.head_dim
+        rows = positions if layers.normalises_all_heads else positions * heads
+        saved = saved + _norm_saved_bytes(spec, values, rows, given, in_float32=layers.has_float32_norms)
     return where(architecture.qk_norm, saved, 0)
 
 
-def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, element: Count) -> Count:
+def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, given: Count, *, in_float32: bool) -> Count:
     block = block_of(spec)
     if spec.use_liger_kernel:
-        return block(values * element) + block(rows * FLOAT32_BYTES)
-    normalised = block(values * element) if trains_everything(spec) else 0
+        return block(values * given) + block(rows * FLOAT32_BYTES)
+    normalised = block(values * (FLOAT32_BYTES if in_float32 else given)) if trains_everything(spec) else 0
     return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
 
 
@@ -93,7 +95,8 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
       output, and the statistics.
 
     By hand, one row of 8 tokens, 2 query heads and 1 key head of 4, bfloat16: 8 x (8 + 4 + 4 + 8) x 2 + 2 x 8 x 4 =
-    448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one.
+    448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one. With one matrix for q, k and v the product, 8 x
+    16 x 2 B, is kept in place of the values, 8 x 4 x 2 B: 640 B without a mask.
 
     Does not hold for float32 without autocast on kernels that pad, nor for sliding windows.
     """
@@ -104,9 +107,16 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     statistics = block(FLOAT32_BYTES * batch.rows * heads * width)
     one_query, one_key = block(batch.positions * queries * compute), block(batch.positions * keys * compute)
     with_scores = query_side_saved_bytes(spec, architecture, batch) + saved_scores_bytes(spec, architecture, batch)
+    copied = _copied_output_bytes(spec, architecture, batch)
     if spec.attn_implementation is Attention.EAGER:
         return with_scores
-    own_heads = 2 * (one_query + one_key) + statistics
+    # The values that a kernel reads in their place keep the product that they are a part of.
+    others = (
+        block(batch.positions * (queries + 2 * keys) * compute) - one_key
+        if layers_of(architecture).has_fused_attention
+        else 0
+    )
+    own_heads = 2 * (one_query + one_key) + statistics + others + copied
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
         real = batch.rows * batch.prompt_tokens + batch.scored_tokens
         packed = 2 * (block(real * queries * compute) + block(real * keys * compute))
@@ -114,9 +124,41 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
         return where(batch.has_mask, unpadded, own_heads)
     aligned = whole_units(width, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
     mask = block(batch.rows * width * aligned * compute)
-    masked = 4 * one_query + statistics + mask
+    shares_keys = architecture.num_attention_heads != architecture.num_key_value_heads
+    masked = 4 * one_query + statistics + mask + where(shares_keys, 0, others) + copied
     fitting = where(batch.has_mask, masked, own_heads)
     return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), with_scores, fitting)
+
+
+def _copied_output_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the copy of attention's output that o saves besides the output itself; 0 where both are one tensor.
+
+    Flash attention and cuDNN return the layout of the queries. Concatenated queries are contiguous by heads, so the
+    output is copied token by token for o. Trained, o saves this copy; so do adapters that share their input.
+
+    By hand, one row of 8 tokens, 2 query heads of 4, bfloat16, full: 8 x 8 x 2 = 128 B.
+
+    Source: `attn_output.reshape(...).contiguous()` in transformers' attention; `mha_fwd` in torch's `flash_api.cpp`.
+    """
+    if not layers_of(architecture).concatenates_heads:
+        return 0
+    sizes = element_bytes(spec)
+    uncast: Flag = True
+    if not trains_everything(spec):
+        if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, ("o_proj",))):
+            return 0
+        uncast = negated(either(both(sizes.adapter_casts, negated(spec.bf16)), drops_inputs(spec)))
+    keeps_layout = negated(batch.has_mask)
+    if spec.attn_implementation is Attention.SDPA:
+        keeps_layout = either(keeps_layout, holds(spec.gpu, _has_cudnn_attention))
+        keeps_layout = both(keeps_layout, sizes.compute < FLOAT32_BYTES)
+    copy = block_of(spec)(batch.positions * query_width(architecture) * sizes.compute)
+    return where(both(keeps_layout, uncast), copy, 0)
+
+
+def _has_cudnn_attention(gpu: str | None) -> bool:
+    card = find_gpu(gpu)
+    return card is not None and card.chip.has_cudnn_attention
 
 
 def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -147,9 +189,9 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     sizes, hidden, block = element_bytes(spec), architecture.hidden_size, block_of(spec)
     if trains_everything(spec):
         return where(sizes.autocast_casts, 3, 1) * block(positions * hidden * sizes.compute)
-    adapted = adapted_parts(spec, architecture, _ATTENTION_INPUTS)
+    adapted = adapted_parts(spec, architecture, ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
-    low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, _ATTENTION_INPUTS)
+    low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ATTENTION_INPUTS)
     low_rank = low_rank + len(adapted) * input_mask_bytes(spec, positions * hidden)
     if has_bfloat16_adapters(spec):
         copies = where(either(sizes.adapter_casts, drops_inputs(spec)), len(adapted), int(bool(adapted)))
@@ -167,20 +209,20 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     if trains_everything(spec):
         copies = where(sizes.autocast_casts, 2, 1)
         return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
-    adapted = adapted_parts(spec, architecture, ("o_proj", *_MLP_INPUTS, "down_proj"))
+    adapted = adapted_parts(spec, architecture, ("o_proj", *MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
     own = sum(block(positions * part.in_features * element) for part in adapted)
     if has_bfloat16_adapters(spec):
         names = {part.name for part in adapted}
-        shared = bool(names.intersection(_MLP_INPUTS)) * block(positions * hidden * element)
+        shared = bool(names.intersection(MLP_INPUTS)) * block(positions * hidden * element)
         shared = shared + ("down_proj" in names) * block(positions * inner * element)
         # Under autocast the input of o is bfloat16 already, so its adapter casts nothing.
         uncast = ("o_proj" in names) * block(positions * query_width(architecture) * element)
         kept = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
         own = where(drops_inputs(spec), own, kept)
     own = own + sum(input_mask_bytes(spec, positions * part.in_features) for part in adapted)
-    own = own + frozen_inputs_saved_bytes(spec, architecture, positions, _MLP_INPUTS)
+    own = own + frozen_inputs_saved_bytes(spec, architecture, positions, MLP_INPUTS)
     return own + low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ("down_proj",))
 
 
@@ -239,7 +281,7 @@ def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     """Return what one decoder layer saves for backward without checkpointing."""
     positions, hidden = batch.positions, architecture.hidden_size
     saved = architecture.norms_per_layer * norm_saved_bytes(
-        spec, positions, hidden, in_float32=has_float32_norms(architecture)
+        spec, positions, hidden, in_float32=layers_of(architecture).has_float32_norms
     )
     saved = saved + head_norms_saved_bytes(spec, architecture, positions)
     saved = saved + attention_saved_bytes(spec, architecture, batch)
@@ -250,27 +292,30 @@ def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
 def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what the first layer does not save, because nothing before its first adapter needs a gradient.
 
-    Without checkpointing: the first norm; the tensors of attention if none of q, k, v is adapted; the second norm if o
-    is not adapted either; the tensors of the MLP if only down is adapted. 0 for full fine-tuning and for adapted
-    embeddings. By hand, T = 10, H = 8, bfloat16, q_proj adapted: 10 x (8 x 4 + 4) = 360 B.
+    Without checkpointing: the norm before attention; the tensors of attention if none of q, k, v is adapted; the norms
+    up to the MLP if o is not adapted either; the tensors of the MLP if only down is adapted. 0 for full fine-tuning and
+    for adapted embeddings. By hand, T = 10, H = 8, bfloat16, q_proj adapted: 10 x (8 x 4 + 4) = 360 B; 0 in OLMo 2,
+    which has its norms after attention and the MLP.
     """
-    targets = spec.lora_target_modules or ()
+    targets, layers = spec.lora_target_modules or (), layers_of(architecture)
     if trains_everything(spec) or "embed_tokens" in targets:
         return 0
     adapted = {part.name for part in adapted_projections(architecture, targets)}
-    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=has_float32_norms(architecture))
-    if parts := adapted.intersection(_ATTENTION_INPUTS):
+    norm = norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=layers.has_float32_norms)
+    before = norm if layers.has_input_norms else 0
+    if parts := adapted.intersection(ATTENTION_INPUTS):
         # What is left of the inputs is saved, and the mask only for a gradient of the input.
-        return norm + len(parts) * input_mask_bytes(spec, batch.positions * architecture.hidden_size)
-    unsaved = norm + attention_saved_bytes(spec, architecture, batch)
+        return before + len(parts) * input_mask_bytes(spec, batch.positions * architecture.hidden_size)
+    unsaved = before + attention_saved_bytes(spec, architecture, batch)
     unsaved = unsaved + head_norms_saved_bytes(spec, architecture, batch.positions)
-    unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, _ATTENTION_INPUTS)
+    unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, ATTENTION_INPUTS)
     if "o_proj" in adapted:
         return unsaved
-    if adapted.intersection(_MLP_INPUTS):
-        return unsaved + norm
-    unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, _MLP_INPUTS)
-    return unsaved + norm + mlp_saved_bytes(spec, architecture, batch.positions)
+    unsaved = unsaved + norms_after(architecture) * norm + before
+    if adapted.intersection(MLP_INPUTS):
+        return unsaved
+    unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, MLP_INPUTS)
+    return unsaved + mlp_saved_bytes(spec, architecture, batch.positions)
 
 
 def layer_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

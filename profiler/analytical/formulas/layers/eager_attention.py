@@ -18,7 +18,7 @@ type, the softmax of a float32 copy in float32, and a copy of it in the compute 
 converted to float32, queries and keys scaled, the softmax in float32.
 """
 
-from profiler.analytical.formulas.models.parameters import caps_scores, key_width, query_width
+from profiler.analytical.formulas.models.parameters import key_width, layers_of, query_width
 from profiler.analytical.formulas.models.trained import (
     FLOAT16_BYTES,
     FLOAT32_BYTES,
@@ -103,9 +103,16 @@ def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     if spec.attn_implementation is not Attention.EAGER:
         return softmax + mask + where(drops, softmax, 0)
     compute = element_bytes(spec).compute
-    capped = block(values * element_bytes(spec).stream) if caps_scores(architecture) else 0
+    capped = _capped_scores_bytes(spec, architecture, batch)
     is_another = either(drops, compute < FLOAT32_BYTES)
     return softmax + where(is_another, block(values * compute), 0) + mask + capped
+
+
+def _capped_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the scores that a hyperbolic tangent has capped, of eager attention (Gemma 2); 0 without one."""
+    if spec.attn_implementation is not Attention.EAGER or not layers_of(architecture).caps_scores:
+        return 0
+    return block_of(spec)(scores(architecture, batch) * element_bytes(spec).stream)
 
 
 def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -148,9 +155,11 @@ def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, 
     """
     compute, block = computed_bytes(spec, autocast=autocast), block_of(spec)
     queries, shared = batch.positions * query_width(architecture), _shares_keys(architecture)
-    query = block(queries * compute)
+    query, one_key = block(queries * compute), batch.positions * key_width(architecture)
+    # One matrix for q, k and v: attention references the product.
+    product = block((queries + 2 * one_key) * compute) if layers_of(architecture).has_fused_attention else 0
     if spec.attn_implementation is Attention.EAGER:
-        return 2 * block(queries * stream_bytes(spec, autocast=autocast)) + query
+        return 2 * block(queries * stream_bytes(spec, autocast=autocast)) + query + product
     keys = where(shared, batch.positions * key_width(architecture), 0)
     key, wide_key = block(keys * compute), block(keys * FLOAT32_BYTES)
     four = 4 * block(queries * FLOAT32_BYTES)
@@ -189,8 +198,8 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the peak of the scores in backward: the softmax, its gradient, their product, the gradient of the input.
 
-    All are float32, except that in eager the gradient of a float16 input is float16. 0 for other kernels. By hand, one
-    row of 8 tokens, 2 heads: 128 x 16 = 2,048 B, eager in float16 128 x 14 = 1,792 B.
+    All are float32, except that in eager the gradient of a float16 input is float16. Capped scores are still there. 0
+    for other kernels. By hand, one row of 8 tokens, 2 heads: 128 x 16 = 2,048 B, eager in float16 128 x 14 = 1,792 B.
 
     Source: `softmax_backward_cuda_out` in `aten/src/ATen/native/cuda/SoftMax.cu`, which computes the product.
     """
@@ -199,7 +208,7 @@ def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     wide = block(values * FLOAT32_BYTES)
     narrow = both(spec.attn_implementation is Attention.EAGER, _is_float16(spec, autocast=spec.bf16))
     of_input = where(narrow, block(values * FLOAT16_BYTES), wide)
-    return where(made, 3 * wide + of_input, 0)
+    return where(made, 3 * wide + of_input + _capped_scores_bytes(spec, architecture, batch), 0)
 
 
 def _is_float16(spec: TrialKeys, *, autocast: Flag) -> Flag:

@@ -6,7 +6,12 @@ in its backward. While it decodes, `generate` takes `batched_mm_experts_forward`
 the expert of each pair. Left out: the router's tensors, a few numbers per token and expert.
 """
 
-from profiler.analytical.formulas.models.parameters import adapted_experts, expert_weights, has_shared_expert
+from profiler.analytical.formulas.models.parameters import (
+    adapted_experts,
+    expert_weights,
+    has_shared_expert,
+    layers_of,
+)
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -18,7 +23,6 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.sizes.quantities import Count, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.domain.architectures.families import family_of
 
 _INDICES = 4
 """Indices of pairs: by expert, their order, its inverse, and the token of each."""
@@ -102,15 +106,18 @@ def merged_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 def experts_backward_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return the peak of the experts' backward in addition to what they saved.
 
-    The largest of three: at the weights of the router, three gradients as large as the weighted results; at the down
-    projection, the gradient of the product, and the new gradient of the weights; at gate and up, their gradients, those
-    of the inputs and of the weights, when only the inputs are left of what was saved. Adapted weights have such
-    gradients too, but those of down are freed before gate and up, and so are its weights. A shared expert waits with
-    the gradients of its result and of its input, [T, H] each.
+    The largest of three: at the weights of the router, three gradients as large as the weighted results, and if these
+    are wider, that of the result; at the down projection, the gradient of the product, and the new gradient of the
+    weights; at gate and up, their gradients, those of the inputs and of the weights, when only the inputs are left of
+    what was saved. Adapted weights have such gradients too, but those of down are freed before gate and up, and so are
+    its weights. A shared expert waits with the gradients of its result and of its input, [T, H] each.
     """
     result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
     waiting = 2 * _shared_result(spec, architecture, positions)
-    at_router = 3 * _weighted(spec, architecture, positions)
+    # Its node keeps the result until then; checkpointing frees what it has unpacked.
+    is_narrowed = layers_of(architecture).has_float32_router and not spec.gradient_checkpointing
+    narrowed = result if is_narrowed else 0
+    at_router = 3 * _weighted(spec, architecture, positions) + narrowed
     weights = block_of(spec)(expert_weights(architecture) * element_bytes(spec).weight)
     if trains_everything(spec):
         # Without earlier micro-batches the new gradient of down is kept, and is counted nowhere else at this instant.
@@ -143,7 +150,7 @@ def _result(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Co
 
 def _weighted(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return the bytes of the results times the weights of the router, [S, H]."""
-    if not family_of(architecture.model_type).layers.has_float32_router:
+    if not layers_of(architecture).has_float32_router:
         return _result(spec, architecture, positions)
     pairs = positions * architecture.experts_per_token
     return block_of(spec)(pairs * architecture.hidden_size * FLOAT32_BYTES)

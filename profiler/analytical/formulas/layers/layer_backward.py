@@ -1,6 +1,9 @@
 """Transient memory of one decoder layer in forward and backward of training, in addition to what it saves."""
 
+from collections.abc import Sequence
+
 from profiler.analytical.formulas.layers.decoder_layer import (
+    MLP_INPUTS,
     adapted_parts,
     layer_input_bytes,
     linear_output_bytes,
@@ -22,10 +25,10 @@ from profiler.analytical.formulas.layers.experts import (
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import adapter_input_bytes, adapter_result_bytes
 from profiler.analytical.formulas.models.parameters import (
-    has_float32_norms,
-    has_fused_projections,
     is_mixture,
+    layers_of,
     mlp_width,
+    norms_after,
     query_width,
 )
 from profiler.analytical.formulas.models.trained import (
@@ -35,7 +38,7 @@ from profiler.analytical.formulas.models.trained import (
     trains_everything,
 )
 from profiler.analytical.formulas.models.weights import widened_bytes
-from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, larger, where
+from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, either, larger, negated, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.domain.trials.trial import Tuning
@@ -50,7 +53,8 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     The larger of two: the gradients of the product, of the activated gate and of up, each [T, I], after the saved
     input of down is freed; or, before that, the gradient of the product with the new gradient of down's weight, or with
     that weight unpacked from 4 bits (`MatMul4Bit.backward`). In addition the gradient of the residual stream, [T, H],
-    which is also that of the MLP's result.
+    which is also that of the MLP's result; if this is multiplied by a number, its gradient is another, until down's
+    backward is done (Granite).
     Liger writes the gradients of gate and up over their values (`swiglu_backward`), so the second is the larger.
     Of a mixture, the experts come before their shared expert, which has freed what they saved.
     """
@@ -61,19 +65,25 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     return stream + larger(experts, dense - experts_saved_bytes(spec, architecture, batch.positions))
 
 
+def _scaled_gradient_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the gradient of what is multiplied before it is added to the residual stream, [T, H]; 0 without that."""
+    return layer_input_bytes(spec, architecture, batch) if layers_of(architecture).scales_stream else 0
+
+
 def _dense_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the peak of the backward of the MLP's linear layers, without the gradients of the residual stream."""
     sizes, inner, hidden = element_bytes(spec), mlp_width(architecture), architecture.hidden_size
     block = block_of(spec)
     wide = block(batch.positions * inner * linear_output_bytes(spec))
     weight = block(inner * hidden * sizes.weight)
+    at_down = wide + _scaled_gradient_bytes(spec, architecture, batch)
     if trains_everything(spec):
-        return wide + weight if spec.use_liger_kernel else larger(2 * wide, wide + weight)
+        return at_down + weight if spec.use_liger_kernel else larger(2 * wide, at_down + weight)
     unpacked = weight if spec.tuning is Tuning.QLORA else 0
     dropping = _dropout_backward_bytes(spec, architecture, batch.positions)
     if spec.use_liger_kernel:
-        return larger(wide + unpacked, dropping)
-    return larger(3 * wide - _down_saved_bytes(spec, architecture, batch.positions), wide + unpacked, dropping)
+        return larger(at_down + unpacked, dropping)
+    return larger(3 * wide - _down_saved_bytes(spec, architecture, batch.positions), at_down + unpacked, dropping)
 
 
 def _dropout_backward_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -107,14 +117,15 @@ def _down_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Co
 def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the peak of attention's backward in addition to the saved activations of the layer, if it makes scores.
 
-    The activations of the MLP, its norm and the output projection are freed by then; the gradients of the values and of
-    the residual stream are there. Negative or 0 if the backward of the MLP is higher, and for other kernels, whose
-    scratch is left out.
+    The activations of the MLP, the norms after attention's scores and the output projection are freed by then; the
+    gradients of the values and of the residual stream are there. Negative or 0 if the backward of the MLP is higher,
+    and for other kernels, whose scratch is left out.
     """
     sizes, positions = element_bytes(spec), batch.positions
-    freed = mlp_saved_bytes(spec, architecture, positions) + norm_saved_bytes(
-        spec, positions, architecture.hidden_size, in_float32=has_float32_norms(architecture)
-    )
+    layers = layers_of(architecture)
+    norms = architecture.norms_per_layer - (1 if layers.has_input_norms else 0)
+    norm = norm_saved_bytes(spec, positions, architecture.hidden_size, in_float32=layers.has_float32_norms)
+    freed = mlp_saved_bytes(spec, architecture, positions) + norms * norm
     freed = freed + other_inputs_saved_bytes(spec, architecture, positions)
     freed = freed + block_of(spec)(positions * query_width(architecture) * sizes.compute)
     transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
@@ -134,24 +145,43 @@ def norm_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     if spec.use_liger_kernel:
         return NOTHING
     block, values = block_of(spec), batch.positions * architecture.hidden_size
-    element = FLOAT32_BYTES if has_float32_norms(architecture) else element_bytes(spec).stream
+    element = FLOAT32_BYTES if layers_of(architecture).has_float32_norms else element_bytes(spec).stream
     freed = block(values * element) if trains_everything(spec) else 0
     size = _NORM_TENSORS * block(values * FLOAT32_BYTES) - freed
     return Term(size, lambda: f"{int(size) / int(values * FLOAT32_BYTES):.3g} float32 T x H")
 
 
+def last_norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the peak of the backward of the norm after the MLP in addition to the saved activations of the layer.
+
+    What the layer saved is all there, and the gradient of the residual stream, [T, H]. 0 without such a norm.
+
+    By hand, T = 10, H = 8 in bfloat16, adapters: 160 B + 5 x 320 B.
+    """
+    stream = layer_input_bytes(spec, architecture, batch)
+    found = stream + norm_backward(spec, architecture, batch).size
+    return where(norms_after(architecture) > 0, found, 0)
+
+
 def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what a layer's forward needs at the down projection in addition to what it saves.
 
-    The residual stream and the input of the MLP, [T, H] each. For a float32 adapter, the product, [T, I], is cast to
-    float32 before autocast casts it back to the type that is saved.
+    The residual stream and the input of the MLP, [T, H] each, if it is not saved. For a float32 adapter, the product,
+    [T, I], is cast to float32 before autocast casts it back to the type that is saved.
     """
     inner = _down_input_bytes(spec, architecture, batch)
     if is_mixture(architecture):
         # The experts come after their shared expert, and have saved nothing when that ends.
         inner = inner - experts_saved_bytes(spec, architecture, batch.positions)
         inner = larger(inner, experts_forward_bytes(spec, architecture, batch.positions))
-    return 2 * layer_input_bytes(spec, architecture, batch) + inner
+    return layer_input_bytes(spec, architecture, batch) + _mlp_input_bytes(spec, architecture, batch) + inner
+
+
+def _mlp_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the input of the MLP, [T, H], if it is neither the residual stream nor what its linear layers save."""
+    if not layers_of(architecture).has_input_norms:
+        return 0
+    return where(_saves_inputs(spec, architecture, MLP_INPUTS), 0, layer_input_bytes(spec, architecture, batch))
 
 
 def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -164,17 +194,42 @@ def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
       includes their result; the gate of the shared expert starts the recomputation before the scaling.
     - At up: `_recomputed_up_bytes`. Experts have saved nothing by then.
 
-    Of a stream that the second norm saves as it is, the residual stream is counted in what the layer saves.
+    A stream that the layer saves before the MLP is counted there. A norm after the MLP starts the recomputation, and it
+    ends with that norm: `_until_last_norm_bytes` in place of the scaling.
     """
     hidden = layer_input_bytes(spec, architecture, batch)
-    at_up = 3 * hidden + _recomputed_up_bytes(spec, architecture, batch.positions)
+    at_up = (
+        2 * hidden
+        + _mlp_input_bytes(spec, architecture, batch)
+        + _recomputed_up_bytes(spec, architecture, batch.positions)
+    )
     at_down = hidden + down_forward_bytes(spec, architecture, batch)
     if is_mixture(architecture):
         at_up = at_up - experts_saved_bytes(spec, architecture, batch.positions)
     else:
+        has_last_norm = norms_after(architecture) > 0
         scaling = _scaling_gradient_bytes(spec, architecture, batch)
-        at_up, at_down = at_up + scaling, at_down + hidden + scaling
-    return larger(at_down, at_up) - where(saves_norm_inputs(spec), hidden, 0)
+        before, until_norm = _until_last_norm_bytes(spec, architecture, batch)
+        at_up = at_up + where(has_last_norm, before, scaling)
+        at_down = at_down + hidden + where(has_last_norm, before + until_norm, scaling)
+    scaled = _scaled_gradient_bytes(spec, architecture, batch)
+    return larger(at_down, at_up) + scaled - where(saves_stream(spec, architecture, MLP_INPUTS), hidden, 0)
+
+
+def _until_last_norm_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> tuple[Count, Count]:
+    """Return what recomputation needs for the norm after the MLP, before its input is there, and at the end of down.
+
+    Before: the gradient in float32 if the norm ends in it, less what the norm saves. At the end: the results of down's
+    adapter. By hand, T = 10, H = 8 in bfloat16, adapters: -(320 + 40) B; in Gemma 320 - 360 = -40 B.
+    """
+    positions, hidden = batch.positions, architecture.hidden_size
+    in_float32 = layers_of(architecture).has_float32_norms
+    narrow = element_bytes(spec).stream < FLOAT32_BYTES
+    widened = where(narrow, block_of(spec)(positions * hidden * FLOAT32_BYTES), 0) if in_float32 else 0
+    before = widened - norm_saved_bytes(spec, positions, hidden, in_float32=in_float32)
+    if not adapted_parts(spec, architecture, ("down_proj",)):
+        return before, 0
+    return before, adapter_result_bytes(spec, positions * hidden, autocast=spec.bf16)
 
 
 def _recomputed_up_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -184,7 +239,7 @@ def _recomputed_up_bytes(spec: TrialKeys, architecture: DecoderShape, positions:
     the copy of the input of up's adapter, and the adapter's results. What the adapter of down saves is not there yet.
     """
     values, hidden = positions * mlp_width(architecture), architecture.hidden_size
-    fused = has_fused_projections(architecture)
+    fused = layers_of(architecture).has_fused_mlp
     made: Count = 0
     if spec.tuning is Tuning.QLORA:
         weight = mlp_width(architecture) * hidden
@@ -196,15 +251,31 @@ def _recomputed_up_bytes(spec: TrialKeys, architecture: DecoderShape, positions:
         # Without autocast the adapter saves the copy.
         copy = adapter_input_bytes(spec, positions * hidden, element_bytes(spec).stream, autocast=spec.bf16)
         made = larger(made, results + where(spec.bf16, copy, 0))
+    if fused:
+        # The activation comes after the one product.
+        made = made - block_of(spec)(values * linear_output_bytes(spec))
     return made - _down_saved_bytes(spec, architecture, positions)
 
 
-def saves_norm_inputs(spec: TrialKeys) -> Flag:
-    """Return whether a norm saves its input itself, not a copy in float32: a float32 stream needs none.
+def saves_stream(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> Flag:
+    """Return whether a layer saves the residual stream itself as the input of the linear layers `names`.
 
-    Liger's norm saves its input in every type.
+    A norm before them saves its input itself if the stream is float32, or by Liger's kernel in every type; in other
+    types it saves a copy. Without such a norm the linear layers may save it.
     """
-    return True if spec.use_liger_kernel else element_bytes(spec).stream == FLOAT32_BYTES
+    if layers_of(architecture).has_input_norms:
+        return True if spec.use_liger_kernel else element_bytes(spec).stream == FLOAT32_BYTES
+    return _saves_inputs(spec, architecture, names)
+
+
+def _saves_inputs(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> Flag:
+    """Return whether linear layers save the tensor that they get: none casts it, and no adapter drops a part of it."""
+    sizes = element_bytes(spec)
+    if trains_everything(spec):
+        return negated(sizes.autocast_casts)
+    if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, names)):
+        return False
+    return negated(either(sizes.adapter_casts, drops_inputs(spec)))
 
 
 def _scaling_gradient_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

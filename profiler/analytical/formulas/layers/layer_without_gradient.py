@@ -15,9 +15,9 @@ from profiler.analytical.formulas.layers.experts import (
     merged_bytes,
 )
 from profiler.analytical.formulas.models.parameters import (
-    has_fused_projections,
     is_mixture,
     key_width,
+    layers_of,
     mlp_width,
     query_width,
 )
@@ -48,7 +48,7 @@ def layer_without_gradient_bytes(
     """
     block, sizes = block_of(spec), element_bytes(spec)
     values = batch.positions * mlp_width(architecture)
-    inner = (4 if has_fused_projections(architecture) else 3) * block(
+    inner = (4 if layers_of(architecture).has_fused_mlp else 3) * block(
         values * linear_output_bytes(spec, autocast=autocast)
     )
     if spec.tuning is Tuning.QLORA:
@@ -61,10 +61,12 @@ def layer_without_gradient_bytes(
         inner = larger(inner, _experts_without_gradient_bytes(spec, architecture, batch.positions, adapted=adapted))
     hidden = batch.positions * architecture.hidden_size
     embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
-    mlp = embeddings + 3 * stream + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
+    # Without a norm before them, the residual stream is the input of attention and of the MLP.
+    normed = stream if layers_of(architecture).has_input_norms else 0
+    mlp = embeddings + 2 * stream + normed + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
     transient = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
-    attention = embeddings + 2 * stream + query_side_bytes(spec, architecture, batch, autocast=autocast)
-    rotary = embeddings + 2 * stream + rotary_bytes(spec, architecture, batch, autocast=autocast)
+    attention = embeddings + stream + normed + query_side_bytes(spec, architecture, batch, autocast=autocast)
+    rotary = embeddings + stream + normed + rotary_bytes(spec, architecture, batch, autocast=autocast)
     return larger(mlp, rotary, where(transient > 0, attention + transient, 0))
 
 
@@ -87,7 +89,7 @@ def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: C
     hidden, values = positions * architecture.hidden_size, positions * mlp_width(architecture)
     stream = stream_bytes(spec, autocast=autocast)
     copy = adapter_input_bytes(spec, hidden, stream, autocast=autocast)
-    fused = has_fused_projections(architecture)
+    fused = layers_of(architecture).has_fused_mlp
     dropped = _dropping_bytes(spec, hidden, stream, autocast=autocast)
     result = larger(adapter_result_bytes(spec, values, autocast=autocast), dropped)
     at_gate = copy + block(values * given) + result
@@ -128,7 +130,7 @@ def _widened_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: C
     """
     block, given = block_of(spec), linear_output_bytes(spec, autocast=autocast)
     hidden, inner = architecture.hidden_size, mlp_width(architecture)
-    fused = has_fused_projections(architecture)
+    fused = layers_of(architecture).has_fused_mlp
     one, wide = inner * hidden, block(positions * inner * given)
     at_up = 2 * wide + widened_bytes(spec, 2 * one if fused else one, positions, autocast=autocast)
     held = block(2 * positions * inner * given) if fused else 0

@@ -6,10 +6,10 @@ from functools import lru_cache, wraps
 from typing import Any, TypeVar, cast
 
 from profiler.analytical.formulas.models.tensor_groups import Projection, TensorGroup, tower_lora_tensors, tower_tensors
-from profiler.analytical.formulas.sizes.quantities import Count, everywhere, larger, where
+from profiler.analytical.formulas.sizes.quantities import Count, both, everywhere, larger, where
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.architectures.families import family_of
+from profiler.domain.architectures.families import Layers, family_of
 from profiler.domain.trials.trial import ALL_LINEAR
 
 _ROUTER = "gate"
@@ -70,19 +70,15 @@ def has_shared_expert(architecture: DecoderShape) -> bool:
     return everywhere(architecture.shared_expert_width > 0)
 
 
-def has_fused_projections(architecture: DecoderShape) -> bool:
-    """Return whether one linear layer computes gate and up together, and one queries, keys and values (Phi 3)."""
-    return family_of(architecture.model_type).layers.has_fused_projections
+def layers_of(architecture: DecoderShape) -> Layers:
+    """Return where the decoder layers of the model's family differ from Llama's."""
+    return family_of(architecture.model_type).layers
 
 
-def has_float32_norms(architecture: DecoderShape) -> bool:
-    """Return whether norms multiply by their weight in float32 (`Gemma2RMSNorm.forward`)."""
-    return family_of(architecture.model_type).layers.has_float32_norms
-
-
-def caps_scores(architecture: DecoderShape) -> bool:
-    """Return whether a hyperbolic tangent caps the scores of attention (`eager_attention_forward` of Gemma 2)."""
-    return family_of(architecture.model_type).layers.caps_scores
+def norms_after(architecture: DecoderShape) -> Count:
+    """Return the norms after attention, which are as many as those after the MLP. By hand, Gemma 2, OLMo 2: 1 each."""
+    before = 1 if layers_of(architecture).has_input_norms else 0
+    return architecture.norms_per_layer // 2 - before
 
 
 def expert_weights(architecture: DecoderShape) -> Count:
@@ -97,30 +93,26 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     Source: `Qwen2Attention` and `Qwen2MLP` in transformers; Llama and Qwen3 have the same without biases. The
     weights of `Qwen3MoeExperts` have three dimensions and belong to no linear layer, nor does that of its router.
     """
-    hidden, inner = architecture.hidden_size, mlp_width(architecture)
-    query, key, bias = query_width(architecture), key_width(architecture), architecture.qkv_bias
-    output = Projection(name="o_proj", in_features=query, out_features=hidden)
-    down = Projection(name="down_proj", in_features=inner, out_features=hidden)
-    if has_fused_projections(architecture):
-        return (
-            Projection(name="qkv_proj", in_features=hidden, out_features=query + 2 * key, has_bias=bias),
-            output,
-            Projection(name="gate_up_proj", in_features=hidden, out_features=2 * inner),
-            down,
-        )
-    attention = (
-        Projection(name="q_proj", in_features=hidden, out_features=query, has_bias=bias),
-        Projection(name="k_proj", in_features=hidden, out_features=key, has_bias=bias),
-        Projection(name="v_proj", in_features=hidden, out_features=key, has_bias=bias),
-        output,
-    )
+    hidden, inner, layers = architecture.hidden_size, mlp_width(architecture), layers_of(architecture)
+    query, key = query_width(architecture), key_width(architecture)
+
+    def part(name: str, in_features: Count, out_features: Count) -> Projection:
+        has_bias = both(architecture.qkv_bias, name in layers.biased)
+        return Projection(name=name, in_features=in_features, out_features=out_features, has_bias=has_bias)
+
+    if layers.has_fused_attention:
+        inputs: tuple[Projection, ...] = (part("qkv_proj", hidden, query + 2 * key),)
+    else:
+        inputs = (part("q_proj", hidden, query), part("k_proj", hidden, key), part("v_proj", hidden, key))
+    attention = (*inputs, part("o_proj", query, hidden))
     if is_mixture(architecture) and not has_shared_expert(architecture):
         return attention
-    gate, up = (Projection(name=name, in_features=hidden, out_features=inner) for name in ("gate_proj", "up_proj"))
-    dense = (*attention, gate, up, down)
-    if not is_mixture(architecture):
-        return dense
-    return (*dense, Projection(name=SHARED_GATE, in_features=hidden, out_features=1))
+    if layers.has_fused_mlp:
+        gate_and_up: tuple[Projection, ...] = (part("gate_up_proj", hidden, 2 * inner),)
+    else:
+        gate_and_up = (part("gate_proj", hidden, inner), part("up_proj", hidden, inner))
+    dense = (*attention, *gate_and_up, part("down_proj", inner, hidden))
+    return (*dense, part(SHARED_GATE, hidden, 1)) if is_mixture(architecture) else dense
 
 
 @counted_once
@@ -184,7 +176,7 @@ def norm_count(architecture: DecoderShape) -> Count:
 def _head_norms(architecture: DecoderShape) -> list[TensorGroup]:
     """Return the weights of norms over queries and keys: of each head, or of all heads at once (OLMo 2, OLMoE)."""
     norms = where(architecture.qk_norm, 1, 0)
-    if not family_of(architecture.model_type).layers.normalises_all_heads:
+    if not layers_of(architecture).normalises_all_heads:
         return [TensorGroup(shape=(architecture.head_dim,), copies=2 * norms)]
     widths = (query_width(architecture), key_width(architecture))
     return [TensorGroup(shape=(width,), copies=norms) for width in widths]
@@ -253,31 +245,25 @@ class AdaptedExperts:
     router: bool
 
 
-def has_fused_experts(architecture: DecoderShape) -> bool:
-    """Return whether peft adapts the parameters of the model's experts."""
-    return is_mixture(architecture) and family_of(architecture.model_type).layers.has_adapted_experts
-
-
 def expert_names(architecture: DecoderShape) -> tuple[str, ...]:
-    """Return the names by which peft adapts the experts and their router; none where it does not."""
-    return ("gate_proj", "up_proj", "down_proj", _ROUTER) if has_fused_experts(architecture) else ()
+    """Return the names by which peft adapts gate, up and down of the experts, and their router; none if it does not."""
+    names = layers_of(architecture).expert_names if is_mixture(architecture) else ()
+    return (*names, _ROUTER) if names else ()
 
 
 def adapted_experts(architecture: DecoderShape, targets: Sequence[str]) -> AdaptedExperts:
     """Return what peft adapts of the experts: it maps the names of their layers in transformers 4 to parameters.
 
-    Of `mixtral` and `qwen2_moe` it adapts linear layers only.
+    Of `qwen2_moe` it adapts linear layers only.
 
     Source: `_convert_peft_config_moe` in peft's `transformers_weight_conversion.py`, peft 0.21.
     """
-    if not has_fused_experts(architecture):
+    names = expert_names(architecture)
+    if not names:
         return AdaptedExperts(gate_up=False, down=False, router=False)
     everything = tuple(targets) == (ALL_LINEAR,)
-    return AdaptedExperts(
-        gate_up=everything or "gate_proj" in targets,
-        down=everything or "down_proj" in targets,
-        router=everything or _ROUTER in targets,
-    )
+    gate, _, down, router = (everything or name in targets for name in names)
+    return AdaptedExperts(gate_up=gate, down=down, router=router)
 
 
 def expert_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> list[TensorGroup]:

@@ -1,0 +1,195 @@
+"""The estimate of each family compared with its simulated and emulated trials, phase by phase.
+
+`families.json` has the peaks in bytes of small trials with transformers 5.23, trl 1.16 and peft 0.21: simulated, and on
+torch's CUDA build with an emulated driver. `python tests/analytical/test_families_estimate.py` simulates them again;
+with EMULATION_PYTHON it emulates them too.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path, PurePath
+from typing import Any
+
+import pytest
+
+from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.estimate import phase_instants
+from profiler.config.models.architecture import read_architecture
+from profiler.domain.memory import Phase
+from profiler.domain.runs.outcome import Outcome
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, Backend, Lengths, Rollout, TrialSpec, Tuning
+
+KEPT = Path(__file__).with_name("families.json")
+MOST = 0.008
+"""The largest difference of a phase, as a part of it."""
+OF_TABLES = {"olmo3": 0.012}
+"""The same of a family that makes tables of positions in float32 for two kinds of layers, 2 MiB of these trials."""
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "vocab_size": 8192,
+    "max_position_embeddings": 4096,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+EXPERTS: dict[str, Any] = {"head_dim": 64, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 512}
+OWN: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "phi3": {"partial_rotary_factor": 0.75},
+    "granite": {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0},
+    "olmo2": {},
+    "olmo3": {"layer_types": ["full_attention"] * 4},
+    "glm": {"head_dim": 64},
+    "glm4": {"head_dim": 64},
+    "smollm3": {},
+    "gemma3_text": {"head_dim": 64},
+    "qwen3_moe": EXPERTS,
+    "mixtral": {"head_dim": 64, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
+}
+"""What a family states in addition to the common sizes."""
+
+LORA: dict[str, Any] = {
+    "tuning": Tuning.LORA,
+    "lora_rank": 16,
+    "lora_alpha": 32,
+    "lora_target_modules": (ALL_LINEAR,),
+}
+UNCHECKPOINTED: dict[str, Any] = {"gradient_checkpointing": False}
+CASES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "full, all kept": UNCHECKPOINTED,
+    "lora": LORA,
+    "lora, all kept": {**LORA, **UNCHECKPOINTED},
+    "qlora": {**LORA, "tuning": Tuning.QLORA},
+    "o_proj": {**LORA, "lora_target_modules": ("o_proj",), **UNCHECKPOINTED},
+}
+IN_EAGER: dict[str, Any] = {"attn_implementation": Attention.EAGER}
+OTHERS: dict[str, dict[str, dict[str, Any]]] = {
+    "olmo2": {"eager": IN_EAGER},
+    "phi3": {"eager": IN_EAGER},
+    "granite": {"eager": IN_EAGER},
+}
+"""Further cases of a family."""
+
+
+def config_of(family: str) -> dict[str, Any]:
+    return {"model_type": family, **SIZES, **OWN[family]}
+
+
+def trials() -> dict[tuple[str, str], TrialSpec]:
+    """Return the trials by family and case."""
+    return {
+        (family, case): TrialSpec(
+            backend=Backend.SIMULATED,
+            gpu="h100-80gb",
+            model="tiny",
+            rollout=Rollout.SYNTHETIC,
+            lengths=Lengths.FORCED,
+            max_prompt_length=256,
+            max_completion_length=256,
+            gradient_accumulation_steps=2,
+            steps_per_generation=2,
+            steps=2,
+            **keys,
+        )
+        for family in OWN
+        for case, keys in {**CASES, **OTHERS.get(family, {})}.items()
+    }
+
+
+def kept() -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+    found: dict[str, dict[str, dict[str, dict[str, int]]]] = json.loads(KEPT.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_each_phase_is_that_of_the_simulation(family: str) -> None:
+    architecture = read_architecture(config_of(family), model="m")
+    for (name, case), spec in trials().items():
+        if name != family:
+            continue
+        refuse_without_form(spec, architecture)
+        found = phase_instants(spec, architecture)
+        for phase, size in kept()[family][case]["simulated"].items():
+            assert found[Phase(phase)].total_bytes == pytest.approx(size, rel=OF_TABLES.get(family, MOST)), (
+                case,
+                phase,
+            )
+
+
+@pytest.mark.parametrize("family", OWN)
+def test_the_simulation_has_the_bytes_of_the_emulation(family: str) -> None:
+    emulated = {case: both for case, both in kept()[family].items() if "emulated" in both}
+    assert len(emulated) >= 2
+    for case, both in emulated.items():
+        assert both["emulated"].keys() == both["on_card"].keys()
+        for phase, size in both["emulated"].items():
+            assert both["on_card"][phase] == pytest.approx(size, rel=0.002), (case, phase)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "case"), [("olmo2", "qlora"), ("phi3", "o_proj")])
+def test_the_kept_simulation_is_that_of_today(family: str, case: str) -> None:
+    assert simulated(family, trials()[family, case]) == {
+        key: kept()[family][case][key] for key in ("simulated", "on_card")
+    }
+
+
+def simulated(family: str, spec: TrialSpec) -> dict[str, dict[str, int]]:
+    """Return the peaks of tensors, and those on the card, whose blocks keep what is not worth splitting."""
+    from simulating import Simulated
+
+    from profiler.worker.simulated import outcome_on_card, simulate
+
+    run = simulate(spec, config_of(family))
+    tensors: dict[str, int] = {}
+    for phase, level in Simulated(trace=run.trace, trainer=None, decoding=None, work=()).levels():  # type: ignore[arg-type]
+        tensors[str(phase)] = max(tensors.get(str(phase), 0), sum(level.values()))
+    used = {phase: size for phase, size in tensors.items() if size}
+    return {"simulated": used, "on_card": _by_phase(outcome_on_card(run, spec))}
+
+
+def _by_phase(outcome: Outcome) -> dict[str, int]:
+    return {str(peak.phase): peak.peak_allocated_bytes for peak in outcome.peaks.phases if peak.peak_allocated_bytes}
+
+
+def emulated(cases: dict[tuple[str, str], TrialSpec], python: str) -> dict[tuple[str, str], dict[str, int]]:
+    """Return the peaks of trials on an emulated card."""
+    from dataclasses import replace
+
+    from maintenance.emulated.running import run_pending, run_side, sides
+    from profiler.config.options.run_options import RunOptions
+    from profiler.storage.stores.record_store import RecordStore
+
+    with tempfile.TemporaryDirectory() as folder:
+        specs = []
+        for (family, _), spec in cases.items():
+            path = Path(folder) / family / "config.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(config_of(family)), encoding="utf-8")
+            specs.append(replace(spec, model=str(path.parent)))
+        options = RunOptions(jobs=1, timeout_s=280, python=PurePath(python))
+        side, store = sides(options)[0], RecordStore(Path(folder) / "records")
+        run_pending(specs, [side], store=store, options=options, at_most=None, run=run_side)
+        records = [store.find(side.trial(spec).trial_id) for spec in specs]
+    return {name: _by_phase(record.outcome) for name, record in zip(cases, records, strict=True) if record is not None}
+
+
+if __name__ == "__main__":
+    named = sys.argv[1:] or list(OWN)
+    new = {family: cases for family, cases in (kept() if KEPT.exists() else {}).items() if family in OWN}
+    chosen = {name: spec for name, spec in trials().items() if name[0] in named}
+    for (one, case_), spec_ in chosen.items():
+        new.setdefault(one, {}).setdefault(case_, {}).update(simulated(one, spec_))
+    if python_ := os.environ.get("EMULATION_PYTHON"):
+        judged = {name: spec for name, spec in chosen.items() if name[1] in ("full, all kept", "qlora", "eager")}
+        for (one, case_), peaks in emulated(judged, python_).items():
+            new[one][case_]["emulated"] = peaks
+    lines = (f"{json.dumps(one)}: {json.dumps(new[one])}" for one in OWN if one in new)
+    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
