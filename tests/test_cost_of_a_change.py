@@ -75,7 +75,7 @@ def test_other_files_name_cards_only_as_a_default_or_an_example():
         "analysis/findings/answers.py",  # the cards whose memory is drawn as a line
         "analytical/formulas/vllm_memory.py",  # the default card
         "config/trials/specification.py",
-        "domain/cards/compared.py",  # the cards on which trials were measured
+        "domain/cards/capabilities.py",  # the cards on which trials were measured
         "domain/trials/trial.py",
         "emulation/command.py",
         "replay/command.py",  # a card in an example

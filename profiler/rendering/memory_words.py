@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from profiler.domain.cards.compared import COMPARED_CARDS, ComparedCard, Within
+from profiler.domain.cards.capabilities import COMPARED_CARDS, ComparedCard, Within
 from profiler.domain.memory import Category, as_gib
 
 CATEGORY_TITLES = {

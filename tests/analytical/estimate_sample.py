@@ -21,7 +21,8 @@ from maintenance.verl_tuning import MEAN_ROW, jobs_of
 from profiler.analytical.baselines import baseline_view
 from profiler.analytical.closed_form import has_form
 from profiler.analytical.estimate import estimate
-from profiler.analytical.explanation.explained import engine_start_text, fit_of
+from profiler.analytical.explanation.engine_start import engine_start_text
+from profiler.analytical.explanation.explained import fit_of
 from profiler.analytical.explanation.tensors import named_tensors
 from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.many import estimate_specs, fits_in_arrays

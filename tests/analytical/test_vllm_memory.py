@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analytical.estimate import estimate, phase_instants
-from profiler.analytical.explanation.explained import server_text
+from profiler.analytical.explanation.engine_start import server_text
 from profiler.analytical.formulas.vllm_memory import (
     VllmMemory,
     engine,

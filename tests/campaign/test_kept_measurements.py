@@ -10,7 +10,7 @@ from maintenance.campaign.compared.measured_page import equal_rows, measured_pag
 from maintenance.campaign.compared.measured_rows import SIDES as SIDES_OF_ROWS
 from maintenance.campaign.compared.measured_rows import fits_on, held_out
 from profiler.analysis.errors import error_ratios
-from profiler.domain.cards.compared import COMPARED_CARDS
+from profiler.domain.cards.capabilities import COMPARED_CARDS
 from profiler.rendering.sweep.words import percent
 from profiler.storage.sweep_tables.tables import read_tables
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.analytical.estimate import estimate
-from profiler.analytical.explanation.explained import Fit, engine_start_text, fit_of
+from profiler.analytical.explanation.engine_start import engine_start_text
+from profiler.analytical.explanation.explained import Fit, fit_of
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.machines.extras import missing

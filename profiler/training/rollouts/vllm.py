@@ -21,7 +21,7 @@ from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
-from profiler.analytical.explanation.explained import engine_start_text
+from profiler.analytical.explanation.engine_start import engine_start_text
 from profiler.analytical.formulas.vllm_memory import VllmMemory, vllm_memory
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UnsupportedTrialError
