@@ -14,10 +14,10 @@ from profiler.domain.memory import Category, Phase
 from profiler.simulation.depth.continuation import TrainedTensors, continued
 from profiler.simulation.depth.repetitions import LAYERS_RUN, DepthDiffersError, _combined
 
-STACK, SCRATCH = "aten.stack", "aten._foreach_norm.Scalar's kernel"
 A100, T4 = (KNOWN_GPUS[name].chip for name in ("a100-80gb", "t4-16gb"))
 
 
+STACK, NORM, SCRATCH = "aten.stack", "aten._foreach_norm.Scalar", "aten._foreach_norm.Scalar's kernel"
 STATE = "aten.zeros_like"
 
 
@@ -37,9 +37,11 @@ def trace_of(
     layers: int,
     *,
     size: Callable[[int], int] = lambda _: 64,
-    norms: Sequence[str] = (STACK,),
+    listed: str = STACK,
     lists_in: Phase = Phase.OPTIMIZER,
     more_norms: int = 1,
+    groups: Callable[[list[int]], Sequence[list[int]]] = lambda tensors: [tensors],
+    scratch_bytes: Callable[[int], int] = lambda tensors: 8 * tensors,
     origin: Callable[[int], int] = lambda layer: layer,
     skipped: int | None = None,
     freed: Sequence[int] = (),
@@ -49,9 +51,11 @@ def trace_of(
     Args:
         layers: The depth.
         size: Bytes that a layer keeps.
-        norms: The operations of lists with a value per trained tensor, of which one belongs to no layer.
-        lists_in: The phase of those lists.
-        more_norms: Trained tensors in the lists that belong to no layer.
+        listed: The operation of a list with a value per trained tensor.
+        lists_in: The phase of that list.
+        more_norms: Trained tensors that belong to no layer.
+        groups: The layers of trained tensors, by type.
+        scratch_bytes: Bytes for the norms of so many tensors.
         origin: The layer of the operand that a layer's state is made of.
         skipped: A layer whose activation is kept to the end.
         freed: Which of ten equal blocks of no layer the last phase frees.
@@ -78,10 +82,14 @@ def trace_of(
             builder.free(kept[layer])
     builder.enter(lists_in)
     builder.streams[builder.allocate(16, Category.WORKSPACE)] = 1
-    for operation in norms:
-        shape = () if operation == SCRATCH else (layers + more_norms,)
-        index = builder.site_index(bare(operation, OUTSIDE_LAYERS, *shape))
-        builder.free(builder.allocate(4 * (layers + more_norms), Category.WORKSPACE, index))
+    tensors = [*range(layers), *[OUTSIDE_LAYERS] * more_norms]
+    for group in groups(tensors):
+        scratch = builder.allocate(scratch_bytes(len(group)), Category.WORKSPACE, builder.site_index(bare(SCRATCH, 0)))
+        for layer in group:
+            builder.allocate(4, Category.WORKSPACE, builder.site_index(bare(NORM, layer)))
+        builder.free(scratch)
+    index = builder.site_index(bare(listed, OUTSIDE_LAYERS, len(tensors)))
+    builder.free(builder.allocate(4 * len(tensors), Category.WORKSPACE, index))
     builder.enter(Phase.OPTIMIZER)
     for layer in range(layers):
         builder.allocate(8, Category.WORKSPACE, builder.site_index(bare(STATE, origin(layer), 2)))
@@ -112,9 +120,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a last layer that keeps more, and a middle one": {"size": lambda layer: 64 + 8 * (layer > 0)} | {"skipped": 2},
     "a middle layer that is freed late": {"skipped": 1},
     "a list of another length than trained tensors": {"more_norms": 2},
-    "scratch whose size is no multiple": {"norms": (STACK, SCRATCH), "more_norms": 2 - LAYERS_RUN},
-    "two lists of norms, as of tensors of two types": {"norms": (STACK, SCRATCH, SCRATCH)},
-    "a list of unknown purpose": {"norms": ("aten.cat",)},
+    "norms of some tensors": {"groups": lambda tensors: [tensors[1:]]},
+    "scratch that is not the same for each tensor": {"scratch_bytes": lambda tensors: 8 * tensors + 1},
+    "a list of unknown purpose": {"listed": "aten.cat", "groups": lambda _: []},
     "a list outside of gradient clipping": {"lists_in": Phase.SCORE},
     "states of unknown origin": {"origin": lambda _: NO_LAYER},
     "states of the middle layer alone": {"origin": lambda layer: layer if layer == 1 else OUTSIDE_LAYERS},
@@ -128,10 +136,19 @@ def test_what_does_not_repeat_is_refused(name: str) -> None:
         continued(trace_of(LAYERS_RUN, **REFUSED[name]), layers=12, trained=trained(12))
 
 
+def test_norms_of_tensors_of_two_types_are_continued() -> None:
+    """As of adapters in float32 and a head in bfloat16."""
+    few, whole = (trace_of(layers, groups=lambda tensors: [tensors[-1:], tensors[:-1]]) for layers in (LAYERS_RUN, 12))
+    found = continued(few, layers=12, trained=trained(12))
+    assert (found.events, by_value(found)) == (whole.events, by_value(whole))
+
+
 def test_a_list_that_is_shorter_than_the_layers_stays() -> None:
     """Stacks of two values exist in rewards; a value per layer would be three."""
-    pair = trace_of(LAYERS_RUN, more_norms=2 - LAYERS_RUN)
-    assert 8 in continued(pair, layers=12, trained=trained(12)).sizes_bytes
+    builder = TraceBuilder()
+    builder.enter(Phase.REWARD)
+    builder.allocate(8, Category.WORKSPACE, builder.site_index(bare(STACK, NO_LAYER, LAYERS_RUN - 1)))
+    assert continued(builder.finished(), layers=12, trained=trained(12)).sizes_bytes == (8,)
 
 
 VALUES = st.one_of(st.integers(-3, 3), st.integers(-(10**12), 10**12))

@@ -1,6 +1,6 @@
 """Continue a trace of three equal layers to more of them by repeating the events of the middle one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
@@ -12,12 +12,15 @@ from profiler.domain.memory import Phase
 from profiler.simulation.depth.repetitions import (
     LAST,
     LAYERS_RUN,
+    LIST_OF_NORMS,
+    MIDDLE,
+    NORMS,
+    SCRATCH_OF_NORMS,
     DepthDiffersError,
     Numbers,
     Repetition,
     Tokens,
     check_origins,
-    is_list_of_norms,
     repetitions_of,
     spans,
     tokens_of,
@@ -47,10 +50,10 @@ def continued(trace: Trace, *, layers: int, trained: TrainedTensors) -> Trace:
     check_origins(tokens, repetitions)
     zones = _Zones(tokens, repetitions, layers=layers)
     blocks = _Blocks(tokens, repetitions)
-    order, turn = _order(repetitions, len(tokens.tokens), layers - LAYERS_RUN + 1)
+    further = layers - LAYERS_RUN
+    order, turn = _order(repetitions, len(tokens.tokens), further + 1)
     result = _numbered(tokens, zones, blocks, order, turn, layers)
-    starts = _starts(tokens, repetitions, layers - LAYERS_RUN)
-    return _trace(tokens, result, starts, trained)
+    return _trace(tokens, result, _starts(tokens, repetitions, further), trained, further)
 
 
 # ---- events at the real depth ----------------------------------------------------------------------------------------
@@ -196,12 +199,12 @@ def _numbered(tokens: Tokens, zones: _Zones, blocks: _Blocks, order: Numbers, tu
 _Value = TypeVar("_Value")
 
 
-def _trace(tokens: Tokens, result: _Numbered, starts: Sequence[int], trained: TrainedTensors) -> Trace:
+def _trace(tokens: Tokens, result: _Numbered, starts: Sequence[int], trained: TrainedTensors, further: int) -> Trace:
     trace, origin = tokens.trace, result.origin
     sites, site_of = _sites(trace, result, trained)
     marks = list(zip(starts, tokens.marks, strict=True))
     return Trace(
-        sizes_bytes=tuple(_sizes(tokens, trained)[origin].tolist()),
+        sizes_bytes=tuple(_sizes(tokens, trained, further)[origin].tolist()),
         categories=tuple(np.array(trace.categories, dtype=object)[origin].tolist()),
         events=tuple(result.events.tolist()),
         phase_starts=tuple((start, phase) for start, phase in marks if phase is not None),
@@ -217,7 +220,7 @@ def _trace(tokens: Tokens, result: _Numbered, starts: Sequence[int], trained: Tr
     )
 
 
-def _sizes(tokens: Tokens, trained: TrainedTensors) -> Numbers:
+def _sizes(tokens: Tokens, trained: TrainedTensors, further: int) -> Numbers:
     """Return the bytes of each block; those of lists with a value per trained tensor have all of them.
 
     Raises:
@@ -225,35 +228,51 @@ def _sizes(tokens: Tokens, trained: TrainedTensors) -> Numbers:
     """
     trace = tokens.trace
     sizes, site_of = np.array(trace.sizes_bytes, dtype=np.int64), np.array(trace.site_of, dtype=np.int64)
-    scratch, lists = (
-        np.flatnonzero(np.isin(site_of, [at for at, site in enumerate(trace.sites) if _grows(site, trained) == shape]))
-        for shape in ((), (trained.few,))
-    )
-    both = np.concatenate([scratch, lists])
-    clipping = np.unique(tokens.block[_in_phase(tokens, Phase.OPTIMIZER)])
-    # Tensors of two types would be two lists.
-    if len(scratch) not in (0, len(lists)) or not np.isin(both, clipping).all() or (sizes[both] % trained.few).any():
-        raise DepthDiffersError("a list of norms has another length than trained tensors")
+    listed = [at for at, site in enumerate(trace.sites) if _grows(site, trained)]
+    lists, scratch = np.flatnonzero(np.isin(site_of, listed)), dict(_norms_with_scratch(tokens))
+    few, middle = (sum(counts) for counts in zip(*scratch.values(), strict=True)) if scratch else (0, 0)
+    if scratch and (few, few + further * middle) != (len(lists) * trained.few, len(lists) * trained.all):
+        raise DepthDiffersError("norms are computed of other tensors than the trained ones")
+    clipping = np.isin(np.arange(len(sizes)), tokens.block[_in_phase(tokens, Phase.OPTIMIZER)])
     may_grow = [site.shape == (trained.few,) and site.layer < 0 for site in trace.sites]
-    unknown = np.isin(site_of, np.flatnonzero(may_grow)) & np.isin(np.arange(len(sizes)), clipping)
-    unknown[both] = False
-    if unknown.any():
+    unknown = clipping & np.isin(site_of, np.flatnonzero(may_grow))
+    unknown[lists] = False
+    if unknown.any() or not clipping[lists].all():
         raise DepthDiffersError("a list of unknown purpose may have a value per trained tensor")
-    sizes[both] = sizes[both] // trained.few * trained.all
+    values = [(block, trained.few, trained.all) for block in lists.tolist()]
+    values += [(block, few, few + further * middle) for block, (few, middle) in scratch.items()]
+    for block, now, then in values:
+        if not now or sizes[block] % now:
+            raise DepthDiffersError("a list has not the same number of values per trained tensor")
+        sizes[block] = sizes[block] // now * then
     return sizes
 
 
-def _grows(site: Site, trained: TrainedTensors) -> tuple[int, ...] | None:
-    """Return the shape of a list of norms, which is empty for its scratch; None for everything else.
+def _norms_with_scratch(tokens: Tokens) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield the scratch of each launch that computes norms; of how many tensors, and how many of the middle layer."""
+    sites, events = tokens.trace.sites, tokens.trace.events
+    site_of = np.array(tokens.trace.site_of, dtype=np.int64)
+    is_scratch = np.array([site.operation == SCRATCH_OF_NORMS for site in sites], dtype=np.bool_)
+    is_norm = np.array([site.operation == NORMS for site in sites], dtype=np.bool_)
+    makes = tokens.tokens > 0
+    for start in np.flatnonzero(makes & is_scratch[site_of][tokens.block]).tolist():
+        end = events.index(-events[start], start)
+        made = tokens.block[start:end][makes[start:end]]
+        norms = made[is_norm[site_of[made]]]
+        yield int(tokens.block[start]), (len(norms), int((tokens.layer_of[norms] == MIDDLE).sum()))
+
+
+def _grows(site: Site, trained: TrainedTensors) -> bool:
+    """Return whether a block of `site` is a list with a value per trained tensor.
 
     Raises:
         DepthDiffersError: The list may have a value per layer, but has not one per trained tensor.
     """
-    if not is_list_of_norms(site) or 0 < sum(site.shape) < LAYERS_RUN:
-        return None
-    if site.shape not in ((), (trained.few,)):
+    if site.operation != LIST_OF_NORMS or site.module or len(site.shape) != 1 or site.shape[0] < LAYERS_RUN:
+        return False
+    if site.shape != (trained.few,):
         raise DepthDiffersError("a list has another length than trained tensors")
-    return site.shape
+    return True
 
 
 def _in_phase(tokens: Tokens, phase: Phase) -> Numbers:

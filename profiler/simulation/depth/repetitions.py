@@ -14,7 +14,7 @@ from profiler.domain.memory import Category, Phase
 LAYERS_RUN = 3
 """One layer is neither the first nor the last."""
 
-_MIDDLE, LAST = 1, 2
+MIDDLE, LAST = 1, 2
 
 _MOST_CANDIDATES = 8
 """Events of the next layer that may repeat an event of the middle one: the first of its kind does, in most lists."""
@@ -31,10 +31,15 @@ _TYPES_OF_TOKENS = frozenset({"bool", "int32", "int64"})
 
 Numbers = npt.NDArray[np.int64]
 
-_LISTS_OF_NORMS = frozenset({"aten.stack", "aten._foreach_norm.Scalar's kernel"})
-"""Operations of gradient clipping with one value, or as many as the largest tensor has chunks, per trained tensor
-(`_get_total_norm` in torch/nn/utils/clip_grad.py; `_foreach_norm` in `simulation/cuda/scratch/kernel_scratch.py`). Both
-are linear in the number of layers. No other block's size may depend on it."""
+NORMS = "aten._foreach_norm.Scalar"
+SCRATCH_OF_NORMS = "aten._foreach_norm.Scalar's kernel"
+LIST_OF_NORMS = "aten.stack"
+"""Operations of gradient clipping: a norm per trained tensor, computed for all tensors of a type together, with as many
+values of scratch for each as the largest of them has chunks; then all norms as one list. No other block's size may
+depend on the number of layers.
+
+Source: `_get_total_norm` in torch/nn/utils/clip_grad.py; `_foreach_norm` in simulation/cuda/scratch/kernel_scratch.py.
+"""
 
 _DENSE = 8
 """Values with a range of at most so many times their number are dense."""
@@ -79,14 +84,9 @@ def tokens_of(trace: Trace) -> Tokens:
     )
 
 
-def is_list_of_norms(site: Site) -> bool:
-    """Return whether a block of `site` has a size that depends on the number of trained tensors."""
-    return site.operation in _LISTS_OF_NORMS and not site.module and len(site.shape) <= 1
-
-
 def _layers(trace: Trace) -> Numbers:
     site_of = np.array(trace.site_of, dtype=np.int64)
-    of_sites = [OUTSIDE_LAYERS if is_list_of_norms(site) else site.layer for site in trace.sites]
+    of_sites = [OUTSIDE_LAYERS if _is_of_all(site) else site.layer for site in trace.sites]
     layers = np.array(of_sites, dtype=np.int64)[site_of]
     named = {block: layer_in(name) for block, name in trace.names.items()}
     without = [block for block, layer in named.items() if layer < 0 and layers[block] >= 0]
@@ -94,6 +94,11 @@ def _layers(trace: Trace) -> Numbers:
         del named[block]
     layers[list(named)] = list(named.values())
     return layers
+
+
+def _is_of_all(site: Site) -> bool:
+    """Return whether a block of `site` belongs to all layers together, whatever its operand."""
+    return site.operation in (LIST_OF_NORMS, SCRATCH_OF_NORMS) and not site.module and len(site.shape) <= 1
 
 
 def _kind_columns(trace: Trace) -> Sequence[Numbers]:
@@ -177,7 +182,7 @@ class Repetition:
 def repetitions_of(tokens: Tokens) -> Iterator[Repetition]:
     """Yield the ranges that have all events of the middle layer, ascending; none extends over a mark."""
     layer = tokens.layer_of[tokens.block]
-    middle = np.flatnonzero(layer == _MIDDLE)
+    middle = np.flatnonzero(layer == MIDDLE)
     for start, end, _ in spans(tokens):
         search = _Search(tokens.tokens, layer, end)
         at = start
@@ -208,7 +213,7 @@ class _Search:
         alike = np.flatnonzero(self._tokens[event + 1 : until] == self._tokens[event]) + 1
         layers = self._layer[event + alike]
         return sorted(
-            (length, step) for step in (1, -1) for length in alike[layers == _MIDDLE + step][:_MOST_CANDIDATES].tolist()
+            (length, step) for step in (1, -1) for length in alike[layers == MIDDLE + step][:_MOST_CANDIDATES].tolist()
         )
 
     def _extended(self, event: int, begin: int, length: int, step: int) -> tuple[int, int]:
