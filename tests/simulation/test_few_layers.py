@@ -260,6 +260,7 @@ def test_one_changed_layer_is_a_difference(change: Any) -> None:
     [
         {"critic": True},
         {"use_vllm": True},
+        QLORA_KEYS | {"logprobs": Logprobs.SLICED},
         {"num_processes": 2, "distributed_type": DistributedType.MULTI_GPU},
         {"steps": 100},
         LORA_KEYS | {"lora_target_modules": ("layers.9.mlp.up_proj",)},
