@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.refusal import OutOfMemoryError, Refusal
@@ -184,11 +182,13 @@ class _Run:
 
     def _live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak."""
-        events = np.array(self.trace.events[: self.peak_event + 1], dtype=np.int64)
-        is_live = np.zeros(len(self.sizes), dtype=np.bool_)
-        is_live[events[events > 0] - 1] = True
-        is_live[-events[events < 0] - 1] = False
-        return {block: size for block in np.flatnonzero(is_live).tolist() if (size := self.sizes[block])}
+        live: dict[int, int] = {}
+        for event in self.trace.events[: self.peak_event + 1]:
+            if event < 0:
+                live.pop(-event - 1, None)
+            elif size := self.sizes[event - 1]:
+                live[event - 1] = size
+        return live
 
 
 def _refusal(phase: Phase, error: OutOfMemoryError) -> Refusal:

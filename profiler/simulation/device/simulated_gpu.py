@@ -138,7 +138,7 @@ class SimulatedGpu(BackwardMode):
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        self.recorder.operation, self.recorder.operands = func, ()
+        self.recorder.operation = func
         handler = _HANDLER_OF.get(id(func))
         if handler is not None:
             return handler(self, args, kwargs)
@@ -159,18 +159,24 @@ class SimulatedGpu(BackwardMode):
             args, kwargs = _to_meta(args), _to_meta(kwargs)
             key, tensors = signature(func, args, kwargs)
         self.recorder.operands = tensors
-        scratch = self._scratch.get(id(func)) if self._chip is not None else None
-        if scratch is None:
-            result = self._run_on_device(func, args, kwargs, key, tensors)
-        else:
-            sizes = self._sizes_of(scratch, args, kwargs, (key, tensors[0].storage_offset()))
-            result = self._run_with_scratch(sizes, func, args, kwargs, key, tensors)
+        try:
+            result = self._run_with_operands(func, args, kwargs, key, tensors)
+        finally:
+            # What refers to an operand would keep its memory.
+            self.recorder.operands = ()
         if self._workspaces is not None and id(func) in _PRODUCTS:
             self._workspaces.product(with_bias=func is aten.addmm.default and args[0].dim() == 1)
         if self.recorder.work is not None:
             self.recorder.work.operation(key, func, args, kwargs, tensors, result)
         _carry_values(func, args, kwargs, tensors, result)
         return result
+
+    def _run_with_operands(self, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]) -> Any:
+        scratch = self._scratch.get(id(func)) if self._chip is not None else None
+        if scratch is None:
+            return self._run_on_device(func, args, kwargs, key, tensors)
+        sizes = self._sizes_of(scratch, args, kwargs, (key, tensors[0].storage_offset()))
+        return self._run_with_scratch(sizes, func, args, kwargs, key, tensors)
 
     def _run_on_device(self, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]) -> Any:
         plan = self._plans.get(key)
