@@ -15,6 +15,7 @@ MEDIAN_LINES = (100, 210)
 """The median of the lines of those files lies between: fewer are scraps, and more are several subjects."""
 
 LONGER = {
+    "profiler/domain/architectures/families.py": "a row per model family",
     "profiler/domain/trials/trial.py": "a row per key of a trial, with meaning, default and values",
     "profiler/simulation/cuda/fused_attention/attention.py": "each kernel, and its tensors in forward and backward",
     "profiler/simulation/device/simulated_gpu.py": "the functions of torch that a simulated GPU replaces, in one list",

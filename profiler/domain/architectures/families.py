@@ -91,6 +91,8 @@ class Checks:
     types_layer_types: bool = False
     """layer_types must be a list where it is stated."""
     rotary_types: RotaryTypes = RotaryTypes.COMMON
+    rotates_half: bool = False
+    """Rotary positions turn half of each head where the file does not say which part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,17 +280,19 @@ _FAMILIES = (
         model_type="glm",
         defaults=_GLM,
         layers=Layers(has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
+        checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
     ),
     Family(
         model_type="glm4",
         defaults=_GLM,
         layers=Layers(norms_per_layer=4, has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
-        checks=Checks(takes_null_key_value_heads=False),
+        checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
     ),
     Family(
         model_type="olmo3",
         defaults=Defaults(max_position_embeddings=2048),
         layers=Layers(qk_norm=True, normalises_all_heads=True, has_input_norms=False, has_float32_norms=True),
+        checks=Checks(rotary_types=RotaryTypes.UNCHECKED),
         sliding_window=4096,
     ),
     Family(
