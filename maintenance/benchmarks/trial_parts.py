@@ -26,8 +26,7 @@ RECORDED = "its record, written and read"
 def seconds_of_parts(spec: TrialSpec) -> Mapping[str, float]:
     """Simulate `spec`, and return the seconds of its parts, in their order.
 
-    Phases are those of all runs of the trainer together; loading has the trainer's construction, and the optimizer what
-    follows until the next phase.
+    Loading has the trainer's construction, and the optimizer what follows until the next phase.
     """
     phases: defaultdict[Phase, float] = defaultdict(float)
     started = time.perf_counter()

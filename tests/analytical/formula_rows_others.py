@@ -18,7 +18,7 @@ from toy_models import (
     SEVEN_BILLION,
     SOME_EXPERTS,
     TOY,
-    TRAINED_MIXTURE,
+    TWO_STEPS,
     VISION,
     VISION_FULL,
     VISION_LORA,
@@ -138,12 +138,12 @@ COUNT_ROWS = (
 )
 
 EXPERT_ROWS = (
-    row(experts_saved_bytes, TRAINED_MIXTURE, SOME_EXPERTS, 2, is_=256 + 4 * 64, why="2 tokens: 8 pairs"),
+    row(experts_saved_bytes, TWO_STEPS, SOME_EXPERTS, 2, is_=256 + 4 * 64, why="2 tokens: 8 pairs"),
     row(experts_saved_bytes, OF_EXPERTS, SOME_EXPERTS, 2, is_=8 * (4 + 3 * 2) * 2 + 4 * 64),
-    row(experts_without_gradient_bytes, TRAINED_MIXTURE, SOME_EXPERTS, 2, is_=256 + 4 * 64),
+    row(experts_without_gradient_bytes, TWO_STEPS, SOME_EXPERTS, 2, is_=256 + 4 * 64),
     row(
         experts_without_gradient_bytes,
-        TRAINED_MIXTURE,
+        TWO_STEPS,
         replace(SOME_EXPERTS, model_type="mixtral"),
         2,
         is_=384 + 4 * 64,
@@ -158,8 +158,8 @@ EXPERT_ROWS = (
         why="over 4-bit weights adapters are in bfloat16 already",
     ),
     row(merged_bytes, OF_EXPERTS, SOME_EXPERTS, is_=0),
-    row(merged_bytes, TRAINED_MIXTURE, SOME_EXPERTS, is_=0),
-    row(decoding_bytes, TRAINED_MIXTURE, SOME_EXPERTS, 2, is_=384),
+    row(merged_bytes, TWO_STEPS, SOME_EXPERTS, is_=0),
+    row(decoding_bytes, TWO_STEPS, SOME_EXPERTS, 2, is_=384),
 )
 
 _TWO_IMAGES = replace(VISION_FULL, images_per_prompt=2)

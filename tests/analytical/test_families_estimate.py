@@ -9,17 +9,19 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
+from toy_models import TWO_STEPS
 
 from profiler.analytical.closed_form import refuse_without_form
 from profiler.analytical.estimate import phase_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Outcome
-from profiler.domain.trials.trial import ALL_LINEAR, Attention, Backend, Lengths, Rollout, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, TrialSpec, Tuning
 
 KEPT = Path(__file__).with_name("families.json")
 MOST = 0.008
@@ -85,19 +87,7 @@ def config_of(family: str) -> dict[str, Any]:
 def trials() -> dict[tuple[str, str], TrialSpec]:
     """Return the trials by family and case."""
     return {
-        (family, case): TrialSpec(
-            backend=Backend.SIMULATED,
-            gpu="h100-80gb",
-            model="tiny",
-            rollout=Rollout.SYNTHETIC,
-            lengths=Lengths.FORCED,
-            max_prompt_length=256,
-            max_completion_length=256,
-            gradient_accumulation_steps=2,
-            steps_per_generation=2,
-            steps=2,
-            **keys,
-        )
+        (family, case): replace(TWO_STEPS, model="tiny", **keys)
         for family in OWN
         for case, keys in {**CASES, **OTHERS.get(family, {})}.items()
     }

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from toy_models import CONFIG, EVERYTHING, MIXTRAL, OF_EXPERTS, OLMOE, QWEN2, SOME_EXPERTS, TRAINED_MIXTURE
+from toy_models import CONFIG, EVERYTHING, MIXTRAL, OF_EXPERTS, OLMOE, QWEN2, SOME_EXPERTS, TWO_STEPS
 
 from profiler.analytical.closed_form import has_form, refuse_model, refuse_without_form
 from profiler.analytical.estimate import estimate, phase_instants
@@ -29,7 +29,7 @@ from profiler.domain.trials.trial import (
 )
 
 NARROW = {**CONFIG, "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 256}
-SPEC = TRAINED_MIXTURE
+SPEC = TWO_STEPS
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 LORA = OF_EXPERTS
 ONE_SHORT_BATCH = replace(

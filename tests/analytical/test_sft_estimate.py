@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trial_strategies import ADAPTED, DENSE, architecture
+from trial_strategies import ADAPTED, DENSE, architecture, assert_a_table_has_each_estimate
 
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
-from profiler.analytical.many import estimate_table, table_of
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import TRIAL_PHASES, Category, Phase
+from profiler.domain.memory import Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
@@ -99,15 +98,7 @@ def test_more_work_never_needs_less(spec: TrialSpec, key: str) -> None:
 
 @given(st.lists(specs(), min_size=1, max_size=8), st.booleans())
 def test_a_table_has_the_estimate_of_each_trial(many: list[TrialSpec], with_grpo: bool) -> None:
-    trials = [*many, TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")] if with_grpo else many
-    table = estimate_table(table_of(trials, {name: architecture(name) for name in BUILTIN_MODELS}))
-    for row, spec in enumerate(trials):
-        alone = estimate(spec, architecture(spec.model))
-        assert table.peak_allocated_bytes[row] == alone.peak_allocated_bytes
-        assert table.peak_reserved_bytes[row] == alone.peak_reserved_bytes
-        by_phase = phase_instants(spec, architecture(spec.model))
-        for phase in TRIAL_PHASES:
-            assert table.phases[phase][row] == (by_phase[phase].total_bytes if phase in by_phase else 0)
+    assert_a_table_has_each_estimate(many, with_grpo=with_grpo)
 
 
 SHORT = {**BUILTIN_MODELS["qwen2.5-0.5b"].config, "num_hidden_layers": 6}

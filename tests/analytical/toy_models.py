@@ -112,7 +112,7 @@ OLMOE = {
     "model_type": "olmoe",
     "intermediate_size": 512,
 }
-TRAINED_MIXTURE = TrialSpec(
+TWO_STEPS = TrialSpec(
     backend=Backend.SIMULATED,
     gpu="h100-80gb",
     model="m",
@@ -125,7 +125,7 @@ TRAINED_MIXTURE = TrialSpec(
     steps=2,
 )
 OF_EXPERTS = replace(
-    TRAINED_MIXTURE,
+    TWO_STEPS,
     tuning=Tuning.LORA,
     lora_rank=16,
     lora_alpha=32,

@@ -2,7 +2,11 @@
 
 from hypothesis import strategies as st
 
+from profiler.analytical import estimate
+from profiler.analytical.estimate import phase_instants
+from profiler.analytical.many import estimate_table, table_of
 from profiler.config.models.architecture import read_architecture
+from profiler.domain.memory import TRIAL_PHASES
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import (
@@ -22,6 +26,19 @@ ADAPTED = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR
 
 def architecture(name):
     return read_architecture(BUILTIN_MODELS[name].config, model=name)
+
+
+def assert_a_table_has_each_estimate(many, *, with_grpo):
+    """Check that a table has the estimate of each trial, also next to a trial of another recipe."""
+    trials = [*many, TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="tiny")] if with_grpo else many
+    table = estimate_table(table_of(trials, {name: architecture(name) for name in BUILTIN_MODELS}))
+    for row, spec in enumerate(trials):
+        alone = estimate(spec, architecture(spec.model))
+        assert table.peak_allocated_bytes[row] == alone.peak_allocated_bytes
+        assert table.peak_reserved_bytes[row] == alone.peak_reserved_bytes
+        by_phase = phase_instants(spec, architecture(spec.model))
+        for phase in TRIAL_PHASES:
+            assert table.phases[phase][row] == (by_phase[phase].total_bytes if phase in by_phase else 0)
 
 
 @st.composite

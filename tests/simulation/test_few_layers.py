@@ -28,6 +28,8 @@ from profiler.domain.trials.trial import (
 )
 from profiler.simulation.depth.repetitions import LAYERS_RUN
 from profiler.simulation.depth.uniformity import config_difference, layer_difference, with_adapters
+from profiler.simulation.tracing.attribution import Attribution
+from profiler.simulation.tracing.recorder import ModulePaths
 from profiler.training.models.model import build_config, random_model
 from profiler.training.placement import RealDevice
 from profiler.worker import simulated
@@ -270,6 +272,36 @@ def test_one_changed_layer_is_a_difference(change: Any) -> None:
 def test_jobs_that_are_not_proven(keys: dict[str, Any]) -> None:
     assert equal_layers(spec_of(), TINY) is not None
     assert equal_layers(spec_of(**keys), TINY) is None
+
+
+def test_a_model_that_draws_numbers_on_the_host_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of its rows would depend on its depth."""
+    adapted = simulated.with_adapters
+
+    def drawing(model: Any, adapters: Any) -> Any:
+        torch.rand(1)
+        return adapted(model, adapters)
+
+    monkeypatch.setattr(simulated, "with_adapters", drawing)
+    assert equal_layers(spec_of(), TINY) is None
+
+
+def test_a_model_that_runs_before_it_has_names_makes_all_layers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks would be taken for blocks of no layer."""
+    know, trainer_ready, is_ready = ModulePaths.know, Attribution.trainer_ready, []
+
+    def ready(self: Attribution, trainer: Any) -> None:
+        is_ready.append(True)
+        trainer_ready(self, trainer)
+
+    def known_later(self: ModulePaths, model: Any, **keys: Any) -> None:
+        if is_ready:
+            know(self, model, **keys)
+
+    monkeypatch.setattr(Attribution, "trainer_ready", ready)
+    monkeypatch.setattr(ModulePaths, "know", known_later)
+    spec = spec_of(**OF_PAIRS, precompute_ref_log_probs=True)
+    assert simulate_few_layers(spec, TINY, (KNOWN_GPUS["h100-80gb"],)) is None
 
 
 @pytest.mark.slow

@@ -130,10 +130,6 @@ class FreeBlocks:
         """Return the block of `keys[index]`."""
         return self.at[self.keys[index]]
 
-    def take(self, index: int) -> Block:
-        """Remove the block of `keys[index]` and return it."""
-        return self.at.pop(self.keys.pop(index))
-
     def in_order(self) -> list[Block]:
         """Return all free blocks with memory, smallest first."""
         return [self.at[key] for key in self.keys]

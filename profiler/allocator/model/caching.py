@@ -130,7 +130,7 @@ class CachingAllocator:
         pool = pools[stream]
         if self._collects_garbage:
             pools.count_search()
-        # What `_best_fit` and `take` do in the ordinary case, without calling them.
+        # What `_best_fit` does in the ordinary case, without calling it.
         keys = pool.keys
         index = self._best_fit(pool, size) if self._chooses else bisect_left(keys, size << SIZE_SHIFT)
         if index is None or index == len(keys):

@@ -83,7 +83,7 @@ def _minor_version(text: str | None) -> tuple[int, int]:
 _SAME_CARD_RATIO = 0.02
 """An H100 80GB reports 79.1 to 79.3 GiB. The total of NVML, part of which torch cannot use, is up to 1.7 % larger."""
 
-_CUDNN_ATTENTION = (9, 10)
+CUDNN_ATTENTION = (9, 10)
 """Major compute capabilities with cuDNN's attention: torch with cuDNN 9.15 or later, as in its wheels for CUDA 13."""
 
 _FLASH_ATTENTION_SINCE = (8, 0)
@@ -122,7 +122,7 @@ class Chip:
     @property
     def has_cudnn_attention(self) -> bool:
         """Whether torch prefers cuDNN's attention on the card (`check_prefer_cudnn_attention` in `sdp_utils.cpp`)."""
-        return self.compute_capability[0] in _CUDNN_ATTENTION
+        return self.compute_capability[0] in CUDNN_ATTENTION
 
     @property
     def multiplies_bfloat16_into_float32(self) -> bool:
@@ -206,4 +206,4 @@ class Gpu:
         kernel, as 10 does for head sizes above 128, gets a run of its own.
         """
         major = self.compute_capability[0]
-        return 9 if major in (9, 10) else min(major, 8)
+        return 9 if major in CUDNN_ATTENTION else min(major, 8)

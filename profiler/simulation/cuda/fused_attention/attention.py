@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from profiler.domain.cards.card import CUDNN_ATTENTION
 from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category
 from profiler.simulation.cuda.autocast import composed_within
@@ -121,7 +122,7 @@ def _is_four_dimensional(request: Request) -> bool:
 
 def _cudnn_accepts(request: Request) -> bool:
     return (
-        request.compute_capability[0] in (9, 10)
+        request.compute_capability[0] in CUDNN_ATTENTION
         and request.dtype in _HALF
         and _cudnn_accepts_widths(request)
         and _cudnn_accepts_mask(request)
