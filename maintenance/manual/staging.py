@@ -1,6 +1,7 @@
 """The pages of the site: those of the index, and every file of the repository that a page links to."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
 from maintenance.pages.links import Link, links_of, with_links
@@ -20,6 +21,7 @@ def staged(root: Path) -> Mapping[str, bytes]:
     """
     found: dict[str, bytes] = {}
     placed, waiting = {INDEX}, [INDEX]
+    linked = cache(partial(links_in, root))
     while waiting:
         page = waiting.pop(0)
         text = (root / page).read_text(encoding="utf-8")
@@ -27,7 +29,7 @@ def staged(root: Path) -> Mapping[str, bytes]:
         children = [target for target in dict.fromkeys(targets) if target.suffix == ".md" and target not in placed]
         placed.update(children)
         # Pages that list most come first, so that a page is below the one that lists its kind.
-        waiting = sorted([*waiting, *children], key=lambda each: -len(links_in(root, each)))
+        waiting = sorted([*waiting, *children], key=lambda each: -len(linked(each)))
         for file in targets:
             if file.suffix != ".md":
                 found[str(file)] = (root / file).read_bytes()

@@ -99,14 +99,19 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 
 
-def mutants(module: str) -> Iterator[Mutant]:
+@cache
+def mutants(module: str) -> tuple[Mutant, ...]:
+    return tuple(_mutants(module))
+
+
+def _mutants(module: str) -> Iterator[Mutant]:
     """Every comparison turned and moved by one, every number, sum, `and`, `min` and condition changed."""
     tree, lines = tree_of(module), source_of(module).splitlines()
     for node in list(ast.walk(tree)):
         for variant in range(_variants(node)):
             before = ast.unparse(node).splitlines()[0]
             undo = _change(node, variant)
-            ast.fix_missing_locations(tree)
+            ast.fix_missing_locations(node)
             yield Mutant(
                 module=module,
                 line=lines[node.lineno - 1].strip(),

@@ -1,7 +1,8 @@
 """Places in other libraries where code asks for the device or for Triton, found in their syntax trees."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,7 +30,8 @@ LIBRARIES = {
 """Files that a simulated program can reach, by library: of transformers the common ones and the built-in families."""
 
 
-def places(library: str) -> dict[str, str]:
+@cache
+def places(library: str) -> Mapping[str, str]:
     """Return the functions that ask, such as ``"trl/trainer/utils.py::entropy_from_logits"``, with their code."""
     spec = find_spec(library)
     assert spec is not None and spec.submodule_search_locations
@@ -40,7 +42,8 @@ def places(library: str) -> dict[str, str]:
             text = path.read_text()
             for where, node in _asking(ast.parse(text), "module"):
                 name = f"{library}/{path.relative_to(root).as_posix()}::{where}"
-                found.setdefault(name, ast.get_source_segment(text, node) or "")
+                if name not in found:  # the code of a node is found by splitting the whole text
+                    found[name] = ast.get_source_segment(text, node) or ""
     return found
 
 
