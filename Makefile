@@ -21,7 +21,8 @@ TOOLS := maintenance/environments
 # The Pythons into whose empty environments `make dist` installs the wheel. One that is not here is skipped.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
-.PHONY: sweep test matrix bench stress engines image machines emulated emulation site docs install check format dist lock clean
+.PHONY: sweep test tests matrix bench stress engines image machines emulated emulation site docs install check style types format \
+	dist lock clean
 
 sweep: $(INSTALLED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
@@ -29,19 +30,27 @@ sweep: $(INSTALLED)
 emulation: $(INSTALLED)
 	$(BIN)/python -m profiler.emulation install
 
+# Types are checked beside the tests: without a cache, as in a new clone, mypy needs one core for most of a minute.
+test: style
+	$(MAKE) --no-print-directory --jobs=2 types tests
+
 # A third process works while tests of the other two wait for time limits and for the disk.
-test: check
+tests: $(INSTALLED)
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations=10 -m "not matrix"
 
 # Further values, and further combinations of them: `make test` runs each kind of value, in fewer combinations.
 matrix: $(INSTALLED)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m matrix
 
-check: $(INSTALLED)
+check: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff format --check grpo_vram profiler maintenance tests
 	$(BIN)/ruff check grpo_vram profiler maintenance tests
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+types: $(INSTALLED)
+	$(BIN)/mypy
 
 # How long trials and estimates take on this machine; not part of the tests. With Ray in the environment of `make engines`.
 bench: $(INSTALLED)
