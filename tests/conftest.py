@@ -66,6 +66,8 @@ def _clear_environment() -> None:
     for name in [name for name in os.environ if name.upper().startswith(_CLEARED)]:
         del os.environ[name]
     os.environ["LC_ALL"] = "C.UTF-8"
+    # Otherwise each process rewrites the assertions of every test anew, which takes ten seconds.
+    sys.dont_write_bytecode = False
     # Threads of OpenMP wait in loops, which costs more than the work of a tiny model where processes share the cores:
     # 25 s instead of 1.5 s for four losses and their gradients.
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -132,7 +134,6 @@ _SLOWEST = (
     "run/test_run_simulated.py",
     "emulation/test_two_processes.py",
     "simulation/test_nothing_is_left.py",
-    "storage/test_recorded_snapshot.py",
     "test_scale.py",
     "sweep/test_up_to_cuda.py",
     "analytical/test_sft_estimate.py",
@@ -141,6 +142,10 @@ _SLOWEST = (
     "worker/test_simulated.py",
     "measurement/test_untouched_cuda.py",
     "test_bare_distribution.py",
+    "rendering/test_page_in_a_browser.py",
+    "analytical/test_preference_estimates.py",
+    "bad_input/test_fuzz.py",
+    "bad_input/test_odd_content.py",
 )
 """Modules with the longest tests, in their order. Last they would keep one process busy while the others have ended."""
 
