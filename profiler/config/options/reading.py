@@ -1,6 +1,7 @@
 """Reading of untyped values from a command line or a file into typed ones; wrong ones are faults."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import TypeVar
 
@@ -86,8 +87,9 @@ class FieldReader:
             also: Words that a user may write as well, which the caller has replaced already; only the fault names them.
         """
         value = self.value(key)
-        if isinstance(value, str) and value in [str(member) for member in members]:
-            return members(value)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                return members(value)
         self.one_of(key, [*also, *map(str, members)])
         return next(iter(members))
 

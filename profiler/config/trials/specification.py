@@ -26,6 +26,7 @@ Two points that mean the same trial become equal specifications:
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from profiler.config.models.context import IMAGE_KEYS, with_images
@@ -225,9 +226,10 @@ def _engine(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of vLLM, which have no meaning where it does not run, or not on the GPU that trains."""
     if given["use_vllm"] and given["vllm_mode"] is not VllmMode.SERVER:
         return {}
-    keys = [key for key in TRIAL_KEYS if key.name.startswith("vllm_")]
-    without = {key.name: key.without_meaning for key in keys}
-    return {**without, "vllm_mode": given["vllm_mode"]} if given["use_vllm"] else without
+    return {**_WITHOUT_VLLM, "vllm_mode": given["vllm_mode"]} if given["use_vllm"] else _WITHOUT_VLLM
+
+
+_WITHOUT_VLLM: dict[str, Any] = {key.name: key.without_meaning for key in TRIAL_KEYS if key.name.startswith("vllm_")}
 
 
 def _read_gpu(reader: FieldReader, key: Key) -> str | None:
@@ -254,10 +256,13 @@ def _distributed(given: Mapping[str, Any]) -> dict[str, Any]:
     kind = given["distributed_type"]
     if kind is None:
         kind = DistributedType.MULTI_GPU if (given["num_processes"] or 1) > 1 else DistributedType.NO
-    others = [
-        key for owner, prefixes in _KEYS_OF.items() if owner is not kind for key in given if key.startswith(prefixes)
-    ]
-    return {"distributed_type": kind, **dict.fromkeys(others)}
+    return {"distributed_type": kind, **_keys_of_others(kind)}
+
+
+@cache
+def _keys_of_others(kind: DistributedType) -> Mapping[str, None]:
+    prefixes = tuple(prefix for owner, own in _KEYS_OF.items() if owner is not kind for prefix in own)
+    return {key.name: None for key in TRIAL_KEYS if key.name.startswith(prefixes)}
 
 
 def _read_distributed(reader: FieldReader, key: Key) -> DistributedType | None:
