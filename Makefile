@@ -30,7 +30,7 @@ sweep: $(INSTALLED)
 emulation: $(INSTALLED)
 	$(BIN)/python -m profiler.emulation install
 
-# Types are checked beside the tests: without a cache, as in a new clone, mypy needs one core for most of a minute.
+# Types are checked while the tests run: without a cache, as in a new clone, mypy needs one core for most of a minute.
 test: style
 	$(MAKE) --no-print-directory --jobs=2 types tests
 
