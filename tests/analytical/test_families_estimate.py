@@ -41,6 +41,13 @@ SIZES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 EXPERTS: dict[str, Any] = {"head_dim": 64, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 512}
+ROUTED: dict[str, Any] = {
+    **{key: value for key, value in EXPERTS.items() if key != "num_experts"},
+    "model_type": "glm4_moe",
+    "n_routed_experts": 16,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
 OWN: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "phi3": {"partial_rotary_factor": 0.75},
@@ -52,6 +59,8 @@ OWN: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "gemma3_text": {"head_dim": 64},
     "qwen3_moe": EXPERTS,
+    "glm4_moe": ROUTED,
+    "glm4_moe, wide first layers": {**ROUTED, "intermediate_size": 16_384, "first_k_dense_replace": 2},
     "mixtral": {"head_dim": 64, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
 }
 """What a family states in addition to the common sizes."""

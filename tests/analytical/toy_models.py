@@ -141,6 +141,8 @@ def mixture(config: Mapping[str, object]) -> Architecture:
 
 SOME_EXPERTS = replace(mixture(CONFIG), hidden_size=4, expert_width=2, experts_per_token=4)
 """A layer of experts that is small enough to compute by hand."""
+ADDED_EXPERT = replace(SOME_EXPERTS, model_type="glm4_moe", shared_expert_width=2)
+"""The same with a shared expert that is added."""
 
 GATED = VisionTower(
     depth=1,

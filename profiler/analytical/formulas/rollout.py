@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.models.parameters import key_width
+from profiler.analytical.formulas.models.parameters import key_width, layer_kinds
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -45,7 +45,10 @@ def kv_cache(
     windows.
     """
     layers, width = architecture.num_hidden_layers, key_width(architecture)
-    size = 2 * layers * block(sequences * width * tokens * element)
+    size = sum(
+        2 * kind.num_hidden_layers * block(sequences * key_width(kind) * tokens * element)
+        for kind in layer_kinds(architecture)
+    )
     return Term(size, lambda: f"2 x {layers} x {sequences} x {tokens} x {width} x {element} B")
 
 

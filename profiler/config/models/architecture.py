@@ -163,6 +163,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
             experts_per_token=reader.count("num_experts_per_tok", maximum=architecture.num_experts),
             shared_expert_width=_shared_width(reader, family),
         )
+        if family.defaults.first_k_dense_replace is not None:
+            architecture = replace(architecture, first_layers=_first_layers(reader, architecture))
     if is_known:
         refuse_fields(reader, text_config, filled, family)
     faults = reader.faults
@@ -182,7 +184,27 @@ def _has_known_experts(config: Mapping[str, object], family: Family) -> bool:
 
 
 def _shared_width(reader: FieldReader, family: Family) -> int:
+    if family.defaults.n_shared_experts:
+        return reader.count("n_shared_experts") * reader.count(family.layers.expert_width)
     return reader.count("shared_expert_intermediate_size") if family.defaults.shared_expert_intermediate_size else 0
+
+
+def _first_layers(reader: FieldReader, architecture: Architecture) -> tuple[Architecture, ...]:
+    """Return the first layers of a mixture, which have a dense MLP."""
+    layers = architecture.num_hidden_layers
+    dense = reader.count("first_k_dense_replace", minimum=0, maximum=layers - 1)
+    if not dense:
+        return ()
+    return (
+        replace(
+            architecture,
+            num_hidden_layers=dense,
+            num_experts=1,
+            expert_width=0,
+            experts_per_token=0,
+            shared_expert_width=0,
+        ),
+    )
 
 
 def _quantization(config: Mapping[str, object]) -> str:
@@ -240,7 +262,7 @@ def _read(reader: FieldReader, *, model_type: str, family: Family) -> Architectu
         max_position_embeddings=reader.count("max_position_embeddings"),
         tie_word_embeddings=reader.flag("tie_word_embeddings"),
         qkv_bias=reader.flag("attention_bias"),
-        qk_norm=family.layers.qk_norm,
+        qk_norm=reader.flag("use_qk_norm") if family.layers.qk_norm_on_request else family.layers.qk_norm,
         norms_per_layer=family.layers.norms_per_layer,
         has_sdpa=not family.layers.caps_scores and model_type not in WITH_SINKS,
         has_optional_kernels=model_type in WITH_OPTIONAL_KERNELS,

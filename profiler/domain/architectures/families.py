@@ -26,6 +26,9 @@ class Defaults:
     moe_intermediate_size: int | None = None
     num_experts_per_tok: int | None = None
     shared_expert_intermediate_size: int | None = None
+    n_shared_experts: int | None = None
+    first_k_dense_replace: int | None = None
+    use_qk_norm: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,8 @@ class Layers:
 
     qk_norm: bool = False
     """A norm on queries and keys."""
+    qk_norm_on_request: bool = False
+    """The same only with `use_qk_norm`."""
     normalises_all_heads: bool = False
     """Whether that norm is over all heads at once, not over each."""
     norms_per_layer: int = 2
@@ -60,6 +65,11 @@ class Layers:
     """Gate, up and down of an expert in transformers 4, which peft takes for parameters; empty if it adapts none."""
     has_float32_router: bool = False
     """The router weighs results in float32 (`MixtralTopKRouter`)."""
+    widens_router: bool = False
+    """The router casts its input and its weight to float32; under autocast it computes in bfloat16 nevertheless
+    (`DeepseekV3TopkRouter`)."""
+    adds_shared_expert: bool = False
+    """The shared expert comes after the others, and its result is added as it is; else before them, and weighed."""
 
 
 class RotaryTypes(StrEnum):
@@ -286,6 +296,31 @@ _FAMILIES = (
         model_type="glm4",
         defaults=_GLM,
         layers=Layers(norms_per_layer=4, has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
+        checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
+    ),
+    Family(
+        model_type="glm4_moe",
+        has_reward_model=False,
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=151_552,
+            num_attention_heads=96,
+            num_key_value_heads=8,
+            num_experts=128,
+            moe_intermediate_size=1408,
+            num_experts_per_tok=8,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+        ),
+        layers=Layers(
+            biased=_QKV,
+            qk_norm_on_request=True,
+            concatenates_heads=True,
+            expert_width="moe_intermediate_size",
+            expert_names=_EXPERT_NAMES,
+            widens_router=True,
+            adds_shared_expert=True,
+        ),
         checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
     ),
     Family(

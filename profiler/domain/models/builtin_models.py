@@ -33,6 +33,37 @@ _TINY = BuiltinModel(
 )
 
 
+_MIXTURES = (
+    BuiltinModel(
+        name="glm-4.5-air",
+        hub_ids=("zai-org/GLM-4.5-Air", "zai-org/GLM-4.5-Air-Base"),
+        parameters=106_852_245_504,
+        config={
+            "model_type": "glm4_moe",
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "head_dim": 128,
+            "hidden_size": 4096,
+            "intermediate_size": 10944,
+            "max_position_embeddings": 131072,
+            "moe_intermediate_size": 1408,
+            "n_group": 1,
+            "n_routed_experts": 128,
+            "n_shared_experts": 1,
+            "num_attention_heads": 96,
+            "num_experts_per_tok": 8,
+            "num_hidden_layers": 46,
+            "num_key_value_heads": 8,
+            "tie_word_embeddings": False,
+            "topk_group": 1,
+            "use_qk_norm": False,
+            "vocab_size": 151552,
+        },
+    ),
+)
+"""Mixtures of experts of other families than Qwen's and Mixtral."""
+
+
 def _distilled(size: str, *, parameters: int | None = None, **differs: ConfigValue) -> BuiltinModel:
     """Return DeepSeek's distilled model of a Qwen2.5 model: its tensors, with a longer context."""
     base = next(model for model in QWEN2 if model.name == f"qwen2.5-{size}")
@@ -50,6 +81,7 @@ _MODELS = (
     *QWEN3,
     *OTHERS,
     *GEMMA,
+    *_MIXTURES,
     _TINY,
     _distilled("1.5b", parameters=1_777_088_000, tie_word_embeddings=False),
     _distilled("7b"),
