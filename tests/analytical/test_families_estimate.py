@@ -85,6 +85,7 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "olmo2": {"eager": IN_EAGER},
     "phi3": {"eager": IN_EAGER},
     "granite": {"eager": IN_EAGER},
+    "smollm3": {"eager, lora, all kept": {**LORA, **IN_EAGER, **UNCHECKPOINTED}},
 }
 """Further cases of a family."""
 

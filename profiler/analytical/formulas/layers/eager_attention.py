@@ -116,16 +116,15 @@ def _capped_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
 
 def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what attention by products saves in addition to scores: queries, repeated keys and values, and the output.
+    """Return what attention by products saves in addition to scores: queries, and repeated keys and values.
 
-    In eager all have the compute type; in SDPA the first three are float32.
+    In eager they have the compute type, in SDPA they are float32.
 
-    By hand, one row of 8 tokens, 2 query heads of 4, bfloat16: eager 64 x 4 x 2 = 512 B, SDPA 64 x (3 x 4 + 2) = 896 B.
+    By hand, one row of 8 tokens, 2 query heads of 4, bfloat16: eager 64 x 3 x 2 = 384 B, SDPA 64 x 3 x 4 = 768 B.
     """
     compute = element_bytes(spec).compute
     factor = compute if spec.attn_implementation is Attention.EAGER else FLOAT32_BYTES
-    block, values = block_of(spec), batch.positions * query_width(architecture)
-    return 3 * block(values * factor) + block(values * compute)
+    return 3 * block_of(spec)(batch.positions * query_width(architecture) * factor)
 
 
 def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:

@@ -12,6 +12,7 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     mlp_saved_bytes,
     norm_saved_bytes,
     other_inputs_saved_bytes,
+    saves_output,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
     drops_inputs,
@@ -147,7 +148,8 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     norm = norm_saved_bytes(spec, positions, architecture.hidden_size, in_float32=layers.has_float32_norms)
     freed = mlp_saved_bytes(spec, architecture, positions) + norms * norm
     freed = freed + other_inputs_saved_bytes(spec, architecture, positions)
-    freed = freed + block_of(spec)(positions * query_width(architecture) * sizes.compute)
+    output = block_of(spec)(positions * query_width(architecture) * sizes.compute)
+    freed = freed + where(saves_output(spec, architecture), output, 0)
     transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
     added = transient + layer_input_bytes(spec, architecture, batch) - freed
     return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), added, 0)
