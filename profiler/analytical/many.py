@@ -176,9 +176,11 @@ class _Shapes:
     attention_dropout: float | NDArray[Any]
     reward_models: tuple[Architecture, ...]
     scores: int = 0
+    sliding_window: None = None
+    """Only that of `first_layers` counts."""
 
 
-_OF_A_GROUP = ("model_type", "vision", "scores", "reward_models", "first_layers")
+_OF_A_GROUP = ("model_type", "vision", "scores", "reward_models", "first_layers", "sliding_window")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)
 
 

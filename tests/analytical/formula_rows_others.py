@@ -6,6 +6,7 @@ from formula_row import row
 from toy_models import (
     ADDED_EXPERT,
     AUTOCAST,
+    BIASED_EXPERTS,
     CONFIG,
     ENGINE,
     EVERYTHING,
@@ -90,6 +91,7 @@ _30B = {
 AIR = architecture_of("glm-4.5-air")
 _AIR_ATTENTION = 2 * 4096 * 12_288 + 2 * 4096 * 1024 + 12_288 + 2 * 1024 + 2 * 4096
 _AIR_EXPERTS = 129 * 3 * 4096 * 1408 + 128 * 4096
+_OSS_ATTENTION = 2 * 2880 * 4096 + 2 * 2880 * 512 + 4096 + 2 * 512 + 2880 + 64
 _A_LAYER = 16 * (2 * 1792 + 2 * 1024 + 3 * 5760)
 
 COUNT_ROWS = (
@@ -123,6 +125,12 @@ COUNT_ROWS = (
         AIR,
         is_=2 * 151_552 * 4096 + 46 * _AIR_ATTENTION + 3 * 4096 * 10_944 + 45 * _AIR_EXPERTS + 4096,
         why="one layer has a dense MLP, 45 have a router, 128 experts and a shared one",
+    ),
+    row(
+        parameter_count,
+        architecture_of("gpt-oss-20b"),
+        is_=2 * 201_088 * 2880 + 2880 + 24 * (_OSS_ATTENTION + 32 * (3 * 2880**2 + 4 * 2880 + 1) + 2 * 2880),
+        why="24 layers with sinks, and experts and a router with biases",
     ),
     row(
         active_parameter_count,
@@ -194,6 +202,16 @@ EXPERT_ROWS = (
         **NO_AUTOCAST,
         is_=2 * 8 * 4 * (2 + 4) + 4 * 64,
         why="the router computes in float32 without autocast",
+    ),
+    row(experts_saved_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=8 * (4 + 6 * 2) * 2 + 4 * 64, why="a clamped gate"),
+    row(
+        experts_without_gradient_bytes,
+        OF_EXPERTS,
+        BIASED_EXPERTS,
+        2,
+        **NO_AUTOCAST,
+        is_=8 * (4 + 9 * 2) * 2 + 4 * 64,
+        why="at the product of the clamped gate",
     ),
     row(experts_backward_bytes, OF_EXPERTS, ADDED_EXPERT, 2, is_=3 * 8 * 4 * 2 + 2 * 4 * 2),
     row(merged_bytes, replace(EVERYTHING, lora_rank=3), replace(SOME_EXPERTS, experts_per_token=4), is_=768 + 2112),

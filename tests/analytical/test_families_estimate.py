@@ -59,6 +59,13 @@ OWN: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "gemma3_text": {"head_dim": 64},
     "qwen3_moe": EXPERTS,
+    "gpt_oss": {
+        "head_dim": 64,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 4,
+        "intermediate_size": 512,
+        "sliding_window": 128,
+    },
     "glm4_moe": ROUTED,
     "glm4_moe, wide first layers": {**ROUTED, "intermediate_size": 16_384, "first_k_dense_replace": 2},
     "mixtral": {"head_dim": 64, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
@@ -81,6 +88,8 @@ CASES: dict[str, dict[str, Any]] = {
     "o_proj": {**LORA, "lora_target_modules": ("o_proj",), **UNCHECKPOINTED},
 }
 IN_EAGER: dict[str, Any] = {"attn_implementation": Attention.EAGER}
+IN_ALL: dict[str, dict[str, Any]] = {"gpt_oss": IN_EAGER}
+"""Keys of all cases of a family."""
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "olmo2": {"eager": IN_EAGER},
     "phi3": {"eager": IN_EAGER},
@@ -97,7 +106,7 @@ def config_of(family: str) -> dict[str, Any]:
 def trials() -> dict[tuple[str, str], TrialSpec]:
     """Return the trials by family and case."""
     return {
-        (family, case): replace(TWO_STEPS, model="tiny", **keys)
+        (family, case): replace(TWO_STEPS, model="tiny", **IN_ALL.get(family, {}), **keys)
         for family in OWN
         for case, keys in {**CASES, **OTHERS.get(family, {})}.items()
     }

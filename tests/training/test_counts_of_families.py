@@ -36,7 +36,7 @@ SIZES: dict[str, Any] = {
     "pad_token_id": 0,
 }
 OF_MIXTURES = [key for key in SIZES if any(word in key for word in ("expert", "moe", "sparse", "group", "dense"))]
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe")
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss")
 TEXTS = [family for family in MODEL_TYPES if not family.endswith("_vl")]
 TIED = [False, True]
 

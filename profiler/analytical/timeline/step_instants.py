@@ -127,7 +127,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     persistent = added(persistent, {Category.GRADIENTS: unfinished_gradients(spec, architecture)})
     casts, head_cast, transient_cast = _generation_casts(spec, architecture)
-    full = kv_cache(architecture, sequences=rows, tokens=tokens, element=element, block=block)
+    full = kv_cache(architecture, sequences=rows, tokens=tokens, element=element, block=block, slides=True)
     growth = growth_copy(architecture, sequences=rows, tokens=tokens, element=element, block=block)
     prompts = Batch(
         rows=rows, prompt_tokens=spec.max_prompt_length, completion_tokens=0, scored_tokens=0, has_mask=False
@@ -144,7 +144,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
                 up_to, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block
             ),
             Category.ACTIVATIONS: layer.including(casts),
-            Category.INPUTS: Term(attention_mask_bytes(spec, prompts)),
+            Category.INPUTS: Term(attention_mask_bytes(spec, architecture, prompts)),
         }
 
     *others, whole = (prefill(up_to) for up_to in by_end(architecture))
@@ -269,7 +269,7 @@ def scored_without_gradient(
     def layer(rows: Batch) -> Terms:
         more: Terms = {
             Category.ACTIVATIONS: layer_without_gradient(spec, architecture, rows, adapted=adapted),
-            Category.INPUTS: Term(attention_mask_bytes(spec, rows)),
+            Category.INPUTS: Term(attention_mask_bytes(spec, architecture, rows)),
         }
         return added(more, held_in_forward(spec, architecture, rows))
 
@@ -350,7 +350,7 @@ def _scored_by(spec: TrialKeys, model: DecoderShape, persistent: Terms) -> Insta
     layer = layer_without_gradient_bytes(whole, model, batch, adapted=False, autocast=spec.bf16)
     casts = where(element_bytes(whole).autocast_caches, autocast_cache_bytes(whole, model), 0)
     block, element = block_of(spec), stream_bytes(whole, autocast=spec.bf16)
-    inputs = _INPUTS * block(batch.positions * INT64_BYTES) + attention_mask_bytes(spec, batch)
+    inputs = _INPUTS * block(batch.positions * INT64_BYTES) + attention_mask_bytes(spec, model, batch)
     cache = kv_cache(model, sequences=rows, tokens=batch.width, element=element, block=block)
     more: Terms = {
         Category.KV_CACHE: Term(cache.size, lambda: f"all layers, {rows} x {batch.width} tokens"),

@@ -170,18 +170,19 @@ def stack(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, waiting_
     return Term(stack_saved_bytes(spec, architecture, batch), words)
 
 
-def attention_mask_bytes(spec: TrialKeys, batch: Batch) -> Count:
+def attention_mask_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the bytes of the attention mask that all layers share, [rows, 1, L, L].
 
     It is boolean and exists only if a row is padded. Eager attention always has one, in the type of the weights,
-    because it adds the causal mask.
+    because it adds the causal mask; and a second one where some layers slide.
 
     Checkpointing keeps the mask until backward. Without checkpointing, backward counts one mask too many, a fraction of
     a percent. By hand, 4 rows of 1,042: 4 x 1,042 x 1,042 = 4,343,056 B.
     """
     block, size = block_of(spec), batch.rows * batch.width * batch.width
     if spec.attn_implementation is Attention.EAGER:
-        return block(size * element_bytes(spec).weight)
+        masks = 2 if layers_of(architecture).alternates and architecture.first_layers else 1
+        return masks * block(size * element_bytes(spec).weight)
     return where(batch.has_mask, block(size), 0)
 
 
@@ -296,7 +297,7 @@ def _other_kinds(
 
 def _until_the_first_layer(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Terms:
     """Return what all layers share, so that backward has it until the first of them."""
-    mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, batch))}
+    mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, architecture, batch))}
     return added(mask, kept_by_tower(spec, architecture, batch))
 
 

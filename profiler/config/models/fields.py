@@ -117,6 +117,7 @@ FREE: Mapping[str, frozenset[str]] = {
         """
         rms_norm_eps initializer_range attention_multiplier embedding_multiplier residual_multiplier logits_scaling
         query_pre_attn_scalar router_aux_loss_coef norm_topk_prob routed_scaling_factor n_group topk_group
+        swiglu_alpha swiglu_limit
         """.split()  # noqa: SIM905
     ),
     "rotary positions: tables of the same size, less than counted where layers or heads have none": frozenset(
@@ -126,7 +127,7 @@ FREE: Mapping[str, frozenset[str]] = {
         """.split()  # noqa: SIM905
     ),
     "layers of the checkpoint that predict further tokens, which a model for training does not have": frozenset(
-        "num_mtp_layers num_nextn_predict_layers".split()  # noqa: SIM905
+        {"num_mtp_layers"}
     ),
     "tokens with a meaning of their own": frozenset(
         """

@@ -70,6 +70,12 @@ class Layers:
     (`DeepseekV3TopkRouter`)."""
     adds_shared_expert: bool = False
     """The shared expert comes after the others, and its result is added as it is; else before them, and weighed."""
+    has_biased_experts: bool = False
+    """Experts and their router have biases, and gate and up are clamped (`GptOssExperts`)."""
+    has_sinks: bool = False
+    """Each head has a logit to which attention can go, which torch's SDPA does not support (`_supports_sdpa`)."""
+    alternates: bool = False
+    """Every other layer slides, where `layer_types` says nothing else; windows of such models are counted."""
 
 
 class RotaryTypes(StrEnum):
@@ -324,6 +330,28 @@ _FAMILIES = (
         checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
     ),
     Family(
+        model_type="gpt_oss",
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=201_088,
+            num_attention_heads=64,
+            num_key_value_heads=8,
+            head_dim=64,
+            attention_bias=True,
+            num_experts=128,
+            num_experts_per_tok=4,
+        ),
+        layers=Layers(
+            has_float32_norms=True,
+            concatenates_heads=True,
+            has_sinks=True,
+            alternates=True,
+            expert_width="intermediate_size",
+            has_biased_experts=True,
+        ),
+        sliding_window=128,
+    ),
+    Family(
         model_type="olmo3",
         defaults=Defaults(max_position_embeddings=2048),
         layers=Layers(qk_norm=True, normalises_all_heads=True, has_input_norms=False, has_float32_norms=True),
@@ -412,9 +440,6 @@ FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMIL
 """By model type."""
 
 _UNKNOWN = Family(model_type="unknown", defaults=Defaults(max_position_embeddings=2048))
-
-WITH_SINKS = frozenset({"gpt_oss"})
-"""Other model types whose attention adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
 
 WITH_OPTIONAL_KERNELS = frozenset(
     {

@@ -33,7 +33,42 @@ _TINY = BuiltinModel(
 )
 
 
+_GPT_OSS: Mapping[str, ConfigValue] = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_key_value_heads": 8,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "sliding_window": 128,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+
 _MIXTURES = (
+    BuiltinModel(
+        name="gpt-oss-20b",
+        hub_ids=("openai/gpt-oss-20b",),
+        parameters=20_914_757_184,
+        config={**_GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32},
+    ),
+    BuiltinModel(
+        name="gpt-oss-120b",
+        hub_ids=("openai/gpt-oss-120b",),
+        parameters=116_829_156_672,
+        config={**_GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128},
+    ),
     BuiltinModel(
         name="glm-4.5-air",
         hub_ids=("zai-org/GLM-4.5-Air", "zai-org/GLM-4.5-Air-Base"),
@@ -61,7 +96,7 @@ _MIXTURES = (
         },
     ),
 )
-"""Mixtures of experts of other families than Qwen's and Mixtral."""
+"""Mixtures of experts of other families than Qwen's and Mixtral; gpt-oss as it is without MXFP4, which trl trains."""
 
 
 def _distilled(size: str, *, parameters: int | None = None, **differs: ConfigValue) -> BuiltinModel:

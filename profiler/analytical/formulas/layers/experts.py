@@ -28,6 +28,19 @@ _INDICES = 4
 """Indices of pairs: by expert, their order, its inverse, and the token of each."""
 
 
+_AT_BIASED_GATE = 9
+"""[S, I] at the product of a clamped gate: gate and up, and their biases; both clamped; the activated gate, up and one,
+and the product."""
+
+
+def _gate_tensors(architecture: DecoderShape) -> int:
+    """Return the [S, I] that the activation of experts saves: gate and up together, and the activated gate.
+
+    A clamped gate saves gate and up together, the clamped gate, its sigmoid, the activated gate, and up and one.
+    """
+    return 6 if layers_of(architecture).has_biased_experts else 3
+
+
 def experts_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return what the experts save for backward: gate and up together, the activated gate, and the result.
 
@@ -37,7 +50,7 @@ def experts_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: 
     [T, H], and so does a trained router that casts its input.
     """
     result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
-    saved = result + 3 * inner + _shared_result(spec, architecture, positions)
+    saved = result + _gate_tensors(architecture) * inner + _shared_result(spec, architecture, positions)
     saved = saved + (result if _saves_inputs(spec, architecture) else 0)
     saved = saved + (inner if _saves_products(spec, architecture) else 0)
     if _saves_router_input(spec, architecture):
@@ -51,8 +64,12 @@ def experts_forward_bytes(spec: TrialKeys, architecture: DecoderShape, positions
     The weighted results, before and after they are brought back into the order of tokens; the inputs of the experts,
     if these are frozen.
     """
-    weighted = 2 * _weighted(spec, architecture, positions, autocast=spec.bf16)
-    return weighted if _saves_inputs(spec, architecture) else weighted + _result(spec, architecture, positions)
+    weighted, inputs = (
+        2 * _weighted(spec, architecture, positions, autocast=spec.bf16),
+        _result(spec, architecture, positions),
+    )
+    biases = inputs if layers_of(architecture).has_biased_experts else 0
+    return weighted + biases + (0 if _saves_inputs(spec, architecture) else inputs)
 
 
 def experts_without_gradient_bytes(
@@ -65,6 +82,9 @@ def experts_without_gradient_bytes(
     """
     weighted = _weighted(spec, architecture, positions, autocast=autocast)
     found = 2 * (_result(spec, architecture, positions) + weighted)
+    if layers_of(architecture).has_biased_experts:
+        inputs, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
+        found = larger(found + inputs, inputs + _AT_BIASED_GATE * inner)
     return found + _shared_result(spec, architecture, positions) + _indices(spec, architecture, positions)
 
 

@@ -196,7 +196,8 @@ def scoring_model(architecture: DecoderShape) -> DecoderShape:
 @counted_once
 def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return the parameters of one decoder layer: linear layers, experts with their router, and norms."""
-    hidden, groups = architecture.hidden_size, []
+    hidden, layers = architecture.hidden_size, layers_of(architecture)
+    groups: list[TensorGroup] = []
     for projection in projections(architecture):
         groups.append(TensorGroup(shape=(projection.out_features, projection.in_features), copies=1))
         groups.append(TensorGroup(shape=(projection.out_features,), copies=where(projection.has_bias, 1, 0)))
@@ -205,6 +206,12 @@ def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         groups.append(TensorGroup(shape=(experts, 2 * width, hidden), copies=1))
         groups.append(TensorGroup(shape=(experts, hidden, width), copies=1))
         groups.append(TensorGroup(shape=(experts, hidden), copies=1))
+        if layers.has_biased_experts:
+            groups += [
+                TensorGroup(shape=shape, copies=1) for shape in ((experts, 2 * width), (experts, hidden), (experts,))
+            ]
+    if layers.has_sinks:
+        groups.append(TensorGroup(shape=(architecture.num_attention_heads,), copies=1))
     return (*groups, *_norms(architecture))
 
 
