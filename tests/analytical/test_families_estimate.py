@@ -21,7 +21,7 @@ from profiler.analytical.estimate import phase_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Outcome
-from profiler.domain.trials.trial import ALL_LINEAR, Attention, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, Rollout, TrialSpec, Tuning
 
 KEPT = Path(__file__).with_name("families.json")
 MOST = 0.008
@@ -94,6 +94,7 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "olmo2": {"eager": IN_EAGER},
     "phi3": {"eager": IN_EAGER},
     "granite": {"eager": IN_EAGER},
+    "gpt_oss": {"lora, generated": {**LORA, "rollout": Rollout.GENERATE, "max_prompt_length": 32}},
     "smollm3": {"eager, lora, all kept": {**LORA, **IN_EAGER, **UNCHECKPOINTED}},
 }
 """Further cases of a family."""

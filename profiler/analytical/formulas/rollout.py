@@ -50,15 +50,21 @@ def kv_cache(
     Source: the tensor shapes of transformers' `DynamicCache`. Does not hold for a paged cache (vLLM) or sliding
     windows, but those of `first_layers`: with `slides`, as after the first token, these have no more than the window.
     """
-    layers, width = architecture.num_hidden_layers, key_width(architecture)
-    kinds = layer_kinds(architecture)
+    width, kinds = key_width(architecture), layer_kinds(architecture)
     windows = [kind.sliding_window if slides else None for kind in kinds[:-1]]
     tokens_of_kinds = (*(tokens if window is None else smaller(tokens, window) for window in windows), tokens)
     size = sum(
         2 * kind.num_hidden_layers * block(sequences * key_width(kind) * present * element)
         for kind, present in zip(kinds, tokens_of_kinds, strict=True)
     )
-    return Term(size, lambda: f"2 x {layers} x {sequences} x {tokens} x {width} x {element} B")
+
+    def words() -> str:
+        if not any(windows):
+            return f"2 x {architecture.num_hidden_layers} x {sequences} x {tokens} x {width} x {element} B"
+        each = (f"{kind.num_hidden_layers} x {there}" for kind, there in zip(kinds, tokens_of_kinds, strict=True))
+        return f"2 x ({' + '.join(each)}) x {sequences} x {width} x {element} B"
+
+    return Term(size, words)
 
 
 def growth_copy(
