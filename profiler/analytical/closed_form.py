@@ -51,7 +51,9 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False, with_expe
     if architecture.has_closed_form and not (of_verl and of_one_gpu):
         return
     problem = "is of a family whose layers have no closed-form estimate"
-    if is_mixture:
+    if architecture.has_closed_form and architecture.first_layers:
+        problem = "has layers of several kinds, which have no closed-form estimate in a job of verl"
+    elif is_mixture:
         where = " in a job of verl" if of_verl else ""
         problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate{where}"
     elif has_tower:

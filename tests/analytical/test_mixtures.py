@@ -244,6 +244,14 @@ def test_other_mixtures_are_refused(config):
         refuse_model(_read(config))
 
 
+def test_a_job_of_verl_has_no_layers_of_several_kinds():
+    shape = _read(CONFIG)
+    refuse_model(shape, of_verl=True, with_experts=True)
+    split = replace(shape, first_layers=(replace(shape, num_hidden_layers=1),))
+    with pytest.raises(UsageError, match="layers of several kinds"):
+        refuse_model(split, of_verl=True, with_experts=True)
+
+
 def test_a_job_of_verl_has_no_mixture():
     with pytest.raises(UsageError, match="has no closed-form estimate in a job of verl"):
         refuse_model(_read(CONFIG), of_verl=True)
