@@ -37,6 +37,7 @@ from profiler.analytical.formulas.layers.experts import (
     experts_saved_bytes,
     experts_without_gradient_bytes,
     merged_bytes,
+    recomputed_gate_bytes,
 )
 from profiler.analytical.formulas.models.parameters import (
     active_parameter_count,
@@ -203,6 +204,7 @@ EXPERT_ROWS = (
         is_=2 * 8 * 4 * (2 + 4) + 4 * 64,
         why="the router computes in float32 without autocast",
     ),
+    row(recomputed_gate_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=192),
     row(experts_saved_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=8 * (4 + 6 * 2) * 2 + 4 * 64, why="a clamped gate"),
     row(
         experts_without_gradient_bytes,

@@ -72,6 +72,22 @@ def experts_forward_bytes(spec: TrialKeys, architecture: DecoderShape, positions
     return weighted + biases + (0 if _saves_inputs(spec, architecture) else inputs)
 
 
+def recomputed_gate_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what recomputation needs at a clamped gate in addition to what the experts save; 0 for other gates.
+
+    The gradient of the weighted results, [S, H]; the biases of gate and up, the clamped up and the product, if it is
+    not saved; the inputs, if experts are frozen. The result of the experts is not there yet.
+
+    By hand, S = 8 pairs, H = 4, I = 2, bfloat16, frozen: 8 x (4 + 4 x 2) x 2 B = 192 B.
+    """
+    if not layers_of(architecture).has_biased_experts:
+        return 0
+    result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
+    product = 0 if _saves_products(spec, architecture) else inner
+    inputs = 0 if _saves_inputs(spec, architecture) else result
+    return 3 * inner + product + inputs
+
+
 def experts_without_gradient_bytes(
     spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag
 ) -> Count:

@@ -26,6 +26,7 @@ from profiler.analytical.formulas.layers.experts import (
     experts_backward_bytes,
     experts_forward_bytes,
     experts_saved_bytes,
+    recomputed_gate_bytes,
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import (
     adapter_input_bytes,
@@ -240,6 +241,9 @@ def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
         before, until_norm = _until_last_norm_bytes(spec, architecture, batch)
         at_up = at_up + where(has_last_norm, before, scaling)
         at_down = at_down + hidden + where(has_last_norm, before + until_norm, scaling)
+    if layers_of(architecture).has_biased_experts:
+        at_gate = recomputed_gate_bytes(spec, architecture, batch.positions)
+        at_down = larger(at_down, 2 * hidden + _mlp_input_bytes(spec, architecture, batch) + at_gate)
     scaled = _scaled_gradient_bytes(spec, architecture, batch)
     return larger(at_down, at_up) + scaled - where(saves_stream(spec, architecture, MLP_INPUTS), hidden, 0)
 
