@@ -34,7 +34,7 @@ OTHER_TYPES = (
     *("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "inkling2_text", "inkling_text"),
     *("jamba", "kimi_linear", "lfm2", "lfm2_moe", "mamba", "mamba2", "nemotron_h", "olmo_hybrid", "qwen3_5"),
     *("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text", "zamba"),
-    *("zamba2", "gpt_oss", "newllm"),
+    *("zamba2", "newllm"),
 )
 """Model types without a closed form."""
 

@@ -43,13 +43,17 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False, with_expe
         with_experts: Whether those of the release of verl know experts.
 
     Raises:
-        UsageError: It is a mixture of experts without a formula, or of a family that is not known.
+        UsageError: It is a mixture of experts without a formula, of a family that is not known, or in verl one with
+            layers of several kinds.
     """
     is_mixture, has_tower = architecture.num_experts > 1, architecture.vision is not None
-    if architecture.has_closed_form and not (of_verl and ((is_mixture and not with_experts) or has_tower)):
+    of_one_gpu = (is_mixture and not with_experts) or has_tower or bool(architecture.first_layers)
+    if architecture.has_closed_form and not (of_verl and of_one_gpu):
         return
     problem = "is of a family whose layers have no closed-form estimate"
-    if is_mixture:
+    if architecture.has_closed_form and architecture.first_layers:
+        problem = "has layers of several kinds, which have no closed-form estimate in a job of verl"
+    elif is_mixture:
         where = " in a job of verl" if of_verl else ""
         problem = f"a mixture of {architecture.num_experts} experts has no closed-form estimate{where}"
     elif has_tower:

@@ -1,6 +1,6 @@
 """The least time of an optimizer step on a card: products at the card's peak, and decoded tokens at its bandwidth."""
 
-from profiler.analytical.formulas.models.parameters import is_mixture, projections, query_width
+from profiler.analytical.formulas.models.parameters import is_mixture, layer_kinds, projections, query_width
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import Roofline
 from profiler.domain.trials.trial import Dtype, Rollout, TrialSpec, Tuning
@@ -54,8 +54,9 @@ def _forward_flops(architecture: Architecture, *, rows: int, width: int, scored:
 
 def _layer_weights(architecture: Architecture) -> int:
     """Return the elements of all matrices of the decoder layers that one token is multiplied with."""
-    dense = sum(int(part.weights) for part in projections(architecture))
-    experts = 0
-    if is_mixture(architecture):
-        experts = 3 * architecture.experts_per_token * architecture.hidden_size * architecture.expert_width
-    return architecture.num_hidden_layers * (dense + experts)
+    found = 0
+    for kind in layer_kinds(architecture):
+        dense = sum(int(part.weights) for part in projections(kind))
+        experts = 3 * kind.experts_per_token * kind.hidden_size * kind.expert_width if is_mixture(kind) else 0
+        found += int(kind.num_hidden_layers) * int(dense + experts)
+    return found

@@ -170,14 +170,17 @@ class _Shapes:
     num_experts: Count
     expert_width: Count
     experts_per_token: Count
+    first_layers: tuple[Architecture, ...]
     vision: VisionTower | None
     shared_expert_width: Count
     attention_dropout: float | NDArray[Any]
     reward_models: tuple[Architecture, ...]
     scores: int = 0
+    sliding_window: None = None
+    """Only that of `first_layers` counts."""
 
 
-_OF_A_GROUP = ("model_type", "vision", "scores", "reward_models")
+_OF_A_GROUP = ("model_type", "vision", "scores", "reward_models", "first_layers", "sliding_window")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)
 
 
@@ -250,13 +253,14 @@ def _groups(table: TrialTable) -> Iterator[tuple[NDArray[Any], TrialKeys, Decode
             yield rows, _trials(table, rows), _shapes(table, rows, kinds.values[kinds.codes[rows[0]]])
 
 
-_ModelKind = tuple[str, VisionTower | None]
-"""The model type, which decides the linear layers, and the vision tower."""
+_ModelKind = tuple[str, VisionTower | None, tuple[Architecture, ...]]
+"""The model type, which decides the linear layers, the vision tower, and layers of other kinds."""
 
 
 def _model_kinds(table: TrialTable) -> Coded[_ModelKind]:
     models = table.keys["model"]
-    found = [(table.architectures[model].model_type, table.architectures[model].vision) for model in models.values]
+    of_models = [table.architectures[model] for model in models.values]
+    found = [(model.model_type, model.vision, model.first_layers) for model in of_models]
     kinds = tuple(dict.fromkeys(found))
     of_model = np.array([kinds.index(kind) for kind in found])
     return Coded(values=kinds, codes=of_model[models.codes])
@@ -276,9 +280,11 @@ def _shapes(table: TrialTable, rows: NDArray[Any], kind: _ModelKind) -> DecoderS
     codes = models.codes[rows]
     found = [table.architectures[model] for model in models.values]
     columns = {key: _numbers([getattr(model, key) for model in found], codes) for key in _SHAPE_NUMBERS}
-    model_type, vision = kind
+    model_type, vision, first_layers = kind
     reward_models = found[codes[0]].reward_models
-    return _Shapes(model_type=model_type, vision=vision, reward_models=reward_models, **columns)
+    return _Shapes(
+        model_type=model_type, vision=vision, first_layers=first_layers, reward_models=reward_models, **columns
+    )
 
 
 def _present(column: Coded[Any], rows: NDArray[Any]) -> Any:  # noqa: ANN401  whatever the key holds

@@ -3,7 +3,7 @@
 Constraints of `estimate`, `solve` and `advise`: what has no closed form. The first that is broken answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from profiler.constraints.constraint import (
     stated,
 )
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import family_of
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.machines.extras import simulation_hint
 from profiler.domain.trials.optimizers import Optimizer, State
@@ -180,10 +181,20 @@ def _sharded(values: Mapping[str, object], hint: Text = _emulate) -> Constraint:
     return _closed_form({**values, "distributed_type": values.get("distributed_type", one_of(*SHARDED))}, problem, hint)
 
 
-def _mixture(key: str, value: object, hint: Text = _simulate) -> Constraint:
-    """Return a constraint of mixtures of experts."""
+def _has_sinks(architecture: Architecture) -> bool:
+    return family_of(architecture.model_type).layers.has_sinks
+
+
+def _has_sdpa(architecture: Architecture) -> bool:
+    return architecture.has_sdpa
+
+
+def _mixture(
+    key: str, value: object, hint: Text = _simulate, *, only: Callable[[Architecture], bool] = lambda _: True
+) -> Constraint:
+    """Return a constraint of mixtures of experts; `only` says of which."""
     problem = "has no closed-form estimate with a mixture of {model.num_experts} experts"
-    return _closed_form({key: value, "model": anything}, problem, hint, model=_is_mixture)
+    return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: _is_mixture(m) and only(m))
 
 
 def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
@@ -233,7 +244,14 @@ CLOSED_FORM = (
     _mixture("dtype", _NOT_BFLOAT16),
     _mixture("bf16", False),
     _mixture("logprobs", other_than(Logprobs.FUSED)),
-    _mixture("attn_implementation", Attention.EAGER),
+    _mixture("attn_implementation", Attention.EAGER, only=_has_sdpa),
+    # transformers takes a kernel of another package, with sinks.
+    _closed_form(
+        {"attn_implementation": Attention.FLASH_ATTENTION_2, "model": anything},
+        "has no closed-form estimate with {model.model_type}, whose attention has sinks",
+        "Use attn_implementation=eager.",
+        model=_has_sinks,
+    ),
     # Liger replaces the experts of some models by kernels of its own. A simulation has none of its kernels either.
     _mixture("use_liger_kernel", True, "Use use_liger_kernel=false."),
     _mixture("critic", True),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from formula_row import Row, row
-from toy_models import CAST, FULL, HALF, HALF_BILLION, LABELLED, LONG, LORA, ONE, TOY, TWO
+from toy_models import CAST, FULL, HALF, HALF_BILLION, LABELLED, LONG, LORA, ONE, SINKS, TOY, TWO
 
 from profiler.analytical.formulas.head import (
     cast_chunk_bytes,
@@ -126,6 +126,17 @@ HEAD_ROWS = (
 
 ROLLOUT_ROWS = (
     row(kv_cache, HALF_BILLION, sequences=16, tokens=1041, element=2, is_=204_668_928),
+    row(kv_cache, SINKS, sequences=3, tokens=10, element=2, is_=2 * 2 * 3 * 4 * 10 * 2),
+    row(
+        kv_cache,
+        SINKS,
+        sequences=3,
+        tokens=10,
+        element=2,
+        slides=True,
+        is_=2 * 3 * 4 * (10 + 4) * 2,
+        why="one of two layers has 4 tokens",
+    ),
     row(growth_copy, HALF_BILLION, sequences=16, tokens=1041, element=2, is_=204_668_928 // 48),
     row(sampling, FULL, HALF_BILLION, is_=38_895_616),
     row(last_logits, HALF, HALF_BILLION, is_=24_309_760, why="16 x 151,936 x (2 + 2 x 4)"),

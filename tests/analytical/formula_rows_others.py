@@ -4,6 +4,9 @@ from dataclasses import replace
 
 from formula_row import row
 from toy_models import (
+    ADDED_EXPERT,
+    AUTOCAST,
+    BIASED_EXPERTS,
     CONFIG,
     ENGINE,
     EVERYTHING,
@@ -12,6 +15,7 @@ from toy_models import (
     HALF_BILLION,
     JOB,
     MIXTRAL,
+    NO_AUTOCAST,
     OF_EXPERTS,
     OLMOE,
     QWEN2,
@@ -27,11 +31,13 @@ from toy_models import (
 )
 
 from profiler.analytical.formulas.layers.experts import (
+    added_bytes,
     decoding_bytes,
     experts_backward_bytes,
     experts_saved_bytes,
     experts_without_gradient_bytes,
     merged_bytes,
+    recomputed_gate_bytes,
 )
 from profiler.analytical.formulas.models.parameters import (
     active_parameter_count,
@@ -83,6 +89,10 @@ _30B = {
     "num_experts": 128,
     "head_dim": 128,
 }
+AIR = architecture_of("glm-4.5-air")
+_AIR_ATTENTION = 2 * 4096 * 12_288 + 2 * 4096 * 1024 + 12_288 + 2 * 1024 + 2 * 4096
+_AIR_EXPERTS = 129 * 3 * 4096 * 1408 + 128 * 4096
+_OSS_ATTENTION = 2 * 2880 * 4096 + 2 * 2880 * 512 + 4096 + 2 * 512 + 2880 + 64
 _A_LAYER = 16 * (2 * 1792 + 2 * 1024 + 3 * 5760)
 
 COUNT_ROWS = (
@@ -110,6 +120,32 @@ COUNT_ROWS = (
         mixture(OLMOE),
         is_=128_001_536 + 4 * (1024 + 256 - 2 * 64),
         why="norms over all heads of queries and keys",
+    ),
+    row(
+        parameter_count,
+        AIR,
+        is_=2 * 151_552 * 4096 + 46 * _AIR_ATTENTION + 3 * 4096 * 10_944 + 45 * _AIR_EXPERTS + 4096,
+        why="one layer has a dense MLP, 45 have a router, 128 experts and a shared one",
+    ),
+    row(
+        parameter_count,
+        architecture_of("gpt-oss-20b"),
+        is_=2 * 201_088 * 2880 + 2880 + 24 * (_OSS_ATTENTION + 32 * (3 * 2880**2 + 4 * 2880 + 1) + 2 * 2880),
+        why="24 layers with sinks, and experts and a router with biases",
+    ),
+    row(
+        active_parameter_count,
+        AIR,
+        is_=106_852_245_504 - 45 * 120 * 3 * 4096 * 1408,
+        why="120 of 128 experts of 45 layers are not used",
+    ),
+    row(
+        lora_parameter_count,
+        AIR,
+        1,
+        ("down_proj", "o_proj"),
+        is_=46 * (12_288 + 4096) + 45 * 128 * (4096 + 1408),
+        why="peft takes the names of experts for theirs alone, not for the dense MLP or the shared expert",
     ),
     row(
         lora_parameter_count,
@@ -140,15 +176,46 @@ COUNT_ROWS = (
 EXPERT_ROWS = (
     row(experts_saved_bytes, TWO_STEPS, SOME_EXPERTS, 2, is_=256 + 4 * 64, why="2 tokens: 8 pairs"),
     row(experts_saved_bytes, OF_EXPERTS, SOME_EXPERTS, 2, is_=8 * (4 + 3 * 2) * 2 + 4 * 64),
-    row(experts_without_gradient_bytes, TWO_STEPS, SOME_EXPERTS, 2, is_=256 + 4 * 64),
+    row(experts_without_gradient_bytes, TWO_STEPS, SOME_EXPERTS, 2, **AUTOCAST, is_=256 + 4 * 64),
     row(
         experts_without_gradient_bytes,
         TWO_STEPS,
         replace(SOME_EXPERTS, model_type="mixtral"),
         2,
+        **AUTOCAST,
         is_=384 + 4 * 64,
     ),
     row(experts_backward_bytes, OF_EXPERTS, replace(SOME_EXPERTS, model_type="mixtral"), 2, is_=3 * 8 * 4 * 4),
+    row(
+        experts_saved_bytes,
+        TWO_STEPS,
+        ADDED_EXPERT,
+        2,
+        is_=256 + 4 * 64 + 2 * 4 * 2,
+        why="the router's copy of its input",
+    ),
+    row(added_bytes, TWO_STEPS, ADDED_EXPERT, 2, is_=2 * 4 * 2),
+    row(
+        experts_without_gradient_bytes,
+        OF_EXPERTS,
+        ADDED_EXPERT,
+        2,
+        **NO_AUTOCAST,
+        is_=2 * 8 * 4 * (2 + 4) + 4 * 64,
+        why="the router computes in float32 without autocast",
+    ),
+    row(recomputed_gate_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=192),
+    row(experts_saved_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=8 * (4 + 6 * 2) * 2 + 4 * 64, why="a clamped gate"),
+    row(
+        experts_without_gradient_bytes,
+        OF_EXPERTS,
+        BIASED_EXPERTS,
+        2,
+        **NO_AUTOCAST,
+        is_=8 * (4 + 9 * 2) * 2 + 4 * 64,
+        why="at the product of the clamped gate",
+    ),
+    row(experts_backward_bytes, OF_EXPERTS, ADDED_EXPERT, 2, is_=3 * 8 * 4 * 2 + 2 * 4 * 2),
     row(merged_bytes, replace(EVERYTHING, lora_rank=3), replace(SOME_EXPERTS, experts_per_token=4), is_=768 + 2112),
     row(
         merged_bytes,

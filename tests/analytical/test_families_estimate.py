@@ -21,7 +21,7 @@ from profiler.analytical.estimate import phase_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Outcome
-from profiler.domain.trials.trial import ALL_LINEAR, Attention, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, Rollout, TrialSpec, Tuning
 
 KEPT = Path(__file__).with_name("families.json")
 MOST = 0.008
@@ -41,6 +41,13 @@ SIZES: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 EXPERTS: dict[str, Any] = {"head_dim": 64, "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 512}
+ROUTED: dict[str, Any] = {
+    **{key: value for key, value in EXPERTS.items() if key != "num_experts"},
+    "model_type": "glm4_moe",
+    "n_routed_experts": 16,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
 OWN: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "phi3": {"partial_rotary_factor": 0.75},
@@ -52,6 +59,15 @@ OWN: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "gemma3_text": {"head_dim": 64},
     "qwen3_moe": EXPERTS,
+    "gpt_oss": {
+        "head_dim": 64,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 4,
+        "intermediate_size": 512,
+        "sliding_window": 128,
+    },
+    "glm4_moe": ROUTED,
+    "glm4_moe, wide first layers": {**ROUTED, "intermediate_size": 16_384, "first_k_dense_replace": 2},
     "mixtral": {"head_dim": 64, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
 }
 """What a family states in addition to the common sizes."""
@@ -72,10 +88,14 @@ CASES: dict[str, dict[str, Any]] = {
     "o_proj": {**LORA, "lora_target_modules": ("o_proj",), **UNCHECKPOINTED},
 }
 IN_EAGER: dict[str, Any] = {"attn_implementation": Attention.EAGER}
+IN_ALL: dict[str, dict[str, Any]] = {"gpt_oss": IN_EAGER}
+"""Keys of all cases of a family."""
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "olmo2": {"eager": IN_EAGER},
     "phi3": {"eager": IN_EAGER},
     "granite": {"eager": IN_EAGER},
+    "gpt_oss": {"lora, generated": {**LORA, "rollout": Rollout.GENERATE, "max_prompt_length": 32}},
+    "smollm3": {"eager, lora, all kept": {**LORA, **IN_EAGER, **UNCHECKPOINTED}},
 }
 """Further cases of a family."""
 
@@ -87,7 +107,7 @@ def config_of(family: str) -> dict[str, Any]:
 def trials() -> dict[tuple[str, str], TrialSpec]:
     """Return the trials by family and case."""
     return {
-        (family, case): replace(TWO_STEPS, model="tiny", **keys)
+        (family, case): replace(TWO_STEPS, model="tiny", **IN_ALL.get(family, {}), **keys)
         for family in OWN
         for case, keys in {**CASES, **OTHERS.get(family, {})}.items()
     }

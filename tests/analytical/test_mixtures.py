@@ -12,13 +12,16 @@ from profiler.analytical.formulas.layers.experts import (
     merged_bytes,
 )
 from profiler.analytical.formulas.models.parameters import (
+    layer_parameter_count,
     projections,
 )
 from profiler.analytical.formulas.models.weights import weights
 from profiler.analytical.many import estimate_specs
+from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import MIB, Phase
+from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     DistributedType,
@@ -148,6 +151,33 @@ def test_one_of_two_gpus_agrees_with_the_emulation(spec, emulated):
         assert found[Phase(phase)].total_bytes / MIB == pytest.approx(mib, rel=0.01), phase
 
 
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, **KEPT), EVERYTHING, replace(LORA, **KEPT, **SHARDED)])
+def test_equal_layers_in_two_kinds_need_what_they_need_in_one(spec):
+    """Between its ends a backward frees activations and makes gradients in proportion, so no instant is larger."""
+    shape = _read(CONFIG)
+    split = replace(shape, first_layers=(replace(shape, num_hidden_layers=1),))
+    assert estimate(spec, split) == estimate(spec, shape)
+    assert estimate_specs([spec], {"m": split}) == estimate_specs([spec], {"m": shape})
+
+
+def _in_backward(spec, shape, name):
+    return [each.sizes for each in trial_instants(spec, shape) if each.name is name]
+
+
+def test_a_kind_of_layers_has_the_gradients_of_later_layers():
+    """Its first layer needs what it needs as the first of all, and the inputs of the layers before it."""
+    spec, shape = ONE_SHORT_BATCH, _read(CONFIG)
+    two = replace(shape, num_hidden_layers=6, first_layers=(replace(shape, num_hidden_layers=2, num_experts=1),))
+    alone = _in_backward(spec, shape, InstantName.BACKWARD_FIRST_LAYER)[0]
+    second = _in_backward(spec, two, InstantName.BACKWARD_FIRST_LAYER)[0]
+    inputs = 2 * spec.per_device_train_batch_size * 128 * 1024 * 2
+    assert second[Category.ACTIVATIONS] - alone[Category.ACTIVATIONS] == inputs
+    end = _in_backward(spec, two, InstantName.BACKWARD_LAYER)[0]
+    layer, head_and_norm = layer_parameter_count(shape), 8192 * 1024 + 1024
+    assert second[Category.GRADIENTS] == (3 * layer + head_and_norm) * 2
+    assert end[Category.GRADIENTS] == (4 * layer + head_and_norm) * 2
+
+
 def test_only_attention_has_linear_layers():
     assert [part.name for part in projections(_read(CONFIG))] == list(ATTENTION)
 
@@ -212,6 +242,14 @@ def test_what_has_no_formula_is_refused_by_its_key(spec, key):
 def test_other_mixtures_are_refused(config):
     with pytest.raises(UsageError, match="experts has no closed-form estimate"):
         refuse_model(_read(config))
+
+
+def test_a_job_of_verl_has_no_layers_of_several_kinds():
+    shape = _read(CONFIG)
+    refuse_model(shape, of_verl=True, with_experts=True)
+    split = replace(shape, first_layers=(replace(shape, num_hidden_layers=1),))
+    with pytest.raises(UsageError, match="layers of several kinds"):
+        refuse_model(split, of_verl=True, with_experts=True)
 
 
 def test_a_job_of_verl_has_no_mixture():

@@ -44,6 +44,9 @@ TOY = Architecture(
     qkv_bias=True,
 )
 
+SINKS = replace(TOY, model_type="gpt_oss", first_layers=(replace(TOY, num_hidden_layers=1, sliding_window=4),))
+"""The same with sinks, whose first layer slides."""
+
 FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", gradient_checkpointing=False)
 LORA = replace(FULL, tuning=Tuning.LORA, lora_rank=2, lora_alpha=4, lora_target_modules=(ALL_LINEAR,))
 QLORA = replace(LORA, tuning=Tuning.QLORA)
@@ -141,6 +144,9 @@ def mixture(config: Mapping[str, object]) -> Architecture:
 
 SOME_EXPERTS = replace(mixture(CONFIG), hidden_size=4, expert_width=2, experts_per_token=4)
 """A layer of experts that is small enough to compute by hand."""
+ADDED_EXPERT = replace(SOME_EXPERTS, model_type="glm4_moe", shared_expert_width=2)
+"""The same with a shared expert that is added."""
+BIASED_EXPERTS = replace(SOME_EXPERTS, model_type="gpt_oss")
 
 GATED = VisionTower(
     depth=1,

@@ -49,7 +49,9 @@ def small_config(model_type, **fields):
     decoder = dict(_BASE)
     if model_type in ("qwen2_moe", "qwen3_moe", "olmoe"):
         decoder |= _EXPERTS | {"num_experts": 4}
-    if model_type == "mixtral":
+    if model_type == "glm4_moe":
+        decoder |= _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    if model_type in ("mixtral", "gpt_oss"):
         decoder |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     if family_of(model_type).checks.sections_fill_head:
         decoder["rope_scaling"] = {"type": "mrope", "mrope_section": [2, 3, 3]}

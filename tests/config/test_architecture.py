@@ -22,7 +22,7 @@ def test_every_builtin_model_has_an_architecture(name):
     architecture = builtin_architecture(name)
     config = BUILTIN_MODELS[name].config
     assert architecture.hidden_size == config["hidden_size"]
-    assert architecture.qkv_bias == (config["model_type"] == "qwen2")
+    assert architecture.qkv_bias == (config["model_type"] in ("qwen2", "glm4_moe", "gpt_oss"))
     assert architecture.qk_norm == (config["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2"))
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForTokenClassification
 
 from profiler.analytical import parameter_count
-from profiler.analytical.formulas.models.parameters import layer_parameter_count, norm_count
+from profiler.analytical.formulas.models.parameters import layer_kinds, layer_parameter_count, norm_count
 from profiler.analytical.formulas.models.weights import critic_count
 from profiler.analytical.formulas.vllm_memory import sharded_parameters
 from profiler.analytical.timeline.sharding.verl import outside_parameters
@@ -27,11 +27,16 @@ SIZES: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 48,
+    "n_routed_experts": 4,
+    "n_shared_experts": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
     "decoder_sparse_step": 1,
     "pad_token_id": 0,
 }
-OF_MIXTURES = [key for key in SIZES if "expert" in key or "moe" in key or "sparse" in key]
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+OF_MIXTURES = [key for key in SIZES if any(word in key for word in ("expert", "moe", "sparse", "group", "dense"))]
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss")
 TEXTS = [family for family in MODEL_TYPES if not family.endswith("_vl")]
 TIED = [False, True]
 
@@ -62,7 +67,8 @@ def test_a_layer_and_what_is_outside_are_those_of_the_model(family, tied):
     config = config_of(family, tied=tied)
     model, architecture = made(config), read_architecture(config, model=family)
     layers = list(model.model.layers)
-    assert {count(layer) for layer in layers} == {layer_parameter_count(architecture)}
+    kinds = [kind for kind in layer_kinds(architecture) for _ in range(int(kind.num_hidden_layers))]
+    assert [count(layer) for layer in layers] == [layer_parameter_count(kind) for kind in kinds]
     assert outside_parameters(architecture) == count(model) - sum(map(count, layers))
     assert norm_count(architecture) == norms_of(model)
     assert parameter_count(architecture) == count(model)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.models.parameters import key_width
+from profiler.analytical.formulas.models.parameters import key_width, layer_kinds
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -10,7 +10,7 @@ from profiler.analytical.formulas.models.trained import (
     stream_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count, Term
+from profiler.analytical.formulas.sizes.quantities import Count, Term, smaller
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 
@@ -31,7 +31,13 @@ def kv_element_bytes(spec: TrialKeys) -> Count:
 
 
 def kv_cache(
-    architecture: DecoderShape, *, sequences: Count, tokens: Count, element: Count, block: Block = exact
+    architecture: DecoderShape,
+    *,
+    sequences: Count,
+    tokens: Count,
+    element: Count,
+    block: Block = exact,
+    slides: bool = False,
 ) -> Term:
     """Return a KV cache in which each sequence has `tokens` tokens.
 
@@ -42,11 +48,23 @@ def kv_cache(
     By hand, qwen2.5-0.5b, 16 sequences, 1,041 tokens, bfloat16: 2 x 24 x 16 x 2 x 1,041 x 64 x 2 B = 204,668,928 B.
 
     Source: the tensor shapes of transformers' `DynamicCache`. Does not hold for a paged cache (vLLM) or sliding
-    windows.
+    windows, but those of `first_layers`: with `slides`, as after the first token, these have no more than the window.
     """
-    layers, width = architecture.num_hidden_layers, key_width(architecture)
-    size = 2 * layers * block(sequences * width * tokens * element)
-    return Term(size, lambda: f"2 x {layers} x {sequences} x {tokens} x {width} x {element} B")
+    width, kinds = key_width(architecture), layer_kinds(architecture)
+    windows = [kind.sliding_window if slides else None for kind in kinds[:-1]]
+    tokens_of_kinds = (*(tokens if window is None else smaller(tokens, window) for window in windows), tokens)
+    size = sum(
+        2 * kind.num_hidden_layers * block(sequences * key_width(kind) * present * element)
+        for kind, present in zip(kinds, tokens_of_kinds, strict=True)
+    )
+
+    def words() -> str:
+        if not any(windows):
+            return f"2 x {architecture.num_hidden_layers} x {sequences} x {tokens} x {width} x {element} B"
+        each = (f"{kind.num_hidden_layers} x {there}" for kind, there in zip(kinds, tokens_of_kinds, strict=True))
+        return f"2 x ({' + '.join(each)}) x {sequences} x {width} x {element} B"
+
+    return Term(size, words)
 
 
 def growth_copy(

@@ -69,7 +69,7 @@ def value_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Term
     layer = layer_without_gradient(spec, architecture, batch, adapted=True)
     more: Terms = {
         Category.ACTIVATIONS: layer.including(Term(casts)),
-        Category.INPUTS: Term(attention_mask_bytes(spec, batch)),
+        Category.INPUTS: Term(attention_mask_bytes(spec, architecture, batch)),
     }
     return (Instant(phase=Phase.SCORE, name=InstantName.VALUES, terms=added(persistent, more)),)
 
@@ -93,7 +93,7 @@ def critic_instants(
     accumulated = gradients.only_if(spec.gradient_accumulation_steps > 1)
     casts, inputs = Term(autocast_forward_bytes(spec, architecture)), stack(spec, architecture, batch)
     earlier = _before_a_step(spec, architecture, persistent)
-    layers = added(earlier, {Category.INPUTS: Term(attention_mask_bytes(spec, batch))})
+    layers = added(earlier, {Category.INPUTS: Term(attention_mask_bytes(spec, architecture, batch))})
     backward = layer_backward(spec, architecture, batch)
     embedding = block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
     one_layer = (gradients.size - embedding) // architecture.num_hidden_layers

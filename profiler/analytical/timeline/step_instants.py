@@ -10,7 +10,7 @@ from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.layers.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.layers.experts import decoding_bytes
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.models.parameters import is_mixture
+from profiler.analytical.formulas.models.parameters import by_end, is_mixture, layer_kinds
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -127,24 +127,30 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     persistent = added(persistent, {Category.GRADIENTS: unfinished_gradients(spec, architecture)})
     casts, head_cast, transient_cast = _generation_casts(spec, architecture)
-    full = kv_cache(architecture, sequences=rows, tokens=tokens, element=element, block=block)
+    full = kv_cache(architecture, sequences=rows, tokens=tokens, element=element, block=block, slides=True)
     growth = growth_copy(architecture, sequences=rows, tokens=tokens, element=element, block=block)
     prompts = Batch(
         rows=rows, prompt_tokens=spec.max_prompt_length, completion_tokens=0, scored_tokens=0, has_mask=False
     )
-    prefilled = kv_cache(architecture, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block)
-    layer = Term(
-        layer_without_gradient_bytes(spec, architecture, prompts, adapted=True, autocast=False),
-        lambda: f"one layer of {rows} prompts",
-    )
-    prefill: Terms = {
-        Category.KV_CACHE: prefilled,
-        Category.ACTIVATIONS: layer.including(casts),
-        Category.INPUTS: Term(attention_mask_bytes(spec, prompts)),
-    }
+
+    def prefill(up_to: DecoderShape) -> Terms:
+        """Return what there is in the last layer of a model."""
+        layer = Term(
+            layer_without_gradient_bytes(spec, up_to, prompts, adapted=True, autocast=False),
+            lambda: f"one layer of {rows} prompts",
+        )
+        return {
+            Category.KV_CACHE: kv_cache(
+                up_to, sequences=rows, tokens=spec.max_prompt_length, element=element, block=block
+            ),
+            Category.ACTIVATIONS: layer.including(casts),
+            Category.INPUTS: Term(attention_mask_bytes(spec, architecture, prompts)),
+        }
+
+    *others, whole = (prefill(up_to) for up_to in by_end(architecture))
     instants: dict[InstantName, Terms] = {
         **without_gradient(spec, architecture, prompts, InstantName.PREFILL_TOWER, adapted=True, autocast=False),
-        InstantName.PREFILL: added(prefill, held_in_forward(spec, architecture, prompts)),
+        InstantName.PREFILL: added(whole, held_in_forward(spec, architecture, prompts)),
         InstantName.GROWTH: {Category.KV_CACHE: full.plus(growth), Category.ACTIVATIONS: casts},
         InstantName.DECODING: {
             Category.KV_CACHE: full,
@@ -161,6 +167,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
             Category.LOGITS: last_logits(spec, architecture),
         },
     }
+    named = (*((InstantName.PREFILL, more) for more in others), *instants.items())
     return tuple(
         Instant(
             phase=Phase.ROLLOUT,
@@ -168,7 +175,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
             terms=added(persistent, more),
             happens=transient_cast.size > 0 if name is InstantName.LAST_LOGITS else True,
         )
-        for name, more in instants.items()
+        for name, more in named
     )
 
 
@@ -262,7 +269,7 @@ def scored_without_gradient(
     def layer(rows: Batch) -> Terms:
         more: Terms = {
             Category.ACTIVATIONS: layer_without_gradient(spec, architecture, rows, adapted=adapted),
-            Category.INPUTS: Term(attention_mask_bytes(spec, rows)),
+            Category.INPUTS: Term(attention_mask_bytes(spec, architecture, rows)),
         }
         return added(more, held_in_forward(spec, architecture, rows))
 
@@ -282,8 +289,12 @@ def scored_without_gradient(
 
 
 def layer_without_gradient(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag) -> Term:
-    """Return the peak of one layer that saves nothing, under autocast where the trial has it."""
-    size = layer_without_gradient_bytes(spec, architecture, batch, adapted=adapted, autocast=spec.bf16)
+    """Return the largest peak of a layer that saves nothing, under autocast where the trial has it."""
+    sizes = (
+        layer_without_gradient_bytes(spec, kind, batch, adapted=adapted, autocast=spec.bf16)
+        for kind in layer_kinds(architecture)
+    )
+    size = larger(0, *sizes)
     return Term(size, lambda: "one layer: 4 x T x H and the MLP")
 
 
@@ -339,7 +350,7 @@ def _scored_by(spec: TrialKeys, model: DecoderShape, persistent: Terms) -> Insta
     layer = layer_without_gradient_bytes(whole, model, batch, adapted=False, autocast=spec.bf16)
     casts = where(element_bytes(whole).autocast_caches, autocast_cache_bytes(whole, model), 0)
     block, element = block_of(spec), stream_bytes(whole, autocast=spec.bf16)
-    inputs = _INPUTS * block(batch.positions * INT64_BYTES) + attention_mask_bytes(spec, batch)
+    inputs = _INPUTS * block(batch.positions * INT64_BYTES) + attention_mask_bytes(spec, model, batch)
     cache = kv_cache(model, sequences=rows, tokens=batch.width, element=element, block=block)
     more: Terms = {
         Category.KV_CACHE: Term(cache.size, lambda: f"all layers, {rows} x {batch.width} tokens"),

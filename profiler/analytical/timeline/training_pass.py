@@ -2,24 +2,23 @@
 
 from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
 from profiler.analytical.formulas.layers.decoder_layer import (
-    ATTENTION_INPUTS,
     first_layer_unsaved_bytes,
     layer_input_bytes,
     layer_saved_bytes,
     norm_saved_bytes,
 )
 from profiler.analytical.formulas.layers.layer_backward import (
-    attention_backward_bytes,
-    down_forward_bytes,
-    last_norm_backward_bytes,
-    mlp_backward_bytes,
+    layer_backward_bytes,
+    layer_forward_bytes,
     norm_backward,
-    recomputation_bytes,
-    saves_stream,
 )
-from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.models.parameters import layers_of
-from profiler.analytical.formulas.models.trained import element_bytes, trains_everything
+from profiler.analytical.formulas.models.parameters import (
+    by_begin,
+    by_end,
+    layer_kinds,
+    layers_of,
+)
+from profiler.analytical.formulas.models.trained import element_bytes, layer_gradients_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import autocast_forward_bytes, autocast_weight_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import (
     Count,
@@ -148,8 +147,9 @@ def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
             # (`enable_input_require_grads` in transformers).
             first = 2 * first
         return (architecture.num_hidden_layers - 1) * layer_input_bytes(spec, architecture, batch) + first
-    saved = architecture.num_hidden_layers * layer_saved_bytes(spec, architecture, batch)
-    return saved - first_layer_unsaved_bytes(spec, architecture, batch)
+    kinds = layer_kinds(architecture)
+    saved = sum(kind.num_hidden_layers * layer_saved_bytes(spec, kind, batch) for kind in kinds)
+    return saved - first_layer_unsaved_bytes(spec, kinds[0], batch)
 
 
 def stack(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, waiting_rows: Count = 0) -> Term:
@@ -170,18 +170,19 @@ def stack(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, waiting_
     return Term(stack_saved_bytes(spec, architecture, batch), words)
 
 
-def attention_mask_bytes(spec: TrialKeys, batch: Batch) -> Count:
+def attention_mask_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the bytes of the attention mask that all layers share, [rows, 1, L, L].
 
     It is boolean and exists only if a row is padded. Eager attention always has one, in the type of the weights,
-    because it adds the causal mask.
+    because it adds the causal mask; and a second one where some layers slide.
 
     Checkpointing keeps the mask until backward. Without checkpointing, backward counts one mask too many, a fraction of
     a percent. By hand, 4 rows of 1,042: 4 x 1,042 x 1,042 = 4,343,056 B.
     """
     block, size = block_of(spec), batch.rows * batch.width * batch.width
     if spec.attn_implementation is Attention.EAGER:
-        return block(size * element_bytes(spec).weight)
+        masks = 2 if layers_of(architecture).alternates and architecture.first_layers else 1
+        return masks * block(size * element_bytes(spec).weight)
     return where(batch.has_mask, block(size), 0)
 
 
@@ -245,7 +246,7 @@ def _pass(
         InstantName.BACKWARD_FIRST_LAYER: added(
             persistent,
             until_the_first,
-            _first_layer(spec, architecture, inputs.size, last_layer, gradients),
+            _first_layer(spec, architecture, batch, inputs.size, gradients),
             earlier.named("rows that wait"),
         ),
         **{name: added(persistent, more, earlier.named("rows that wait")) for name, more in of_tower.items()},
@@ -255,15 +256,48 @@ def _pass(
             {Category.GRADIENTS: _gradients_at_the_end(spec, architecture, gradients)},
         ),
     }
+    others = _other_kinds(spec, architecture, batch, gradients)
+    named = (*((name, added(until_the_end, until_the_first, more)) for name, more in others), *found.items())
     return tuple(
         Instant(phase=_PHASES.get(name, Phase.BACKWARD), name=name, terms=terms, happens=happens)
-        for name, terms in found.items()
+        for name, terms in named
     )
+
+
+def _other_kinds(
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, gradients: Gradients
+) -> tuple[tuple[InstantName, Terms], ...]:
+    """Return the instants at the last layer of each kind but the last, and at the first layer of each but the first.
+
+    Up to a layer there are the activations of the layers before it, and gradients of those after it. None for a model
+    with one kind of layer.
+    """
+    kinds, made = layer_kinds(architecture), _made_in_layers(spec, architecture, gradients)
+    waiting = _head_gradient_waiting(spec, architecture)
+    found: list[tuple[InstantName, Terms]] = []
+    for place, (kind, end, begin) in enumerate(zip(kinds, by_end(architecture), by_begin(architecture), strict=True)):
+        backward = layer_backward(spec, kind, batch)
+        of_kind = layer_gradients_bytes(spec, kind)
+        if place:
+            there = _layer_gradients(gradients, made - of_kind // kind.num_hidden_layers).plus(waiting)
+            activations = stack(spec, begin, batch).plus(backward)
+            terms = {Category.ACTIVATIONS: activations, Category.GRADIENTS: there}
+            found.append((InstantName.BACKWARD_FIRST_LAYER, terms))
+        made = made - of_kind
+        if place < len(kinds) - 1:
+            casts, inputs = Term(autocast_weight_copy_bytes(spec, end)), stack(spec, end, batch)
+            forward = inputs.plus(casts).plus(layer_forward(spec, kind, batch))
+            terms = {Category.ACTIVATIONS: forward, Category.GRADIENTS: gradients.earlier}
+            found.append((InstantName.FORWARD_LAYER, terms))
+            there = _layer_gradients(gradients, made).plus(waiting)
+            terms = {Category.ACTIVATIONS: inputs.plus(casts).plus(backward), Category.GRADIENTS: there}
+            found.append((InstantName.BACKWARD_LAYER, terms))
+    return tuple(found)
 
 
 def _until_the_first_layer(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Terms:
     """Return what all layers share, so that backward has it until the first of them."""
-    mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, batch))}
+    mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, architecture, batch))}
     return added(mask, kept_by_tower(spec, architecture, batch))
 
 
@@ -297,36 +331,6 @@ def layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
     return Term(layer_backward_bytes(spec, architecture, batch), lambda: words)
 
 
-def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what the last layer's forward needs in addition to the saved activations of all layers.
-
-    The loop over layers references the embeddings and the layer's input. With checkpointing, the layer saves nothing,
-    and these two are among the saved inputs; without, the layers may save them as they are.
-    """
-    embeddings = block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).weight)
-    referenced = embeddings + layer_input_bytes(spec, architecture, batch)
-    if spec.gradient_checkpointing:
-        return layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16) - referenced
-    unsaved = where(saves_stream(spec, architecture, ATTENTION_INPUTS), 0, referenced)
-    return down_forward_bytes(spec, architecture, batch) + unsaved
-
-
-def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what the last layer's backward needs in addition to the saved activations of all layers.
-
-    With checkpointing, the layer is recomputed first.
-    """
-    mlp = mlp_backward_bytes(spec, architecture, batch)
-    norm = last_norm_backward_bytes(spec, architecture, batch)
-    backward = larger(mlp, attention_backward_bytes(spec, architecture, batch), norm)
-    if not spec.gradient_checkpointing:
-        return backward
-    # A stream that the layer saves as it is, is the input that checkpointing keeps.
-    kept = where(saves_stream(spec, architecture, ATTENTION_INPUTS), layer_input_bytes(spec, architecture, batch), 0)
-    recomputed = layer_saved_bytes(spec, architecture, batch) - kept
-    return recomputed + larger(backward, recomputation_bytes(spec, architecture, batch))
-
-
 def _embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     if not trains_everything(spec):
         return 0
@@ -339,23 +343,37 @@ def _head_gradient_waiting(spec: TrialKeys, architecture: DecoderShape) -> Term:
     return head.only_if(architecture.tie_word_embeddings)
 
 
+def _made_in_layers(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Count:
+    """Return the gradients of everything but the embedding and a vision tower."""
+    made = gradients.every.size - _embedding_bytes(spec, architecture)
+    if architecture.vision is not None:
+        made = made - tower_gradient_bytes(spec, architecture.vision)
+    return made
+
+
+def _layer_gradients(gradients: Gradients, made: Count, text: str = "those of later layers") -> Term:
+    """Return the gradients in the middle of a backward: those that it has made, or of earlier ones, which are all."""
+    return chosen(gradients.earlier.size >= made, gradients.earlier, Term(made, lambda: text))
+
+
 def _first_layer(
-    spec: TrialKeys, architecture: DecoderShape, kept_bytes: Count, last_layer: Term, gradients: Gradients
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, kept_bytes: Count, gradients: Gradients
 ) -> Terms:
     """Return what the first layer's backward needs; of the other layers only gradients are left.
 
     In the first micro-batch, gradients grow while activations shrink, so the peak is at one end or the other.
     """
-    layers, every = architecture.num_hidden_layers, gradients.every
     embedding, waiting = _embedding_bytes(spec, architecture), _head_gradient_waiting(spec, architecture)
-    made = every.size - embedding
-    if architecture.vision is not None:
-        made = made - tower_gradient_bytes(spec, architecture.vision)
-    one_layer = (made - (embedding - waiting.size)) // layers
-    others = Term(made - one_layer, lambda: "all layers but one")
-    there = chosen(gradients.earlier.size >= others.size, gradients.earlier, others)
+    made, first = _made_in_layers(spec, architecture, gradients), layer_kinds(architecture)[0]
+    if architecture.first_layers:
+        kept = stack_saved_bytes(spec, by_begin(architecture)[0], batch)
+        one_layer = layer_gradients_bytes(spec, first) // first.num_hidden_layers
+    else:
+        kept = kept_bytes // architecture.num_hidden_layers
+        one_layer = (made - (embedding - waiting.size)) // architecture.num_hidden_layers
+    there = _layer_gradients(gradients, made - one_layer, "all layers but one")
     return {
-        Category.ACTIVATIONS: Term(kept_bytes // layers, lambda: "one layer").plus(last_layer),
+        Category.ACTIVATIONS: Term(kept, lambda: "one layer").plus(layer_backward(spec, first, batch)),
         Category.GRADIENTS: there.plus(waiting),
     }
 

@@ -21,7 +21,6 @@ from profiler.domain.architectures.architecture import Architecture, VisionTower
 from profiler.domain.architectures.families import (
     FAMILIES,
     WITH_OPTIONAL_KERNELS,
-    WITH_SINKS,
     Defaults,
     Family,
     Tower,
@@ -81,6 +80,9 @@ def read_tower(config: Mapping[str, object]) -> tuple[VisionTower, tuple[Fault, 
 
 
 _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+_IN_TURN = ("sliding_attention", "full_attention")
+"""`layer_types` of layers that slide in turn."""
 
 _DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
 
@@ -148,13 +150,16 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     architecture = replace(
         architecture,
         has_known_layers=is_known and is_plain,
-        quantization=_quantization(config),
+        quantization="" if _is_dequantised(config, family) else _quantization(config),
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
         has_rotary_positions=is_known or has_rotary_positions(text_config),
         other_head=_other_head(config),
         attention_dropout=_attention_dropout(text_config),
         sliding_window=sliding_window(text_config, family) if is_known else None,
-        uncounted=uncounted_fields(text_config, family) if is_known else (),
+        uncounted=(
+            *(uncounted_fields(text_config, family) if is_known else ()),
+            *([_DEQUANTISED] if _is_dequantised(config, family) else []),
+        ),
     )
     if architecture.num_experts > 1 and _has_known_experts(filled, family):
         architecture = replace(
@@ -163,6 +168,10 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
             experts_per_token=reader.count("num_experts_per_tok", maximum=architecture.num_experts),
             shared_expert_width=_shared_width(reader, family),
         )
+        if family.defaults.first_k_dense_replace is not None:
+            architecture = replace(architecture, first_layers=_first_layers(reader, architecture))
+    if family.layers.alternates:
+        architecture = _alternating(architecture, text_config.get("layer_types"))
     if is_known:
         refuse_fields(reader, text_config, filled, family)
     faults = reader.faults
@@ -182,7 +191,51 @@ def _has_known_experts(config: Mapping[str, object], family: Family) -> bool:
 
 
 def _shared_width(reader: FieldReader, family: Family) -> int:
+    if family.defaults.n_shared_experts:
+        return reader.count("n_shared_experts") * reader.count(family.layers.expert_width)
     return reader.count("shared_expert_intermediate_size") if family.defaults.shared_expert_intermediate_size else 0
+
+
+def _first_layers(reader: FieldReader, architecture: Architecture) -> tuple[Architecture, ...]:
+    """Return the first layers of a mixture, which have a dense MLP."""
+    layers = architecture.num_hidden_layers
+    dense = reader.count("first_k_dense_replace", minimum=0, maximum=layers - 1)
+    if not dense:
+        return ()
+    return (
+        replace(
+            architecture,
+            num_hidden_layers=dense,
+            num_experts=1,
+            expert_width=0,
+            experts_per_token=0,
+            shared_expert_width=0,
+        ),
+    )
+
+
+_DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, which are counted)"
+
+
+def _is_dequantised(config: Mapping[str, object], family: Family) -> bool:
+    """Return whether a checkpoint is in MXFP4, of which nothing is left where trl trains it (`Mxfp4Config`)."""
+    return family.layers.has_biased_experts and _quantization(config) == "mxfp4"
+
+
+def _alternating(architecture: Architecture, layer_types: object) -> Architecture:
+    """Return a model whose layers slide or do not, in turn; the kind of the last layer is not among the first."""
+    layers = architecture.num_hidden_layers
+    kinds = layer_types if isinstance(layer_types, list | tuple) and layer_types else _IN_TURN * layers
+    sliding = tuple(kinds[:layers]).count(_IN_TURN[0])
+    if not sliding or architecture.sliding_window is None:
+        return replace(architecture, sliding_window=None)
+    if sliding == layers:
+        return replace(architecture, has_known_layers=False)
+    return replace(
+        architecture,
+        sliding_window=None,
+        first_layers=(replace(architecture, num_hidden_layers=sliding),),
+    )
 
 
 def _quantization(config: Mapping[str, object]) -> str:
@@ -240,9 +293,9 @@ def _read(reader: FieldReader, *, model_type: str, family: Family) -> Architectu
         max_position_embeddings=reader.count("max_position_embeddings"),
         tie_word_embeddings=reader.flag("tie_word_embeddings"),
         qkv_bias=reader.flag("attention_bias"),
-        qk_norm=family.layers.qk_norm,
+        qk_norm=reader.flag("use_qk_norm") if family.layers.qk_norm_on_request else family.layers.qk_norm,
         norms_per_layer=family.layers.norms_per_layer,
-        has_sdpa=not family.layers.caps_scores and model_type not in WITH_SINKS,
+        has_sdpa=not (family.layers.caps_scores or family.layers.has_sinks),
         has_optional_kernels=model_type in WITH_OPTIONAL_KERNELS,
         num_experts=max(1, reader.count("num_experts", minimum=0, maximum=_MAX_MODULES)),
     )

@@ -59,7 +59,8 @@ COUNTED = frozenset(
     model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads
     head_dim max_position_embeddings tie_word_embeddings attention_bias qkv_bias attention_dropout num_experts
     num_local_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size decoder_sparse_step
-    mlp_only_layers architectures is_encoder_decoder text_config vision_config
+    mlp_only_layers architectures is_encoder_decoder text_config vision_config n_routed_experts n_shared_experts
+    first_k_dense_replace use_qk_norm
     """.split()  # noqa: SIM905
 )
 """Fields that `architecture.py` reads: they are counted, or the model is refused. `mlp_bias` is among the latter."""
@@ -115,7 +116,8 @@ FREE: Mapping[str, frozenset[str]] = {
     "numbers by which the same tensors are multiplied, or made once": frozenset(
         """
         rms_norm_eps initializer_range attention_multiplier embedding_multiplier residual_multiplier logits_scaling
-        query_pre_attn_scalar router_aux_loss_coef norm_topk_prob
+        query_pre_attn_scalar router_aux_loss_coef norm_topk_prob routed_scaling_factor n_group topk_group
+        swiglu_alpha swiglu_limit
         """.split()  # noqa: SIM905
     ),
     "rotary positions: tables of the same size, less than counted where layers or heads have none": frozenset(
@@ -123,6 +125,9 @@ FREE: Mapping[str, frozenset[str]] = {
         rope_parameters rope_scaling rope_theta partial_rotary_factor original_max_position_embeddings
         no_rope_layers no_rope_layer_interval tokens_per_second
         """.split()  # noqa: SIM905
+    ),
+    "layers of the checkpoint that predict further tokens, which a model for training does not have": frozenset(
+        {"num_mtp_layers"}
     ),
     "tokens with a meaning of their own": frozenset(
         """

@@ -121,6 +121,9 @@ class Architecture:
     uncounted: tuple[str, ...] = ()
     """Fields of its `config.json` with values that change memory and that no formula has, and how."""
 
+    first_layers: tuple["Architecture", ...] = ()
+    """Its layers of other kinds, which begin before those of this one: per kind the model with these layers alone."""
+
     vision: VisionTower | None = None
     """The tower for images; None for a model of text alone."""
 

@@ -26,6 +26,9 @@ class Defaults:
     moe_intermediate_size: int | None = None
     num_experts_per_tok: int | None = None
     shared_expert_intermediate_size: int | None = None
+    n_shared_experts: int | None = None
+    first_k_dense_replace: int | None = None
+    use_qk_norm: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,8 @@ class Layers:
 
     qk_norm: bool = False
     """A norm on queries and keys."""
+    qk_norm_on_request: bool = False
+    """The same only with `use_qk_norm`."""
     normalises_all_heads: bool = False
     """Whether that norm is over all heads at once, not over each."""
     norms_per_layer: int = 2
@@ -60,6 +65,17 @@ class Layers:
     """Gate, up and down of an expert in transformers 4, which peft takes for parameters; empty if it adapts none."""
     has_float32_router: bool = False
     """The router weighs results in float32 (`MixtralTopKRouter`)."""
+    widens_router: bool = False
+    """The router casts its input and its weight to float32; under autocast it computes in bfloat16 nevertheless
+    (`DeepseekV3TopkRouter`)."""
+    adds_shared_expert: bool = False
+    """The shared expert comes after the others, and its result is added as it is; else before them, and weighed."""
+    has_biased_experts: bool = False
+    """Experts and their router have biases, and gate and up are clamped (`GptOssExperts`)."""
+    has_sinks: bool = False
+    """Each head has a logit to which attention can go, which torch's SDPA does not support (`_supports_sdpa`)."""
+    alternates: bool = False
+    """Every other layer slides, where `layer_types` says nothing else; windows of such models are counted."""
 
 
 class RotaryTypes(StrEnum):
@@ -289,6 +305,53 @@ _FAMILIES = (
         checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
     ),
     Family(
+        model_type="glm4_moe",
+        has_reward_model=False,
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=151_552,
+            num_attention_heads=96,
+            num_key_value_heads=8,
+            num_experts=128,
+            moe_intermediate_size=1408,
+            num_experts_per_tok=8,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+        ),
+        layers=Layers(
+            biased=_QKV,
+            qk_norm_on_request=True,
+            concatenates_heads=True,
+            expert_width="moe_intermediate_size",
+            expert_names=_EXPERT_NAMES,
+            widens_router=True,
+            adds_shared_expert=True,
+        ),
+        checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
+    ),
+    Family(
+        model_type="gpt_oss",
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=201_088,
+            num_attention_heads=64,
+            num_key_value_heads=8,
+            head_dim=64,
+            attention_bias=True,
+            num_experts=128,
+            num_experts_per_tok=4,
+        ),
+        layers=Layers(
+            has_float32_norms=True,
+            concatenates_heads=True,
+            has_sinks=True,
+            alternates=True,
+            expert_width="intermediate_size",
+            has_biased_experts=True,
+        ),
+        sliding_window=128,
+    ),
+    Family(
         model_type="olmo3",
         defaults=Defaults(max_position_embeddings=2048),
         layers=Layers(qk_norm=True, normalises_all_heads=True, has_input_norms=False, has_float32_norms=True),
@@ -377,9 +440,6 @@ FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMIL
 """By model type."""
 
 _UNKNOWN = Family(model_type="unknown", defaults=Defaults(max_position_embeddings=2048))
-
-WITH_SINKS = frozenset({"gpt_oss"})
-"""Other model types whose attention adds sinks, which torch's SDPA does not support (`_supports_sdpa`)."""
 
 WITH_OPTIONAL_KERNELS = frozenset(
     {

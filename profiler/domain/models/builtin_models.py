@@ -33,6 +33,72 @@ _TINY = BuiltinModel(
 )
 
 
+_GPT_OSS: Mapping[str, ConfigValue] = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_key_value_heads": 8,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "sliding_window": 128,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+
+_MIXTURES = (
+    BuiltinModel(
+        name="gpt-oss-20b",
+        hub_ids=("openai/gpt-oss-20b",),
+        parameters=20_914_757_184,
+        config={**_GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32},
+    ),
+    BuiltinModel(
+        name="gpt-oss-120b",
+        hub_ids=("openai/gpt-oss-120b",),
+        parameters=116_829_156_672,
+        config={**_GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128},
+    ),
+    BuiltinModel(
+        name="glm-4.5-air",
+        hub_ids=("zai-org/GLM-4.5-Air", "zai-org/GLM-4.5-Air-Base"),
+        parameters=106_852_245_504,
+        config={
+            "model_type": "glm4_moe",
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "head_dim": 128,
+            "hidden_size": 4096,
+            "intermediate_size": 10944,
+            "max_position_embeddings": 131072,
+            "moe_intermediate_size": 1408,
+            "n_group": 1,
+            "n_routed_experts": 128,
+            "n_shared_experts": 1,
+            "num_attention_heads": 96,
+            "num_experts_per_tok": 8,
+            "num_hidden_layers": 46,
+            "num_key_value_heads": 8,
+            "tie_word_embeddings": False,
+            "topk_group": 1,
+            "use_qk_norm": False,
+            "vocab_size": 151552,
+        },
+    ),
+)
+"""Mixtures of experts of other families than Qwen's and Mixtral; gpt-oss as it is without MXFP4, which trl trains."""
+
+
 def _distilled(size: str, *, parameters: int | None = None, **differs: ConfigValue) -> BuiltinModel:
     """Return DeepSeek's distilled model of a Qwen2.5 model: its tensors, with a longer context."""
     base = next(model for model in QWEN2 if model.name == f"qwen2.5-{size}")
@@ -50,6 +116,7 @@ _MODELS = (
     *QWEN3,
     *OTHERS,
     *GEMMA,
+    *_MIXTURES,
     _TINY,
     _distilled("1.5b", parameters=1_777_088_000, tie_word_embeddings=False),
     _distilled("7b"),

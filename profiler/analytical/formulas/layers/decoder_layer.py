@@ -106,7 +106,9 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     block = block_of(spec)
     statistics = block(FLOAT32_BYTES * batch.rows * heads * width)
     one_query, one_key = block(batch.positions * queries * compute), block(batch.positions * keys * compute)
-    with_scores = query_side_saved_bytes(spec, architecture, batch) + saved_scores_bytes(spec, architecture, batch)
+    products = query_side_saved_bytes(spec, architecture, batch) + saved_scores_bytes(spec, architecture, batch)
+    # A matrix product does not save its result; o does, or an adapter that casts nothing.
+    with_scores = products + where(saves_output(spec, architecture), one_query, 0)
     copied = _copied_output_bytes(spec, architecture, batch)
     if spec.attn_implementation is Attention.EAGER:
         return with_scores
@@ -143,17 +145,22 @@ def _copied_output_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     if not layers_of(architecture).concatenates_heads:
         return 0
     sizes = element_bytes(spec)
-    uncast: Flag = True
-    if not trains_everything(spec):
-        if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, ("o_proj",))):
-            return 0
-        uncast = negated(either(both(sizes.adapter_casts, negated(spec.bf16)), drops_inputs(spec)))
     keeps_layout = negated(batch.has_mask)
     if spec.attn_implementation is Attention.SDPA:
         keeps_layout = either(keeps_layout, holds(spec.gpu, _has_cudnn_attention))
         keeps_layout = both(keeps_layout, sizes.compute < FLOAT32_BYTES)
     copy = block_of(spec)(batch.positions * query_width(architecture) * sizes.compute)
-    return where(both(keeps_layout, uncast), copy, 0)
+    return where(both(keeps_layout, saves_output(spec, architecture)), copy, 0)
+
+
+def saves_output(spec: TrialKeys, architecture: DecoderShape) -> Flag:
+    """Return whether o saves the output of attention: its weights are trained, or its adapter shares its input."""
+    if trains_everything(spec) or spec.zero_stage == ZERO_OF_WEIGHTS:
+        return True
+    if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, ("o_proj",))):
+        return False
+    casts = both(element_bytes(spec).adapter_casts, negated(spec.bf16))
+    return negated(either(casts, drops_inputs(spec)))
 
 
 def _has_cudnn_attention(gpu: str | None) -> bool:

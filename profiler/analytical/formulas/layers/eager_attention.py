@@ -22,6 +22,7 @@ from profiler.analytical.formulas.models.parameters import key_width, layers_of,
 from profiler.analytical.formulas.models.trained import (
     FLOAT16_BYTES,
     FLOAT32_BYTES,
+    INT64_BYTES,
     computed_bytes,
     computes_in_bfloat16,
     element_bytes,
@@ -33,6 +34,14 @@ from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.trials.trial import Attention, Dtype
+
+
+def _with_sinks(architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the number of scores of one layer with those of sinks: rows x heads x L x (L + 1)."""
+    found = scores(architecture, batch)
+    if not layers_of(architecture).has_sinks:
+        return found
+    return found + batch.positions * architecture.num_attention_heads
 
 
 def drops_scores(architecture: DecoderShape) -> Flag:
@@ -95,7 +104,8 @@ def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
 
     Capped scores are saved as well. Dropout keeps a mask of one byte per score, and its result besides the softmax.
     By hand, one row of 8 tokens, 2 heads, bfloat16: eager 128 x (4 + 2) = 768 B, with capped scores 128 x 8 = 1,024 B,
-    with dropout 128 x 7 = 896 B; SDPA 128 x 4 = 512 B, with dropout 128 x (4 + 4 + 1) = 1,152 B.
+    with dropout 128 x 7 = 896 B; SDPA 128 x 4 = 512 B, with dropout 128 x (4 + 4 + 1) = 1,152 B. With sinks the softmax
+    is in the compute type, and the index of the largest score is saved: 8 x 2 x (9 x 2 + 8) = 416 B.
     """
     block, values = block_of(spec), scores(architecture, batch)
     softmax, drops = block(values * FLOAT32_BYTES), drops_scores(architecture)
@@ -103,6 +113,14 @@ def saved_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     if spec.attn_implementation is not Attention.EAGER:
         return softmax + mask + where(drops, softmax, 0)
     compute = element_bytes(spec).compute
+    if layers_of(architecture).has_sinks:
+        largest = block(batch.positions * architecture.num_attention_heads * INT64_BYTES)
+        return (
+            block(_with_sinks(architecture, batch) * compute)
+            + largest
+            + mask
+            + where(drops, block(values * compute), 0)
+        )
     capped = _capped_scores_bytes(spec, architecture, batch)
     is_another = either(drops, compute < FLOAT32_BYTES)
     return softmax + where(is_another, block(values * compute), 0) + mask + capped
@@ -116,16 +134,15 @@ def _capped_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
 
 def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what attention by products saves in addition to scores: queries, repeated keys and values, and the output.
+    """Return what attention by products saves in addition to scores: queries, and repeated keys and values.
 
-    In eager all have the compute type; in SDPA the first three are float32.
+    In eager they have the compute type, in SDPA they are float32.
 
-    By hand, one row of 8 tokens, 2 query heads of 4, bfloat16: eager 64 x 4 x 2 = 512 B, SDPA 64 x (3 x 4 + 2) = 896 B.
+    By hand, one row of 8 tokens, 2 query heads of 4, bfloat16: eager 64 x 3 x 2 = 384 B, SDPA 64 x 3 x 4 = 768 B.
     """
     compute = element_bytes(spec).compute
     factor = compute if spec.attn_implementation is Attention.EAGER else FLOAT32_BYTES
-    block, values = block_of(spec), batch.positions * query_width(architecture)
-    return 3 * block(values * factor) + block(values * compute)
+    return 3 * block_of(spec)(batch.positions * query_width(architecture) * factor)
 
 
 def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
@@ -138,7 +155,7 @@ def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch,
     """
     if spec.attn_implementation is not Attention.EAGER:
         return 0
-    return block_of(spec)(scores(architecture, batch) * stream_bytes(spec, autocast=autocast))
+    return block_of(spec)(_with_sinks(architecture, batch) * stream_bytes(spec, autocast=autocast))
 
 
 def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
@@ -172,7 +189,8 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     """Return the peak of the scores without saved activations; 0 for other kernels.
 
     Eager: scaled scores, these in float32, and the softmax; with dropout the weights before and after it and its mask,
-    if that is more, as in float32. In float16: scaled scores, the softmax, and the softmax in
+    if that is more, as in float32. With sinks: scores, and these with sinks, less the largest, and their softmax, in
+    the compute type. In float16: scaled scores, the softmax, and the softmax in
     float16, because the kernel converts its input itself. SDPA: scores in float32, the softmax, and a boolean per
     score.
 
@@ -189,6 +207,8 @@ def scores_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     # Queries have the type of the residual stream, and the mask that eager adds has that of the weights: the scores of
     # autocast become as wide.
     compute = stream_bytes(spec, autocast=autocast)
+    if layers_of(architecture).has_sinks:
+        return block(values * compute) + 2 * block(_with_sinks(architecture, batch) * compute)
     softmax, narrow = block(values * FLOAT32_BYTES), block(values * compute)
     converted = where(_is_float16(spec, autocast=autocast), narrow, where(compute < FLOAT32_BYTES, softmax, 0))
     dropping = where(drops_scores(architecture), 2 * narrow + block(values), 0)
@@ -206,6 +226,8 @@ def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     made = makes_scores(spec, architecture, batch, autocast=spec.bf16)
     block, values = block_of(spec), scores(architecture, batch)
     wide = block(values * FLOAT32_BYTES)
+    if layers_of(architecture).has_sinks:
+        return 4 * block(_with_sinks(architecture, batch) * element_bytes(spec).compute)
     narrow = both(spec.attn_implementation is Attention.EAGER, _is_float16(spec, autocast=spec.bf16))
     of_input = where(narrow, block(values * FLOAT16_BYTES), wide)
     return where(made, 3 * wide + of_input + _capped_scores_bytes(spec, architecture, batch), 0)

@@ -20,7 +20,7 @@ from profiler.analytical.formulas.models.trained import (
     lora_rank,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count, larger, where
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 
@@ -28,18 +28,32 @@ _INDICES = 4
 """Indices of pairs: by expert, their order, its inverse, and the token of each."""
 
 
+_AT_BIASED_GATE = 9
+"""[S, I] at the product of a clamped gate: gate and up, and their biases; both clamped; the activated gate, up and one,
+and the product."""
+
+
+def _gate_tensors(architecture: DecoderShape) -> int:
+    """Return the [S, I] that the activation of experts saves: gate and up together, and the activated gate.
+
+    A clamped gate saves gate and up together, the clamped gate, its sigmoid, the activated gate, and up and one.
+    """
+    return 6 if layers_of(architecture).has_biased_experts else 3
+
+
 def experts_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return what the experts save for backward: gate and up together, the activated gate, and the result.
 
     With trained or adapted experts also their inputs and the product, and adapted ones the weights with adapters
     (`merged_bytes`); an adapted router saves its input, [T, H]. By hand, S = 8 pairs, H = 4, I = 2, bfloat16, trained:
-    8 x (2 x 4 + 4 x 2) x 2 B = 256 B, and 4 x 64 B of indices. A shared expert saves its result, [T, H].
+    8 x (2 x 4 + 4 x 2) x 2 B = 256 B, and 4 x 64 B of indices. A shared expert that is weighed saves its result,
+    [T, H], and so does a trained router that casts its input.
     """
     result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
-    saved = result + 3 * inner + _shared_result(spec, architecture, positions)
+    saved = result + _gate_tensors(architecture) * inner + _shared_result(spec, architecture, positions)
     saved = saved + (result if _saves_inputs(spec, architecture) else 0)
     saved = saved + (inner if _saves_products(spec, architecture) else 0)
-    if not trains_everything(spec) and adapted_experts(architecture, spec.lora_target_modules or ()).router:
+    if _saves_router_input(spec, architecture):
         saved = saved + _stream(spec, architecture, positions)
     return saved + merged_bytes(spec, architecture) + _indices(spec, architecture, positions)
 
@@ -50,17 +64,43 @@ def experts_forward_bytes(spec: TrialKeys, architecture: DecoderShape, positions
     The weighted results, before and after they are brought back into the order of tokens; the inputs of the experts,
     if these are frozen.
     """
-    weighted = 2 * _weighted(spec, architecture, positions)
-    return weighted if _saves_inputs(spec, architecture) else weighted + _result(spec, architecture, positions)
+    weighted, inputs = (
+        2 * _weighted(spec, architecture, positions, autocast=spec.bf16),
+        _result(spec, architecture, positions),
+    )
+    biases = inputs if layers_of(architecture).has_biased_experts else 0
+    return weighted + biases + (0 if _saves_inputs(spec, architecture) else inputs)
 
 
-def experts_without_gradient_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+def recomputed_gate_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what recomputation needs at a clamped gate in addition to what the experts save; 0 for other gates.
+
+    The gradient of the weighted results, [S, H]; the biases of gate and up, the clamped up and the product, if it is
+    not saved; the inputs, if experts are frozen. The result of the experts is not there yet.
+
+    By hand, S = 8 pairs, H = 4, I = 2, bfloat16, frozen: 8 x (4 + 4 x 2) x 2 B = 192 B.
+    """
+    if not layers_of(architecture).has_biased_experts:
+        return 0
+    result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
+    product = 0 if _saves_products(spec, architecture) else inner
+    inputs = 0 if _saves_inputs(spec, architecture) else result
+    return 3 * inner + product + inputs
+
+
+def experts_without_gradient_bytes(
+    spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag
+) -> Count:
     """Return the peak of the experts without gradient and adapters: inputs, results, and weighted results twice.
 
     By hand, S = 8 pairs, H = 4, bfloat16: 4 x 8 x 4 x 2 B = 256 B, and 4 x 64 B of indices. Mixtral weighs in float32:
     2 x 8 x 4 x (2 + 4) B = 384 B, and the indices.
     """
-    found = 2 * (_result(spec, architecture, positions) + _weighted(spec, architecture, positions))
+    weighted = _weighted(spec, architecture, positions, autocast=autocast)
+    found = 2 * (_result(spec, architecture, positions) + weighted)
+    if layers_of(architecture).has_biased_experts:
+        inputs, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
+        found = larger(found + inputs, inputs + _AT_BIASED_GATE * inner)
     return found + _shared_result(spec, architecture, positions) + _indices(spec, architecture, positions)
 
 
@@ -110,14 +150,15 @@ def experts_backward_bytes(spec: TrialKeys, architecture: DecoderShape, position
     are wider, that of the result; at the down projection, the gradient of the product, and the new gradient of the
     weights; at gate and up, their gradients, those of the inputs and of the weights, when only the inputs are left of
     what was saved. Adapted weights have such gradients too, but those of down are freed before gate and up, and so are
-    its weights. A shared expert waits with the gradients of its result and of its input, [T, H] each.
+    its weights. A shared expert that is weighed waits with the gradients of its result and of its input, [T, H] each;
+    one that is added is done, and left the gradient of its input.
     """
     result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
-    waiting = 2 * _shared_result(spec, architecture, positions)
+    waiting = 2 * _shared_result(spec, architecture, positions) + added_bytes(spec, architecture, positions)
     # Its node keeps the result until then; checkpointing frees what it has unpacked.
     is_narrowed = layers_of(architecture).has_float32_router and not spec.gradient_checkpointing
     narrowed = result if is_narrowed else 0
-    at_router = 3 * _weighted(spec, architecture, positions) + narrowed
+    at_router = 3 * _weighted(spec, architecture, positions, autocast=spec.bf16) + narrowed
     weights = block_of(spec)(expert_weights(architecture) * element_bytes(spec).weight)
     if trains_everything(spec):
         # Without earlier micro-batches the new gradient of down is kept, and is counted nowhere else at this instant.
@@ -148,12 +189,22 @@ def _result(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Co
     return block_of(spec)(pairs * architecture.hidden_size * element_bytes(spec).compute)
 
 
-def _weighted(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+def _saves_router_input(spec: TrialKeys, architecture: DecoderShape) -> bool:
+    """Return whether the router saves a copy of its input: adapted, or trained, if it casts it."""
+    if trains_everything(spec):
+        return layers_of(architecture).widens_router
+    return adapted_experts(architecture, spec.lora_target_modules or ()).router
+
+
+def _weighted(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag) -> Count:
     """Return the bytes of the results times the weights of the router, [S, H]."""
-    if not layers_of(architecture).has_float32_router:
-        return _result(spec, architecture, positions)
+    layers, narrow = layers_of(architecture), _result(spec, architecture, positions)
     pairs = positions * architecture.experts_per_token
-    return block_of(spec)(pairs * architecture.hidden_size * FLOAT32_BYTES)
+    wide = block_of(spec)(pairs * architecture.hidden_size * FLOAT32_BYTES)
+    if layers.widens_router:
+        casts_back = spec.bf16 if trains_everything(spec) else both(autocast, spec.bf16)
+        return where(casts_back, narrow, wide)
+    return wide if layers.has_float32_router else narrow
 
 
 def _inner(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -163,8 +214,15 @@ def _inner(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Cou
 
 
 def _shared_result(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """Return the bytes of the result of a shared expert, [T, H]; 0 without one."""
-    return _stream(spec, architecture, positions) if has_shared_expert(architecture) else 0
+    """Return the bytes of the result of a shared expert that is weighed, [T, H]; 0 without one."""
+    is_weighed = has_shared_expert(architecture) and not layers_of(architecture).adds_shared_expert
+    return _stream(spec, architecture, positions) if is_weighed else 0
+
+
+def added_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the bytes of the result of the experts, [T, H], to which a shared expert is added; 0 without one."""
+    is_added = has_shared_expert(architecture) and layers_of(architecture).adds_shared_expert
+    return _stream(spec, architecture, positions) if is_added else 0
 
 
 def _stream(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:

@@ -11,6 +11,7 @@ from profiler.analytical.formulas.layers.eager_attention import (
     scores_forward_bytes,
 )
 from profiler.analytical.formulas.layers.experts import (
+    added_bytes,
     experts_without_gradient_bytes,
     merged_bytes,
 )
@@ -36,7 +37,7 @@ from profiler.domain.trials.trial import Tuning
 def layer_without_gradient_bytes(
     spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag, autocast: Flag
 ) -> Count:
-    """Return the peak of one decoder layer that saves nothing.
+    """Return the peak of the last decoder layer if it saves nothing.
 
     The peak is in the MLP, in the rotary embedding, or in attention that makes its scores. There are four [T, H]: the
     embeddings and the input of the layer, which the loop over layers still references, the residual stream and the
@@ -58,7 +59,10 @@ def layer_without_gradient_bytes(
             adapted, larger(inner, _adapted_mlp_bytes(spec, architecture, batch.positions, autocast=autocast)), inner
         )
     if is_mixture(architecture):
-        inner = larger(inner, _experts_without_gradient_bytes(spec, architecture, batch.positions, adapted=adapted))
+        experts = _experts_without_gradient_bytes(
+            spec, architecture, batch.positions, adapted=adapted, autocast=autocast
+        )
+        inner = larger(inner + added_bytes(spec, architecture, batch.positions), experts)
     hidden = batch.positions * architecture.hidden_size
     embeddings, stream = block(hidden * sizes.weight), block(hidden * stream_bytes(spec, autocast=autocast))
     # Without a norm before them, the residual stream is the input of attention and of the MLP.
@@ -167,14 +171,11 @@ def adapter_result_bytes(spec: TrialKeys, values: Count, *, autocast: Flag) -> C
 
 
 def _experts_without_gradient_bytes(
-    spec: TrialKeys, architecture: DecoderShape, positions: Count, *, adapted: Flag
+    spec: TrialKeys, architecture: DecoderShape, positions: Count, *, adapted: Flag, autocast: Flag
 ) -> Count:
     """Return the peak of the experts, with their adapters or without."""
-    return where(
-        adapted,
-        experts_without_gradient_bytes(spec, architecture, positions) + merged_bytes(spec, architecture),
-        experts_without_gradient_bytes(spec, architecture, positions),
-    )
+    alone = experts_without_gradient_bytes(spec, architecture, positions, autocast=autocast)
+    return where(adapted, alone + merged_bytes(spec, architecture), alone)
 
 
 def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:

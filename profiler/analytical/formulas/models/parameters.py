@@ -37,6 +37,49 @@ def counted_once(formula: Callable[[DecoderShape], Result]) -> Callable[[Decoder
     return counted
 
 
+def layer_kinds(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
+    """Return one model per kind of layer, with the layers of that kind alone, in the order of their first layers.
+
+    By hand, GLM 4.5 Air: 1 layer with a dense MLP, 45 with a mixture of experts.
+    """
+    first = tuple(architecture.first_layers)
+    if not first:
+        return (architecture,)
+    rest = architecture.num_hidden_layers - sum(kind.num_hidden_layers for kind in first)
+    return (*first, _with_layers(architecture, (), rest))
+
+
+def last_kind(architecture: DecoderShape) -> DecoderShape:
+    """Return the model that has only the layers of the kind of the last layer."""
+    return layer_kinds(architecture)[-1]
+
+
+def by_end(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
+    """Return the model up to the last layer of each kind; the model itself comes last.
+
+    By hand, GLM 4.5 Air: the model of its first layer, and that of all 46.
+    """
+    kinds = layer_kinds(architecture)
+    return (*(_up_to(kinds, place, kinds[place].num_hidden_layers) for place in range(len(kinds) - 1)), architecture)
+
+
+def by_begin(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
+    """Return the model up to the first layer of each kind. By hand, GLM 4.5 Air: that of 1 layer, and of 2."""
+    kinds = layer_kinds(architecture)
+    return tuple(_up_to(kinds, place, 1) for place in range(len(kinds)))
+
+
+def _up_to(kinds: Sequence[DecoderShape], place: int, layers: Count) -> DecoderShape:
+    """Return the model of the first kinds, with `layers` layers of the one at `place`."""
+    before = sum(kind.num_hidden_layers for kind in kinds[:place])
+    return _with_layers(kinds[place], tuple(kinds[:place]), before + layers)
+
+
+def _with_layers(architecture: DecoderShape, first: Sequence[DecoderShape], layers: Count) -> DecoderShape:
+    whole = cast("Any", architecture)
+    return cast("DecoderShape", replace(whole, first_layers=first, num_hidden_layers=layers))
+
+
 def query_width(architecture: DecoderShape) -> Count:
     """Return the width of all query heads together: heads x head_dim."""
     return architecture.num_attention_heads * architecture.head_dim
@@ -59,10 +102,11 @@ def mlp_width(architecture: DecoderShape) -> Count:
 
 def widest_inner(architecture: DecoderShape) -> Count:
     """Return the values per token of the widest tensor in an MLP: of experts, gate and up together, or the result."""
+    first = [widest_inner(kind) for kind in architecture.first_layers]
     if not is_mixture(architecture):
-        return architecture.intermediate_size
+        return larger(architecture.intermediate_size, *first)
     pairs = architecture.experts_per_token * larger(2 * architecture.expert_width, architecture.hidden_size)
-    return larger(architecture.shared_expert_width, pairs)
+    return larger(architecture.shared_expert_width, pairs, *first)
 
 
 def has_shared_expert(architecture: DecoderShape) -> bool:
@@ -112,15 +156,18 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     else:
         gate_and_up = (part("gate_proj", hidden, inner), part("up_proj", hidden, inner))
     dense = (*attention, *gate_and_up, part("down_proj", inner, hidden))
-    return (*dense, part(SHARED_GATE, hidden, 1)) if is_mixture(architecture) else dense
+    is_weighed = is_mixture(architecture) and not layers.adds_shared_expert
+    return (*dense, part(SHARED_GATE, hidden, 1)) if is_weighed else dense
 
 
 @counted_once
 def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return all parameters of the model; a tied LM head counts once, and a head of scores has its own matrix."""
-    layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
+    hidden = architecture.hidden_size
     groups = [TensorGroup(shape=(architecture.vocab_size, hidden), copies=1, is_embedding=True)]
-    groups += [replace(group, copies=group.copies * layers) for group in layer_tensors(architecture)]
+    for kind in layer_kinds(architecture):
+        layers = kind.num_hidden_layers
+        groups += [replace(group, copies=group.copies * layers) for group in layer_tensors(kind)]
     groups.append(TensorGroup(shape=(hidden,), copies=1))
     if architecture.vision is not None:
         groups.extend(tower_tensors(architecture.vision))
@@ -149,7 +196,8 @@ def scoring_model(architecture: DecoderShape) -> DecoderShape:
 @counted_once
 def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return the parameters of one decoder layer: linear layers, experts with their router, and norms."""
-    hidden, groups = architecture.hidden_size, []
+    hidden, layers = architecture.hidden_size, layers_of(architecture)
+    groups: list[TensorGroup] = []
     for projection in projections(architecture):
         groups.append(TensorGroup(shape=(projection.out_features, projection.in_features), copies=1))
         groups.append(TensorGroup(shape=(projection.out_features,), copies=where(projection.has_bias, 1, 0)))
@@ -158,6 +206,12 @@ def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         groups.append(TensorGroup(shape=(experts, 2 * width, hidden), copies=1))
         groups.append(TensorGroup(shape=(experts, hidden, width), copies=1))
         groups.append(TensorGroup(shape=(experts, hidden), copies=1))
+        if layers.has_biased_experts:
+            groups += [
+                TensorGroup(shape=shape, copies=1) for shape in ((experts, 2 * width), (experts, hidden), (experts,))
+            ]
+    if layers.has_sinks:
+        groups.append(TensorGroup(shape=(architecture.num_attention_heads,), copies=1))
     return (*groups, *_norms(architecture))
 
 
@@ -169,8 +223,10 @@ def _norms(architecture: DecoderShape) -> list[TensorGroup]:
 
 def norm_count(architecture: DecoderShape) -> Count:
     """Return the number of parameters of all norms of the decoder. By hand, qwen2.5-0.5b: 49 x 896 = 43,904."""
-    of_layer = sum(group.total for group in _norms(architecture))
-    return architecture.num_hidden_layers * of_layer + architecture.hidden_size
+    of_layers = sum(
+        kind.num_hidden_layers * sum(group.total for group in _norms(kind)) for kind in layer_kinds(architecture)
+    )
+    return of_layers + architecture.hidden_size
 
 
 def _head_norms(architecture: DecoderShape) -> list[TensorGroup]:
@@ -201,15 +257,21 @@ def active_parameter_count(architecture: DecoderShape) -> Count:
 
     By hand, Qwen3-30B-A3B: 30,532,122,624 - 48 x (128 - 8) x 3 x 2,048 x 768 = 3,353,031,168.
     """
-    unused = architecture.num_experts - architecture.experts_per_token
-    one = 3 * architecture.hidden_size * architecture.expert_width
-    return parameter_count(architecture) - architecture.num_hidden_layers * unused * one
+    unused: Count = 0
+    for kind in layer_kinds(architecture):
+        others = where(kind.num_experts > 1, kind.num_experts - kind.experts_per_token, 0)
+        unused = unused + kind.num_hidden_layers * others * 3 * kind.hidden_size * kind.expert_width
+    return parameter_count(architecture) - unused
 
 
 def adapted_projections(architecture: DecoderShape, targets: Sequence[str]) -> tuple[Projection, ...]:
-    """Return the linear layers of one decoder layer that get an adapter: all of them for peft's `all-linear`."""
-    everything = tuple(targets) == (ALL_LINEAR,)
-    return tuple(part for part in projections(architecture) if everything or part.name in targets)
+    """Return the linear layers of one decoder layer that get an adapter: all of them for peft's `all-linear`.
+
+    Not those of other MLPs that have the names of experts in transformers 4: peft takes these names for parameters.
+    """
+    everything, of_experts = tuple(targets) == (ALL_LINEAR,), layers_of(architecture).expert_names
+    named = tuple(part for part in projections(architecture) if everything or part.name in targets)
+    return tuple(part for part in named if part.name not in of_experts)
 
 
 def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> tuple[TensorGroup, ...]:
@@ -218,12 +280,7 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
     For `embed_tokens` and `lm_head` with vocabulary and hidden size. A head of scores is trained as a whole, as a copy
     (`PeftModelForSequenceClassification` in peft's `peft_model.py`). Source: peft's `LoraLayer.update_layer`.
     """
-    layers = architecture.num_hidden_layers
-    groups = [
-        TensorGroup(shape=shape, copies=layers)
-        for part in adapted_projections(architecture, targets)
-        for shape in ((rank, part.in_features), (part.out_features, rank))
-    ]
+    groups = layer_lora_tensors(architecture, rank, targets)
     groups += expert_lora_tensors(architecture, rank, targets)
     outside = sum(name in targets for name in ("embed_tokens", "lm_head"))
     if outside:
@@ -234,6 +291,16 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
     if architecture.scores:
         groups.append(_head_of_scores(architecture))
     return tuple(groups)
+
+
+def layer_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> list[TensorGroup]:
+    """Return the LoRA matrices of the linear layers of all decoder layers."""
+    return [
+        TensorGroup(shape=shape, copies=kind.num_hidden_layers)
+        for kind in layer_kinds(architecture)
+        for part in adapted_projections(kind, targets)
+        for shape in ((rank, part.in_features), (part.out_features, rank))
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,16 +341,19 @@ def expert_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequen
 
     Source: `ParamWrapper.update_layer` in peft's `lora/layer.py`.
     """
-    found, layers = adapted_experts(architecture, targets), architecture.num_hidden_layers
-    experts, hidden, width = architecture.num_experts, architecture.hidden_size, architecture.expert_width
-    shapes: list[tuple[Count, Count]] = []
-    if found.gate_up:
-        shapes += [(2 * rank * experts, hidden), (2 * width, 2 * rank * experts)]
-    if found.down:
-        shapes += [(rank * experts, width), (hidden, rank * experts)]
-    if found.router:
-        shapes += [(rank, hidden), (experts, rank)]
-    return [TensorGroup(shape=shape, copies=layers) for shape in shapes]
+    groups: list[TensorGroup] = []
+    for kind in layer_kinds(architecture):
+        found = adapted_experts(kind, targets)
+        experts, hidden, width = kind.num_experts, kind.hidden_size, kind.expert_width
+        shapes: list[tuple[Count, Count]] = []
+        if found.gate_up:
+            shapes += [(2 * rank * experts, hidden), (2 * width, 2 * rank * experts)]
+        if found.down:
+            shapes += [(rank * experts, width), (hidden, rank * experts)]
+        if found.router:
+            shapes += [(rank, hidden), (experts, rank)]
+        groups += [TensorGroup(shape=shape, copies=kind.num_hidden_layers) for shape in shapes]
+    return groups
 
 
 def lora_parameter_count(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> Count:

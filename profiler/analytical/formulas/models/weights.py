@@ -7,6 +7,8 @@ from profiler.analytical.formulas.models.parameters import (
     base_tensors,
     expert_lora_tensors,
     is_mixture,
+    last_kind,
+    layer_kinds,
     lora_tensors,
     parameter_count,
     projections,
@@ -92,10 +94,12 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
     if spec.tuning is not Tuning.QLORA:
         return whole
     block, element = block_of(spec), element_bytes(spec).weight
-    layer = projections(architecture)
-    unpacked = sum(block(part.weights * element) for part in layer)
     double_quant = spec.bnb_4bit_use_double_quant
-    packed = sum(nf4_bytes(part.weights, block, double_quant=double_quant) for part in layer)
+    saved: Count = 0
+    for kind in layer_kinds(architecture):
+        unpacked = sum(block(part.weights * element) for part in projections(kind))
+        packed = sum(nf4_bytes(part.weights, block, double_quant=double_quant) for part in projections(kind))
+        saved = saved + (packed - unpacked) * kind.num_hidden_layers
 
     def words() -> str:
         # Two values per byte, and the scales of a block.
@@ -103,7 +107,7 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
         layers = "linear layers" if is_mixture(architecture) else "layers"
         return f"{layers} in nf4 ({value:.2f} B), the rest {element} B each"
 
-    return Term(whole.size + (packed - unpacked) * architecture.num_hidden_layers, words)
+    return Term(whole.size + saved, words)
 
 
 def _whole_model(spec: TrialKeys, architecture: DecoderShape) -> Term:
@@ -167,8 +171,11 @@ def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     copied: Count = 0
     if spec.tuning is not Tuning.QLORA:
         block = block_of(spec)
-        layer = sum(block(part.weights * sizes.compute) for part in projections(architecture))
-        copied = where(sizes.autocast_casts, layer * architecture.num_hidden_layers, 0)
+        copies = sum(
+            kind.num_hidden_layers * sum(block(part.weights * sizes.compute) for part in projections(kind))
+            for kind in layer_kinds(architecture)
+        )
+        copied = where(sizes.autocast_casts, copies, 0)
     return copied + _adapter_casts(spec, architecture)
 
 
@@ -189,7 +196,7 @@ def autocast_forward_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count
     adapters = _adapter_casts(spec, architecture)
     if spec.tuning is Tuning.QLORA:
         return adapters
-    largest = larger(0, *(part.weights for part in projections(architecture)))
+    largest = larger(0, *(part.weights for kind in layer_kinds(architecture) for part in projections(kind)))
     one = adapters + where(sizes.autocast_casts, block_of(spec)(largest * sizes.compute), 0)
     return where(sizes.autocast_caches, cached, one) if trains_everything(spec) else one
 
@@ -239,12 +246,14 @@ def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def autocast_weight_copy_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the bytes of the copies in backward: all of them, or with checkpointing those of one layer, made again.
+    """Return the bytes of the copies in backward: all of them, or with checkpointing those of the last layer again.
 
     By hand, as in `autocast_cache_bytes` with checkpointing: 17,596,416 / 24 = 733,184 B.
     """
-    kept = autocast_cache_bytes(spec, architecture)
-    return kept // architecture.num_hidden_layers if spec.gradient_checkpointing else kept
+    if not spec.gradient_checkpointing:
+        return autocast_cache_bytes(spec, architecture)
+    last = last_kind(architecture)
+    return autocast_cache_bytes(spec, last) // last.num_hidden_layers
 
 
 def critic_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:

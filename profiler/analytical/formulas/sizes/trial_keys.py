@@ -172,6 +172,10 @@ class DecoderShape(Protocol):
     @property
     def experts_per_token(self) -> Count: ...  # noqa: D102
     @property
+    def sliding_window(self) -> int | None: ...  # noqa: D102
+    @property
+    def first_layers(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
+    @property
     def vision(self) -> VisionTower | None: ...  # noqa: D102
     @property
     def shared_expert_width(self) -> Count: ...  # noqa: D102

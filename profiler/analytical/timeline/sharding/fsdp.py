@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from profiler.analytical.formulas.host import HostSide
-from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
+from profiler.analytical.formulas.models.parameters import layer_kinds, layer_parameter_count, parameter_count
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
@@ -23,7 +23,16 @@ from profiler.analytical.formulas.models.trained import (
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Term, Terms, chosen, where, whole_units
+from profiler.analytical.formulas.sizes.quantities import (
+    NOTHING,
+    Count,
+    Term,
+    Terms,
+    chosen,
+    larger,
+    where,
+    whole_units,
+)
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state, state_text
 from profiler.analytical.timeline.instants import Instant, InstantName, workspace_in_step
 from profiler.analytical.timeline.sharding.sharding import TrialSharding
@@ -37,10 +46,13 @@ _OTHER_LAYERS_ARE_FREED = (InstantName.BACKWARD_FIRST_LAYER, InstantName.BACKWAR
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """Parameters of the root, and of one decoder layer with its adapters."""
+    """Parameters of the root, and of decoder layers with their adapters."""
 
     root: Count
     layer: Count
+    """The largest one."""
+    layers: Count
+    """All of them."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +65,15 @@ class Fsdp(TrialSharding):
 
         By hand, qwen2.5-0.5b: the root has 151,936 x 896 + 896 = 136,135,552, and a layer 14,912,384.
         """
-        layers, layer = self.architecture.num_hidden_layers, layer_parameter_count(self.architecture)
-        return Units(root=self._parameters - layers * layer, layer=layer + self._adapters // layers)
+        layers, kinds = self.architecture.num_hidden_layers, layer_kinds(self.architecture)
+        counts = [layer_parameter_count(kind) for kind in kinds]
+        in_layers = sum(kind.num_hidden_layers * count for kind, count in zip(kinds, counts, strict=True))
+        adapters = self._adapters // layers
+        return Units(
+            root=self._parameters - in_layers,
+            layer=larger(0, *counts) + adapters,
+            layers=in_layers + layers * adapters,
+        )
 
     @cached_property
     def tensors(self) -> tuple[TensorGroup, ...]:
@@ -128,8 +147,8 @@ class Fsdp(TrialSharding):
         Args:
             layers_stay: Whether earlier layers are still gathered, as without `fsdp_reshard_after_forward`.
         """
-        layers = self.architecture.num_hidden_layers if layers_stay else 1
-        return BFLOAT16_BYTES * (self.units.root + (layers + 1) * self.units.layer)
+        layers = self.units.layers if layers_stay else self.units.layer
+        return BFLOAT16_BYTES * (self.units.root + layers + self.units.layer)
 
     def kept(self, alone: Instant) -> Terms:
         """Return the shards; of states where a GPU alone has some."""
@@ -169,7 +188,7 @@ class Fsdp(TrialSharding):
         whole, unit = "all layers" if stay else "2 layers", self.units
         if name in _AFTER_THE_LAYERS:
             # After the forward of the last layer there is no next one to gather.
-            layers = unit.layer * self.architecture.num_hidden_layers if stay else 0
+            layers = unit.layers if stay else 0
             return self._gathered(BFLOAT16_BYTES * (unit.root + layers), whole if stay else "")
         found = self._gathered(self.gathered_bytes(layers_stay=stay), whole)
         if name in _SCORING and self._trains_everything:
@@ -212,6 +231,8 @@ class Fsdp(TrialSharding):
         """
         layer = (self.whole_gradient_bytes - self._root_gradient) // self.architecture.num_hidden_layers
         shards = layer * self.architecture.num_hidden_layers * (FLOAT32_BYTES // BFLOAT16_BYTES)
+        if self.architecture.first_layers and self._trains_everything:
+            layer = BFLOAT16_BYTES * self.units.layer
         shards = shards // self.spec.num_processes
         match name:
             case InstantName.BACKWARD_NORM | InstantName.BACKWARD_LAYER:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from profiler.analytical.formulas.models.parameters import (
     expert_weights,
     is_mixture,
+    layer_kinds,
     layer_parameter_count,
     parameter_count,
 )
@@ -175,7 +176,7 @@ def outside_parameters(architecture: Architecture) -> int:
 
     By hand, qwen2.5-0.5b: 136,135,552.
     """
-    in_layers = architecture.num_hidden_layers * layer_parameter_count(architecture)
+    in_layers = sum(kind.num_hidden_layers * layer_parameter_count(kind) for kind in layer_kinds(architecture))
     return int(parameter_count(architecture) - in_layers)
 
 
