@@ -58,6 +58,7 @@ class InstantName(StrEnum):
     """Only of the host, as `SAVING`."""
     LOADED = "models and adapters are made"
     SHARDING = "the model is sharded"
+    REPLICATED = "the model is sent to all GPUs"
     REWARD_LOADED = "reward models are on the GPU"
     ENGINE_START = "vLLM starts"
     GATHERING = "weights are gathered to generate"
