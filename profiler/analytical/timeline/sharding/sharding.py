@@ -14,11 +14,22 @@ from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     all_gradients,
+    element_bytes,
     trained_element_bytes,
     trained_tensors,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count, Term, Terms, chosen, everywhere, one_value, smaller
+from profiler.analytical.formulas.sizes.quantities import (
+    Count,
+    Term,
+    Terms,
+    chosen,
+    everywhere,
+    larger,
+    one_value,
+    smaller,
+    where,
+)
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.optimizers import managed_states
@@ -230,8 +241,8 @@ class TrialSharding(Sharding):
         )
 
 
-_BROADCAST_BYTES = 2 * 250 * MIB
-"""DDP sends the model of the first process in tensors of 250 MiB, and a parameter more, two at a time.
+_BROADCAST_BYTES = 250 * MIB
+"""DDP sends the model of the first process in tensors of 250 MiB, and up to a parameter more, two at a time.
 
 Source: `broadcast_bucket_size` of `DistributedDataParallel`, and `broadcast_coalesced` in torch's
 `csrc/distributed/c10d/comm.cpp`.
@@ -249,12 +260,16 @@ class Replicated(TrialSharding):
     def at_load(self, alone: Instant) -> tuple[Instant, ...]:
         """Return loading, and the instant at which DDP has all models: what it sends, or then its buckets.
 
-        By hand, qwen2.5-0.5b by LoRA: 2 x 250 MiB are more than the buckets of 8,798,208 values.
+        An LM head of its own is in the last of the tensors. By hand, qwen2.5-0.5b by LoRA: 2 x 250 MiB are more than
+        the buckets of 8,798,208 values; qwen2.5-7b: 250 MiB and a head of 152,064 x 3,584 x 2 B.
         """
         if alone.name is InstantName.ENGINE_START or everywhere(self.spec.num_processes == 1):
             return (alone,)
         models: Terms = {name: term for name, term in alone.terms.items() if name is not Category.WORKSPACE}
-        sent = Term(smaller(_sum(models), _BROADCAST_BYTES), lambda: "what DDP sends of the model at a time")
+        shape, element = self.architecture, element_bytes(self.spec).weight
+        head = where(shape.tie_word_embeddings, 0, element * shape.vocab_size * shape.hidden_size)
+        at_once = _BROADCAST_BYTES + larger(head, _BROADCAST_BYTES)
+        sent = Term(smaller(_sum(models), at_once), lambda: "what DDP sends of the model at a time")
         more: Terms = {Category.COMMUNICATION: chosen(sent.size >= self.buckets.size, sent, self.buckets)}
         has_several = self.spec.num_processes > 1
         return (alone, replace(alone, name=InstantName.REPLICATED, terms={**models, **more}, happens=has_several))
