@@ -158,7 +158,6 @@ def test_what_accelerate_changes_without_a_formula_is_named(written, accelerate,
     ("name", "said"),
     [
         ("tp_size", "each layer is split over GPUs (tensor parallelism)"),
-        ("cp_size", "each row is split over GPUs (ring attention); trl's GRPO and RLOO refuse it"),
         ("sp_size", "each row is split over GPUs (DeepSpeed-Ulysses); trl's GRPO and RLOO refuse it"),
         ("dp_replicate_size", "the model is sharded over a part of the GPUs"),
     ],
@@ -179,6 +178,26 @@ def test_a_row_or_a_layer_that_is_split_is_refused_by_name(written, name, said):
         for used in (False, True)
     ]
     assert [[fault.found for fault in each] for each in faults] == [[], ["2"]]
+
+
+def test_rows_that_ring_attention_splits_are_counted_for_sft(written):
+    accelerate = {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": {"fsdp_version": 2}}
+    sizes = {"parallelism_config_cp_size": 4}
+    recipe = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "max_length": 4096, "dtype": "bfloat16"}
+    split = {**accelerate, "parallelism_config": sizes}
+    whole, parts = (
+        _found([*written(recipe_yaml=recipe, accelerate_yaml=each), "recipe=sft", "trl=1.16"])
+        for each in (accelerate, split)
+    )
+    assert (whole["trial"]["cp_size"], parts["trial"]["cp_size"]) == (1, 4)
+    assert parts["peak_allocated_bytes"] < whole["peak_allocated_bytes"]
+    for changed, said in (
+        ((RECIPE, split), "cp_size=4: splits each row over GPUs, which trl's GRPO and RLOO refuse"),
+        ((recipe, {**split, "distributed_type": "MULTI_GPU"}), "cp_size=4: is accelerate's with FSDP 2 only"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            answer(written(recipe_yaml=changed[0], accelerate_yaml=changed[1]))
+        assert said in " ".join(fault.sentence() for fault in caught.value.faults)
 
 
 def test_fsdp_2_is_counted(written):

@@ -194,8 +194,6 @@ _PARALLEL = "parallelism_config"
 
 _SPLITS: Mapping[str, str] = {
     "tp_size": "each layer is split over GPUs (tensor parallelism), which has no formula here",
-    "cp_size": "each row is split over GPUs (ring attention); trl's GRPO and RLOO refuse it, and SFT has no formula "
-    "for it here",
     "sp_size": "each row is split over GPUs (DeepSpeed-Ulysses); trl's GRPO and RLOO refuse it, and SFT has no "
     "formula for it here",
     "dp_replicate_size": "the model is sharded over a part of the GPUs and copied to the others, which has no formula "
@@ -210,7 +208,7 @@ PARALLELISM_FIELDS = frozenset(
     f"{_PARALLEL}_{name}"
     for name in (
         *_SPLITS,
-        *("dp_shard_size", "cp_backend", "cp_comm_strategy", "sp_backend", "sp_seq_length"),
+        *("cp_size", "dp_shard_size", "cp_backend", "cp_comm_strategy", "sp_backend", "sp_seq_length"),
         *("sp_seq_length_is_variable", "sp_attn_implementation"),
     )
 )
@@ -264,6 +262,7 @@ def _zero(reader: FileValues) -> dict[str, object]:
 def _fsdp(reader: FileValues) -> dict[str, object]:
     """Return accelerate's keys of FSDP, of which the version is 1 if none is named."""
     section = "fsdp_config"
+    rows = reader.value(f"{_PARALLEL}.{_PARALLEL}_cp_size")
     named = "fsdp_reshard_after_forward"
     reshards = named if reader.value(f"{section}.{named}") is not None else "fsdp_sharding_strategy"
     return {
@@ -272,6 +271,7 @@ def _fsdp(reader: FileValues) -> dict[str, object]:
         "fsdp_reshard_after_forward": reader.reshards(f"{section}.{reshards}", default=True),
         "fsdp_offload_params": reader.flag(f"{section}.fsdp_offload_params"),
         "fsdp_activation_checkpointing": reader.flag(f"{section}.fsdp_activation_checkpointing"),
+        **({} if rows is None else {"cp_size": rows}),
     }
 
 
@@ -280,6 +280,9 @@ def _refuse_splits(kind: str, reader: FileValues) -> None:
 
     Without FSDP `dp_replicate_size` is what DDP does.
     """
+    rows = f"{_PARALLEL}.{_PARALLEL}_cp_size"
+    if kind != "FSDP" and show(reader.value(rows)) not in (show(None), "1"):
+        reader.fail(rows, "is accelerate's with FSDP 2 only", "Use 1")
     for name, what in _SPLITS.items():
         key = f"{_PARALLEL}.{_PARALLEL}_{name}"
         is_ddp = name == "dp_replicate_size" and kind != "FSDP"
