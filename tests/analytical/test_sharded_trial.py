@@ -147,6 +147,16 @@ def test_an_embedding_of_its_own_is_a_unit():
     assert sizes[InstantName.DECODING] == 2 * (tail + 2 * table)
 
 
+def test_a_tied_head_is_gathered_with_its_buffer_before_the_layers():
+    spec, layer = _sharded(tuning="lora"), 14_912_384 + 8_798_208 // 24
+    assert _instant(spec, InstantName.GATHERING)[Category.COMMUNICATION] == 2 * (2 * ROOT + layer)
+    assert _instant(spec, InstantName.DECODING)[Category.COMMUNICATION] == 2 * (2 * ROOT + layer)
+    happens = {each.name: each.happens for each in trial_instants(_sharded(**_ONE_BACKWARD), _architecture(MODEL))}
+    # What generates has gathered it, and no backward is between.
+    assert not happens[InstantName.GATHERING]
+
+
+_ONE_BACKWARD = {"gradient_accumulation_steps": 1, "steps_per_generation": 1}
 _SFT = {"recipe": "sft", "max_length": 1024}
 EMULATED_PHASES = [
     ({"model": MODEL, "num_processes": 4}, (991.3, 2065.6, 1740.9, 3113.2, 3901.1, 1952.1)),

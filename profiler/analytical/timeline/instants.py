@@ -61,7 +61,7 @@ class InstantName(StrEnum):
     REPLICATED = "the model is sent to all GPUs"
     REWARD_LOADED = "reward models are on the GPU"
     ENGINE_START = "vLLM starts"
-    GATHERING = "weights are gathered to generate"
+    GATHERING = "weights are gathered"
     ENGINE = "vLLM generates"
     POOL = "the rollout engine generates"
     PREFILL_TOWER = "prefill, in a block of the vision tower"

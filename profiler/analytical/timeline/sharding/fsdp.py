@@ -28,8 +28,11 @@ from profiler.analytical.formulas.sizes.quantities import (
     Flag,
     Term,
     Terms,
+    both,
     chosen,
+    either,
     larger,
+    negated,
     where,
     whole_units,
 )
@@ -230,6 +233,9 @@ class Fsdp(TrialSharding):
             # Each token gathers an embedding of its own, and its buffer, while those of no layer are there.
             own = (3 if stays else 2) * unit.embedding
             layers, root = where(own > layers, 0, layers), where(own > layers, unit.tail + own, root)
+            # With adapters a tied one is too, and its buffer is there until that of the first layer is.
+            is_larger = both(negated(has_own), unit.tail > unit.layer) if stays else False
+            layers, root = where(is_larger, unit.layer, layers), where(is_larger, 2 * unit.tail, root)
         elif name is InstantName.PREFILL or (name is InstantName.FORWARD_LAYER and not generates):
             root = where(has_own, root - unit.tail, root)
         elif name is InstantName.FORWARD_HEAD and self._trains_everything and not generates:
@@ -243,6 +249,17 @@ class Fsdp(TrialSharding):
         if name in _SCORING and self._trains_everything:
             return chosen(self.spec.beta != 0.0, self._gathered_reference(), found)
         return found
+
+    def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:  # noqa: ARG002
+        """Return the gathering of a tied head at the start of a forward, after a backward has freed it."""
+        if alone.name is not InstantName.FORWARD_LAYER:
+            return ()
+        shared, unit = self.shared(alone), self.units
+        there: Terms = {name: term for name, term in shared.terms.items() if name is not Category.ACTIVATIONS}
+        gathered: Terms = {Category.COMMUNICATION: self._gathered(2 * unit.tail, unit.layer)}
+        again = either(self.spec.gradient_accumulation_steps > 1, not self.spec.recipe.facts.has_rollout)
+        happens = both(both(alone.happens, again), unit.embedding == 0)
+        return (Instant(phase=Phase.FORWARD, name=InstantName.GATHERING, terms={**there, **gathered}, happens=happens),)
 
     def _layers_there(self, name: InstantName, *, stay: bool) -> Count:
         """Return the layers that are gathered, with the buffer of the next one.
