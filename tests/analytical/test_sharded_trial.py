@@ -147,7 +147,7 @@ def test_an_embedding_of_its_own_is_a_unit():
     assert sizes[InstantName.DECODING] == 2 * (tail + 2 * table)
 
 
-def test_a_tied_head_is_gathered_with_its_buffer_before_the_layers():
+def test_a_tied_head_is_gathered_before_the_layers():
     spec, layer = _sharded(tuning="lora"), 14_912_384 + 8_798_208 // 24
     assert _instant(spec, InstantName.GATHERING)[Category.COMMUNICATION] == 2 * (2 * ROOT + layer)
     assert _instant(spec, InstantName.DECODING)[Category.COMMUNICATION] == 2 * (2 * ROOT + layer)
