@@ -106,6 +106,7 @@ FIXED: Mapping[str, object] = {
     "fsdp_reshard_after_forward": None,
     "fsdp_offload_params": None,
     "fsdp_activation_checkpointing": None,
+    "cp_size": None,
     "torch_empty_cache_steps": None,
     "activation_offloading": False,
     "critic": False,

@@ -47,6 +47,7 @@ _ONE_VALUE = (
     "distributed_type",
     "fsdp_reshard_after_forward",
     "fsdp_activation_checkpointing",
+    "cp_size",
     "zero_stage",
     "offload_optimizer_device",
     "offload_param_device",

@@ -18,7 +18,7 @@ from profiler.domain.runs.readings import Sample
 from profiler.measurement.counters.phase_counters import CudaDevice
 from profiler.measurement.driver.nvml import GpuProbe, Nvml
 from profiler.measurement.recorder import CHEAP, CounterRecorder, Device, PhaseReading, Recorder, Start, start_now
-from profiler.measurement.samples.host_usage import RecentProcessTree, peak_resident_bytes
+from profiler.measurement.samples.host_usage import RecentProcessTree, peak_pinned_bytes, peak_resident_bytes
 from profiler.scripts.session import CountedSession, ParameterTotals
 from profiler.seams.checked import problem_of
 from profiler.seams.patching import patched
@@ -228,6 +228,7 @@ class Recording:
                 micro_batches_run=self._counters.times_finished(Phase.BACKWARD),
                 wall_s=self._tools.clock() - self._started_s,
                 host_peak_rss_bytes=peak_resident_bytes(),
+                host_peak_pinned_bytes=peak_pinned_bytes(),
             ),
             card=CardFacts(
                 name=card.name if card else None,

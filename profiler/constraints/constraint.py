@@ -8,7 +8,7 @@ from typing import Any
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import TrialSpec, key_named
+from profiler.domain.trials.trial import Attention, TrialSpec, key_named
 
 
 class Where(StrEnum):
@@ -134,3 +134,24 @@ def _typed(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _cannot_split_rows(case: Case) -> bool:
+    """Return whether a trial does not run with its `cp_size`."""
+    spec, size = case.spec, case.spec.cp_size or 1
+    is_tried = spec.recipe is Recipe.SFT and spec.fsdp_version == 2 and spec.attn_implementation is Attention.SDPA
+    return not is_tried or spec.num_processes % size != 0 or (spec.max_length or 0) % (2 * size) != 0
+
+
+SPLIT_ROWS = Constraint(
+    Where.EVERYWHERE,
+    {"cp_size": above(1), "recipe": anything},
+    "splits each row over GPUs, which trl's GRPO and RLOO refuse; recipe=sft does so with fsdp_version=2 and "
+    "attn_implementation=sdpa, if cp_size divides num_processes, and twice as much max_length",
+    "Set cp_size=1.",
+    when=_cannot_split_rows,
+)
+"""Source: `GRPOConfig.__post_init__` of trl 1.16, `_prepare_context_parallel_inputs` of transformers 5.23.
+
+Ring attention gives each GPU two parts of a row, one from each end.
+"""

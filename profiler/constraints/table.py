@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 from profiler.constraints.commands import CARDS, CLOSED_FORM, SWEEPS
-from profiler.constraints.constraint import Case, Constraint, Where
+from profiler.constraints.constraint import SPLIT_ROWS, Case, Constraint, Where
 from profiler.constraints.everywhere import EVERYWHERE
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
@@ -13,7 +13,7 @@ from profiler.domain.trials.trial import TrialSpec
 
 ArchitectureLookup = Callable[[str], Architecture | None]
 
-CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, *SWEEPS, *CLOSED_FORM, *CARDS)
+CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, SPLIT_ROWS, *SWEEPS, *CLOSED_FORM, *CARDS)
 
 
 def broken(case: Case, where: Where) -> Iterator[Constraint]:

@@ -15,7 +15,7 @@ from profiler.config.models.architecture import read_architecture
 from profiler.config.trials.demand import grows
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.card import outside_torch_bytes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.keys import Kind
@@ -44,14 +44,19 @@ def estimated_limits(surface: Surface) -> tuple[EstimatedLimit, ...]:
     axes, known = _sampled(surface), {base.model: architecture}
     tied = {key: (axis, [factor * value for value in axes[axis]]) for key, (axis, factor) in factors.items()}
     return tuple(
-        _limit(gpu, axes, estimate_table(product_table(replace(base, gpu=gpu.name), axes, known, tied=tied)))
+        _limit(
+            gpu,
+            base.num_processes,
+            axes,
+            estimate_table(product_table(replace(base, gpu=gpu.name), axes, known, tied=tied)),
+        )
         for gpu in LIMIT_CARDS
     )
 
 
-def _limit(gpu: Gpu, axes: Mapping[str, Sequence[Number]], estimates: EstimateTable) -> EstimatedLimit:
+def _limit(gpu: Gpu, gpus: int, axes: Mapping[str, Sequence[Number]], estimates: EstimateTable) -> EstimatedLimit:
     needed = unreleasable_bytes(estimates.peak_allocated_bytes, estimates.peak_reserved_bytes)
-    left = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability) - needed
+    left = gpu.memory_bytes - outside_torch_bytes(gpu.compute_capability, gpus) - needed
     one, other = (np.array(values) for values in axes.values())
     return EstimatedLimit(gpu=gpu, values=(one, other), left_bytes=left.reshape(len(one), len(other)))
 

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from accelerate.parallelism_config import ParallelismConfig
 from peft import LoraConfig
 
 from profiler.domain.trials.trial import ALL_LINEAR, DistributedType, TrialSpec, Tuning
@@ -64,7 +65,15 @@ def _sharding(spec: TrialSpec) -> dict[str, Any]:
         "cpu_offload": spec.fsdp_offload_params,
         "activation_checkpointing": spec.fsdp_activation_checkpointing,
     }
-    return {"fsdp": True, "fsdp_config": config}
+    return {"fsdp": True, "fsdp_config": config, **_split_rows(spec)}
+
+
+def _split_rows(spec: TrialSpec) -> dict[str, Any]:
+    """Return how accelerate splits each row over GPUs; nothing where it does not."""
+    if spec.cp_size in (None, 1):
+        return {}
+    shards = spec.num_processes // (spec.cp_size or 1)
+    return {"parallelism_config": ParallelismConfig(cp_size=spec.cp_size, dp_shard_size=shards)}
 
 
 def _deepspeed(spec: TrialSpec) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from profiler.domain.trials.trial import Attention, Backend, PlannedTrial, Rollo
 from profiler.emulation.card import Marks, forget_marks, marks_of_this_process
 from profiler.execution import EndOfSweepError, WorkerJob, beat
 from profiler.measurement.counters.untouched_cuda import fork_problem
-from profiler.measurement.samples.host_usage import peak_resident_bytes
+from profiler.measurement.samples.host_usage import peak_pinned_bytes, peak_resident_bytes
 from profiler.seams.checked import check_seams, note_on_versions
 from profiler.storage.files.trial_files import snapshot_path, write_memory_snapshot
 from profiler.storage.foreign.model_config import load_model_config
@@ -220,7 +220,12 @@ def _store(job: WorkerJob, trial: PlannedTrial, outcome: Outcome, started: float
     """Write a trial's record. `started` is its start on the monotonic clock."""
     unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, note_on_versions())))
     verdict = replace(outcome.verdict, unavailable=unavailable)
-    work = replace(outcome.work, wall_s=time.monotonic() - started, host_peak_rss_bytes=peak_resident_bytes())
+    work = replace(
+        outcome.work,
+        wall_s=time.monotonic() - started,
+        host_peak_rss_bytes=peak_resident_bytes(),
+        host_peak_pinned_bytes=peak_pinned_bytes(),
+    )
     RecordStore(Path(job.store_folder)).write(
         TrialRecord.of(trial, versions=job.versions, outcome=replace(outcome, verdict=verdict, work=work))
     )

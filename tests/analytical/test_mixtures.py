@@ -137,8 +137,8 @@ EMULATED = [
     (replace(SPEC, **ZERO, zero_stage=2), {"rollout": 2370.15, "backward": 4055.64, "optimizer": 3377.73}),
     (replace(SPEC, **ZERO, zero_stage=3), {"rollout": 3876.44, "backward": 4088.17, "optimizer": 4055.59}),
     (replace(LORA, **ZERO, zero_stage=3), {"rollout": 1953.07, "backward": 2028.62, "optimizer": 1311.28}),
-    (replace(SPEC, **SHARDED), {"load": 1656.91, "optimizer": 2281.12}),
-    (replace(LORA, **SHARDED), {"load": 833.35, "optimizer": 346.78}),
+    (replace(SPEC, **SHARDED), {"load": 808.30, "backward": 2699.95, "optimizer": 2281.12}),
+    (replace(LORA, **SHARDED), {"load": 405.84, "backward": 690.17, "optimizer": 346.78}),
 ]
 """Peaks in MiB of one of two GPUs of these trials with torch's CUDA build on an emulated driver, of the model WIDER."""
 

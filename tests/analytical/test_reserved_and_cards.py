@@ -15,9 +15,10 @@ from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.capabilities import CAPABILITIES
+from profiler.domain.cards.card import cuda_context_bytes, nccl_bytes, outside_torch_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import GIB, TRIAL_PHASES, Category, Phase
+from profiler.domain.memory import GIB, MIB, TRIAL_PHASES, Category, Phase
 from profiler.domain.trials.trial import Attention, Backend, Lengths, Logprobs, Rollout, TrialSpec, Tuning, VllmMode
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
@@ -130,6 +131,35 @@ def test_a_trial_fits_with_fragments_or_perhaps_or_not_at_all(half_billion, grad
         Fit.TOO_LARGE,
     ]
     assert card_verdict(spec, half_billion, barely).left_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("capability", "gpus", "size"),
+    [
+        ((8, 0), 1, 0),
+        ((8, 0), 2, 544 * MIB),
+        ((8, 0), 16, 688 * MIB),
+        ((10, 3), 8, 688 * MIB),
+        # 4 MiB, and 120 x 640 x 8 values of 8 B, and 8 x 512 x 8 lines of 16 B: a connection of each of two channels.
+        ((8, 9), 2, 2 * 9_633_792),
+        ((12, 0), 4, 4 * 9_633_792),
+    ],
+)
+def test_what_nccl_takes_by_hand(capability, gpus, size):
+    assert nccl_bytes(capability, gpus) == size
+    assert outside_torch_bytes(capability, gpus) == cuda_context_bytes(capability) + size
+    assert all(row.nccl.source for row in CAPABILITIES if row.nccl is not None)
+
+
+def test_several_gpus_need_what_nccl_takes(half_billion):
+    card = KNOWN_GPUS["a100-40gb"]
+    alone, two = (card_verdict(replace(_SPEC, num_processes=gpus), half_billion, card) for gpus in (1, 2))
+    assert (alone.nccl_bytes, two.nccl_bytes) == (0, 544 * MIB)
+    assert two.least_bytes == two.peak_allocated_bytes + two.context_bytes + two.nccl_bytes
+    barely = replace(card, memory_bytes=two.needed_bytes)
+    spec = replace(_SPEC, num_processes=2)
+    assert card_verdict(spec, half_billion, barely).fit is Fit.FITS
+    assert card_verdict(spec, half_billion, replace(barely, memory_bytes=two.needed_bytes - 1)).fit is not Fit.FITS
 
 
 @given(specs())

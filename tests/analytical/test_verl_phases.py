@@ -11,7 +11,7 @@ from profiler.analytical.explanation.verl_fit import verl_card, verl_phases
 from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
-from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.card import outside_torch_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 
@@ -73,14 +73,14 @@ def test_fragments_are_counted_in_training_and_not_in_the_pool():
     seen = Counter()
     for gpu, (_, job) in product(KNOWN_GPUS.values(), verl_jobs()):
         found = verl_estimate(job, architecture_of(job.model), gpu)
-        available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+        available = gpu.memory_bytes - outside_torch_bytes(gpu.compute_capability, job.n_gpus)
         training = with_fragments(found.training_peak_bytes)
         needed = max(sum(found.phases[VerlPhase.ROLLOUT].values()), training)
         expected = Fit.TOO_LARGE if found.peak_bytes > available else Fit.FITS if training <= available else Fit.TIGHT
         card = verl_card(found)
         if found.engine_weights_bytes >= found.phases[VerlPhase.ROLLOUT][Component.POOL]:
             expected = Fit.NO_ENGINE
-        assert (card.fit, card.needed_bytes - card.context_bytes) == (expected, needed)
+        assert (card.fit, card.needed_bytes - card.outside_bytes) == (expected, needed)
         assert card.fit is Fit.NO_ENGINE or (card.left_bytes >= 0) == (card.fit is Fit.FITS)
         seen[card.fit] += 1
     assert set(seen) == {Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE, Fit.NO_ENGINE}

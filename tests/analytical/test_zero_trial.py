@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.analytical.closed_form import has_form
-from profiler.analytical.estimate import estimate
+from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,
@@ -17,13 +17,13 @@ from profiler.analytical.formulas.layers.decoder_layer import (
 from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
-from profiler.analytical.timeline.recipes.registry import trial_instants
+from profiler.analytical.timeline.recipes.registry import host_instants, trial_instants
 from profiler.analytical.timeline.sharding.zero_buckets import BUCKET_BYTES
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import Category
+from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import OffloadDevice, TrialSpec
 
 MODEL = "qwen2.5-0.5b"
@@ -115,6 +115,27 @@ def test_what_is_offloaded_is_not_on_the_card():
     # Stage 2 offloads a gradient through a tensor of the size of the largest.
     through = _instant(_zero(2, offload_optimizer_device="cpu"), InstantName.REWARD)
     assert through[Category.COMMUNICATION] == 2 * EMBEDDING
+
+
+def test_an_offloaded_reference_is_on_the_host():
+    spec = _zero(3, offload_param_device="cpu", beta=0.04)
+    assert _instant(spec, InstantName.REWARD)[Category.REFERENCE] == 0
+    on_card = _instant(_zero(3, beta=0.04), InstantName.REWARD)[Category.REFERENCE]
+    assert on_card == pytest.approx(2 * PARAMETERS // 4, abs=512)
+    step = host_instants(spec, _shape(), processes=4)[1]
+    assert step.each[Category.REFERENCE].size == pytest.approx(2 * PARAMETERS // 4, abs=512)
+    alone = host_instants(_zero(3, beta=0.04), _shape(), processes=4)[1]
+    assert alone.each[Category.REFERENCE].size == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "mib"),
+    # What stage 3 has while loading, from torch's counters on emulated cards (`+grid=fsdp`).
+    [("qwen2.5-0.5b", 8, 1_686), ("qwen2.5-3b", 2, 13_320), ("qwen2.5-7b", 2, 31_045), ("qwen2.5-14b", 8, 16_526)],
+)
+def test_each_trained_tensor_is_gathered_for_its_hooks(model, gpus, mib):
+    load = phase_instants(_zero(3, gpus, model=model), _architecture(model))[Phase.LOAD]
+    assert load.total_bytes / 2**20 == pytest.approx(mib, rel=0.001)
 
 
 def test_offloaded_weights_are_copied_before_they_are_gathered():

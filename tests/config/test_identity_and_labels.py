@@ -92,6 +92,17 @@ def test_an_id_depends_on_content_and_versions():
     assert trial_id(SPEC, VERSIONS) != trial_id(SPEC, replace(VERSIONS, torch="2.12.0"))
 
 
+def test_trials_by_fsdp_run_again_if_made_otherwise(monkeypatch):
+    alone, sharded = (
+        replace(SPEC, num_processes=2),
+        replace(SPEC, num_processes=2, distributed_type=DistributedType.FSDP),
+    )
+    before = [trial_id(spec, VERSIONS) for spec in (alone, sharded)]
+    monkeypatch.setattr("profiler.config.trials.identity._MODEL_OF_FSDP", "made on the card")
+    after = [trial_id(spec, VERSIONS) for spec in (alone, sharded)]
+    assert (before[0] == after[0], before[1] == after[1]) == (True, False)
+
+
 def test_only_the_id_of_an_emulated_trial_depends_on_cuda_and_the_emulation():
     emulated = replace(SPEC, backend=Backend.EMULATED)
     of_a_build = replace(VERSIONS, cuda="13.0", emulation="1")

@@ -143,6 +143,8 @@ RARE: Sequence[Values] = (
     {"logprobs": "minibatch", **_DEEPSPEED},
     {"logprobs": "minibatch", **_FSDP},
     {"fsdp_activation_checkpointing": True, "gradient_checkpointing": False, **_FSDP},
+    {"cp_size": 3, "fsdp_version": 1, "attn_implementation": "eager", "recipe": "sft", **_FSDP},
+    {"cp_size": 3, **_FSDP},
     {"fsdp_version": 1, "fsdp_offload_params": True, "dtype": "float32", **_FSDP},
     {"offload_optimizer_device": "cpu", "offload_param_device": "cpu", "zero_stage": 0, "optim": "sgd", **_DEEPSPEED},
     {"tuning": "qlora", "zero_stage": 3, "reward_models": ["qwen2.5-0.5b"], **_DEEPSPEED},

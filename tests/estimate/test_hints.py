@@ -85,6 +85,7 @@ INPUTS: tuple[dict[str, object], ...] = (
     {"logprobs": "minibatch", **SHARDED},
     {"fsdp_version": 1, **SHARDED},
     {"fsdp_offload_params": True, **SHARDED},
+    {"cp_size": 2, **SHARDED},
     {"zero_stage": 3, "reward_models": ["qwen2.5-0.5b"], **DEEPSPEED},
     {"backend": "cpu", **SHARDED},
     {"activation_offloading": True},

@@ -15,7 +15,8 @@ from profiler.config.files.companion_files import (
     LORA_NAMES,
     accelerate_part,
 )
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.config.launch.launchers import accelerate_values
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
 from profiler.estimate.main import answer, main
 
 RECIPE = {
@@ -143,11 +144,60 @@ def test_accelerate_has_stage_2_unless_its_file_says_otherwise(written):
         ({"distributed_type": "MEGATRON_LM"}, "what Megatron-LM changes"),
         ({"distributed_type": "MULTI_GPU", "mixed_precision": "fp8"}, "mixed_precision=fp8 of accelerate.yaml"),
         ({"distributed_type": "NO", "dynamo_config": {"dynamo_backend": "INDUCTOR"}}, "what torch.compile changes"),
-        ({"distributed_type": "NO", "parallelism_config": {"parallelism_config_tp_size": 2}}, "parallelism_config"),
+        (
+            {"distributed_type": "NO", "parallelism_config": {"pp_size": 2}},
+            "what parallelism_config of accelerate.yaml",
+        ),
     ],
 )
 def test_what_accelerate_changes_without_a_formula_is_named(written, accelerate, said):
     assert said in _notes(written(recipe_yaml=RECIPE, accelerate_yaml=accelerate))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tp_size", "each layer is split over GPUs (tensor parallelism)"),
+        ("sp_size", "each row is split over GPUs (DeepSpeed-Ulysses); trl's GRPO and RLOO refuse it"),
+        ("dp_replicate_size", "the model is sharded over a part of the GPUs"),
+    ],
+)
+def test_a_row_or_a_layer_that_is_split_is_refused_by_name(written, name, said):
+    key = f"parallelism_config_{name}"
+    accelerate = {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": {"fsdp_version": 2}}
+    sizes = {"parallelism_config_dp_shard_size": 4, key: 1}
+    whole = written(recipe_yaml=RECIPE, accelerate_yaml={**accelerate, "parallelism_config": sizes})
+    assert _found(whole)["trial"]["distributed_type"] == "fsdp"
+    split = written(recipe_yaml=RECIPE, accelerate_yaml={**accelerate, "parallelism_config": {**sizes, key: 2}})
+    with pytest.raises(UsageError) as caught:
+        answer([*split, "gpu=h100-80gb"])
+    assert f"{key}=2: {said}" in " ".join(fault.sentence() for fault in caught.value.faults)
+    options = {"use_fsdp": True, "num_processes": 4, "fsdp_version": 2, key: 2}
+    faults = [
+        accelerate_part("line", accelerate_values({**options, "use_parallelism_config": used}, {})).faults
+        for used in (False, True)
+    ]
+    assert [[fault.found for fault in each] for each in faults] == [[], ["2"]]
+
+
+def test_rows_that_ring_attention_splits_are_counted_for_sft(written):
+    accelerate = {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": {"fsdp_version": 2}}
+    sizes = {"parallelism_config_cp_size": 4}
+    recipe = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "max_length": 4096, "dtype": "bfloat16"}
+    split = {**accelerate, "parallelism_config": sizes}
+    whole, parts = (
+        _found([*written(recipe_yaml=recipe, accelerate_yaml=each), "recipe=sft", "trl=1.16"])
+        for each in (accelerate, split)
+    )
+    assert (whole["trial"]["cp_size"], parts["trial"]["cp_size"]) == (1, 4)
+    assert parts["peak_allocated_bytes"] < whole["peak_allocated_bytes"]
+    for changed, said in (
+        ((RECIPE, split), "cp_size=4: splits each row over GPUs, which trl's GRPO and RLOO refuse"),
+        ((recipe, {**split, "distributed_type": "MULTI_GPU"}), "cp_size=4: is accelerate's with FSDP 2 only"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            answer(written(recipe_yaml=changed[0], accelerate_yaml=changed[1]))
+        assert said in " ".join(fault.sentence() for fault in caught.value.faults)
 
 
 def test_fsdp_2_is_counted(written):
@@ -291,8 +341,8 @@ def test_every_field_of_accelerates_plugins_has_an_effect():
             "fsdp_auto_wrap_policy=NO_WRAP (other parts of the model are gathered at once: the figure may be too low)",
         ),
         (
-            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3, "zero3_init_flag": False}},
-            "zero3_init_flag=false (every GPU loads the whole model before",
+            {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3, "enable_msamp": True}},
+            "enable_msamp=true (MS-AMP trains in 8 bits",
         ),
     ],
 )
@@ -305,5 +355,5 @@ def test_a_key_of_a_plugin_that_changes_memory_is_named(accelerate, said):
     }
     assert not accelerate_part("a.yaml", usual).notes
     assert not accelerate_part(
-        "a.yaml", {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2, "zero3_init_flag": False}}
+        "a.yaml", {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3, "zero3_init_flag": False}}
     ).notes

@@ -4,11 +4,15 @@ import mmap
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
+import pytest
+import torch
 
 from profiler.measurement.samples.host_usage import (
     RecentProcessTree,
+    peak_pinned_bytes,
     process_tree,
     resident_and_shared_bytes,
     resident_bytes,
@@ -51,3 +55,31 @@ def test_shared_memory_is_a_part_of_what_is_resident(tmp_path):
     assert after[1] - before >= 60 * 2**20
     assert after[0] - resident >= 60 * 2**20
     assert resident_bytes([os.getpid()]) > 0
+
+
+COUNTED = {"is_initialized": lambda: True, "host_memory_stats": lambda: {"allocated_bytes.peak": 2**30}}
+
+
+@pytest.mark.parametrize(
+    ("cuda", "of_c", "found"),
+    [
+        (COUNTED, "_cuda_hostMemoryStats", 2**30),
+        ({**COUNTED, "host_memory_stats": dict}, "_cuda_hostMemoryStats", None),
+        ({**COUNTED, "is_initialized": lambda: False}, "_cuda_hostMemoryStats", None),
+        ({"is_initialized": lambda: True}, "_cuda_hostMemoryStats", None),
+        # Built without CUDA, or older.
+        (COUNTED, "other", None),
+    ],
+)
+def test_pinned_memory_is_read_where_torch_counts_it(monkeypatch, cuda, of_c, found):
+    stub = SimpleNamespace(cuda=SimpleNamespace(**cuda), _C=SimpleNamespace(**{of_c: None}))
+    monkeypatch.setitem(sys.modules, "torch", stub)
+    assert peak_pinned_bytes() == found
+    monkeypatch.delitem(sys.modules, "torch")
+    assert peak_pinned_bytes() is None
+
+
+def test_torch_has_the_counter_of_pinned_memory():
+    """On a CPU no CUDA is used, and there is nothing to count."""
+    assert callable(torch.cuda.host_memory_stats)
+    assert peak_pinned_bytes() is None

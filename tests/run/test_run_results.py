@@ -139,13 +139,14 @@ def test_a_run_is_shown_with_all_runs_of_its_script(tmp_path, capsys):
 
 def test_a_record_of_the_first_version_is_read(tmp_path):
     stored = json.loads(_written(tmp_path, record()))
-    assert stored.pop("script_schema_version") == 3
+    assert stored.pop("script_schema_version") == 4
     del stored["checksum"], stored["record"]["late_events"], stored["record"]["outcome"]["layers_run"]
+    del stored["record"]["outcome"]["host_peak_pinned_bytes"]
     del stored["record"]["spec"]["prompt_tokens"], stored["record"]["spec"]["completion_tokens"]
     path = RecordFolder(tmp_path, SCRIPTS).path(record().run_id)
     path.write_bytes(with_checksum({"script_schema_version": 1, **stored}))
     assert RecordFolder(tmp_path, SCRIPTS).find(record().run_id) == record()
-    path.write_bytes(with_checksum({"script_schema_version": 3, **stored}))
+    path.write_bytes(with_checksum({"script_schema_version": 4, **stored}))
     assert RecordFolder(tmp_path, SCRIPTS).find(record().run_id) is None
 
 

@@ -169,7 +169,7 @@ WITHOUT_EFFECT = """
     min_pixels max_pixels
     vllm_mode vllm_gpu_memory_utilization vllm_enable_sleep_mode vllm_max_model_length vllm_tensor_parallel_size
     vllm_model_impl fsdp_version fsdp_reshard_after_forward fsdp_offload_params fsdp_activation_checkpointing zero_stage
-    offload_optimizer_device offload_param_device
+    cp_size offload_optimizer_device offload_param_device
 """
 """Keys that need another recipe, several GPUs, images or vLLM, each of which runs with all layers."""
 

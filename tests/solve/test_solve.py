@@ -312,8 +312,8 @@ def test_without_a_word_on_sharding_fsdp_is_assumed(capsys):
 def test_where_no_number_is_enough_the_peak_says_why(capsys):
     found = _solved(capsys, "num_processes", "model=qwen2.5-32b", "gpu=a100-80gb")
     assert found["answers"][0]["best"] is None
-    # By hand: 32.8e9 parameters x 4 B = 122 GiB on each GPU until they are sharded.
-    assert any("the peak is in load: communication 122.1 GiB" in note for note in found["notes"])
+    # By hand: 32.8e9 parameters x 2 B = 61 GiB of gradients, whole until the last micro-batch, and the head's new one.
+    assert any("the peak is in backward: gradients 65.4 GiB" in note for note in found["notes"])
     shards_nothing = _solved(capsys, "num_processes", f"model={MODEL}", "gpu=4090", "distributed_type=multi_gpu")
     assert shards_nothing["answers"][0]["best"] is None
     assert any("DDP shards nothing" in note for note in shards_nothing["notes"])

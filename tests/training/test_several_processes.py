@@ -52,6 +52,13 @@ def test_fsdp_is_given_in_the_words_of_its_version(version, reshard, said):
     }
 
 
+def test_accelerate_splits_rows_over_a_part_of_the_gpus():
+    keys = {**FSDP, "recipe": Recipe.SFT, "max_length": 64, "cp_size": 2}
+    found = arguments(**keys)["parallelism_config"]
+    assert (found.cp_size, found.dp_shard_size, found.total_size) == (2, 2, 4)
+    assert "parallelism_config" not in arguments(**{**keys, "cp_size": 1})
+
+
 def test_ddp_needs_no_arguments():
     ddp = {"backend": Backend.EMULATED, "num_processes": 4, "distributed_type": DistributedType.MULTI_GPU}
     assert arguments(**ddp) == arguments()

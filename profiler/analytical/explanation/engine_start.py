@@ -14,7 +14,7 @@ from profiler.analytical.formulas.vllm_memory import (
     vllm_memory,
 )
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.card import outside_torch_bytes
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.memory import gib_text
 from profiler.domain.trials.trial import TrialSpec, VllmMode
@@ -75,7 +75,7 @@ def _settings(spec: TrialSpec, architecture: Architecture) -> Iterator[tuple[str
 def _checked(spec: TrialSpec, architecture: Architecture, settings: str) -> str:
     """Return settings with which vLLM starts as advice, if the job also fits with them; else what is missing."""
     card, found = gpu_named(str(spec.gpu)), estimate(spec, architecture)
-    context = cuda_context_bytes(card.compute_capability)
+    context = outside_torch_bytes(card.compute_capability, spec.num_processes)
     needed = unreleasable_bytes(found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes)
     if needed + context <= card.memory_bytes:
         return f"{_ADVICE}{settings}"

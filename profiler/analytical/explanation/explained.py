@@ -11,7 +11,7 @@ from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import host_instants
 from profiler.analytical.timeline.sharding.sharding import HostInstant
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes, nccl_bytes, outside_torch_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import Category, Phase
@@ -24,11 +24,11 @@ class Fit(StrEnum):
     """The memory of a trial compared with that of a card."""
 
     FITS = "fits"
-    """What a full card cannot return and the CUDA context fit, with the largest share of fragments."""
+    """What a full card cannot return, the CUDA context and NCCL fit, with the largest share of fragments."""
     TIGHT = "tight"
-    """Allocated memory and the CUDA context fit; whether the fragments do is within the error of the method."""
+    """Allocated memory, the CUDA context and NCCL fit; whether the fragments do is within the error of the method."""
     TOO_LARGE = "does not fit"
-    """Allocated memory and the CUDA context do not fit."""
+    """Allocated memory, the CUDA context and NCCL do not fit."""
     NO_ENGINE = "vLLM does not start"
     """vLLM refuses to start with the part of the card that it may use."""
     NO_KERNEL = "no kernel"
@@ -46,13 +46,15 @@ class Unanswered(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CardVerdict:
-    """The verdict for one card. Sizes are estimated, the CUDA context is assumed."""
+    """The verdict for one card. Sizes are estimated, the CUDA context and NCCL's memory are assumed."""
 
     gpu: Gpu
     fit: Fit
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     context_bytes: int
+    nccl_bytes: int
+    """0 for one GPU."""
     missing: MissingKernel | None
     """The kernel that the trial needs and the card does not have."""
     server: str = ""
@@ -71,9 +73,14 @@ class CardVerdict:
         return f"No kernel: {self.no_kernel_text}" if self.missing is not None else self.no_engine
 
     @property
+    def outside_bytes(self) -> int:
+        """The CUDA context, and NCCL's memory."""
+        return self.context_bytes + self.nccl_bytes
+
+    @property
     def needed_bytes(self) -> int:
-        """What a full card cannot return, at most, and the CUDA context."""
-        return unreleasable_bytes(self.peak_allocated_bytes, self.peak_reserved_bytes) + self.context_bytes
+        """What a full card cannot return, at most, and what is outside of torch's allocator."""
+        return unreleasable_bytes(self.peak_allocated_bytes, self.peak_reserved_bytes) + self.outside_bytes
 
     @property
     def no_kernel_text(self) -> str:
@@ -82,8 +89,8 @@ class CardVerdict:
 
     @property
     def least_bytes(self) -> int:
-        """Allocated memory and the CUDA context: less is never enough."""
-        return self.peak_allocated_bytes + self.context_bytes
+        """Allocated memory, and what is outside of torch's allocator: less is never enough."""
+        return self.peak_allocated_bytes + self.outside_bytes
 
     @property
     def left_bytes(self) -> int:
@@ -117,6 +124,7 @@ def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estim
         peak_allocated_bytes=found.peak_allocated_bytes,
         peak_reserved_bytes=reserved,
         context_bytes=cuda_context_bytes(gpu.compute_capability),
+        nccl_bytes=nccl_bytes(gpu.compute_capability, spec.num_processes),
         missing=missing_kernel(spec, gpu.chip),
         no_engine=no_engine,
         server=server_text(on_card, architecture),
@@ -129,12 +137,12 @@ def fit_of(spec: TrialSpec, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: i
         return Fit.NO_KERNEL
     if not engine_starts:
         return Fit.NO_ENGINE
-    return fit_of_memory(gpu, allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes)
+    return fit_of_memory(gpu, gpus=spec.num_processes, allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes)
 
 
-def fit_of_memory(gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int) -> Fit:
-    """Return whether the memory of a job fits `gpu`."""
-    available = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+def fit_of_memory(gpu: Gpu, *, gpus: int, allocated_bytes: int, reserved_bytes: int) -> Fit:
+    """Return whether the memory of a job on `gpus` cards fits one of them."""
+    available = gpu.memory_bytes - outside_torch_bytes(gpu.compute_capability, gpus)
     if unreleasable_bytes(allocated_bytes, reserved_bytes) <= available:
         return Fit.FITS
     return Fit.TIGHT if allocated_bytes <= available else Fit.TOO_LARGE

@@ -16,7 +16,7 @@ from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.analytical.formulas.verl_pass import pool_bytes
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.card import cuda_context_bytes, nccl_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import gib_text
 from profiler.domain.verl import VerlJob
@@ -81,10 +81,13 @@ def verl_card(found: VerlEstimate) -> CardVerdict:
         gpu=found.gpu,
         fit=Fit.NO_ENGINE
         if no_engine
-        else fit_of_memory(found.gpu, allocated_bytes=found.peak_bytes, reserved_bytes=with_cache),
+        else fit_of_memory(
+            found.gpu, gpus=found.job.n_gpus, allocated_bytes=found.peak_bytes, reserved_bytes=with_cache
+        ),
         peak_allocated_bytes=found.peak_bytes,
         peak_reserved_bytes=with_cache,
         context_bytes=cuda_context_bytes(found.gpu.compute_capability),
+        nccl_bytes=nccl_bytes(found.gpu.compute_capability, found.job.n_gpus),
         missing=None,
         no_engine=no_engine,
     )

@@ -12,7 +12,6 @@ from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import DEVICES, ZERO_STAGES, FileValues, show
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
-from profiler.domain.trials.trial import ZERO_OF_WEIGHTS
 
 ACCELERATE_KEYS = frozenset(
     """
@@ -169,9 +168,6 @@ FSDP_FIELDS = {*_FSDP_EXTRAS, *_FSDP_READ, *_FSDP_FREE}
 """Every key of accelerate's `fsdp_config`."""
 
 _DEEPSPEED_EXTRAS: Mapping[str, Uncounted] = {
-    "zero3_init_flag": Uncounted(
-        what="every GPU loads the whole model before ZeRO-3 shards it", direction=Direction.LOW, neutral=(True,)
-    ),
     "deepspeed_moe_layer_cls_names": Uncounted(what="these layers are gathered whole", direction=Direction.LOW),
     "enable_msamp": Uncounted(what="MS-AMP trains in 8 bits", direction=Direction.HIGH, neutral=(False,)),
 }
@@ -186,10 +182,37 @@ _DEEPSPEED_READ = frozenset(
 _DEEPSPEED_FREE = frozenset(
     """
     gradient_clipping offload_optimizer_nvme_path offload_param_nvme_path zero3_save_16bit_model deepspeed_hostfile
-    deepspeed_multinode_launcher deepspeed_exclusion_filter deepspeed_inclusion_filter msamp_opt_level
+    deepspeed_multinode_launcher deepspeed_exclusion_filter deepspeed_inclusion_filter msamp_opt_level zero3_init_flag
     """.split()  # noqa: SIM905
 )
-"""Keys about machines, files and saving."""
+"""Keys about machines, files and saving. `zero3_init_flag` decides nothing in trl's trainers since accelerate 1.0.
+
+Source: `set_deepspeed_weakref` of accelerate 1.0 to 1.15, by which transformers shards a model while it is made.
+"""
+
+_PARALLEL = "parallelism_config"
+
+_SPLITS: Mapping[str, str] = {
+    "tp_size": "each layer is split over GPUs (tensor parallelism), which has no formula here",
+    "sp_size": "each row is split over GPUs (DeepSpeed-Ulysses); trl's GRPO and RLOO refuse it, and SFT has no "
+    "formula for it here",
+    "dp_replicate_size": "the model is sharded over a part of the GPUs and copied to the others, which has no formula "
+    "here",
+}
+"""Sizes of accelerate's `ParallelismConfig` above 1, and what each changes.
+
+Source: accelerate 1.15; `GRPOConfig.__post_init__` and `RLOOConfig.__post_init__` of trl 1.16.
+"""
+
+PARALLELISM_FIELDS = frozenset(
+    f"{_PARALLEL}_{name}"
+    for name in (
+        *_SPLITS,
+        *("cp_size", "dp_shard_size", "cp_backend", "cp_comm_strategy", "sp_backend", "sp_seq_length"),
+        *("sp_seq_length_is_variable", "sp_attn_implementation"),
+    )
+)
+"""Every key of accelerate's `parallelism_config`. With all other sizes 1, `dp_shard_size` is the number of GPUs."""
 
 DEEPSPEED_FIELDS = {*_DEEPSPEED_EXTRAS, *_DEEPSPEED_READ, *_DEEPSPEED_FREE}
 """Every key of accelerate's `deepspeed_config`."""
@@ -208,6 +231,7 @@ def accelerate_part(name: str, values: Mapping[str, object]) -> JobFile:
         # `simple_launcher` starts one process, whatever num_processes says (accelerate/commands/launch.py).
         job["num_processes"] = 1 if kind == "NO" and "distributed_type" in values else values["num_processes"]
     notes = list(_accelerate_notes(name, kind, reader))
+    _refuse_splits(kind, reader)
     if kind == "FSDP":
         job.update(_fsdp(reader))
     if kind == "DEEPSPEED":
@@ -238,6 +262,7 @@ def _zero(reader: FileValues) -> dict[str, object]:
 def _fsdp(reader: FileValues) -> dict[str, object]:
     """Return accelerate's keys of FSDP, of which the version is 1 if none is named."""
     section = "fsdp_config"
+    rows = reader.value(f"{_PARALLEL}.{_PARALLEL}_cp_size")
     named = "fsdp_reshard_after_forward"
     reshards = named if reader.value(f"{section}.{named}") is not None else "fsdp_sharding_strategy"
     return {
@@ -246,7 +271,23 @@ def _fsdp(reader: FileValues) -> dict[str, object]:
         "fsdp_reshard_after_forward": reader.reshards(f"{section}.{reshards}", default=True),
         "fsdp_offload_params": reader.flag(f"{section}.fsdp_offload_params"),
         "fsdp_activation_checkpointing": reader.flag(f"{section}.fsdp_activation_checkpointing"),
+        **({} if rows is None else {"cp_size": rows}),
     }
+
+
+def _refuse_splits(kind: str, reader: FileValues) -> None:
+    """Keep a fault for each size that splits a layer, a row or a shard in a way without a formula.
+
+    Without FSDP `dp_replicate_size` is what DDP does.
+    """
+    rows = f"{_PARALLEL}.{_PARALLEL}_cp_size"
+    if kind != "FSDP" and show(reader.value(rows)) not in (show(None), "1"):
+        reader.fail(rows, "is accelerate's with FSDP 2 only", "Use 1")
+    for name, what in _SPLITS.items():
+        key = f"{_PARALLEL}.{_PARALLEL}_{name}"
+        is_ddp = name == "dp_replicate_size" and kind != "FSDP"
+        if not is_ddp and show(reader.value(key)) not in (show(None), "1"):
+            reader.fail(key, what, "Use 1")
 
 
 def _accelerate_notes(name: str, kind: str, reader: FileValues) -> Iterable[Note]:
@@ -257,17 +298,16 @@ def _accelerate_notes(name: str, kind: str, reader: FileValues) -> Iterable[Note
     for text in uncounted_texts(_FSDP_EXTRAS, inner):
         yield not_counted(text)
     inner = reader.section("deepspeed_config") if kind == "DEEPSPEED" else {}
-    has_zero_3 = reader.one_of("deepspeed_config.zero_stage", ZERO_STAGES) == ZERO_OF_WEIGHTS
     for text in uncounted_texts(_DEEPSPEED_EXTRAS, inner):
-        if has_zero_3 or not text.startswith("zero3"):
-            yield not_counted(text)
+        yield not_counted(text)
     if kind == "MEGATRON_LM":
         yield not_counted(f"what Megatron-LM changes ({name})")
     backend = reader.one_of("dynamo_config.dynamo_backend", _COMPILERS)
     if backend not in (None, "no"):
         yield not_counted(f"what torch.compile changes (dynamo_backend={show(backend)})")
-    if reader.section("parallelism_config"):
-        yield not_counted(f"what parallelism_config of {name} changes")
+    others = [key for key in reader.section(_PARALLEL) if key not in PARALLELISM_FIELDS]
+    if others:
+        yield not_counted(f"what {_PARALLEL} of {name} changes ({', '.join(map(str, others))})")
 
 
 def deepspeed_part(name: str, values: Mapping[str, object]) -> JobFile:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.files.arguments import Arguments, read_arguments, typed
-from profiler.config.files.companion_files import DEEPSPEED_FIELDS, FSDP_FIELDS
+from profiler.config.files.companion_files import DEEPSPEED_FIELDS, FSDP_FIELDS, PARALLELISM_FIELDS
 from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
@@ -173,6 +173,7 @@ ACCELERATE_OPTIONS = frozenset(
         *("cpu", "main_process_port", "main_process_ip", "machine_rank", "gpu_ids", "dynamo_backend", "rdzv_backend"),
         *DEEPSPEED_FIELDS,
         *FSDP_FIELDS,
+        *PARALLELISM_FIELDS,
     }
 ) - {"gradient_accumulation_steps"}
 """Options of `accelerate launch` that `trl grpo` passes on."""
@@ -276,6 +277,10 @@ def accelerate_values(options: Mapping[str, object], stated: Mapping[str, object
         inner = values.get(section, {})
         if own and values.get("distributed_type") == kind and isinstance(inner, Mapping):
             values[section] = {**inner, **own}
+    sizes = {key: value for key, value in options.items() if key in PARALLELISM_FIELDS}
+    inner = values.get("parallelism_config") or {}
+    if sizes and isinstance(inner, Mapping) and (inner or options.get("use_parallelism_config")):
+        values["parallelism_config"] = {**inner, **sizes}
     if options.get("cpu"):
         values["use_cpu"] = True
     several = isinstance(values.get("num_processes"), int) and values.get("num_processes") != 1

@@ -43,6 +43,9 @@ _PROFILER_VERSION = "0.1.0"
 """The version of this program in the ids of trials: a later version does not run again what is finished. What changes a
 result of the simulation or of the emulation has a version of its own."""
 
+_MODEL_OF_FSDP = "read by the host"
+"""Part of the id of trials by FSDP: earlier ones made their model on each card, and run again."""
+
 _ID_CHARACTERS = 16
 
 _REPEATED = frozenset({str, int, bool, NoneType})
@@ -104,8 +107,9 @@ def trial_id(
     """Return the id of a trial: 16 hexadecimal digits of a SHA-256 over everything that decides its result.
 
     This is the specification, the versions of the packages, the content of the files that the specification names, for
-    a simulated trial `SIMULATION_RESULTS_VERSION`, for an emulated one the versions of CUDA and of the emulation, and
-    for one that runs DeepSpeed or vLLM their versions. A trial keeps its id under every version of this program.
+    a simulated trial `SIMULATION_RESULTS_VERSION`, for an emulated one the versions of CUDA and of the emulation, for
+    one that runs DeepSpeed or vLLM their versions, and for one by FSDP where its model is made. A trial keeps its id
+    under every version of this program.
 
     Args:
         spec: The trial.
@@ -125,6 +129,8 @@ def trial_id(
         hashed["emulation"] = {"cuda": versions.cuda, "version": versions.emulation}
     if spec.distributed_type is DistributedType.DEEPSPEED:
         hashed["deepspeed"] = versions.deepspeed
+    if spec.distributed_type is DistributedType.FSDP:
+        hashed["model"] = _MODEL_OF_FSDP
     if spec.use_vllm and spec.backend.reads_counters:
         hashed["vllm"] = versions.vllm
     return _digest(hashed)

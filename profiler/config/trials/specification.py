@@ -245,7 +245,7 @@ def _read_gpu(reader: FieldReader, key: Key) -> str | None:
 
 
 _KEYS_OF: Mapping[DistributedType, tuple[str, ...]] = {
-    DistributedType.FSDP: ("fsdp_",),
+    DistributedType.FSDP: ("fsdp_", "cp_"),
     DistributedType.DEEPSPEED: ("zero_", "offload_"),
 }
 """How the keys begin that have a meaning with one value of `distributed_type` only."""

@@ -130,6 +130,7 @@ FSDP_KEYS = (
     "fsdp_reshard_after_forward",
     "fsdp_offload_params",
     "fsdp_activation_checkpointing",
+    "cp_size",
 )
 """Keys of a trial that say how FSDP shards it."""
 

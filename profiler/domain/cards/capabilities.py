@@ -29,6 +29,17 @@ class SharedMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NcclMemory:
+    """What NCCL takes of each card for a group of GPUs, outside of torch's allocator. ASSUMED, as `card.nccl_bytes`."""
+
+    of_two_bytes: int
+    of_more_bytes: int
+    """Of a group of more than two: rings and trees have two neighbours, however many GPUs there are."""
+    source: str
+    """Where it was measured, or counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Capability:
     """What is known of one compute capability. None: as of the nearest lower one that has it.
 
@@ -45,13 +56,36 @@ class Capability:
     """ASSUMED bytes of the CUDA context, as `card.cuda_context_bytes` explains."""
     context_source: str = ""
     """Where it was measured; or in use - allocated - reserved in an out-of-memory message, and where it was printed."""
+    nccl: NcclMemory | None = None
+    """Of a group of these cards."""
     large_workspace_since: tuple[int, int] | None = None
     """The first torch with the large workspace of cuBLAS; None: no torch has it. Sources: `card.py`."""
 
 
+_NCCL_CONNECTION_BYTES = 4 * MIB + 640 * 120 * 8 * 8 + 512 * 8 * 8 * 16
+"""The buffers of one connection: 4 MiB (`NCCL_BUFFSIZE`) and those of the protocols LL128 and LL, in all 9,633,792 B.
+
+Source: NCCL 2.21, `ncclParamBuffSize` and `computeBuffSizes` in `src/init.cc`, `src/include/device.h`; its host buffers
+of 9,641,984 B, with a page for a connection's head, in tonyd2wild/DeepSeek-V4.1-Flash-vLLM-DGX-Spark#8.
+"""
+
+_WITHOUT_NVLINK = NcclMemory(
+    of_two_bytes=2 * _NCCL_CONNECTION_BYTES,
+    of_more_bytes=2 * 2 * _NCCL_CONNECTION_BYTES,
+    source="counted: 2 channels, as a log of NCCL shows (ultralytics/ultralytics#12905), without NCCL's kernels",
+)
+"""Two channels with the buffers of one neighbour, or of two."""
+
+_WITH_NVLINK = NcclMemory(
+    of_two_bytes=544 * MIB,
+    of_more_bytes=688 * MIB,
+    source="groups of 2, 3 and 4 A100 with NVLink after an all-reduce of 4 MB (NVIDIA/nccl#964)",
+)
+
 CAPABILITIES = (
     Capability(
         version=(0, 0),
+        nccl=_WITHOUT_NVLINK,
         threads_per_multiprocessor=1024,
         shared_memory=SharedMemory(per_multiprocessor_kib=96, reserved_per_block_kib=0),
         context_bytes=501 * MIB,
@@ -59,6 +93,7 @@ CAPABILITIES = (
     ),
     Capability(
         version=(7, 0),
+        nccl=_WITH_NVLINK,
         threads_per_multiprocessor=2048,
         shared_memory=SharedMemory(per_multiprocessor_kib=96, reserved_per_block_kib=0),
         context_bytes=501 * MIB,
@@ -66,6 +101,7 @@ CAPABILITIES = (
     ),
     Capability(
         version=(7, 5),
+        nccl=_WITHOUT_NVLINK,
         threads_per_multiprocessor=1024,
         shared_memory=SharedMemory(per_multiprocessor_kib=64, reserved_per_block_kib=0),
         context_bytes=135 * MIB,
@@ -73,6 +109,7 @@ CAPABILITIES = (
     ),
     Capability(
         version=(8, 0),
+        nccl=_WITH_NVLINK,
         threads_per_multiprocessor=2048,
         shared_memory=SharedMemory(per_multiprocessor_kib=164),
         context_bytes=501 * MIB,
@@ -80,6 +117,7 @@ CAPABILITIES = (
     ),
     Capability(
         version=(8, 6),
+        nccl=_WITHOUT_NVLINK,
         threads_per_multiprocessor=1536,
         shared_memory=SharedMemory(per_multiprocessor_kib=100),
         context_bytes=257 * MIB,
@@ -87,6 +125,7 @@ CAPABILITIES = (
     ),
     Capability(
         version=(8, 9),
+        nccl=_WITHOUT_NVLINK,
         threads_per_multiprocessor=1536,
         shared_memory=SharedMemory(per_multiprocessor_kib=100),
         context_bytes=484 * MIB,
@@ -97,6 +136,7 @@ CAPABILITIES = (
     ),
     Capability(
         version=(9, 0),
+        nccl=_WITH_NVLINK,
         threads_per_multiprocessor=2048,
         shared_memory=SharedMemory(per_multiprocessor_kib=228),
         context_bytes=808_255_488,
@@ -122,6 +162,7 @@ CAPABILITIES = (
     Capability(version=(11, 0), large_workspace_since=(2, 14)),
     Capability(
         version=(12, 0),
+        nccl=_WITHOUT_NVLINK,
         threads_per_multiprocessor=1536,
         shared_memory=SharedMemory(per_multiprocessor_kib=100),
         context_bytes=595 * MIB,

@@ -1,4 +1,4 @@
-"""One graphics card: what follows from what it is made of, its CUDA context, and cuBLAS's workspaces."""
+"""One graphics card: what follows from what it is made of, its CUDA context, NCCL, and cuBLAS's workspaces."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +21,31 @@ def cuda_context_bytes(compute_capability: tuple[int, int]) -> int:
     assumption. An unknown capability has the value of the nearest lower one.
     """
     return nearest_lower(compute_capability, lambda row: row.context_bytes)
+
+
+def nccl_bytes(compute_capability: tuple[int, int], gpus: int) -> int:
+    """Return the ASSUMED bytes that NCCL takes of each of `gpus` cards that train together; 0 for one.
+
+    Rings and trees of one group, which is all that DDP, FSDP and ZeRO use. They were measured by others on one kind of
+    card with NVLink, of which all others have the same here. No card of ours has measured them. Not included: an
+    all-to-all, for which each of 8 H100 took 3.3 GB more (NVIDIA/nccl#1685), NVLink SHARP, and buffers of networks.
+
+    By hand, 8 A100: 688 MiB. Memory does not grow with the number of GPUs but for some on a second node
+    (NVIDIA/nccl#986).
+
+    Args:
+        compute_capability: (major, minor).
+        gpus: The GPUs of the job.
+    """
+    if gpus == 1:
+        return 0
+    found = nearest_lower(compute_capability, lambda row: row.nccl)
+    return found.of_two_bytes if gpus == 2 else found.of_more_bytes
+
+
+def outside_torch_bytes(compute_capability: tuple[int, int], gpus: int = 1) -> int:
+    """Return the ASSUMED bytes of a card that a process uses outside of torch's allocator: its context, and NCCL."""
+    return cuda_context_bytes(compute_capability) + nccl_bytes(compute_capability, gpus)
 
 
 _LARGE_BYTES = 32 * MIB

@@ -181,6 +181,13 @@ class Work:
     host_peak_rss_bytes: int | None = field(
         default=None, metadata=column("most memory of the worker process on the host", _NO_PROCESS)
     )
+    host_peak_pinned_bytes: int | None = field(
+        default=None,
+        metadata=column(
+            "most pinned memory of the host that torch's allocator had, each block rounded up to a power of two",
+            "the trial did not run, its process was lost, or torch used no CUDA, or has no counter of it",
+        ),
+    )
     gpu_s: float | None = field(
         default=None,
         metadata=column("how long the trial used GPUs, summed over them", "it used none, or it is no trial of a sweep"),

@@ -866,6 +866,14 @@ class TrialSpec:
             "whether FSDP checkpoints the activations, instead of the model (gradient_checkpointing)", default=False
         ),
     )
+    cp_size: int | None = field(
+        default=None,
+        metadata=_of_fsdp(
+            "GPUs over which each row is split (context parallelism by ring attention)",
+            default=1,
+            unit="GPUs",
+        ),
+    )
     zero_stage: int | None = field(
         default=None,
         metadata=_of_deepspeed(

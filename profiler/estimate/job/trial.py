@@ -1,7 +1,6 @@
 """The one trial that a command line and its files describe, with its reward models."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from profiler.analytical.closed_form import has_form
@@ -75,6 +74,7 @@ def _without(inputs: Inputs, missing: tuple[str, ...], known: tuple[str, ...]) -
 
 
 _MODEL = "model"
+_SPLIT = "cp_size"
 
 ArchitectureOf = Callable[[str], Architecture]
 
@@ -170,8 +170,13 @@ def _candidate(
         UsageError: With every fault of the keys and files.
     """
     if sharded and inputs.sharded is not None and not inputs.faults:
-        with suppress(UsageError):
+        try:
             spec = parse_point(inputs.at(changes, sharded=True), architecture_of=architecture_of)
+        except UsageError as error:
+            # No answer without sharding is near that of rows that are split.
+            if split := tuple(fault for fault in error.faults if fault.key == _SPLIT):
+                raise UsageError(split) from error
+        else:
             if (known := with_form(spec, architecture_of)) is not None:
                 return Candidate(
                     spec=known,

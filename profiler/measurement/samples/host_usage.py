@@ -63,6 +63,21 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def peak_pinned_bytes() -> int | None:
+    """Return the most pinned memory that torch's allocator had of the host; None without a counter of it.
+
+    There is none where this process has used no CUDA, where torch was built without it, and in an older torch. Each
+    block counts as it was asked of CUDA: rounded up to a power of two. Not included: what other libraries pin
+    themselves, as NCCL.
+    """
+    torch = sys.modules.get("torch")
+    read = getattr(getattr(torch, "cuda", None), "host_memory_stats", None)
+    if torch is None or read is None or not hasattr(torch._C, "_cuda_hostMemoryStats"):
+        return None
+    found = read().get("allocated_bytes.peak") if torch.cuda.is_initialized() else None
+    return None if found is None else int(found)
+
+
 def peak_resident_bytes() -> int | None:
     """Return the peak of this process's resident memory; None on Windows, where Python has no counter of it.
 

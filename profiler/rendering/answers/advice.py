@@ -10,7 +10,7 @@ from profiler.config.trl.yaml import TrlFile, yaml_lines
 from profiler.domain.memory import Origin, as_gib, gib_text
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Block, Code, Document, Section, Step, paragraphs
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, fragments_text, method_text
 from profiler.rendering.layouts.plain_text import WIDTH, json_text, plain_text
 
 
@@ -159,7 +159,7 @@ def _conclusion(advice: Advice) -> list[str]:
     if advice.fits:
         left = gib_text(card.gpu.memory_bytes - card.needed_bytes - advice.more_bytes)
         most = gib_text(card.needed_bytes + advice.more_bytes)
-        return [f"It fits {card.gpu.name}: {most} with fragments and context, and {left} are left.", *refusal]
+        return [f"It fits {card.gpu.name}: {most} with {fragments_text(card)}, and {left} are left.", *refusal]
     lines = [*refusal, f"Nothing makes it fit {card.gpu.name}: with all of this it needs {_needs(card)}."]
     if advice.smallest is not None:
         lines.append(f"With all of this the smallest card that it fits is {advice.smallest}.")

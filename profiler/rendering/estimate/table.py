@@ -113,7 +113,7 @@ def _uncompared(spec: TrialSpec) -> list[str]:
     if spec.use_vllm:
         notes.append("The parts of vLLM have been compared with emulated trials and with logs of real cards only.")
     if spec.num_processes > 1:
-        notes.append("Several GPUs have been compared with emulated trials only; NCCL's buffers are left out.")
+        notes.append("Several GPUs have been compared with emulated trials only; NCCL's memory is assumed.")
     return notes
 
 
@@ -178,25 +178,35 @@ def _reserved_text(explained: ExplainedEstimate) -> str:
     if size_bytes is None:
         return ""
     card = next((card for card in explained.cards if card.gpu.name == explained.spec.gpu), None)
-    is_enough = card is None or size_bytes + card.context_bytes <= card.gpu.memory_bytes
+    is_enough = card is None or size_bytes + card.outside_bytes <= card.gpu.memory_bytes
     return f"; reserved {gib_text(size_bytes)}{'' if is_enough else _ON_A_LARGER_CARD}"
 
 
 _ON_A_LARGER_CARD = " where there is room (a full card gives its cache back before it runs out)"
 
 
+def _nccl_text(card: CardVerdict) -> str:
+    return f" and {gib_text(card.nccl_bytes, 2)} of NCCL" if card.nccl_bytes else ""
+
+
+def fragments_text(card: CardVerdict) -> str:
+    """Return what is needed beyond tensors: ``"fragments and context"``; of several GPUs what NCCL takes too."""
+    return f"fragments, context{_nccl_text(card)}" if card.nccl_bytes else "fragments and context"
+
+
 def verdict_text(card: CardVerdict) -> str:
     """Return whether a job fits a card, and what is left or missing."""
     whole = f"{gib_text(card.gpu.memory_bytes)} of {card.gpu.name}"
     least, most = gib_text(card.least_bytes), gib_text(card.needed_bytes)
+    nccl, fragments = _nccl_text(card), fragments_text(card)
     match card.fit:
         case Fit.FITS:
-            return f"Fits: {most} with fragments and context, {gib_text(card.left_bytes)} of the {whole} are left."
+            return f"Fits: {most} with {fragments}, {gib_text(card.left_bytes)} of the {whole} are left."
         case Fit.TIGHT:
             return f"Tight: {least} to {most} of the {whole}, depending on fragments."
         case Fit.TOO_LARGE:
             missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
-            return f"Does not fit: at least {least} with context, {missing} more than the {whole}."
+            return f"Does not fit: at least {least} with context{nccl}, {missing} more than the {whole}."
         case Fit.NO_ENGINE | Fit.NO_KERNEL:
             return card.refusal_text
 
@@ -214,24 +224,13 @@ _HINTS: Mapping[tuple[DistributedType, Phase], str] = {
 
 
 def gathered_text(explained: ExplainedEstimate) -> str:
-    """Return that most of the peak is what sharded GPUs gather, why, and what avoids it; empty if it is not.
-
-    FSDP in phase load: here trials make the model on the card. `from_pretrained` as trl calls it leaves it on the host,
-    from which `fully_shard` of torch moves one unit at a time (`_move_states_to_device`).
-    """
+    """Return that most of the peak is what sharded GPUs gather, why, and what avoids it; empty if it is not."""
     share, peak, sharding = explained.gathered, explained.peak_phase, explained.spec.distributed_type
     if share is None:
         return ""
     part, whole = gib_text(share.size_bytes), gib_text(peak.peak_allocated_bytes)
     text = f"Most of the peak, in {peak.phase}, is gathered: {part} of {whole} ({share.short_form})."
     why = _HINTS.get((sharding, peak.phase), "")
-    if sharding is DistributedType.FSDP and peak.phase is Phase.LOAD:
-        others = [each for each in explained.phases if each is not peak]
-        then = max(others, key=lambda each: each.peak_allocated_bytes)
-        why = (
-            "That is where the model is made on the card. trl reads a checkpoint to the host: the peak is then "
-            f"{gib_text(then.peak_allocated_bytes)}, in {then.phase}."
-        )
     return f"{text} {why}".strip()
 
 
@@ -358,6 +357,7 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), si
                 "peak_allocated_bytes": card.peak_allocated_bytes,
                 "peak_reserved_bytes": card.peak_reserved_bytes,
                 "assumed_context_bytes": card.context_bytes,
+                "assumed_nccl_bytes": card.nccl_bytes,
                 "least_bytes": card.least_bytes,
                 "needed_bytes": card.needed_bytes,
                 "left_bytes": card.left_bytes,

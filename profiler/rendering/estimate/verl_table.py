@@ -20,7 +20,7 @@ from profiler.rendering.layouts.plain_text import json_text, plain_text
 
 TAG = "estimated, not yet measured"
 
-METHODS_TEXT = f"{FRAGMENTS_NOTE} {CONTEXT_NOTE} NCCL's buffers are left out."
+METHODS_TEXT = f"{FRAGMENTS_NOTE} {CONTEXT_NOTE} So is NCCL's memory, of one group of GPUs."
 """How wrong the numbers can be."""
 
 _MORE = "details=true shows every phase."

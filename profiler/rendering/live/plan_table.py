@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from profiler.analysis.times.durations import Likeness
 from profiler.analysis.times.sweep_time import HOUR_S, USUAL, Basis, TimedTrials
 from profiler.analytical.explanation.explained import Fit, fit_of
-from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.card import outside_torch_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.machines.engines import Money
 from profiler.domain.memory import gib_text
@@ -115,5 +115,5 @@ def _verdict(spec: TrialSpec, estimate: Estimate) -> str:
     fit = fit_of(spec, gpu, allocated_bytes=peak, reserved_bytes=estimate.peak_reserved_bytes or peak)
     if fit is not Fit.TOO_LARGE:
         return f"{fit.value}: {gpu.name}"
-    missing = peak + cuda_context_bytes(gpu.compute_capability) - gpu.memory_bytes
+    missing = peak + outside_torch_bytes(gpu.compute_capability, spec.num_processes) - gpu.memory_bytes
     return f"{fit.value}: {gib_text(missing)} more than {gpu.name} has"

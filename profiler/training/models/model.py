@@ -7,11 +7,17 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, BitsAndBytesConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BitsAndBytesConfig,
+    initialization,
+)
 from transformers.integrations import replace_with_bnb_linear
 
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.trials.trial import TrialSpec, Tuning, Weights
+from profiler.domain.trials.trial import Backend, DistributedType, TrialSpec, Tuning, Weights
 from profiler.training.placement import Placement
 
 _INITIAL_STD = 0.02
@@ -62,10 +68,39 @@ def _model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
     return random_model(spec, config, placement)
 
 
-def random_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
-    """Return a model with random weights, made where they live."""
-    with placement.device:
+def random_model(spec: TrialSpec, config: Any, placement: Placement, *, is_trained: bool = True) -> Any:
+    """Return a model with random weights, made where trl has them: on the card, or with FSDP on the host.
+
+    Under FSDP trl leaves a model on the host (`device_map` is None in `create_model_from_path`, and
+    `place_model_on_device` of transformers' trainer is false), and accelerate shards it from there.
+
+    Args:
+        spec: The trial.
+        config: transformers' configuration of the model.
+        placement: Where the trial runs.
+        is_trained: Whether it is the model of the trainer, and no reference.
+    """
+    if spec.distributed_type is not DistributedType.FSDP:
+        with placement.device:
+            return _from_config(spec, config)
+    if spec.backend is not Backend.EMULATED:
         return _from_config(spec, config)
+    return _without_values(spec, config, is_widened=is_trained and spec.bf16 and spec.tuning is Tuning.FULL)
+
+
+def _without_values(spec: TrialSpec, config: Any, *, is_widened: bool) -> Any:
+    """Return a model on the host whose weights have no values: an emulated card reads none, and pages stay unused.
+
+    accelerate widens trained weights on the host before it shards them (`fsdp2_prepare_model`), which would write to
+    each page. They are wide from the beginning.
+    """
+    with initialization.no_init_weights():
+        model = _from_config(spec, config)
+    model.tie_weights()
+    if is_widened:
+        for parameter in model.parameters():
+            parameter.data = torch.empty_like(parameter.data, dtype=torch.float32)
+    return model
 
 
 def _from_config(spec: TrialSpec, config: Any) -> Any:
@@ -95,7 +130,7 @@ def reference_from_config(spec: TrialSpec, config: Any, placement: Placement, tr
     """
     from_path = trainer.create_model_from_path
     if spec.weights is Weights.RANDOM:
-        trainer.create_model_from_path = lambda *_, **__: random_model(spec, config, placement)
+        trainer.create_model_from_path = lambda *_, **__: random_model(spec, config, placement, is_trained=False)
     try:
         yield
     finally:
@@ -106,7 +141,7 @@ def _pretrained(spec: TrialSpec, placement: Placement) -> Any:
     options: dict[str, Any] = {
         "dtype": getattr(torch, spec.dtype.value),
         "attn_implementation": spec.attn_implementation.value,
-        "device_map": {"": placement.device},
+        "device_map": None if spec.distributed_type is DistributedType.FSDP else {"": placement.device},
     }
     if spec.tuning is Tuning.QLORA:
         options["quantization_config"] = _quantization(spec)

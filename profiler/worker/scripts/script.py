@@ -20,7 +20,7 @@ from profiler.measurement.counters.phase_counters import OutOfMemoryCallback
 from profiler.measurement.counters.torch_cuda import LateCuda, TorchCuda
 from profiler.measurement.driver.nvml import NoDriver, Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
-from profiler.measurement.samples.host_usage import peak_resident_bytes
+from profiler.measurement.samples.host_usage import peak_pinned_bytes, peak_resident_bytes
 from profiler.scripts.running import OtherProcesses, Script, ScriptEnd, run_script
 from profiler.scripts.session import CountedSession, ParameterTotals, ScriptSession
 from profiler.seams.checked import notes_on_untested
@@ -195,7 +195,10 @@ class ScriptRun:
         untested = notes_on_untested(sys.modules.keys())
         unavailable = "; ".join(filter(None, (outcome.verdict.unavailable, *self.notes, *untested)))
         work = replace(
-            outcome.work, wall_s=time.monotonic() - self.started_s, host_peak_rss_bytes=peak_resident_bytes()
+            outcome.work,
+            wall_s=time.monotonic() - self.started_s,
+            host_peak_rss_bytes=peak_resident_bytes(),
+            host_peak_pinned_bytes=peak_pinned_bytes(),
         )
         RecordFolder(Path(self.job.folder), SCRIPTS).write(
             ScriptRecord(

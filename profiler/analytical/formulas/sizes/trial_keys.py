@@ -127,6 +127,8 @@ class TrialKeys(Protocol):
     @property
     def fsdp_activation_checkpointing(self) -> bool | None: ...  # noqa: D102
     @property
+    def cp_size(self) -> int | None: ...  # noqa: D102
+    @property
     def zero_stage(self) -> int | None: ...  # noqa: D102
     @property
     def offload_optimizer_device(self) -> OffloadDevice | None: ...  # noqa: D102

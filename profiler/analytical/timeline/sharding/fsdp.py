@@ -1,9 +1,10 @@
 """FSDP 2 by accelerate: shards of weights, gradients and optimizer states, and what is gathered for a layer.
 
-Each decoder layer is a unit, and everything else (embedding, final norm, LM head) is the unit of the root. accelerate
-keeps trained parameters in float32 and computes in bfloat16, so a shard of a trained parameter has 4 bytes per value
-and a gathered one 2. Gradients of all micro-batches but the last are accumulated whole, because accelerate does not
-reduce them before (`no_sync`). By hand, qwen2.5-0.5b full on 4 GPUs: 494,032,768 x 4 B / 4 = 494,032,768 B of shards.
+Each decoder layer is a unit. The final norm and the LM head are one, which stays gathered until its backward, and has a
+tied embedding; an embedding of its own is another unit. accelerate keeps trained parameters in float32 and computes in
+bfloat16, so a shard of a trained parameter has 4 bytes per value and a gathered one 2. Gradients of all micro-batches
+but the last are accumulated whole, because accelerate does not reduce them before (`no_sync`). By hand, qwen2.5-0.5b
+full on 4 GPUs: 494,032,768 x 4 B / 4 = 494,032,768 B of shards.
 
 Source: `fsdp2_prepare_model` in accelerate's `utils/fsdp_utils.py`; `_fsdp_param_group.py`, `_fsdp_collectives.py` and
 `_fsdp_state.py` in torch's `distributed/fsdp/_fully_shard`.
@@ -13,23 +14,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from profiler.analytical.formulas.host import HostSide
-from profiler.analytical.formulas.models.parameters import layer_kinds, layer_parameter_count, parameter_count
+from profiler.analytical.formulas.models.parameters import layer_kinds, layer_parameter_count
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
     FLOAT32_BYTES,
     all_gradients,
     element_bytes,
-    trained_tensors,
-    trains_everything,
 )
 from profiler.analytical.formulas.sizes.quantities import (
     NOTHING,
     Count,
+    Flag,
     Term,
     Terms,
+    both,
     chosen,
+    either,
     larger,
+    negated,
     where,
     whole_units,
 )
@@ -40,19 +43,30 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.text import count_text
 
 _SCORING = (InstantName.SCORE_LAYER, InstantName.SCORE_HEAD)
+_DECODING = (InstantName.GROWTH, InstantName.DECODING, InstantName.LAST_LOGITS, InstantName.SAMPLING)
 _AFTER_THE_LAYERS = (InstantName.REWARD, InstantName.FORWARD_HEAD)
+_BEFORE_THE_LAYERS = (InstantName.BACKWARD_HEAD, InstantName.BACKWARD_NORM)
+_LAYERS = ("", "1 layer", "2 layers")
 _OTHER_LAYERS_ARE_FREED = (InstantName.BACKWARD_FIRST_LAYER, InstantName.BACKWARD_END)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """Parameters of the root, and of decoder layers with their adapters."""
+    """Parameters of each unit."""
 
-    root: Count
+    embedding: Count
+    """An embedding that is not the LM head; else 0."""
+    tail: Count
+    """The final norm and the LM head."""
     layer: Count
-    """The largest one."""
+    """The largest decoder layer, with its adapters."""
     layers: Count
     """All of them."""
+
+    @property
+    def root(self) -> Count:
+        """Everything outside of layers."""
+        return self.embedding + self.tail
 
 
 @dataclass(frozen=True)
@@ -63,17 +77,26 @@ class Fsdp(TrialSharding):
     def units(self) -> Units:
         """The parameters of each unit.
 
-        By hand, qwen2.5-0.5b: the root has 151,936 x 896 + 896 = 136,135,552, and a layer 14,912,384.
+        By hand, qwen2.5-0.5b: norm and tied head have 151,936 x 896 + 896 = 136,135,552, and a layer 14,912,384.
+
+        Source: `fsdp2_prepare_model` in accelerate 1.15.
         """
         layers, kinds = self.architecture.num_hidden_layers, layer_kinds(self.architecture)
-        counts = [layer_parameter_count(kind) for kind in kinds]
-        in_layers = sum(kind.num_hidden_layers * count for kind, count in zip(kinds, counts, strict=True))
+        in_layers = sum(kind.num_hidden_layers * layer_parameter_count(kind) for kind in kinds)
         adapters = self._adapters // layers
+        table = self.architecture.vocab_size * self.architecture.hidden_size
+        embedding = where(self.architecture.tie_word_embeddings, 0, table)
         return Units(
-            root=self._parameters - in_layers,
-            layer=larger(0, *counts) + adapters,
+            embedding=embedding,
+            tail=self._parameters - in_layers - embedding,
+            layer=self._largest_layer + adapters,
             layers=in_layers + layers * adapters,
         )
+
+    @cached_property
+    def _largest_layer(self) -> Count:
+        """Parameters of the largest decoder layer, without adapters."""
+        return larger(0, *(layer_parameter_count(kind) for kind in layer_kinds(self.architecture)))
 
     @cached_property
     def tensors(self) -> tuple[TensorGroup, ...]:
@@ -86,15 +109,16 @@ class Fsdp(TrialSharding):
     @cached_property
     def weights(self) -> Term:
         """Shards of the base model: float32 where it is trained, else as loaded."""
-        element = FLOAT32_BYTES if self._trains_everything else element_bytes(self.spec).weight
-        return self._sharded(self._parameters, element, "parameters x")
+        return self._sharded(self._parameters, self._element_bytes, "parameters x")
 
     @cached_property
     def reference(self) -> Term:
         """Shards of a reference model, as loaded; 0 without one, as with adapters."""
-        shards = self._sharded(self._parameters, element_bytes(self.spec).weight, "x")
-        has_one = self.spec.beta != 0.0 if self._trains_everything else False
-        return shards.only_if(has_one)
+        return self._sharded(self._parameters, element_bytes(self.spec).weight, "x").only_if(self._has_reference)
+
+    @property
+    def _has_reference(self) -> Flag:
+        return self.spec.beta != 0.0 if self._trains_everything else False
 
     @cached_property
     def adapters(self) -> Term:
@@ -103,9 +127,13 @@ class Fsdp(TrialSharding):
 
     @cached_property
     def whole_model_bytes(self) -> Count:
-        """The model before it is sharded: on each GPU, with trained parameters in float32."""
-        element = FLOAT32_BYTES if self._trains_everything else element_bytes(self.spec).weight
-        return self._parameters * element + self._adapters * FLOAT32_BYTES
+        """The model before it is sharded, with trained parameters in float32."""
+        return self._parameters * self._element_bytes + self._adapters * FLOAT32_BYTES
+
+    @property
+    def _element_bytes(self) -> Count:
+        """Bytes of a parameter of the base model: float32 where it is trained, else as loaded."""
+        return FLOAT32_BYTES if self._trains_everything else element_bytes(self.spec).weight
 
     def host(self) -> HostSide:
         """Return what each process reads, trained weights in float32, and what the first one gathers to save.
@@ -141,15 +169,6 @@ class Fsdp(TrialSharding):
         """The gradients that are accumulated before they are reduced: whole, in bfloat16."""
         return BFLOAT16_BYTES * self._values_of_trained
 
-    def gathered_bytes(self, *, layers_stay: bool) -> Count:
-        """Return the bytes of gathered weights while a layer runs: root, layer, and the buffer of the next gather.
-
-        Args:
-            layers_stay: Whether earlier layers are still gathered, as without `fsdp_reshard_after_forward`.
-        """
-        layers = self.units.layers if layers_stay else self.units.layer
-        return BFLOAT16_BYTES * (self.units.root + layers + self.units.layer)
-
     def kept(self, alone: Instant) -> Terms:
         """Return the shards; of states where a GPU alone has some."""
         has_states = alone.terms.get(Category.OPTIMIZER_STATE, NOTHING).size != 0
@@ -168,45 +187,125 @@ class Fsdp(TrialSharding):
         return {Category.WORKSPACE: workspace_in_step(self.workspace, scratch)}
 
     def at_load(self, alone: Instant) -> tuple[Instant, ...]:
-        """Return loading as on one GPU, and then sharding: all shards exist, and the whole model still does."""
+        """Return the instants at which a model that the host has read is sharded onto this GPU.
+
+        trl loads models to the host, and transformers leaves them there. vLLM starts before any of them is moved. Then
+        the reference is moved as one unit, and at last the model, unit by unit: a whole unit is there with its own
+        shards and those of the units before it. `fsdp_cpu_ram_efficient_loading` moves tensor by tensor instead, which
+        is as large where the embedding is the largest.
+
+        By hand, qwen2.5-0.5b full on 4 GPUs: shards of 494,032,768 B, and embedding and norm of 136,135,552 x 4 B.
+
+        Source: `create_model_from_path(device_map=None)` in trl 1.16; `place_model_on_device` of transformers'
+        `Trainer`; `_move_states_to_device` in torch's `_fsdp_init.py`; `fsdp2_load_full_state_dict` of accelerate.
+        """
+        if alone.name is InstantName.ENGINE_START:
+            return (replace(alone, terms={Category.ENGINE: alone.terms[Category.ENGINE]}),)
+        kept = {Category.WEIGHTS: self.weights, Category.ADAPTERS: self.adapters, Category.REFERENCE: self.reference}
+        unit = {Category.COMMUNICATION: Term(self._unit_at_load, lambda: "a whole unit, until it is sharded")}
         if alone.name is not InstantName.LOADED:
-            return (self.shared(alone),)
-        terms = {
-            Category.WEIGHTS: self.weights,
-            Category.ADAPTERS: self.adapters,
-            Category.REFERENCE: self.reference,
-            Category.COMMUNICATION: Term(self.whole_model_bytes, lambda: "the whole model, until it is sharded"),
-        }
-        return (alone, Instant(phase=Phase.LOAD, name=InstantName.SHARDING, terms=terms))
+            return (alone.with_terms({**kept, **unit}),)
+        size = self._parameters * element_bytes(self.spec).weight
+        whole = {Category.COMMUNICATION: Term(size, lambda: "the whole reference, until it is sharded")}
+        sharding = Instant(phase=Phase.LOAD, name=InstantName.SHARDING, terms={})
+        return (
+            replace(sharding, terms={Category.REFERENCE: self.reference, **whole}, happens=self._has_reference),
+            replace(sharding, terms={**kept, **unit}),
+        )
+
+    @cached_property
+    def _unit_at_load(self) -> Count:
+        """What the largest unit adds to the shards of all: norm and LM head, the last one, or a layer before it.
+
+        accelerate's function also keeps an embedding of its own whole until it returns (`input_weight`).
+        """
+        last = self._element_bytes * self.units.root
+        layer = self._element_bytes * self._largest_layer
+        layer = layer + FLOAT32_BYTES * (self._adapters // self.architecture.num_hidden_layers)
+        return larger(last, layer - whole_units(last, self.spec.num_processes))
 
     def gathered(self, alone: Instant) -> Term:
-        """Return gathered weights. Those of the root stay from the first forward until the next backward."""
-        name = alone.name
+        """Return gathered weights: of a layer, the buffer of the next gather, and of norm and LM head.
+
+        These stay from their first forward until their next backward. An embedding of its own is gathered for its own
+        forward and backward, ahead of the latter.
+
+        By hand, qwen2.5-0.5b: 2 x (136,135,552 + 2 x 14,912,384) B; without `fsdp_reshard_after_forward` 25 layers.
+        """
+        name, unit = alone.name, self.units
         if name is InstantName.STEP:
             return NOTHING
         stay = not self.spec.fsdp_reshard_after_forward and name not in _OTHER_LAYERS_ARE_FREED
-        whole, unit = "all layers" if stay else "2 layers", self.units
-        if name in _AFTER_THE_LAYERS:
-            # After the forward of the last layer there is no next one to gather.
-            layers = unit.layers if stay else 0
-            return self._gathered(BFLOAT16_BYTES * (unit.root + layers), whole if stay else "")
-        found = self._gathered(self.gathered_bytes(layers_stay=stay), whole)
+        layers, root = self._layers_there(name, stay=stay), unit.tail + (unit.embedding if stay else 0)
+        has_own = unit.embedding > 0
+        generates = self.spec.recipe.facts.has_rollout
+        # accelerate finds no final norm in a model of peft. The LM head alone is the unit then. Generating gathers it,
+        # and keeps the buffer; in training no module of it runs whose backward frees it.
+        stays = generates and not self._trains_everything
+        if name in _DECODING:
+            # Each token gathers an embedding of its own, and its buffer, while those of no layer are there.
+            own = (3 if stays else 2) * unit.embedding
+            layers, root = where(own > layers, 0, layers), where(own > layers, unit.tail + own, root)
+            # With adapters a tied one is too, and its buffer is there until that of the first layer is.
+            is_larger = both(negated(has_own), unit.tail > unit.layer) if stays else False
+            layers, root = where(is_larger, unit.layer, layers), where(is_larger, 2 * unit.tail, root)
+        elif name is InstantName.PREFILL or (name is InstantName.FORWARD_LAYER and not generates):
+            root = where(has_own, root - unit.tail, root)
+        elif name is InstantName.FORWARD_HEAD and self._trains_everything and not generates:
+            root = where(has_own, root + unit.tail, root)
+        elif name is InstantName.BACKWARD_LAYER and not stays:
+            root = where(has_own, root - unit.tail, root)
+        elif name in _OTHER_LAYERS_ARE_FREED:
+            root = where(has_own, unit.embedding + (unit.tail if stays else 0), root)
+            layers = where(has_own, unit.layer if name is InstantName.BACKWARD_FIRST_LAYER else 0, layers)
+        found = self._gathered(root, layers)
         if name in _SCORING and self._trains_everything:
             return chosen(self.spec.beta != 0.0, self._gathered_reference(), found)
         return found
 
-    def _gathered(self, size: Count, layers: str) -> Term:
-        more = f", {layers}" if layers else ""
-        return Term(size, lambda: f"gathered: {count_text(self.units.root)} x {BFLOAT16_BYTES} B of the root{more}")
+    def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:  # noqa: ARG002
+        """Return the gathering of a tied head at the start of a forward, after a backward has freed it."""
+        if alone.name is not InstantName.FORWARD_LAYER:
+            return ()
+        shared, unit = self.shared(alone), self.units
+        there: Terms = {name: term for name, term in shared.terms.items() if name is not Category.ACTIVATIONS}
+        gathered: Terms = {Category.COMMUNICATION: self._gathered(2 * unit.tail, unit.layer)}
+        again = either(self.spec.gradient_accumulation_steps > 1, not self.spec.recipe.facts.has_rollout)
+        happens = both(both(alone.happens, again), unit.embedding == 0)
+        return (Instant(phase=Phase.FORWARD, name=InstantName.GATHERING, terms={**there, **gathered}, happens=happens),)
+
+    def _layers_there(self, name: InstantName, *, stay: bool) -> Count:
+        """Return the parameters of gathered layers, with the buffer of the next one.
+
+        After the forward of the last layer none comes, and the backward of the head has only this buffer.
+        """
+        unit = self.units
+        if name in _AFTER_THE_LAYERS:
+            return unit.layers if stay else 0
+        if name in _BEFORE_THE_LAYERS:
+            return unit.layers if stay else unit.layer
+        everything = unit.layers if name is InstantName.BACKWARD_LAYER else unit.layers + unit.layer
+        return everything if stay else 2 * unit.layer
+
+    def _gathered(self, root: Count, layers: Count) -> Term:
+        """Return what is gathered outside of layers, the root, and of layers."""
+
+        def words() -> str:
+            number = int(layers // self.units.layer)
+            parts = [f"{count_text(root)} x {BFLOAT16_BYTES} B of the root"] if root else []
+            named = "all layers" if layers >= self.units.layers else _LAYERS[number]
+            return f"gathered: {', '.join([*parts, *([named] if number else [])])}"
+
+        return Term(BFLOAT16_BYTES * (root + layers), words)
 
     def _gathered_reference(self) -> Term:
-        """Return the root and the reference model: trl makes it one unit, so it is there whole, and its buffer too.
+        """Return the LM head and the reference: trl makes it one unit, so it is there whole, and its buffer too.
 
         By hand, the reference of qwen2.5-0.5b: 2 x 494,032,768 x 2 B = 1,976,131,072 B.
 
         Source: `prepare_fsdp` in trl's `models/utils.py`, which calls `fully_shard` once.
         """
-        size = BFLOAT16_BYTES * self.units.root + 2 * BFLOAT16_BYTES * self._parameters
+        size = BFLOAT16_BYTES * self.units.tail + 2 * BFLOAT16_BYTES * self._parameters
         return Term(size, lambda: "the gathered reference, twice, and the root")
 
     def reduced(self, alone: Instant) -> Term:
@@ -219,7 +318,7 @@ class Fsdp(TrialSharding):
             self.spec.gradient_accumulation_steps > 1,
             Term(accumulated, lambda: f"{self._count_of_trained()} x {BFLOAT16_BYTES} B, whole until the last one"),
             Term(
-                self._reduced_at_once(alone.name, accumulated), lambda: "shards, and whole ones of a layer or the root"
+                self._reduced_at_once(alone.name, accumulated), lambda: "shards, and whole ones of a layer or the head"
             ),
         )
 
@@ -227,21 +326,35 @@ class Fsdp(TrialSharding):
         """Return gradients where the only backward of a step reduces them unit by unit.
 
         In the first layer: shards of the others, its own whole with the input of its reduction. At the end: shards of
-        all layers, the whole gradient of the root with the input of its reduction, and the last layer's.
+        all layers, the whole gradient of the embedding with the input of its reduction, and the last layer's. An LM
+        head of its own is reduced after its norm.
         """
-        layer = (self.whole_gradient_bytes - self._root_gradient) // self.architecture.num_hidden_layers
-        shards = layer * self.architecture.num_hidden_layers * (FLOAT32_BYTES // BFLOAT16_BYTES)
+        unit = self.units
+        layer = (self.whole_gradient_bytes - self._gradient(unit.root)) // self.architecture.num_hidden_layers
+        shards = self._reduced(layer * self.architecture.num_hidden_layers)
         if self.architecture.first_layers and self._trains_everything:
-            layer = BFLOAT16_BYTES * self.units.layer
-        shards = shards // self.spec.num_processes
+            layer = BFLOAT16_BYTES * unit.layer
+        head, has_own = self._gradient(unit.tail), unit.embedding > 0
+        waits = where(has_own, self._reduced(head), self._waiting)
         match name:
-            case InstantName.BACKWARD_NORM | InstantName.BACKWARD_LAYER:
+            case InstantName.BACKWARD_NORM:
                 return self._waiting
+            case InstantName.BACKWARD_LAYER:
+                return where(has_own, head + self._reduced(head), self._waiting)
             case InstantName.BACKWARD_FIRST_LAYER:
-                return shards + 2 * layer + self._waiting
+                return shards + 2 * layer + waits
             case InstantName.BACKWARD_END:
-                return shards + 2 * self._root_gradient + layer
+                last = 2 * self._gradient(where(has_own, unit.embedding, unit.tail))
+                return shards + last + layer + where(has_own, self._reduced(head), 0)
         return accumulated
+
+    def _gradient(self, count: Count) -> Count:
+        """Return the bytes of whole gradients outside of layers; 0 where only adapters are trained."""
+        return BFLOAT16_BYTES * count if self._trains_everything else 0
+
+    def _reduced(self, whole_bytes: Count) -> Count:
+        """Return the bytes of this GPU's shards of whole gradients."""
+        return whole_bytes * (FLOAT32_BYTES // BFLOAT16_BYTES) // self.spec.num_processes
 
     @cached_property
     def _gradients_alone_bytes(self) -> Count:
@@ -249,13 +362,8 @@ class Fsdp(TrialSharding):
 
     @property
     def _waiting(self) -> Count:
-        """The gradient of the LM head, tied or not, until the backward of the root ends."""
-        embedding = BFLOAT16_BYTES * self.architecture.vocab_size * self.architecture.hidden_size
-        return embedding if self._trains_everything else 0
-
-    @property
-    def _root_gradient(self) -> Count:
-        return BFLOAT16_BYTES * self.units.root if self._trains_everything else 0
+        """The gradient of the LM head, until the backward of its unit ends."""
+        return self._gradient(self.architecture.vocab_size * self.architecture.hidden_size)
 
     def _sharded(self, count: Count, element: Count, times: str) -> Term:
         """Return `count` values over all GPUs."""
@@ -272,24 +380,12 @@ class Fsdp(TrialSharding):
 
         return Term(optimizer_state(self.spec.optim, self.tensors, FLOAT32_BYTES).size, words)
 
-    @property
-    def _trains_everything(self) -> bool:
-        return trains_everything(self.spec)
-
-    @cached_property
-    def _trained(self) -> tuple[TensorGroup, ...]:
-        return trained_tensors(self.spec, self.architecture)
-
     @cached_property
     def _values_of_trained(self) -> Count:
         return count_of(self._trained)
 
     def _count_of_trained(self) -> str:
         return count_text(self._values_of_trained)
-
-    @cached_property
-    def _parameters(self) -> Count:
-        return parameter_count(self.architecture)
 
     @cached_property
     def _adapters(self) -> Count:

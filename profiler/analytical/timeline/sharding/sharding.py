@@ -6,22 +6,35 @@ What a GPU computes is the same as alone: the same rows through the same layers.
 of one GPU alone, with other weights, states, gradients and communication.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from profiler.analytical.formulas.host import HostSide, more_of_process, process, read_weights, sleeping_engine
-from profiler.analytical.formulas.models.tensor_groups import count_of
+from profiler.analytical.formulas.models.parameters import parameter_count
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     all_gradients,
+    element_bytes,
     trained_element_bytes,
     trained_tensors,
+    trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Term, Terms, one_value
+from profiler.analytical.formulas.sizes.quantities import (
+    Count,
+    Term,
+    Terms,
+    chosen,
+    everywhere,
+    larger,
+    one_value,
+    smaller,
+    where,
+)
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.optimizers import managed_states
 from profiler.analytical.timeline.instants import Instant, InstantName, workspace
-from profiler.domain.memory import Category, Phase
+from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.text import count_text
 
 
@@ -154,7 +167,11 @@ class HostInstant:
 
 
 def _sum_of(terms: Terms) -> int:
-    return int(sum(term.size for term in terms.values()))
+    return int(_sum(terms))
+
+
+def _sum(terms: Terms) -> Count:
+    return sum(term.size for term in terms.values())
 
 
 @dataclass(frozen=True)
@@ -169,13 +186,25 @@ class TrialSharding(Sharding):
         """The workspaces of the libraries, without the scratch of an optimizer's step."""
         return workspace(self.spec.gpu, block_of(self.spec))
 
+    @property
+    def _trains_everything(self) -> bool:
+        return trains_everything(self.spec)
+
+    @cached_property
+    def _trained(self) -> tuple[TensorGroup, ...]:
+        return trained_tensors(self.spec, self.architecture)
+
+    @cached_property
+    def _parameters(self) -> Count:
+        return parameter_count(self.architecture)
+
     def host(self) -> HostSide:
         """Return what a process has on the host.
 
         It copies what is trained to the host to save it: `_to_ndarray` of safetensors 0.8 does so with each tensor of a
         file, and `max_shard_size` of transformers 5.23 is 50 GB; peft saves adapters only.
         """
-        element, count = trained_element_bytes(self.spec), count_of(trained_tensors(self.spec, self.architecture))
+        element, count = trained_element_bytes(self.spec), count_of(self._trained)
         return HostSide(
             read=read_weights(self.spec, self.architecture),
             saved=Term(element * count, lambda: f"{count_text(count)} x {element} B, copied to be written"),
@@ -192,7 +221,7 @@ class TrialSharding(Sharding):
         trains = {**common, **side.offloaded}
         may_move = {
             **libraries,
-            Category.OPTIMIZER_STATE: managed_states(one_value(spec.optim), trained_tensors(spec, self.architecture)),
+            Category.OPTIMIZER_STATE: managed_states(one_value(spec.optim), self._trained),
             Category.GRADIENTS: side.pinning,
             Category.ENGINE: sleeping_engine(spec, self.architecture),
         }
@@ -212,6 +241,14 @@ class TrialSharding(Sharding):
         )
 
 
+_BROADCAST_BYTES = 250 * MIB
+"""DDP sends the model of the first process in tensors of 250 MiB, and up to a parameter more, two at a time.
+
+Source: `broadcast_bucket_size` of `DistributedDataParallel`, and `broadcast_coalesced` in torch's
+`csrc/distributed/c10d/comm.cpp`.
+"""
+
+
 @dataclass(frozen=True)
 class Replicated(TrialSharding):
     """DDP, whose buckets all instants have that follow loading."""
@@ -219,6 +256,23 @@ class Replicated(TrialSharding):
     def gathered(self, alone: Instant) -> Term:  # noqa: ARG002  the same at every instant
         """Return DDP's buckets."""
         return self.buckets
+
+    def at_load(self, alone: Instant) -> tuple[Instant, ...]:
+        """Return loading, and the instant at which DDP has all models: what it sends, or then its buckets.
+
+        An LM head of its own is in the last of the tensors. By hand, qwen2.5-0.5b by LoRA: 2 x 250 MiB are more than
+        the buckets of 8,798,208 values; qwen2.5-7b: 250 MiB and a head of 152,064 x 3,584 x 2 B.
+        """
+        if alone.name is InstantName.ENGINE_START or everywhere(self.spec.num_processes == 1):
+            return (alone,)
+        models: Terms = {name: term for name, term in alone.terms.items() if name is not Category.WORKSPACE}
+        shape, element = self.architecture, element_bytes(self.spec).weight
+        head = where(shape.tie_word_embeddings, 0, element * shape.vocab_size * shape.hidden_size)
+        at_once = _BROADCAST_BYTES + larger(head, _BROADCAST_BYTES)
+        sent = Term(smaller(_sum(models), at_once), lambda: "what DDP sends of the model at a time")
+        more: Terms = {Category.COMMUNICATION: chosen(sent.size >= self.buckets.size, sent, self.buckets)}
+        has_several = self.spec.num_processes > 1
+        return (alone, replace(alone, name=InstantName.REPLICATED, terms={**models, **more}, happens=has_several))
 
     @cached_property
     def buckets(self) -> Term:

@@ -1,7 +1,7 @@
 """How verl's workers share a model: by FSDP, or by Megatron with its distributed optimizer.
 
 Counted in the source of torch's FSDP, Megatron's distributed optimizer and verl's workers; no figure was compared with
-a run. The buffers of NCCL (1 to 20 GB were reported) and the CUDA context are not included.
+a run. NCCL's memory (1 to 20 GB were reported) and the CUDA context are not included.
 """
 
 from dataclasses import dataclass

@@ -16,21 +16,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from profiler.analytical.formulas.host import HostSide, OffloadedZero
-from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture, parameter_count
+from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
     FLOAT32_BYTES,
     all_gradients,
-    trained_tensors,
-    trains_everything,
 )
+from profiler.analytical.formulas.models.weights import keeps_reference_model
 from profiler.analytical.formulas.sizes.quantities import (
     NOTHING,
     Count,
     Flag,
     Term,
     Terms,
+    both,
     larger,
     smaller,
     where,
@@ -65,18 +65,10 @@ class Zero(TrialSharding):
     def _stage(self) -> int:
         return self.spec.zero_stage or 0
 
-    @property
-    def _trains_everything(self) -> bool:
-        return trains_everything(self.spec)
-
-    @cached_property
-    def _trained_tensors(self) -> tuple[TensorGroup, ...]:
-        return trained_tensors(self.spec, self.architecture)
-
     @cached_property
     def trained(self) -> Count:
         """The number of trained parameters."""
-        return sum(group.total for group in self._trained_tensors)
+        return sum(group.total for group in self._trained)
 
     @cached_property
     def own(self) -> Count:
@@ -87,10 +79,6 @@ class Zero(TrialSharding):
     def whole(self) -> Count:
         """The number of all parameters, with adapters."""
         return self._parameters + (0 if self._trains_everything else self.trained)
-
-    @cached_property
-    def _parameters(self) -> Count:
-        return parameter_count(self.architecture)
 
     @property
     def _embedding(self) -> Count:
@@ -127,8 +115,7 @@ class Zero(TrialSharding):
 
     def _weight_words(self, count: Count, times: str) -> Term:
         size = BFLOAT16_BYTES * (self._share(count) if self._stage == 3 else count)
-        if self._stage == 3 and self.spec.offload_param_device is OffloadDevice.CPU:
-            size = 0
+        size = 0 if self._offloads_weights else size
         of_gpus = self._of_gpus if self._stage == 3 else ""
         return Term(size, lambda: f"{count_text(count)} {times} {BFLOAT16_BYTES} B{of_gpus}")
 
@@ -172,15 +159,28 @@ class Zero(TrialSharding):
             frozen=self._share(self.whole - self.trained),
             kept=larger(first, self.own),
             accumulates=bool(self.spec.gradient_accumulation_steps > 1),
-            trained=self._trained_tensors,
+            trained=self._trained,
             offloads_states=self.is_offloaded,
-            offloads_weights=self._stage == 3 and self.spec.offload_param_device is OffloadDevice.CPU,
+            offloads_weights=self._offloads_weights,
         )
-        alike = replace(super().host(), offloaded=offloaded.terms, pinning=offloaded.rounding)
+        kept = {**offloaded.terms, Category.REFERENCE: self._reference_on_host}
+        alike = replace(super().host(), offloaded=kept, pinning=offloaded.rounding)
         if self._stage != 3:
             return alike
         whole = Term(BFLOAT16_BYTES * self.whole, lambda: f"{count_text(self.whole)} x {BFLOAT16_BYTES} B, gathered")
         return replace(alike, read=NOTHING, saved=whole)
+
+    @property
+    def _offloads_weights(self) -> bool:
+        """Whether the host has the shards of stage 3."""
+        return self._stage == 3 and self.spec.offload_param_device is OffloadDevice.CPU
+
+    @cached_property
+    def _reference_on_host(self) -> Term:
+        """Shards of an offloaded reference. By hand, qwen2.5-0.5b on 4 GPUs: 494,032,768 x 2 B / 4."""
+        shards = self._weight_words(self._parameters, "x").words
+        has_one = both(self._offloads_weights, keeps_reference_model(self.spec))
+        return Term(BFLOAT16_BYTES * self._share(self._parameters), shards).only_if(has_one)
 
     @cached_property
     def _largest_tensor(self) -> Count:
@@ -218,7 +218,7 @@ class Zero(TrialSharding):
         optim, count = self.spec.optim, self.own
         both_copies = (BFLOAT16_BYTES + FLOAT32_BYTES) * count
         if self._stage == 0:
-            return both_copies + optimizer_scratch(optim, self._trained_tensors, FLOAT32_BYTES).size
+            return both_copies + optimizer_scratch(optim, self._trained, FLOAT32_BYTES).size
         if self._stage == 3:
             group = smaller(count, SUB_GROUP)
             in_step = FLOAT32_BYTES * group + optimizer_scratch(optim, _flat(group), FLOAT32_BYTES).size
@@ -235,14 +235,16 @@ class Zero(TrialSharding):
     def _models(self, alone: Instant) -> Terms:
         """Return the models that are not as on one GPU. Weights in 4 bits are.
 
-        A reference model has an engine of its own, and is sharded in stage 3 only.
+        A reference model has an engine of its own, and is sharded in stage 3 only, with `offload_param` of the policy
+        (`prepare_deepspeed` in trl 1.16 leaves it in the configuration).
         """
         found = {Category.ADAPTERS: self.adapters}
         if self.spec.tuning is not Tuning.QLORA:
             found[Category.WEIGHTS] = self.weights
         if self._stage == 3:
-            size = alone.terms.get(Category.REFERENCE, NOTHING).size // self.spec.num_processes
-            found[Category.REFERENCE] = Term(size, self._weight_words(self._parameters, "x").words)
+            whole = 0 if self._offloads_weights else alone.terms.get(Category.REFERENCE, NOTHING).size
+            words = self._weight_words(self._parameters, "x").words
+            found[Category.REFERENCE] = Term(whole // self.spec.num_processes, words)
         return found
 
     def as_alone(self, alone: Instant) -> Terms:
@@ -315,7 +317,7 @@ class Zero(TrialSharding):
         """
         head = self._embedding if before_head and self.spec.logprobs is not Logprobs.FUSED else 0
         ahead = smaller(self.whole, MOST_LIVE + head)
-        if self.spec.offload_param_device is OffloadDevice.CPU:
+        if self._offloads_weights:
             ahead = ahead + self._share(head)
         module = self._embedding if at_head else self._largest_module
         return BFLOAT16_BYTES * where(self._knows_order(), larger(ahead, module), module)
@@ -344,7 +346,8 @@ class Zero(TrialSharding):
         """Return the instant at which DeepSpeed takes the model over.
 
         Stage 0 makes states and gradients at once. Stages 1 and 2 copy the trained weights into one tensor, and then
-        allocate the gradients of this GPU's part once. So does stage 3, before it allocates its buffers.
+        allocate the gradients of this GPU's part once. So does stage 3, a group at a time, before it allocates its
+        buffers. With these it gathers each trained tensor for its hooks (`create_reduce_and_remove_grad_hooks`).
         """
         states: Count = 0
         gradients: Count = 0
@@ -353,7 +356,9 @@ class Zero(TrialSharding):
             states, gradients = self.states.size, (BFLOAT16_BYTES + FLOAT32_BYTES) * self.own
         elif self._stage == 3:
             states = self.master_bytes
-            copied = larger(BUCKET_BYTES + self.kept_gradient_bytes, self.master_bytes)
+            hooked = BFLOAT16_BYTES * self._largest_tensor if self._trains_everything else 0
+            group = smaller(self.master_bytes, FLOAT32_BYTES * SUB_GROUP)
+            copied = larger(BUCKET_BYTES + self.kept_gradient_bytes + hooked, group)
         else:
             copied = larger(BFLOAT16_BYTES * self.trained, 2 * self.master_bytes)
         there = (Category.WEIGHTS, Category.REFERENCE)
