@@ -197,7 +197,8 @@ LENGTHS is {FORMS}.
 Lengths above max_completion_length, max_prompt_length or max_length are cut to
 it. steps is {DEFAULT_STEPS:,} if nothing states it. A forecast that was killed goes on.
 
-The other keys and FILE of config are those of python -m profiler.estimate.
+The other keys and FILE of config are those of python -m profiler.estimate. A
+clone has examples of all three files in examples/forecast.
 
 Examples:
   python -m profiler.forecast config=grpo.yaml gpu=h100 lengths=lengths.jsonl

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -256,6 +257,15 @@ def test_a_log_alone_says_how_lengths_and_memory_grow(capsys, tmp_path):
     assert found["memory_bytes_per_step"][0] == pytest.approx(62 * MIB)
     assert main(["log=trainer_state.json", "gpu=none"], engine=never) == EXIT_USAGE
     assert capsys.readouterr().err.startswith("gpu=none: ")
+
+
+def test_the_examples_of_the_repository_are_read(capsys):
+    folder = Path(__file__).parents[2] / "examples" / "forecast"
+    job = [f"config={folder / 'grpo.yaml'}", "gpu=h100", "seeds=1"]
+    assert answer(capsys, *job, f"lengths={folder / 'lengths.jsonl'}", "steps=3")["lengths"][0]["longest"] <= 2048
+    log = f"log={folder / 'trainer_state.json'}"
+    assert answer(capsys, *job, log)["steps"] == 700
+    assert answer(capsys, log, engine=never)["mean_length_per_step"][0] > 0
 
 
 def test_neither_torch_nor_numpy_is_imported_before_it_starts(tmp_path):

@@ -153,7 +153,7 @@ def _entry(values: object) -> Iterator[tuple[int, Mapping[str, float]]]:
     yield (
         step,
         {
-            str(key): float(each)
+            str(key).removeprefix("train/"): float(each)
             for key, each in numbers.items()
             if isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
         },
