@@ -35,6 +35,7 @@ MOST_ROWS = 1_000_000
 
 _MOST_BYTES = 256 * MIB
 _TIMEOUT_S = 600
+_TOKENIZER_FILE = "tokenizer_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +281,12 @@ def _counted(path: str, tokenizer: str, *, has_rollout: bool) -> LengthFile:
     Raises:
         UsageError: They cannot be counted.
     """
+    try:
+        is_there = kind_of(expanded(tokenizer) / _TOKENIZER_FILE) is Kind.FILE
+    except OSError:
+        is_there = False
+    if not is_there:
+        raise UsageError([Fault(key=TOKENIZER, found=tokenizer, problem=f"is no folder with a {_TOKENIZER_FILE}")])
     try:
         asked = {"tokenizer": str(expanded(tokenizer)), "dataset": str(expanded(path)), "rows": MOST_ROWS}
         run = subprocess.run(

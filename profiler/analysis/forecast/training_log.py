@@ -1,7 +1,6 @@
 """What a trainer logs of each step: lengths of rows and memory; and the lengths of a run that follow from a log."""
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,7 +71,9 @@ class LogError(ValueError):
 _TRL = {"mean": "completions/mean_length", "shortest": "completions/min_length", "longest": "completions/max_length"}
 _VERL = {"mean": "response_length/mean", "shortest": "response_length/min", "longest": "response_length/max"}
 _ALLOCATED, _RESERVED = "vram/allocated_gib/", "vram/reserved_gib"
-_CONSOLE = re.compile(r"step:(\d+) - (.*)")
+_CONSOLE = re.compile(r"step:(\d{1,9}) - (.*)")
+_MOST_STEPS, _MOST_NUMBER = 10**9, 1e15
+"""Larger ones are of no training, and are left out (our choice)."""
 _PAIR = re.compile(r"([\w/@.-]+):(?:np\.\w+\()?(-?[\d.]+(?:e[+-]?\d+)?)\)?")
 """A metric in a line of verl's console, whose numbers numpy may write as ``np.float64(3.0)``."""
 
@@ -120,7 +121,7 @@ def _entries(text: str) -> Iterator[tuple[int, Mapping[str, float]]]:
     if text.lstrip()[:1] == "{":
         try:
             whole = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             whole = None
         history = whole.get("log_history") if isinstance(whole, dict) else None
         if isinstance(history, list):
@@ -130,7 +131,7 @@ def _entries(text: str) -> Iterator[tuple[int, Mapping[str, float]]]:
         if line.lstrip()[:1] == "{":
             try:
                 yield from _entry(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
         elif found := _CONSOLE.search(line):
             yield int(found[1]), {key: float(number) for key, number in _PAIR.findall(found[2]) if _is_number(number)}
@@ -138,7 +139,7 @@ def _entries(text: str) -> Iterator[tuple[int, Mapping[str, float]]]:
 
 def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        return abs(float(text)) <= _MOST_NUMBER
     except ValueError:
         return False
 
@@ -148,14 +149,15 @@ def _entry(values: object) -> Iterator[tuple[int, Mapping[str, float]]]:
     if not isinstance(values, dict):
         return
     step, numbers = values.get("step"), values.get("data", values)
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(numbers, dict):
+    is_step = isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _MOST_STEPS
+    if not is_step or not isinstance(numbers, dict):
         return
     yield (
         step,
         {
             str(key).removeprefix("train/"): float(each)
             for key, each in numbers.items()
-            if isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
+            if isinstance(each, int | float) and not isinstance(each, bool) and abs(each) <= _MOST_NUMBER
         },
     )
 
