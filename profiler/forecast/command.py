@@ -193,9 +193,10 @@ longer rows explain the memory that a run measured, or whether it is a leak;
 without a job, how both grow.
 
 {option_lines(_OWN.values(), indent=24)}
-LENGTHS is {FORMS}.
-Lengths above max_completion_length, max_prompt_length or max_length are cut to
-it. steps is {DEFAULT_STEPS:,} if nothing states it. A forecast that was killed goes on.
+LENGTHS is a number, uniform(low,high), normal(mean,sigma) or
+lognormal(mean,sigma); lengths above max_completion_length, max_prompt_length or
+max_length are cut to it. steps is that of log, or {DEFAULT_STEPS:,}. A forecast that was
+killed goes on.
 
 The other keys and FILE of config are those of python -m profiler.estimate. A
 clone has examples of all three files in examples/forecast.

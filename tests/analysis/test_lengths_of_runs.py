@@ -231,6 +231,13 @@ def test_a_trend_by_hand():
     assert trend([(1, 1), (2, 2), (3, 3)]) is None
 
 
+def test_the_interval_of_a_trend_has_its_ranks_by_hand():
+    # Of squares the slope of each pair is its sum. C = 1.96 sqrt(10 * 9 * 25 / 18) = 21.9 of 45: ranks 11 and 34.
+    sums = sorted(a + b for a in range(1, 11) for b in range(a + 1, 11))
+    found = trend([(step, step**2) for step in range(1, 11)])
+    assert (found.low, found.slope, found.high) == (sums[11], median(sums), sums[34])
+
+
 def test_a_trend_is_hardly_changed_by_outliers():
     random = Random(5)
     points = [(step, 3 * step + random.gauss(0, 20) + (5000 if step % 50 == 0 else 0)) for step in range(1, 1001)]

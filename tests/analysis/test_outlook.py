@@ -147,6 +147,15 @@ def test_a_forecast_wrong_by_a_few_per_cent_finds_no_leak():
     assert Cause.LEAK not in {each.cause for each in found}
 
 
+@pytest.mark.parametrize(("part", "cause"), [(0.93, Cause.LENGTHS), (0.85, Cause.LEAK), (1.05, Cause.LENGTHS)])
+def test_a_tenth_of_the_growth_may_stay_unexplained(part, cause):
+    entries = [{"step": step, "vram/allocated_gib/forward": 10 + step / 100} for step in range(1, 101)]
+    forecast = {step: [round((10 + part * step / 100) * GIB)] for step in range(1, 101)}
+    found = memory_growth(read_log(json.dumps({"log_history": entries})), forecast, is_reserved=False)
+    assert (found.cause, found.steps, found.span) == (cause, 100, 99)
+    assert found.explained == pytest.approx((part,) * 3, abs=1e-6)
+
+
 @pytest.mark.parametrize("every", [1, 5])
 def test_a_running_maximum_grows_without_a_leak(every):
     log = log_of(1, 0.0, 0, every=every, running=True)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from fake_engine import FakeEngine
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SIGNAL_BASE, EXIT_USAGE, ProfilerError
 from profiler.domain.memory import GIB, MIB
 from profiler.forecast.main import main, run_engine
+from profiler.storage.records import versioned
 
 JOB = ["model=qwen2.5-7b", "tuning=lora", "gpu=4090", "num_generations=4", "max_completion_length=3000"]
 LAWS = ["prompts=lognormal(180,0.6)", "completions=lognormal(300,0.45)"]
@@ -58,7 +60,7 @@ def test_a_run_that_survives_states_the_interval(capsys):
     assert main([*WORDS, "seeds=10", "fail_if=dies"], engine=engine) == EXIT_OK
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "survives 60 steps with each of 10 seeds; the probability to run out of memory is at most 28% (95 %, Wilson)"
+        "survives 60 steps with each of 10 seeds; the probability to run out of memory is at most 28 % (95 %, Wilson)"
         in said
     )
     (request,) = engine.requests
@@ -79,6 +81,15 @@ def test_a_killed_forecast_goes_on(capsys, tmp_path):
     assert (found["died"], found["kept"][-1]["step"]) == (0, 60)
     whole = [json.loads(line) for line in path.read_text().splitlines()]
     assert len({(each.get("seed"), each.get("step")) for each in whole}) == len(whole) == 1 + 4 * 60
+
+
+def test_other_versions_have_another_forecast(capsys, monkeypatch):
+    engine = FakeEngine(base_bytes=6 * GIB)
+    answer(capsys, *WORDS, "steps=2", "seeds=1", engine=engine)
+    versions = versioned.installed_versions()
+    monkeypatch.setattr(versioned, "installed_versions", lambda: replace(versions, torch="9.9"))
+    answer(capsys, *WORDS, "steps=2", "seeds=1", engine=engine)
+    assert len(engine.requests) == 2
 
 
 def test_an_engine_that_leaves_out_runs_is_a_sentence(capsys):
@@ -238,7 +249,7 @@ def test_a_log_says_whether_lengths_explain_its_memory(capsys, tmp_path, leak_mi
     assert low <= leak_mib * MIB <= high
     assert main(words, engine=never) == EXIT_OK
     said = " ".join(capsys.readouterr().out.split())
-    expected = "Growth explained by lengths: 100%" if leak_mib == 0 else "A leak: 30 MiB per step"
+    expected = "Growth explained by lengths: 100 %" if leak_mib == 0 else "A leak: 30 MiB per step"
     assert expected in said
     assert "After step 60 of the log, completions go on to change by" in said
 

@@ -82,6 +82,12 @@ class Outlook:
         return tuple(sorted((run.death for run in self.runs if run.death is not None), key=lambda each: each.step))
 
     @property
+    def rank(self) -> tuple[int, int, int]:
+        """What is smaller for a better setting: seeds that die, how early the first does, and the largest peak."""
+        first = self.deaths[0].step if self.deaths else self.steps
+        return self.died.count, -first, self.reserved_bytes
+
+    @property
     def died(self) -> Share:
         """The part of the seeds that runs out of memory."""
         return died_by(self.runs, self.steps)

@@ -149,8 +149,9 @@ def _entry(values: object) -> Iterator[tuple[int, Mapping[str, float]]]:
     if not isinstance(values, dict):
         return
     step, numbers = values.get("step"), values.get("data", values)
-    is_step = isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _MOST_STEPS
-    if not is_step or not isinstance(numbers, dict):
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= _MOST_STEPS:
+        return
+    if not isinstance(numbers, dict):
         return
     yield (
         step,

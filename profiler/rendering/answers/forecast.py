@@ -27,7 +27,7 @@ from profiler.rendering.document import (
 )
 from profiler.rendering.estimate.table import method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import gib_number
+from profiler.rendering.memory_words import gib_number, percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +119,12 @@ def _headline(forecast: Forecast) -> Iterator[str]:
     if not outlook.deaths:
         yield (
             f"{job}: survives {outlook.steps:,} steps with each of {outlook.died.of} seeds; "
-            f"the probability to run out of memory is at most {high:.0%} (95 %, Wilson)."
+            f"the probability to run out of memory is at most {_percent(high)} (95 %, Wilson)."
         )
         return
     yield (
         f"{job}: runs out of memory within {outlook.steps:,} steps with {outlook.died.count} of {outlook.died.of} "
-        f"seeds ({low:.0%} to {high:.0%}, 95 %, Wilson)."
+        f"seeds ({_percent(low)} to {_percent(high)}, 95 %, Wilson)."
     )
 
 
@@ -148,7 +148,7 @@ def _killer(forecast: Forecast) -> Iterator[str]:
 
 def _share_cells(share: Share) -> tuple[str, str, str]:
     low, high = share.interval
-    return f"{share.count} of {share.of}", f"{share.count / share.of:.0%}", f"{low:.0%} to {high:.0%}"
+    return f"{share.count} of {share.of}", f"{_percent(share.count / share.of)}", f"{_percent(low)} to {_percent(high)}"
 
 
 def _peaks(forecast: Forecast) -> Iterator[str]:
@@ -218,7 +218,7 @@ def growth_lines(growth: MemoryGrowth) -> Iterator[str]:
     share = (
         ""
         if parts is None
-        else f"Growth explained by lengths: {parts[0]:.0%} ({parts[1]:.0%} to {parts[2]:.0%}, 99.9 %)"
+        else f"Growth explained by lengths: {_percent(parts[0])} ({_percent(parts[1])} to {_percent(parts[2])}, 99.9 %)"
     )
     verdict = "Longer rows" if growth.cause is Cause.LENGTHS else "Undecided"
     yield f"Leak or longer rows? {verdict}. {share}. {grown}; {compared}."
@@ -283,6 +283,11 @@ def _step_interval(step: float, early: float | None, late: float | None) -> str:
     return f"step {step:,.0f} ({ends[0]} to {ends[1]})"
 
 
+def _percent(part: float) -> str:
+    """Return 0.28 as ``"28 %"``."""
+    return f"{100 * part:.0f} %"
+
+
 def _mib(size_bytes: float) -> str:
     return f"{size_bytes / MIB:.2g} MiB"
 
@@ -294,7 +299,7 @@ def _method(forecast: Forecast) -> Iterator[str]:
     mean = sum(sum(each.draw.completions) for each in forecast.sampled) / rows
     yield (
         f"Sampled: {rows:,} rows over {len(forecast.sampled)} seeds, {mean:,.0f} tokens on average, {longest:,} at "
-        f"most; {cut / rows:.1%} were cut to the longest allowed."
+        f"most; {percent(cut / rows)} were cut to the longest allowed."
     )
     learnt = forecast.learnt
     how = ""
