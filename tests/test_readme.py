@@ -19,9 +19,8 @@ from profiler.domain.memory import as_gib
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.main import answer
-from profiler.rendering.document import RenderedFigure
+from profiler.rendering.document import FigureKind, RenderedFigure
 from profiler.rendering.figures.catalogue import Drawing
-from profiler.rendering.figures.kinds import FigureKind
 from profiler.report import drawing, estimated_limits
 from profiler.report.drawing import render_folder
 from profiler.storage.foreign.published import read_published
