@@ -994,6 +994,19 @@ def completion_lengths(*, lengths: Lengths, rows: int, max_completion_length: in
 
 
 @dataclass(frozen=True, kw_only=True)
+class RowLengths:
+    """Tokens of the rows of one run, instead of those that a trial's specification gives them.
+
+    Both repeat from the first one when they end. Neither is longer than the specification's maximum.
+    """
+
+    prompts: Sequence[int] = ()
+    """Of each prompt in the order of the data set, which the trainer shuffles. Empty: every one has the maximum."""
+    completions: Sequence[int]
+    """Of each completion in the order of generation; where rows are data, of each whole row in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedTrial:
     """A trial of a sweep before it runs."""
 
