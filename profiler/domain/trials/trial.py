@@ -1,6 +1,6 @@
 """One trial: a configuration of training that is run once, in a fresh process."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
