@@ -1001,9 +1001,11 @@ class RowLengths:
     """
 
     prompts: Sequence[int] = ()
-    """Of each prompt in the order of the data set, which the trainer shuffles. Empty: every one has the maximum."""
+    """Of each prompt, in the order of their use. Empty: every one has the maximum."""
     completions: Sequence[int]
-    """Of each completion in the order of generation; where rows are data, of each whole row in their order."""
+    """Of each completion, in the order of generation; of rows of data without a prompt, the whole row."""
+    shuffles: Sequence[int] = ()
+    """Seed by which each generation is shuffled into micro-batches; they repeat too. Empty: its number, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

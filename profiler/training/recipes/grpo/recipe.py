@@ -122,6 +122,8 @@ class Grpo:
         spec, session = parts.spec, parts.session
         rollout = rollout_engine(spec, session)
         folder = Path(parts.arguments.output_dir)
+        if parts.rows is not None:
+            parts.arguments.shuffle_dataset = False
         with (
             reference_from_config(spec, parts.config, session, self._module),
             rollout.starting(model=parts.model, tokenizer=parts.tokenizer, folder=folder),

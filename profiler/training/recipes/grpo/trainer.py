@@ -153,13 +153,26 @@ _NO_TOKEN = -1
 """The end of a sequence while rows are generated: a random model samples the real id by accident."""
 
 
+def shuffled_rows(lengths: RowLengths, generation: int, rows: int) -> list[int]:
+    """Return the order in which trl splits the rows of a generation into micro-batches, if their lengths are given.
+
+    trl shuffles them by `torch.randperm` (`shuffle_sequence_dict` in `trl/trainer/utils.py`); with given lengths each
+    shuffle has a seed of its own.
+    """
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(_seed(lengths, generation))).tolist()
+
+
+def _seed(lengths: RowLengths, generation: int) -> int:
+    return lengths.shuffles[generation % len(lengths.shuffles)] if lengths.shuffles else generation
+
+
 class Completions:
     """The lengths of completions, generation by generation."""
 
     def __init__(self, spec: TrialSpec, lengths: RowLengths | None = None) -> None:
         self._spec = spec
         self._lengths = lengths
-        self._generated = 0
+        self._generated = self._generations = 0
 
     def following(self, rows: int) -> Sequence[int]:
         """Return the tokens of each of the next `rows` completions."""
@@ -169,6 +182,12 @@ class Completions:
         start, known = self._generated, self._lengths.completions
         self._generated += rows
         return [known[row % len(known)] for row in range(start, start + rows)]
+
+    def before_shuffle(self) -> None:
+        """Let trl shuffle as `shuffled_rows` says, where lengths are given."""
+        if self._lengths is not None:
+            torch.manual_seed(_seed(self._lengths, self._generations))
+            self._generations += 1
 
 
 class ProfiledGeneration(AnnouncedSteps):
@@ -280,6 +299,7 @@ class ProfiledGeneration(AnnouncedSteps):
         if self.critic is not None:
             self._observer.enter(Phase.SCORE)
             self.critic.score(batch, self.accelerator.autocast)
+        self._completions.before_shuffle()
         return batch
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
