@@ -3,12 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from profiler.allocator import parse_alloc_conf
 from profiler.allocator.refusal import Refusal
-from profiler.allocator.traces.step_replay import Piece, RefusedError, StepPeaks, StepReplay, piece_of
-from profiler.allocator.traces.trace import Trace
+from profiler.allocator.traces.step_replay import RefusedError, StepPeaks, StepReplay
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.trials.step_shapes import StepShape
@@ -40,9 +40,8 @@ class RunLearnt:
     """What was learnt of a job."""
 
     steps: ParametricSteps
-    first_trace: Trace
-    """That of the first steps, which are not written out but replayed as they ran."""
     first_shapes: Sequence[StepShape]
+    """Of the first steps, which are not written out but replayed as they ran."""
     runs: int
     steps_run: int
     layers_run: int | None
@@ -64,19 +63,21 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     first_units = -(-FIRST_STEPS // steps_per_unit(spec))
     first_steps = first_units * steps_per_unit(spec)
     runs, layers = [], None
+    every = spec.torch_empty_cache_steps
     for units in _plan(spec, draws, first_units):
-        learning = replace(spec, steps=len(units) * steps_per_unit(spec))
+        learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
         rows = _joined(units)
-        run = simulate(learning, model_config, rows=rows)
+        run = simulate(learning, model_config, rows=rows, defers_scratch=True)
         layers = run.layers_run
         runs.append(Learnt(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
     try:
-        steps = ParametricSteps(runs, first_steps=first_steps)
+        steps = ParametricSteps(
+            runs, first_steps=first_steps, empties=None if every is None else lambda step: step % every == 0
+        )
     except UnequalStepsError as error:
         raise UnsupportedTrialError(f"the steps of this job cannot be written out: {error}") from error
     return RunLearnt(
         steps=steps,
-        first_trace=runs[0].trace,
         first_shapes=runs[0].shapes[:first_steps],
         runs=len(runs),
         steps_run=sum(len(run.shapes) for run in runs),
@@ -195,11 +196,10 @@ def replay_run(
     """
     config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
     replay = StepReplay(capacity_bytes=capacity_bytes, config=config)
-    learnt.steps.restart()
-    shapes = [*learnt.first_shapes, *step_shapes(spec, draw)[len(learnt.first_shapes) :]]
-    for number, shape in enumerate(shapes, start=1):
-        first = number <= len(learnt.first_shapes)
-        pieces = _as_it_ran(learnt, number) if first else learnt.steps.written(shape)
+    first = len(learnt.first_shapes)
+    later = step_shapes(spec, draw)[first:]
+    steps = chain(learnt.steps.begin(), (learnt.steps.written(shape) for shape in later))
+    for number, (shape, pieces) in enumerate(zip((*learnt.first_shapes, *later), steps, strict=True), start=1):
         try:
             peaks = replay.step(pieces)
         except RefusedError as error:
@@ -207,13 +207,6 @@ def replay_run(
             return DiedAt(step=number, refusal=error.refusal, row_tokens=sum(batch.widths), rows=batch.rows)
         told(number, shape, peaks)
     return None
-
-
-def _as_it_ran(learnt: RunLearnt, number: int) -> Iterator[Piece]:
-    """Yield a first step, from 1; the first one includes loading."""
-    ends = [0, *learnt.steps.first_events]
-    trace, (first, end) = learnt.first_trace, ends[number - 1 : number + 1]
-    yield piece_of(trace, first, end, first_block=sum(event > 0 for event in trace.events[:first]))
 
 
 def capacity_of(spec: TrialSpec) -> int:

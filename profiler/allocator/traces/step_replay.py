@@ -1,6 +1,6 @@
 """Replay of a run piece by piece: the allocator's state is carried on, and each step has its peaks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.allocator.model.blocks import Block
@@ -77,7 +77,7 @@ class StepReplay:
         self._allocator = CachingAllocator(capacity_bytes=capacity_bytes, config=config)
         self._blocks: dict[int, Block] = {}
 
-    def step(self, pieces: Iterator[Piece] | Sequence[Piece]) -> StepPeaks:
+    def step(self, pieces: Iterable[Piece]) -> StepPeaks:
         """Replay the pieces of a step; return its peaks, which include the level at its beginning.
 
         Raises:
