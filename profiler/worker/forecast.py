@@ -22,7 +22,7 @@ from profiler.simulation.extrapolation.parametric_steps import (
     Variant,
     variants,
 )
-from profiler.training.data.step_grouping import KNOWN, step_shapes, steps_per_unit, unit_rows
+from profiler.training.recipes.step_grouping import KNOWN, step_shapes, steps_per_unit, unit_rows
 from profiler.worker.simulated import card_of, simulate
 
 _MOST_STEPS = 16

@@ -9,8 +9,8 @@ from profiler.domain.cards.gpu import Chip
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.composites import CublasWorkspaces
+from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
 from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch, Scratch
-from profiler.simulation.device.deferred_scratch import ScratchCall
 from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
 from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.host_values import (

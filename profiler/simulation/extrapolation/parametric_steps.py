@@ -20,8 +20,8 @@ import numpy as np
 from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.step_replay import Piece
 from profiler.allocator.traces.trace import Trace
-from profiler.domain.trials.step_shapes import MicroBatch, StepShape
-from profiler.simulation.device.deferred_scratch import Sizes
+from profiler.domain.trials.step_shapes import StepShape
+from profiler.simulation.cuda.scratch.deferred_scratch import Sizes
 from profiler.simulation.extrapolation.sizes_by_length import Fitted, features, fitted, smallest_blocks
 from profiler.simulation.extrapolation.step_pieces import Cut, CutPiece, Numbers, Position
 
@@ -65,13 +65,15 @@ def _lengths(shape: StepShape) -> Iterator[list[int]]:
     Trainers on rows of data load all micro-batches of a step at its start.
     """
     batches = shape.micro_batches
-    yield _features_of(*batches, *shape.scored_before)
-    for number, batch in enumerate(batches):
-        yield _features_of(batch, *batches[1:]) if number == 0 else _features_of(*batches[number : number + 2])
+    begin = shape.place * len(batches)
+    found = [features(batch, place) for place, batch in enumerate(batches, start=begin)]
+    yield _joined(*found, *(features(batch, place) for place, batch in enumerate(shape.scored_before)))
+    for number in range(len(batches)):
+        yield _joined(*found) if number == 0 else _joined(*found[number : number + 2])
 
 
-def _features_of(*batches: MicroBatch) -> list[int]:
-    return [each for batch in batches for each in features(batch)]
+def _joined(*found: list[int]) -> list[int]:
+    return [each for one in found for each in one]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +289,7 @@ class _Template:
     def _fitted(self, lengths: Numbers, values: Numbers) -> Fitted:
         found = fitted(lengths, values)
         if isinstance(found, int):
-            raise UnequalStepsError(f"block {found} has a size that no polynomial of the lengths has: {self._variant}")
+            raise UnequalStepsError(f"the sizes of block {found} do not follow from the lengths: {self._variant}")
         return found
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profiler.allocator.settings import MIN_BLOCK_BYTES
+from profiler.analytical.formulas.head import TOKEN_CHUNK
 from profiler.domain.trials.step_shapes import MicroBatch
 
 Numbers = npt.NDArray[np.int64]
@@ -18,16 +19,20 @@ _MULTIPLES = (8, 128)
 """Kernels and masks round lengths up to them."""
 
 
-def features(batch: MicroBatch) -> list[int]:
+def features(batch: MicroBatch, place: int) -> list[int]:
     """Return the numbers of which sizes are linear functions, the simplest first.
 
-    By hand, a prompt of 3 and a completion of 4 tokens, 5 of them scored in one part: 7 in a row, 3, 4, 5 in all, 5;
-    then 49, 7 x 8, the lengths rounded up to 8 and to 128, and 9, 12, 16.
+    By hand, a prompt of 3 and a completion of 4 tokens, 5 scored in one part, in place 2: 7 in a row, 3, 4, 5 in all,
+    5; both again, but not more than a tile of trl's LM head has; 49, 7 x 8, the lengths rounded up to 8 and to
+    128, 9, 12, 16; and where the micro-batch begins among the rows of its generation, 14, 6, 8.
     """
     row = sum(batch.widths)
     rounded = [-(-length // multiple) * multiple for multiple in _MULTIPLES for length in (row, *batch.widths)]
     products = [one * other for one, other in combinations_with_replacement(batch.widths, 2)]
-    return [row, *batch.widths, sum(batch.scored), *batch.scored, row * row, row * rounded[0], *rounded, *products]
+    begins = [place * length for length in (row, *batch.widths)]
+    scored = [sum(batch.scored), *batch.scored]
+    tiles = [min(tokens, TOKEN_CHUNK) for tokens in scored]
+    return [row, *batch.widths, *scored, *tiles, row * row, row * rounded[0], *rounded, *products, *begins]
 
 
 @dataclass(frozen=True, kw_only=True)

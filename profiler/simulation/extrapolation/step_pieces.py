@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from profiler.allocator.traces.trace import Trace
 from profiler.domain.memory import Phase
-from profiler.simulation.device.deferred_scratch import ScratchCall
+from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
 
 Numbers = npt.NDArray[np.int64]
 
