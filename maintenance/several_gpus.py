@@ -19,8 +19,7 @@ from maintenance.pages.error_cells import ERROR_COLUMNS, error_cells
 from maintenance.pages.kept_page import kept_page
 from maintenance.samples.sampling import architecture_of, folder_faults, sample_trials, written_down
 from maintenance.words import read_words
-from profiler.analytical.closed_form import has_form
-from profiler.analytical.estimate import estimate
+from profiler.analytical.estimate import estimate, has_form
 from profiler.analytical.formulas.models.trained import trainable_parameter_count
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader

@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, Command] = {
         uses={FIGURE: Needs(imports=("matplotlib",))},
     ),
     "advise": Command(summary="say what to change so that training fits a card", has_trial_keys=True),
+    "forecast": Command(summary="say whether a whole run survives, step by step", imports=TABLES, has_trial_keys=True),
     "sweep": Command(
         summary="run a grid of trials: measured on a GPU, emulated or simulated",
         imports=("hydra", *TABLES),

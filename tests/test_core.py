@@ -270,7 +270,9 @@ def test_what_needs_linux_says_so(folder, system, words):
     found = core(*(sys.executable if word == WATCHING else word for word in words), folder=folder, system=system)
     assert found.returncode == EXIT_USAGE, found.stderr
     assert f"runs on Linux only, and this is {system}." in found.stderr
-    assert "estimate, solve, advise, report, monitor (without COMMAND), replay and claims run on" in found.stderr
+    assert (
+        "estimate, solve, advise, forecast, report, monitor (without COMMAND), replay and claims run on" in found.stderr
+    )
     assert len(found.stderr.splitlines()) == 1
 
 

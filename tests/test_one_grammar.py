@@ -18,6 +18,7 @@ from profiler.config.verl.sources import override_source
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.emulation.command import read_command as emulation
 from profiler.estimate.command import read_command as estimate
+from profiler.forecast.command import read_command as forecast
 from profiler.monitor.command import read_command as monitor
 from profiler.replay.command import read_command as replay
 from profiler.report.command import read_command as report
@@ -169,6 +170,7 @@ def readers(script):
         "estimate": of_rest(estimate),
         "solve": of_rest(solve, "max_completion_length"),
         "advise": of_rest(advise),
+        "forecast": of_rest(forecast, "completions=400"),
         "monitor": of_monitor,
     }
     counts = {(name, "seed"): read for name, read in trial.items()}
@@ -181,6 +183,7 @@ def readers(script):
             ("run", "steps"): of_script,
             ("run", "prompt_tokens"): of_script,
             ("replay", "device"): attribute("device", replay, "x"),
+            ("forecast", "seeds"): attribute("seeds", forecast, "completions=400"),
             ("accuracy", "key"): of_words(lambda reader: reader.count("key")),
         },
         1: numbers
@@ -197,6 +200,7 @@ def readers(script):
             ("solve", "confirm"): attribute("confirm", solve, "max_completion_length"),
             ("advise", "confirm"): attribute("confirm", advise),
             ("claims", "write"): attribute("write", no_claims),
+            ("forecast", "levers"): attribute("levers", forecast, "completions=400"),
             ("emulation", "strict"): attribute("strict", emulation, "check"),
             ("seams", "all"): attribute("lists_all", seams),
             ("accuracy", "key"): of_words(lambda reader: reader.flag("key")),
@@ -208,6 +212,7 @@ def readers(script):
             ("claims", "results_dir"): lambda *words: str(only(no_claims(words)).options.results_dir),
             ("report", "into"): attribute("into", report, "x"),
             ("replay", "figure"): lambda *words: str(only(replay(["x", *words])).options.figure),
+            ("forecast", "log"): lambda *words: only(forecast(words)).options.log or FAULT,
             ("advise", "oom"): lambda *words: only(advise(words)).options.log or FAULT,
             ("estimate", "config"): lambda *words: only(estimate(words)).configs[0] or FAULT,
         },

@@ -19,7 +19,7 @@ from profiler.domain.memory import as_gib
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.main import answer
-from profiler.rendering.figures.kinds import FigureKind
+from profiler.rendering.document import FigureKind
 from profiler.report import estimated_limits
 from profiler.report.drawing import render_folder
 from profiler.storage.foreign.published import read_published

@@ -17,8 +17,7 @@ from maintenance.samples.sampling import architecture_of, folder_faults, sample_
 from maintenance.vision.page import PAGE, page
 from maintenance.words import read_words
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
-from profiler.analytical.closed_form import has_form
-from profiler.analytical.estimate import phase_instants
+from profiler.analytical.estimate import has_form, phase_instants
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.domain.cards.gpu import KNOWN_GPUS

@@ -13,7 +13,7 @@ from profiler.advise.oom.refusal import card_of
 from profiler.advise.plan import Advisor
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
 from profiler.allocator.oom_message import OomReport, find_oom
-from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.estimate import refuse_without_form
 from profiler.analytical.explanation.explained import Fit
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.options.option import OutputFormat
@@ -36,8 +36,8 @@ from profiler.rendering.answers.advice import (
     advice_json,
     advice_object,
     advice_text,
+    refusal_text,
 )
-from profiler.rendering.answers.refusal import refusal_text
 from profiler.rendering.layouts.plain_text import json_text
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 from profiler.storage.foreign.model_config import load_model_config

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.analytical.baselines import rule_of_thumb
-from profiler.analytical.closed_form import refuse_model, refuse_without_form
+from profiler.analytical.estimate import refuse_model, refuse_without_form
 from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.cached import peak_reserved_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from profiler.advise.command import read_command
 from profiler.advise.main import job_of
 from profiler.advise.plan import Advisor
-from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.estimate import refuse_without_form
 from profiler.analytical.explanation.explained import (
     CardVerdict,
     ExplainedEstimate,
@@ -24,7 +24,7 @@ from profiler.constraints.table import refuse_without_card
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Origin, Phase
 from profiler.domain.runs.outcome import Outcome
-from profiler.estimate.cards import CAPABILITY, GPU, MEMORY
+from profiler.estimate.command import CAPABILITY, GPU, MEMORY
 from profiler.estimate.job.inputs import job_files, read_inputs
 from profiler.estimate.job.trial import notes_of_all, parsed_trial
 from profiler.estimate.main import ONLY_ESTIMATED, confirmed, explained_trial, refuse_host_of_verl, simulated_outcome

@@ -30,7 +30,7 @@ from profiler.domain.machines.extras import DISTRIBUTION
 from profiler.domain.machines.systems import safe_path_flags
 from profiler.domain.memory import MIB
 from profiler.domain.runs.outcome import Versions
-from profiler.execution.processes.postponed import postponed_signals
+from profiler.execution.slots import postponed_signals
 
 RAY_ADDRESS = "ray_address"
 AUTO, LOCAL = "auto", "local"

@@ -87,6 +87,8 @@ class FailIf(StrEnum):
     DOES_NOT_FIT = "does_not_fit"
     TIGHT = "tight"
     """Also if it is tight, so that only a trial that surely fits passes."""
+    DIES = "dies"
+    """Of a forecast: a seed runs out of memory."""
 
 
 _SUGGESTION = "Did you mean "

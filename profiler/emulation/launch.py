@@ -12,9 +12,8 @@ from pathlib import Path
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.systems import safe_path_flags
-from profiler.emulation.building.build import libraries_of
+from profiler.emulation.building.build import installed_environment, libraries_of
 from profiler.emulation.card import card_description
-from profiler.emulation.environments.environments import installed_environment
 from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from profiler.analytical.baselines import BaselineView, baseline_view
-from profiler.analytical.closed_form import refuse_model
+from profiler.analytical.estimate import refuse_model
 from profiler.analytical.explanation.explained import CardVerdict, Fit, Unanswered
 from profiler.analytical.explanation.verl_fit import VerlFit, verl_cards, verl_fit, with_reasons
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate

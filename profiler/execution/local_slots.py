@@ -13,10 +13,9 @@ from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.execution.gpus import GpuPool, GpuSlot, GpuUnusableError
 from profiler.execution.job import Place, WorkerJob
 from profiler.execution.processes.child import EXIT_END_OF_SWEEP, judge, last_lines, oom_kills
-from profiler.execution.processes.postponed import postponed_signals
 from profiler.execution.processes.warm import WarmProcess
 from profiler.execution.processes.worker_process import Heartbeat, WorkerProcess
-from profiler.execution.slots import Ended, Start
+from profiler.execution.slots import Ended, Start, postponed_signals
 from profiler.execution.trials import LockedTrial, OpenTrials
 
 

@@ -285,3 +285,15 @@ def number_columns(first: str, others: Iterable[str], *, wrap: Wrap = Wrap.FOLD)
 def text_columns(titles: Iterable[str]) -> tuple[Column, ...]:
     """Return the columns of a table of texts."""
     return tuple(Column(title=title, align=Align.LEFT) for title in titles)
+
+
+class FigureKind(StrEnum):
+    """Format of a figure's file, as the suffix of its name."""
+
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
+
+STANDARD_KINDS = (FigureKind.PNG, FigureKind.SVG)
+"""Those of a report where the user names none."""

@@ -9,7 +9,7 @@ from profiler.config.options.reading import FieldReader, show
 from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import Value, read_values
 from profiler.domain.errors import Fault, nearest
-from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.document import STANDARD_KINDS, FigureKind
 
 INTO = "into"
 

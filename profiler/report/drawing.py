@@ -10,9 +10,8 @@ from profiler import __version__
 from profiler.analysis.compared.comparison import comparison_frame
 from profiler.analysis.sweep_report import SectionReport, only_trials, sweep_report
 from profiler.domain.errors import ProfilerError
-from profiler.rendering.document import FIGURES, PageOrigin, RenderedFigure
+from profiler.rendering.document import FIGURES, STANDARD_KINDS, FigureKind, PageOrigin, RenderedFigure
 from profiler.rendering.figures.catalogue import Drawing, chosen, too_much
-from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
 from profiler.rendering.figures.theme import rendered
 from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.html import html

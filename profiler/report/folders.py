@@ -14,7 +14,7 @@ from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.machines.engines import ADDRESS_FORMS, Address, address_of, is_address
 from profiler.emulation.building.build import cache_folder
 from profiler.report.command import INTO, Command
-from profiler.report.estimates import estimates_by_trial, estimates_of
+from profiler.report.estimated_limits import estimates_by_trial, estimates_of
 from profiler.storage.files.foreign_files import Kind, kind_of, reason
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.stores.shared_store import open_shared, shared_faults, work_folder

@@ -32,7 +32,7 @@ from profiler.simulation.device.cpu_choices import Choices, cpu_choices
 from profiler.simulation.device.op_cache import host_calls
 from profiler.simulation.device.simulated_gpu import META, SimulatedGpu
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
-from profiler.simulation.extrapolation.repeated_steps import RepeatedSteps
+from profiler.simulation.extrapolation.step_template import RepeatedSteps
 from profiler.simulation.tracing.attribution import Attribution, attributed_cache
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.simulation.tracing.work import WorkCounter

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.estimate import refuse_without_form
 from profiler.analytical.explanation.explained import all_cards, card_verdict, explain
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.cards.gpu_names import gpu_named

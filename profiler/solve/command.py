@@ -14,7 +14,7 @@ from profiler.domain.trials.trial import TRIAL_KEYS, Backend
 from profiler.estimate.command import COMMON_OPTIONS, LAUNCH
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
-from profiler.rendering.figures.kinds import FigureKind
+from profiler.rendering.document import FigureKind
 
 CARD, COUNT, MODEL = "gpu", "num_processes", "model"
 

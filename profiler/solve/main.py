@@ -35,7 +35,7 @@ from profiler.rendering.answers.solve import (
     line_text,
     solve_json,
 )
-from profiler.rendering.figures.kinds import FigureKind
+from profiler.rendering.document import FigureKind
 from profiler.solve.choices import cards, counts, members, peak_text, rented
 from profiler.solve.command import CARD, CHOICES, COUNT, MODEL, Command, read_command, usage
 from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, limit_lines, simulated

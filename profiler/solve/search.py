@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
-from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.estimate import refuse_without_form
 from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_near, largest_that_fits
 from profiler.analytical.explanation.explained import CardVerdict, card_verdict
 from profiler.config.models.context import is_beyond_context

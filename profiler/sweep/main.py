@@ -24,7 +24,7 @@ from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.execution import OpenTrials
 from profiler.execution.pythons import environment_folder
 from profiler.execution.trials import NeedsAtMost, Pruning, stored_answers
-from profiler.report.estimates import estimates_by_trial
+from profiler.report.estimated_limits import estimates_by_trial
 from profiler.storage.files.last_resort import last_resort
 from profiler.storage.stores.objects import Objects
 from profiler.storage.stores.trial_store import TrialStore
@@ -84,7 +84,7 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
         write = partial(assemble, sweep, parts, estimates=estimates, command_line=shlex.join(words))
         codes.append(_run_sweep(sweep, plan, parts, architecture_of, write, environment=name))
     if command.pythons:
-        from profiler.sweep.conclusion.environments import Environment, compare_environments  # imports pandas
+        from profiler.sweep.conclusion.results import Environment, compare_environments  # imports pandas
 
         environments = [
             Environment(name=name, versions=sweep.versions, trial_ids=tuple(trial.trial_id for trial in plan))

@@ -29,7 +29,7 @@ from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import GpuPool, OpenTrials, WorkerProgram, run_trials
 from profiler.execution.job import TRIAL_WORKER
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
-from profiler.report.estimates import Estimates, estimates_of
+from profiler.report.estimated_limits import Estimates, estimates_of
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.objects import Objects

@@ -39,7 +39,7 @@ from profiler.domain.trials.trial import (
 from profiler.simulation.depth.continuation import TrainedTensors, continued
 from profiler.simulation.depth.repetitions import LAYERS_RUN, DepthDiffersError
 from profiler.simulation.depth.uniformity import DEPTH, config_difference, layer_difference, with_adapters
-from profiler.simulation.extrapolation.repeated_steps import MOST_EVENTS_EXTRAPOLATED
+from profiler.simulation.extrapolation.step_template import MOST_EVENTS_EXTRAPOLATED
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.arguments import lora_config
 from profiler.training.models.model import build_config, random_model

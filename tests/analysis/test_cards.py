@@ -5,7 +5,7 @@ from dataclasses import replace
 import builders
 
 from profiler.analysis.compared.comparison import compare
-from profiler.analysis.findings.cards import by_card, headroom_bytes
+from profiler.analysis.findings.answers import by_card, headroom_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Status

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.analysis.repeat import repeat_commands
+from profiler.analysis.sweep_report import repeat_commands
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points

@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 from maintenance.samples.sampling import read_sampled
 from maintenance.verl_tuning import MEAN_ROW, jobs_of
 from profiler.analytical.baselines import baseline_view
-from profiler.analytical.closed_form import has_form
-from profiler.analytical.estimate import estimate
+from profiler.analytical.estimate import estimate, has_form
 from profiler.analytical.explanation.engine_start import engine_start_text
 from profiler.analytical.explanation.explained import fit_of
 from profiler.analytical.explanation.tensors import named_tensors

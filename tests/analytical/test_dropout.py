@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from simulating import simulate, small_spec
 from trial_strategies import architecture, specs
 
-from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.estimate import estimate, phase_instants
+from profiler.analytical.estimate import estimate, phase_instants, refuse_without_form
 from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,
     first_layer_unsaved_bytes,

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from toy_models import TWO_STEPS
 
-from profiler.analytical.closed_form import refuse_without_form
-from profiler.analytical.estimate import phase_instants
+from profiler.analytical.estimate import phase_instants, refuse_without_form
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Outcome

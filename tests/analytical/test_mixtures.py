@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from toy_models import CONFIG, EVERYTHING, MIXTRAL, OF_EXPERTS, OLMOE, QWEN2, SOME_EXPERTS, TWO_STEPS
 
-from profiler.analytical.closed_form import has_form, refuse_model, refuse_without_form
-from profiler.analytical.estimate import estimate, phase_instants
+from profiler.analytical.estimate import estimate, has_form, phase_instants, refuse_model, refuse_without_form
 from profiler.analytical.formulas.layers.experts import (
     experts_saved_bytes,
     merged_bytes,

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from toy_models import GATED, GELU
 
 from profiler.analytical import estimate, lora_parameter_count, parameter_count
-from profiler.analytical.closed_form import has_form
-from profiler.analytical.estimate import phase_instants
+from profiler.analytical.estimate import has_form, phase_instants
 from profiler.analytical.formulas.models.tensor_groups import tower_tensors
 from profiler.analytical.formulas.tower import (
     block_saved_bytes,

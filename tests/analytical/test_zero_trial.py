@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.analytical.closed_form import has_form
-from profiler.analytical.estimate import estimate
+from profiler.analytical.estimate import estimate, has_form
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.formulas.layers.decoder_layer import (
     attention_inputs_saved_bytes,

@@ -80,6 +80,44 @@ ADVISE = (
     bad("model=qwen2.5-7b", "lever=lora", says="lever= … is unknown"),
 )
 
+JOB = ("model=tiny", "gpu=h100")
+DEEP = "[" * 100_000
+
+FORECAST = (
+    bad(says="completions=none … is missing; say how long rows are"),
+    bad("", *JOB, "completions=5", says="argument= … is not of the form key=value"),
+    bad(*JOB, "completions=5", "modle=x", says="modle= … is unknown"),
+    bad(*JOB, "completions=1e999", says="completions= … must have numbers of at most 100,000,000"),
+    bad(*JOB, "completions=lognormal(400", says="completions= … must be a number, uniform(low,high)"),
+    bad(*JOB, "prompts=-3", "completions=5", says="prompts= … must be at least 1"),
+    bad(*JOB, "completions=5", "growth=null", says="growth= … must be a number, uniform"),
+    bad(*JOB, "completions=5", "seeds=0", says="seeds= … must be a whole number of at least 1"),
+    bad(*JOB, "completions=5", "levers=perhaps", says="levers= … must be true or false"),
+    bad(*JOB, "completions=5", "steps=0", says="steps= … must be a whole number of at least 1"),
+    bad(*JOB, "lengths=f", files={"f": Special.FIFO}, says="lengths= … it is not a regular file"),
+    bad(*JOB, "lengths=f", files={"f": DEEP}, says="lengths= … begins as a JSON list and is none"),
+    bad(*JOB, "lengths=f", files={"f": "{" + DEEP}, says="lengths= … has in line 1 no JSON"),
+    bad(*JOB, "lengths=f", files={"f": "9" * 5000}, says="lengths= … which is not a number of tokens"),
+    bad(*JOB, "lengths=f", files={"f": "[1, [2]]"}, says="lengths= … has in line 2 '[2]', which is not a number"),
+    bad(*JOB, "lengths=f", files={"f": b"\xff\xfe"}, says="lengths= … which is not a number of tokens"),
+    bad(*JOB, "lengths=f", files={"f": '{"completion": NaN}'}, says="lengths= … which is not a number of tokens"),
+    bad(
+        *JOB,
+        "lengths=f",
+        "tokenizer=x",
+        files={"f": "5"},
+        says="tokenizer=x … is no folder with a tokenizer_config.json",
+    ),
+    bad(*JOB, "log=f", files={"f": Special.FIFO}, says="log= … it is not a regular file"),
+    bad(*JOB, "log=f", files={"f": '{"a":' + DEEP}, says="log= … is no log of trl or verl"),
+    bad(*JOB, "log=f", files={"f": '{"log_history": [{"step": ' + "9" * 400 + "}]}"}, says="log= … is no log of trl"),
+    bad("log=f", files={"f": b"\x00" * 99}, says="log= … is no log of trl or verl"),
+    bad(
+        "config=f.yaml", "completions=5", files={"f.yaml": "actor_rollout_ref: 1"}, says="config= … is a configuration"
+    ),
+    bad("config=f.yaml", "completions=5", files={"f.yaml": Special.FIFO}, says="config= … it is not a regular file"),
+)
+
 EMULATION = (
     bad(says="command= … must be one of install, check"),
     bad("", says="command= … must be one of install, check"),

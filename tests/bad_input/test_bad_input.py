@@ -21,6 +21,7 @@ from profiler.advise.main import main as advise
 from profiler.console import main as console
 from profiler.emulation.main import main as emulation
 from profiler.estimate.main import main as estimate
+from profiler.forecast.main import main as forecast
 from profiler.monitor.main import main as monitor
 from profiler.replay.main import main as replay
 from profiler.report.main import main as report
@@ -55,6 +56,7 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (seams, other_cases.SEAMS),
     (solve, other_cases.SOLVE),
     (advise, other_cases.ADVISE),
+    (forecast, other_cases.FORECAST),
     (emulation, other_cases.EMULATION),
     (console, other_cases.CONSOLE),
     (campaign, other_cases.CAMPAIGN),

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from profiler.analysis.verdicts import ClaimVerdict, Finding, Judged
-from profiler.analytical.closed_form import has_form
-from profiler.analytical.estimate import estimate, phase_instants
+from profiler.analytical.estimate import estimate, has_form, phase_instants
 from profiler.analytical.explanation.explained import explain
 from profiler.analytical.formulas.models.weights import critic
 from profiler.analytical.many import estimate_specs

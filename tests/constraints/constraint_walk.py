@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations, product
 
-from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.estimate import refuse_without_form
 from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point

@@ -12,8 +12,8 @@ from filelock import FileLock
 from profiler.domain.errors import EXIT_USAGE
 from profiler.domain.machines import extras
 from profiler.emulation.building import build
+from profiler.emulation.building.build import COMPLETE
 from profiler.emulation.environments import installing
-from profiler.emulation.environments.environments import COMPLETE
 from profiler.emulation.environments.installing import (
     InstallationError,
     _release_kernels,

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from profiler.analytical.closed_form import refuse_without_form
+from profiler.analytical.estimate import refuse_without_form
 from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.config.models.lookup import suggested_model
 from profiler.config.trials.specification import parse_point

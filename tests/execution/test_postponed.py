@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from profiler.execution.processes.postponed import postponed_signals
+from profiler.execution.slots import postponed_signals
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from profiler.analysis.sweep_report import sweep_report
+from profiler.rendering.document import FigureKind
 from profiler.rendering.figures.catalogue import drawings
-from profiler.rendering.figures.kinds import FigureKind
 from profiler.rendering.figures.theme import as_pdf, as_png, as_svg, as_written, in_theme, new_figure, rendered, title
 from profiler.storage.foreign.published import read_published
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from profiler.analysis.compared.comparison import compare, comparison_frame
 from profiler.analysis.errors import pairs
-from profiler.analysis.findings.cards import by_card
+from profiler.analysis.findings.answers import by_card
 from profiler.analysis.times.sweep_time import SweepTally
 from profiler.domain.memory import NOT_EMULATED, Origin
 from profiler.domain.trials.trial import Backend

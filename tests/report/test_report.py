@@ -15,9 +15,8 @@ from profiler.analysis import sweep_report
 from profiler.domain.errors import ProfilerError
 from profiler.domain.memory import gib_text
 from profiler.domain.trials.trial import Backend
-from profiler.rendering.document import RenderedFigure
+from profiler.rendering.document import FigureKind, RenderedFigure
 from profiler.rendering.figures.catalogue import MOST_FIGURES, Drawing
-from profiler.rendering.figures.kinds import FigureKind
 from profiler.rendering.layouts.html import MOST_TRIALS
 from profiler.report import drawing, estimated_limits
 from profiler.report.main import main

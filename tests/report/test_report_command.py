@@ -3,7 +3,7 @@
 import pytest
 
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
-from profiler.rendering.figures.kinds import FigureKind
+from profiler.rendering.document import FigureKind
 from profiler.report.command import read_command
 from profiler.report.main import main
 

@@ -7,7 +7,7 @@ import torch
 from simulating import simulate, small_spec
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
-from profiler.analytical.closed_form import has_form
+from profiler.analytical.estimate import has_form
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError

@@ -15,7 +15,7 @@ from profiler.domain.runs.outcome import Status
 from profiler.storage.files import atomic, lock
 from profiler.storage.files.atomic import StorageError
 from profiler.storage.files.lock import LockError, take_lock
-from profiler.storage.sweep_tables import holding
+from profiler.storage.sweep_tables import spool
 from profiler.storage.sweep_tables.tables import assemble_tables, read_tables, write_tables
 from profiler.storage.tables.schema import TABLES
 
@@ -102,19 +102,19 @@ def test_a_reader_does_not_wait_while_tables_are_assembled(tmp_path, records):
 
 def test_tables_are_held_from_the_first_record_that_is_read(tmp_path, records):
     def read():
-        assert take_lock(tmp_path / holding._LOCK, wait=False) is None
+        assert take_lock(tmp_path / spool._LOCK, wait=False) is None
         yield from sorted(records, key=lambda record: record.trial_id)
 
     assemble_tables(tmp_path, read(), lambda _: {})
-    assert not (tmp_path / holding._LOCK).exists()
+    assert not (tmp_path / spool._LOCK).exists()
 
 
 @pytest.mark.parametrize(
     ("kept", "use", "does"),
     [
-        (holding._LOCK, lambda folder, records: write_tables(folder, records, {}), "writes"),
-        (holding._REPLACING_LOCK, lambda folder, records: write_tables(folder, records, {}), "opens"),
-        (holding._REPLACING_LOCK, lambda folder, _: read_tables(folder), "replaces"),
+        (spool._LOCK, lambda folder, records: write_tables(folder, records, {}), "writes"),
+        (spool._REPLACING_LOCK, lambda folder, records: write_tables(folder, records, {}), "opens"),
+        (spool._REPLACING_LOCK, lambda folder, _: read_tables(folder), "replaces"),
     ],
 )
 def test_a_process_that_waits_for_tables_says_for_what(tmp_path, records, monkeypatch, kept, use, does):
@@ -157,7 +157,7 @@ def test_a_folder_without_locks_is_read_and_not_written(tmp_path, records, monke
     def refuse(path, does):
         raise LockError(path, OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)))
 
-    monkeypatch.setattr(holding, "wait_for_lock", refuse)
+    monkeypatch.setattr(spool, "wait_for_lock", refuse)
     assert len(read_tables(tmp_path).runs) == len(records)
     with pytest.raises(LockError, match="Its file system has no locks"):
         write_tables(tmp_path, records, {})

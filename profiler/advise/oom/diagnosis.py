@@ -18,8 +18,7 @@ from profiler.config.trl_releases.behaviours import LAST_WITH_LABEL_LOGITS, LAST
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import gib_text
 from profiler.domain.trials.trial import Logprobs, TrialSpec
-from profiler.rendering.answers.advice import Advice
-from profiler.rendering.answers.refusal import RefusalAnswer
+from profiler.rendering.answers.advice import Advice, RefusalAnswer
 
 _MOST_REQUESTS = 4
 """Most simulated requests that are named."""

@@ -1,4 +1,4 @@
-"""The emulated libraries of one installed torch: built once by the compilers, and kept in a cache folder."""
+"""The emulated libraries of one installed torch, built once by the compilers, and the environments that are there."""
 
 import hashlib
 import json
@@ -316,3 +316,40 @@ class LibraryBuilder:
             "-Wl,-rpath,$ORIGIN",
             f"-Wl,-soname,{file}",
         ]
+
+
+PYTHON_VARIABLE = "EMULATION_PYTHON"
+"""Environment variable: the interpreter of an environment with a CUDA build of torch."""
+
+COMPLETE = "emulation-complete"
+"""File of an environment, written when its installation has finished."""
+
+
+def installed_environment(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the interpreter that `PYTHON_VARIABLE` names, or that of the environment that was installed last.
+
+    Raises:
+        UsageError: There is none, or other users can write to it.
+    """
+    found = os.environ if environment is None else environment
+    if given := found.get(PYTHON_VARIABLE):
+        return Path(given).expanduser()
+    complete = sorted(environments_folder(found).glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
+    if not complete:
+        raise UsageError(
+            [
+                Fault(
+                    key="python",
+                    found="none",
+                    problem="no environment with a CUDA build of torch was found",
+                    hint=f"Run python -m profiler.emulation install, or set {PYTHON_VARIABLE} to an interpreter.",
+                )
+            ]
+        )
+    refuse_of_others(complete[-1].parent / "bin")
+    return interpreter_in(complete[-1].parent)
+
+
+def interpreter_in(folder: Path) -> Path:
+    """Return the interpreter of an environment."""
+    return folder / "bin" / "python"

@@ -20,8 +20,7 @@ from packaging.utils import canonicalize_name
 
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import DISTRIBUTION, installed
-from profiler.emulation.building.build import alone, environments_folder, require_compilers
-from profiler.emulation.environments.environments import COMPLETE, interpreter_in
+from profiler.emulation.building.build import COMPLETE, alone, environments_folder, interpreter_in, require_compilers
 from profiler.emulation.interpreter import probe
 
 _KERNELS = ".nv_fatbin"

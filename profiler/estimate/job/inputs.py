@@ -13,8 +13,7 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trials.recipe import OF_DATA, Recipe
 from profiler.domain.trials.trial import Backend
-from profiler.estimate.cards import capability_note
-from profiler.estimate.command import Command
+from profiler.estimate.command import Command, capability_note
 from profiler.estimate.job.counting import KEY as PROMPT_KEY
 from profiler.estimate.job.counting import (
     Measure,

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from profiler.analytical.closed_form import has_form
-from profiler.analytical.estimate import estimate
+from profiler.analytical.estimate import estimate, has_form
 from profiler.analytical.explanation.explained import card_verdict
 from profiler.config.models.context import model_lines
 from profiler.config.options.reading import NULL, show

@@ -23,8 +23,7 @@ from PIL import Image
 from profiler.domain.errors import shortened
 from profiler.domain.memory import Category, Origin
 from profiler.domain.text import plain
-from profiler.rendering.document import RenderedFigure
-from profiler.rendering.figures.kinds import STANDARD_KINDS, FigureKind
+from profiler.rendering.document import STANDARD_KINDS, FigureKind, RenderedFigure
 
 INK = "#222222"
 SOFT_INK = "#5f5f5f"

@@ -1,12 +1,15 @@
-"""Memory over the time of a monitored run, and over the phases of a script's run."""
+"""Memory over the time of a monitored run, over the phases of a script's run, and over the steps of a forecast."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from profiler.analysis.forecast.outlook import Band
 from profiler.analysis.runs import Course, MonitoredLines, ShownRun
 from profiler.domain.memory import Origin, as_gib, gib_text
+from profiler.rendering.answers.forecast import Forecast, card_line, figure_subtitle
 from profiler.rendering.figures.theme import (
     LINE_COLOURS,
     NOT_FITTING,
@@ -159,3 +162,76 @@ def script_phases_figure(run: ShownRun, subtitle: str) -> Figure:
         title(axes, f"Peak memory by phase, {run.origin}{ending}", subtitle)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
         return figure
+
+
+_MOST_POINTS = 500
+"""Points of a band; of a longer run each is the extremes of its part."""
+
+
+def forecast_figure(forecast: Forecast) -> Figure:
+    """Draw reserved and allocated memory over the steps of a run, as bands over the seeds, with deaths and the card."""
+    bands = _joined(forecast.outlook.bands())
+    steps = [band.step for band in bands]
+    colours = (("reserved by torch", LINE_COLOURS[0]), ("allocated in tensors", LINE_COLOURS[1]))
+    with in_theme():
+        figure, axes = new_figure(8.2, 4.2)
+        for (name, colour), of in zip(colours, ("reserved", "allocated"), strict=True):
+            least, middle, most = (
+                [as_gib(sizes[place]) for sizes in (getattr(band, of) for band in bands)] for place in range(3)
+            )
+            axes.fill_between(steps, least, most, color=colour, alpha=0.25, linewidth=0)
+            axes.plot(steps, middle, color=colour, linewidth=1.3, label=f"{name}: median and band of the seeds")
+        _deaths(axes, forecast)
+        _label(axes, "optimizer step", "Memory of every step of the run", figure_subtitle(forecast))
+        axes.set_xlim(0, forecast.outlook.steps)
+        _line_of_card(axes, *card_line(forecast))
+    return _finished(figure)
+
+
+def _deaths(axes: Axes, forecast: Forecast) -> None:
+    deaths = forecast.outlook.deaths
+    if deaths:
+        axes.plot(
+            [each.step for each in deaths],
+            [as_gib(each.reserved_bytes) for each in deaths],
+            color=NOT_FITTING,
+            marker="X",
+            markersize=8,
+            linestyle="none",
+            zorder=6,
+            clip_on=False,
+            label="out of memory",
+        )
+
+
+def _line_of_card(axes: Axes, height: float, words: str) -> None:
+    highest = float(axes.get_ylim()[1])
+    if height > _FAR_RATIO * highest:
+        return
+    axes.set_ylim(0, max(highest, height * 1.12))
+    axes.axhline(height, color=NOT_FITTING, linewidth=1.2)
+    axes.annotate(
+        words, (0.01, height), xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points",
+        size=8.5, color=NOT_FITTING,
+    )  # fmt: skip
+
+
+def _joined(bands: Sequence[Band]) -> Sequence[Band]:
+    """Return at most `_MOST_POINTS` bands: of each part the least, the median of the middle step, and the most."""
+    if len(bands) <= _MOST_POINTS:
+        return bands
+    ends = [round(len(bands) * part / _MOST_POINTS) for part in range(_MOST_POINTS + 1)]
+    return [_of_part(bands[start:end]) for start, end in pairwise(ends)]
+
+
+def _of_part(part: Sequence[Band]) -> Band:
+    middle = part[len(part) // 2]
+    return Band(
+        step=middle.step,
+        allocated=_extremes([each.allocated for each in part], middle.allocated[1]),
+        reserved=_extremes([each.reserved for each in part], middle.reserved[1]),
+    )
+
+
+def _extremes(sizes: Sequence[tuple[int, int, int]], middle: int) -> tuple[int, int, int]:
+    return min(each[0] for each in sizes), middle, max(each[2] for each in sizes)

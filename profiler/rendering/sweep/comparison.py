@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from profiler.analysis.compared.axes import Matrix
 from profiler.analysis.compared.cells import Cell as ComparedCell
 from profiler.analysis.compared.cells import Cell as Trial
-from profiler.analysis.findings.cards import CardTable
+from profiler.analysis.findings.answers import CardTable
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.runs.outcome import Status
 from profiler.domain.text import plain

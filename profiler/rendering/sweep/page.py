@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from profiler.analysis.compared.cells import Cell as Trial
 from profiler.analysis.compared.comparison import Section as Comparison
 from profiler.analysis.errors import Accuracy
-from profiler.analysis.findings.cards import CardTable, headroom_bytes
+from profiler.analysis.findings.answers import CardTable, headroom_bytes
 from profiler.analysis.findings.peaks import LargestRow, PhaseRow, VllmPeaks
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Phase

@@ -10,7 +10,7 @@ from profiler.analysis.compared.cells import Cell
 from profiler.analysis.compared.cells import Cell as Trial
 from profiler.analysis.compared.comparison import Section
 from profiler.analysis.compared.comparison import Section as Comparison
-from profiler.analysis.findings.cards import CardTable, headroom_bytes
+from profiler.analysis.findings.answers import CardTable, headroom_bytes
 from profiler.analysis.sweep_report import SectionReport, SweepReport
 from profiler.domain.memory import Category, Phase, gib_text
 from profiler.domain.runs.outcome import Status, TrialRecord

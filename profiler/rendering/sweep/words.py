@@ -6,8 +6,7 @@ from profiler.analysis.compared.axes import Matrix
 from profiler.analysis.compared.cells import Cell, Setting
 from profiler.analysis.compared.comparison import Section
 from profiler.analysis.errors import Accuracy, Threshold
-from profiler.analysis.findings.answers import Limit, Reach, Saving
-from profiler.analysis.findings.cards import CardTable, Place, headroom_bytes
+from profiler.analysis.findings.answers import CardTable, Limit, Place, Reach, Saving, headroom_bytes
 from profiler.analysis.findings.peaks import LargestGroup, VllmPeaks
 from profiler.analysis.sweep_report import SectionReport
 from profiler.domain.cards.gpu import KNOWN_GPUS

@@ -14,7 +14,7 @@ from profiler.config.trials.identity import labels, specification_hash
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.sweep_tables.carried import StoredTrial, joined, stored_trials
-from profiler.storage.sweep_tables.holding import tables_to_read
+from profiler.storage.sweep_tables.spool import tables_to_read
 from profiler.storage.tables.schema import OPTIONAL_TABLES, RESULT, TABLES, arrow_schema
 from profiler.storage.tables.table_files import TableFile, table_path
 

@@ -1,11 +1,11 @@
-"""Rows of new tables on the disk, until all records are read: memory does not depend on their number.
+"""Rows of new tables on the disk, until all records are read, and the locks of their folder.
 
 A sweep can have 100,000 records, whose rows take more memory than a machine has to spare. Labels and replaced trials
 are known only when all of them are read. A trial has hundreds of rows of `shape`, which is made column by column.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from profiler.domain.runs.outcome import TrialRecord
 from profiler.domain.runs.step_shape import CATEGORIES, PHASES, StepShape
 from profiler.storage.files.atomic import temporary_next_to, write_errors
+from profiler.storage.files.lock import LockError, wait_for_lock
 from profiler.storage.tables.rows import ROWS, RUNS, Row
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES, arrow_schema
-from profiler.storage.tables.table_files import table_path
+from profiler.storage.tables.table_files import TableFile, open_tables, table_path
 
 TRIALS_AT_ONCE = 500
 """Trials of one part of a table."""
@@ -165,3 +166,58 @@ def _shape_rows(trial_id: str, shape: StepShape, schema: pa.Schema) -> pa.Table:
         "bytes": pa.array(np.frombuffer(shape.sizes_bytes, dtype=np.int64)),
     }
     return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+_LOCK = "tables.lock"
+"""Held from the first record that is read: for minutes, if there are many."""
+
+_REPLACING_LOCK = "replacing.lock"
+"""Held while files are opened or get their names, so that a reader waits for a moment only."""
+
+
+def writing_tables(folder: Path) -> AbstractContextManager[None]:
+    """Hold the tables of a folder, which is created if missing, from the first record that is read.
+
+    Otherwise a sweep could replace the tables of another one by its own, which know fewer records.
+
+    Raises:
+        LockError: The folder cannot be written, or its file system has no locks.
+    """
+    return _held(folder / _LOCK, f"writes the tables of {folder}")
+
+
+def replacing_tables(folder: Path) -> AbstractContextManager[None]:
+    """Keep readers out of a folder whose tables are written, while the files get their names.
+
+    Raises:
+        LockError: The folder cannot be written, or its file system has no locks.
+    """
+    return _held(folder / _REPLACING_LOCK, f"opens the tables of {folder}")
+
+
+def tables_to_read(folder: Path) -> Mapping[str, TableFile]:
+    """Open the tables of a folder while no sweep replaces them: all of them are of the same sweep.
+
+    A folder that cannot be locked, such as one that may only be read, is opened as it is.
+
+    Raises:
+        UsageError: Some of them are missing or cannot be used; carries every fault found.
+    """
+    lock = None
+    with suppress(LockError):
+        if folder.is_dir():
+            lock = wait_for_lock(folder / _REPLACING_LOCK, f"replaces the tables of {folder}")
+    try:
+        return open_tables(folder, required=True)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+@contextmanager
+def _held(path: Path, does: str) -> Iterator[None]:
+    lock = wait_for_lock(path, does)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -25,8 +25,7 @@ from profiler.storage.sweep_tables.carried import (
     stored_trials,
     without,
 )
-from profiler.storage.sweep_tables.holding import replacing_tables, tables_to_read, writing_tables
-from profiler.storage.sweep_tables.spool import TRIALS_AT_ONCE, Spool
+from profiler.storage.sweep_tables.spool import TRIALS_AT_ONCE, Spool, replacing_tables, tables_to_read, writing_tables
 from profiler.storage.tables.rows import RUNS, checked_rows
 from profiler.storage.tables.run_tables import read_samples
 from profiler.storage.tables.schema import OPTIONAL_TABLES, TABLES, arrow_schema

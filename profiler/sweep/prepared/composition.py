@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from textwrap import fill
 
 import hydra
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -23,11 +24,11 @@ from profiler.command_line import print_text
 from profiler.config.foreign_text import MOST_YAML_BYTES, ForeignTextError, parse_yaml
 from profiler.config.options.command_words import HELP_FLAGS
 from profiler.config.options.reading import show, unknown_key
-from profiler.config.options.run_options import RUN_KEYS
+from profiler.config.options.run_options import RUN_KEYS, run_options_help, trial_keys_help
+from profiler.config.trials.specification import AUTO
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, nearest
 from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
 from profiler.sweep.command import ALL_KEYS, GRID, GRID_FILE_KEYS, Command
-from profiler.sweep.prepared.help import usage
 
 _VERSION_BASE = "1.3"
 
@@ -232,3 +233,37 @@ def _usage_error(error: Exception, settings: Sequence[str], grid: str) -> UsageE
         if any(word in (key, setting) for word in quoted):
             return UsageError([Fault(key=key, found=value, problem=f"Hydra refuses it: {said}")])
     return _grid_fault(grid, f"cannot be composed: {said}", "")
+
+
+_WIDTH = 80
+
+
+def usage(grids: Sequence[str]) -> str:
+    """Return the text, with the names of the grids."""
+    listed = fill(", ".join(grids), _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return f"""\
+python -m profiler.sweep +grid=NAME [key=value ...] [key=a,b ...]
+
+Run the trials of a grid, each in a process of its own, and write a report to
+<results_dir>/NAME/. Several values of a key, separated by commas, give one trial
+per combination. dry_run=true lists the trials with their estimates.
+
+Grids:
+{listed}
+
+Keys of a trial [default]:
+{trial_keys_help(given=AUTO)}
+Run options (docs/run_options.md) [default]:
+{run_options_help()}
+python=ENV1,ENV2 runs the trials in each environment and compares them;
+max_increase=2% then ends with exit code 4 if a peak grew by more.
+
+--cfg job shows the composed configuration, --info what Hydra read, -cd DIR adds
+a folder of grids. Exit codes: docs/exit_codes.md.
+
+Examples:
+  python -m profiler.sweep +grid=lora_vs_full
+  python -m profiler.sweep +grid=lora_vs_full gpu=rtx-4090-24gb,a100-40gb
+  python -m profiler.sweep +grid=completion_length dry_run=true
+  python -m profiler.sweep +grid=guard python=venv-old,venv-new max_increase=2%
+"""

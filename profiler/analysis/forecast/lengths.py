@@ -1,0 +1,337 @@
+"""Lengths of the rows of a whole run: distributions, growth over training, truncation, draws by a seed, and trends.
+
+Only `random.Random` of the standard library draws, so that a seed gives the same lengths on every machine.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from random import Random
+from statistics import median
+from typing import Protocol
+
+from profiler.domain.runs.forecast import Draw
+from profiler.domain.trials.trial import TrialSpec
+
+Z_95 = 1.959964
+"""The two-sided 95 % point of the normal distribution."""
+
+_MOST_POINTS = 200
+"""Points of a trend of which all pairs are compared; of more, medians of equal parts are."""
+
+MOST_TOKENS = 10**8
+"""Largest number of a distribution (our choice): no model reads longer rows."""
+
+
+class Law(StrEnum):
+    """Kinds of distributions that a command takes."""
+
+    FIXED = "fixed"
+    """One number."""
+    UNIFORM = "uniform"
+    """`uniform(low,high)`."""
+    NORMAL = "normal"
+    """`normal(mean,sigma)`."""
+    LOGNORMAL = "lognormal"
+    """`lognormal(mean,sigma)`: the mean of the lengths, and the standard deviation of their natural logarithms."""
+
+
+class Source(Protocol):
+    """Where lengths come from."""
+
+    @property
+    def mean(self) -> float:
+        """The mean, before growth and truncation."""
+
+    def of_seed(self, random: Random, /) -> "Source":
+        """Return the source of one seed."""
+
+    def lengths(self, random: Random, count: int, step: int, /) -> Sequence[float]:
+        """Return `count` lengths in tokens, before growth and truncation, of rows of an optimizer step from 1 on."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Independent numbers of one law."""
+
+    law: Law
+    first: float
+    """The number, the lowest, or the mean."""
+    second: float = 0.0
+    """The highest, or sigma."""
+
+    @property
+    def mean(self) -> float:
+        """The mean, before truncation. By hand: ``uniform(100,300)`` has 200."""
+        return (self.first + self.second) / 2 if self.law is Law.UNIFORM else self.first
+
+    def sample(self, random: Random) -> float:
+        """Return one number.
+
+        A lognormal with mean m and sigma s has the median m exp(-s^2 / 2), because its mean is exp(mu + s^2 / 2)
+        (Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions 1, chapter 14). By hand: of
+        ``lognormal(420,0.9)`` the median is 420 / exp(0.405) = 280.1.
+        """
+        match self.law:
+            case Law.FIXED:
+                return self.first
+            case Law.UNIFORM:
+                return random.uniform(self.first, self.second)
+            case Law.NORMAL:
+                return random.gauss(self.first, self.second)
+            case Law.LOGNORMAL:
+                return random.lognormvariate(math.log(self.first) - self.second**2 / 2, self.second)
+
+    def of_seed(self, _: Random, /) -> "Distribution":
+        """Return itself: every seed has it."""
+        return self
+
+    def lengths(self, random: Random, count: int, _: int, /) -> Sequence[float]:
+        """Return `count` lengths, whatever the step."""
+        return [self.sample(random) for _ in range(count)]
+
+    def __str__(self) -> str:
+        if self.law is Law.FIXED:
+            return f"{self.first:g}"
+        return f"{self.law}({self.first:g},{self.second:g})"
+
+
+ONE = Distribution(Law.FIXED, 1.0)
+"""No growth."""
+
+_CALL = re.compile(r"(uniform|normal|lognormal)\(([^,()]+),([^,()]+)\)")
+FORMS = "a number, uniform(low,high), normal(mean,sigma) or lognormal(mean,sigma)"
+
+
+def distribution_of(text: str, *, least: float) -> Distribution:
+    """Return the distribution that a text names.
+
+    Args:
+        text: As a user writes it.
+        least: The smallest number, mean or lowest value that is allowed.
+
+    Raises:
+        ValueError: It names none, or its numbers are not allowed; the message is the end of a sentence about it.
+    """
+    plain = "".join(text.split())
+    found = _CALL.fullmatch(plain)
+    law = Law(found[1]) if found else Law.FIXED
+    try:
+        numbers = [float(each) for each in (found.groups()[1:] if found else (plain,))]
+    except ValueError as error:
+        raise ValueError(f"must be {FORMS}") from error
+    first, second = numbers[0], numbers[1] if len(numbers) > 1 else 0.0
+    if not all(math.isfinite(each) and each <= MOST_TOKENS for each in numbers):
+        raise ValueError(f"must have numbers of at most {MOST_TOKENS:,}")
+    if first < least:
+        raise ValueError(f"must be at least {least:g}")
+    if law is Law.UNIFORM and second < first:
+        raise ValueError("must have its lower number first")
+    if law in (Law.NORMAL, Law.LOGNORMAL) and not 0 <= second <= (MOST_TOKENS if law is Law.NORMAL else 10):
+        raise ValueError("must have a sigma of at least 0" + (", at most 10" if law is Law.LOGNORMAL else ""))
+    return Distribution(law, first, second)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Lengths that were given one by one."""
+
+    values: tuple[int, ...]
+    """In tokens; not empty."""
+    is_data_set: bool
+    """Whether they are rows of a data set, each of which comes once per epoch; else each draw is any of them."""
+
+    @property
+    def mean(self) -> float:
+        """The mean, before truncation."""
+        return sum(self.values) / len(self.values)
+
+    def of_seed(self, _: Random, /) -> "Recorded":
+        """Return itself: every seed has it."""
+        return self
+
+    def lengths(self, random: Random, count: int, _: int, /) -> Sequence[float]:
+        """Return `count` of the lengths, sampled with replacement."""
+        return random.choices(self.values, k=count)
+
+    def epochs(self, random: Random) -> Iterator[int]:
+        """Yield the lengths without end, each once per epoch in a new order, as transformers' `RandomSampler` does."""
+        while True:
+            yield from random.sample(self.values, k=len(self.values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLengths:
+    """What is known of the lengths of a run."""
+
+    prompts: Source | None
+    """None for recipes whose rows are whole."""
+    completions: Source
+    """Or whole rows."""
+    growth: Distribution = ONE
+    """The mean completion of the last step, as a multiple of that of the first; sampled once per seed, and linear
+    between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCounts:
+    """How many rows one process needs, and the longest that it gets."""
+
+    steps: int
+    rows_per_step: int
+    rows_at_once: int
+    """Completions that are generated together; `rows_per_step` for recipes that generate nothing."""
+    rows_per_prompt: int
+    """0 for recipes whose rows are whole."""
+    longest_prompt: int
+    longest_completion: int
+    """Or whole row."""
+
+    @classmethod
+    def of(cls, spec: TrialSpec, steps: int) -> "RowCounts":
+        """Return the counts of a trial. By hand: 4 rows in 8 micro-batches are 32 rows per step, of 4 prompts by 8."""
+        has_rollout = spec.recipe.facts.has_rollout
+        rows = spec.training_rows * spec.gradient_accumulation_steps
+        return cls(
+            steps=steps,
+            rows_per_step=rows,
+            rows_at_once=spec.generation_batch_size if has_rollout else rows,
+            rows_per_prompt=spec.num_generations if has_rollout else 0,
+            longest_prompt=spec.max_prompt_length if has_rollout else 0,
+            longest_completion=spec.max_completion_length if has_rollout else spec.row_tokens,
+        )
+
+    @property
+    def rows(self) -> int:
+        """Rows of all steps, in whole batches of generation."""
+        return math.ceil(self.steps * self.rows_per_step / self.rows_at_once) * self.rows_at_once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """The lengths of one seed."""
+
+    draw: Draw
+    cut_prompts: int
+    cut_completions: int
+    """How many were longer than the longest that is allowed, and were cut to it."""
+    growth: float
+    """As in `RunLengths`, of this seed."""
+
+
+def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
+    """Return the lengths of one seed: whole tokens, at least 1, and none above the longest."""
+    random = Random(seed)
+    growth = max(0.0, lengths.growth.sample(random))
+    source = lengths.completions.of_seed(random)
+    prompts: list[float] = []
+    if lengths.prompts is not None and counts.rows_per_prompt:
+        each = counts.rows_per_prompt
+        prompts = _all(lengths.prompts, random, math.ceil(counts.rows / each), lambda row: row * each, counts)
+    completions = [
+        length * _grown(growth, _step(row, counts), counts.steps)
+        for row, length in enumerate(_all(source, random, counts.rows, lambda row: row, counts))
+    ]
+    cut_prompts = sum(round(each) > counts.longest_prompt for each in prompts)
+    return Sampled(
+        draw=Draw(
+            seed=seed,
+            prompts=tuple(_tokens(each, counts.longest_prompt) for each in prompts),
+            completions=tuple(_tokens(each, counts.longest_completion) for each in completions),
+        ),
+        cut_prompts=cut_prompts,
+        cut_completions=sum(round(each) > counts.longest_completion for each in completions),
+        growth=growth,
+    )
+
+
+def _all(source: Source, random: Random, count: int, row_of: Callable[[int], int], counts: RowCounts) -> list[float]:
+    """Return `count` lengths; `row_of` is the row of the run to which each belongs."""
+    if isinstance(source, Recorded) and source.is_data_set:
+        return [float(length) for length, _ in zip(source.epochs(random), range(count), strict=False)]
+    found: list[float] = []
+    while len(found) < count:
+        step = _step(row_of(len(found)), counts)
+        own = 1
+        while len(found) + own < count and _step(row_of(len(found) + own), counts) == step:
+            own += 1
+        found.extend(source.lengths(random, own, step))
+    return found
+
+
+def _step(row: int, counts: RowCounts) -> int:
+    """Return the optimizer step of a row, from 1 on; rows that are generated beyond the last belong to it."""
+    return min(row // counts.rows_per_step + 1, counts.steps)
+
+
+def _grown(growth: float, step: int, steps: int) -> float:
+    """Return by how much completions of a step are longer than those of the first. By hand: half-way to 2 it is 1.5."""
+    return 1 + (growth - 1) * (step - 1) / max(1, steps - 1)
+
+
+def _tokens(length: float, longest: int) -> int:
+    return max(1, min(round(length), longest))
+
+
+# ---- trends ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A straight line through points, with an interval of its slope."""
+
+    slope: float
+    """Per step."""
+    low: float
+    high: float
+    start: float
+    """The line at step 0."""
+
+    def at(self, step: float) -> float:
+        """Return the line at a step."""
+        return self.start + self.slope * step
+
+
+def trend(points: Sequence[tuple[float, float]], z: float = Z_95) -> Trend | None:
+    """Return the trend of (step, value), or None for fewer than four steps.
+
+    The slope is the median of the slopes of all pairs, and its interval has the slopes of the ranks M -+ C, of N pairs,
+    with C = z sqrt(n (n - 1) (2 n + 5) / 18) (P. K. Sen, JASA 63, 1968; the points are not tied). Outliers, such as one
+    very long row, hardly change it. By hand: of (1, 1), (2, 3), (3, 4), (4, 8) the slopes are 1, 1.5, 2, 2.33, 2.5, 4,
+    and their median is 2.17.
+
+    Args:
+        points: At different steps.
+        z: Of the interval; 1.96 for 95 %.
+    """
+    found = _thinned(sorted(points))
+    count = len(found)
+    if count < 4:
+        return None
+    slopes = sorted(
+        (after[1] - before[1]) / (after[0] - before[0])
+        for place, before in enumerate(found)
+        for after in found[place + 1 :]
+    )
+    spread = z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = max(0, math.floor((len(slopes) - spread) / 2))
+    high = min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))
+    slope = median(slopes)
+    return Trend(
+        slope=slope,
+        low=slopes[low],
+        high=slopes[high],
+        start=median(value - slope * step for step, value in found),
+    )
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most `_MOST_POINTS` points: medians of equal parts."""
+    if len(points) <= _MOST_POINTS:
+        return points
+    ends = [round(len(points) * part / _MOST_POINTS) for part in range(_MOST_POINTS + 1)]
+    parts = [points[start:end] for start, end in pairwise(ends)]
+    return [(median(step for step, _ in part), median(value for _, value in part)) for part in parts]

@@ -1,0 +1,194 @@
+"""What a forecast of a run asks of the process that replays it, and what that process answers, line by line.
+
+`python -m profiler.worker.forecast REQUEST ANSWER` reads a `ForecastRequest` as JSON and appends JSON lines to ANSWER,
+each flushed: first `Learnt`, then per draw, setting and step a `ForecastStep`, and a `Death` where the card is full.
+Lines that ANSWER has already are not computed again: a forecast that was killed goes on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from profiler.domain.memory import Phase
+
+ENGINE = "profiler.worker.forecast"
+"""The module of that process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The lengths of all rows of one process in one seed, in tokens. The engine groups them as the trainer does."""
+
+    seed: int
+    prompts: tuple[int, ...]
+    """One per group of completions, in the order of the data set; empty for recipes whose rows are whole."""
+    completions: tuple[int, ...]
+    """In the order of generation; whole rows in the order of the data set for recipes that generate nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastRequest:
+    """One forecast."""
+
+    spec: Mapping[str, object]
+    """The trial, as `spec_to_mapping` writes it, on its card; its `steps` and `alloc_conf` do not count."""
+    model_config: Mapping[str, object]
+    """The `config.json` of its model."""
+    steps: int
+    """Optimizer steps to replay, from 1 on."""
+    settings: tuple[str, ...]
+    """Settings of the allocator (`PYTORCH_ALLOC_CONF`), each replayed with every draw."""
+    draws: tuple[Draw, ...]
+
+    def as_object(self) -> dict[str, object]:
+        """Return the request as values of JSON."""
+        return {**asdict(self), "spec": dict(self.spec), "model_config": dict(self.model_config)}
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "ForecastRequest":
+        """Return the request that `as_object` wrote."""
+        draws = tuple(
+            Draw(seed=each["seed"], prompts=tuple(each["prompts"]), completions=tuple(each["completions"]))
+            for each in values["draws"]
+        )
+        return cls(**{**values, "settings": tuple(values["settings"]), "draws": draws})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learnt:
+    """What the trace of a step was learnt from."""
+
+    shapes: int
+    """Simulated steps of different lengths."""
+    events_per_step: int
+    """Allocations and frees."""
+    layers_run: int | None
+    """Layers of a deep model that ran, of which the others are copies; None if all ran."""
+    whole: str | None
+    """Why each step is simulated whole, as a sentence; None if the trace is written out from what was learnt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastStep:
+    """One replayed optimizer step. Sizes are bytes."""
+
+    seed: int
+    alloc_conf: str
+    step: int
+    """From 1 on."""
+    longest_prompt: int
+    """Tokens."""
+    longest_completion: int
+    """Tokens; of a whole row for recipes that generate nothing."""
+    scored_tokens: int
+    """Tokens of all rows of the step, without padding."""
+    allocated_bytes: int
+    """Peak of the step."""
+    reserved_bytes: int
+    """Peak of the step."""
+    reserved_after_bytes: int
+    """Held by the allocator at the end of the step."""
+    inactive_split_bytes: int
+    """Free parts of segments of which another part is in use, at the end of the step: no empty_cache returns them."""
+    phase: Phase
+    """In which allocated memory has its peak."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """The request that the card refused. Sizes are bytes."""
+
+    seed: int
+    alloc_conf: str
+    step: int
+    phase: Phase
+    requested_bytes: int
+    free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    row_tokens: int
+    """The longest row of the micro-batch, in tokens."""
+    rows: int
+    """Of the micro-batch."""
+
+
+AnswerLine: TypeAlias = Learnt | ForecastStep | Death
+
+_KINDS: Mapping[str, type[Learnt] | type[ForecastStep] | type[Death]] = {
+    "learnt": Learnt,
+    "step": ForecastStep,
+    "died": Death,
+}
+"""The types of the lines of an answer, by their `kind`."""
+
+
+def line_object(line: AnswerLine) -> dict[str, object]:
+    """Return a line of an answer as values of JSON."""
+    kind = next(name for name, kept in _KINDS.items() if isinstance(line, kept))
+    return {"kind": kind, **asdict(line)}
+
+
+def line_of(values: Mapping[str, Any]) -> AnswerLine:
+    """Return the line of an answer that `line_object` wrote.
+
+    Raises:
+        KeyError, TypeError, ValueError: It wrote something else.
+    """
+    fields = {key: value for key, value in values.items() if key != "kind"}
+    if "phase" in fields:
+        fields["phase"] = Phase(fields["phase"])
+    return _KINDS[values["kind"]](**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastRun:
+    """The replay of one draw with one setting."""
+
+    seed: int
+    alloc_conf: str
+    steps: tuple[ForecastStep, ...]
+    """In order; the step that the card refused is none of them."""
+    death: Death | None
+    """None if the run survives, or is not finished."""
+
+    def survived(self, steps: int) -> bool:
+        """Return whether it has all of `steps`."""
+        return self.death is None and len(self.steps) >= steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastAnswer:
+    """All lines of an answer, in order."""
+
+    learnt: Learnt | None
+    runs: tuple[ForecastRun, ...]
+
+    def missing(self, request: ForecastRequest) -> int:
+        """Return how many pairs of draw and setting have no end yet."""
+        ended = {
+            (run.seed, run.alloc_conf) for run in self.runs if run.death is not None or run.survived(request.steps)
+        }
+        return sum((draw.seed, conf) not in ended for draw in request.draws for conf in request.settings)
+
+
+def answer_of(lines: Sequence[AnswerLine]) -> ForecastAnswer:
+    """Return an answer with its lines by draw and setting; a step that is there twice counts once."""
+    learnt = next((line for line in lines if isinstance(line, Learnt)), None)
+    steps: dict[tuple[int, str], dict[int, ForecastStep]] = {}
+    deaths: dict[tuple[int, str], Death] = {}
+    for line in lines:
+        if isinstance(line, ForecastStep):
+            steps.setdefault((line.seed, line.alloc_conf), {})[line.step] = line
+        elif isinstance(line, Death):
+            steps.setdefault((line.seed, line.alloc_conf), {})
+            deaths[line.seed, line.alloc_conf] = line
+    runs = tuple(
+        ForecastRun(
+            seed=seed,
+            alloc_conf=conf,
+            steps=tuple(found[step] for step in sorted(found)),
+            death=deaths.get((seed, conf)),
+        )
+        for (seed, conf), found in steps.items()
+    )
+    return ForecastAnswer(learnt=learnt, runs=runs)

@@ -1,0 +1,1 @@
+"""The memory of a whole run, step by step: `python -m profiler.forecast`."""

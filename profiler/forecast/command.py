@@ -1,0 +1,208 @@
+"""The command line of `python -m profiler.forecast`: its options beyond those of an estimate, and the help text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from profiler.analysis.forecast.lengths import FORMS, ONE, Distribution, distribution_of
+from profiler.config.options.command_words import as_pairs, read_given
+from profiler.config.options.option import (
+    FLAG,
+    Kind,
+    OutputFormat,
+    choice,
+    count,
+    format_option,
+    name,
+    option,
+    options_of,
+    path,
+)
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import option_lines
+from profiler.config.options.value_grammar import read_path
+from profiler.domain.errors import FailIf, Fault
+from profiler.domain.trials.trial import Lengths
+from profiler.estimate.command import COMMON_OPTIONS, LAUNCH
+from profiler.estimate.command import Command as EstimateCommand
+from profiler.estimate.command import read_pairs as read_estimate
+
+LENGTHS, PROMPTS, COMPLETIONS, GROWTH, LOG, TOKENIZER = (
+    "lengths",
+    "prompts",
+    "completions",
+    "growth",
+    "log",
+    "tokenizer",
+)
+STEPS = "steps"
+"""A key of a trial: here the steps of the run."""
+
+DEFAULT_STEPS = 1000
+"""Steps of a run that states none (our choice): public reports die at 600 to 700."""
+
+MOST_STEPS = 100_000
+
+_MOST_SEEDS = 1000
+_LEAST_GROWTH = 0.01
+
+
+def _distribution(least: float, shown: str) -> Kind[Distribution]:
+    def read(reader: FieldReader, key: str) -> Distribution | None:
+        try:
+            return distribution_of(str(reader.value(key)), least=least)
+        except ValueError as error:
+            reader.fail(key, str(error))
+            return None
+
+    return Kind(allowed=FORMS, shown=shown, read=read, read_text=read_path)
+
+
+_TOKENS, _FACTOR = _distribution(1, "LENGTHS"), _distribution(_LEAST_GROWTH, "FACTOR")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastOptions:
+    """The options, in the order of the help text."""
+
+    lengths: str | None = option(
+        None,
+        name("a file or a folder", "FILE"),
+        'lengths of rows: JSON lines or a text of numbers, lines {"prompt": N, "completion": N}, or with tokenizer a '
+        "data set on disk",
+        null="prompts and completions, or log, say them",
+    )
+    prompts: Distribution | None = option(
+        None, _TOKENS, "tokens of the prompts", null="those of lengths or log, else all max_prompt_length"
+    )
+    completions: Distribution | None = option(
+        None,
+        _TOKENS,
+        f"tokens of the completions, or of whole rows: {FORMS}; the mean is that of the lengths, the sigma of "
+        "lognormal that of their logarithms",
+        null="those of lengths or log",
+    )
+    growth: Distribution = option(
+        ONE,
+        _FACTOR,
+        "completions of the last step as a multiple of those of the first, sampled once per seed, and linear between "
+        "them: 1.5, or uniform(1,2)",
+    )
+    log: str | None = option(
+        None,
+        name("a file", "FILE"),
+        "a run that is under way, or died: trainer_state.json, JSON lines, or the console of verl; its lengths and "
+        "their trend, and whether they explain the memory that it measured",
+        null="none",
+    )
+    tokenizer: str | None = option(
+        None, name("a folder", "FOLDER"), "counts the tokens of a data set in lengths", null="lengths has numbers"
+    )
+    seeds: int = option(10, count(maximum=_MOST_SEEDS), "runs with other draws of the same lengths", unit="seeds")
+    levers: bool = option(
+        False,
+        FLAG,
+        "forecast each change that may save the run too: shorter rows, smaller micro-batches, the allocator",
+    )
+    results_dir: PurePath = option(
+        PurePath("results"), path("a folder", "FOLDER"), "page, tables and figure go to FOLDER/forecast/NAME"
+    )
+    output_format: OutputFormat = format_option()
+    fail_if: FailIf | None = option(
+        None,
+        choice(FailIf, FailIf.DIES),
+        "end with exit code 4 if a seed runs out of memory",
+        null="exit code 0",
+    )
+
+
+_OWN = options_of(ForecastOptions)
+
+OPTIONS = {**COMMON_OPTIONS, **_OWN}
+"""By name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A parsed command line; `faults` has what is wrong with it."""
+
+    options: ForecastOptions
+    rest: EstimateCommand
+    """Everything else, read as for an estimate."""
+    wants_help: bool
+    faults: tuple[Fault, ...]
+
+    @property
+    def is_log_alone(self) -> bool:
+        """Whether it names a log and no job, and asks nothing that needs one."""
+        rest, options = self.rest, self.options
+        names_job = "model" in rest.keys or rest.configs or rest.options.launch is not None or rest.overrides
+        return options.log is not None and not names_job and not self.faults and options.fail_if is None
+
+
+def read_command(words: Sequence[str]) -> Command:
+    """Parse `words` (argv without the program)."""
+    given = read_given(ForecastOptions, as_pairs(words, rest=LAUNCH))
+    rest = read_estimate(given.others, OPTIONS)
+    reader, options = given.reader, given.options
+    if options.lengths in list(Lengths):
+        reader.fail(LENGTHS, "must be a file: a forecast draws its lengths", "Write completions=lognormal(400,0.8).")
+    for key in (LENGTHS, COMPLETIONS):
+        others = [other for other in (LENGTHS, COMPLETIONS, LOG) if other != key and reader.value(other) is not None]
+        if reader.value(key) is not None and LENGTHS in (key, *others) and COMPLETIONS in (key, *others):
+            reader.fail(key, f"says how long completions are, and so does {others[0]}; leave one of them out")
+            break
+    if options.tokenizer is not None and options.lengths is None:
+        reader.fail(TOKENIZER, "counts the tokens of lengths=FILE, and there is none")
+    if options.lengths is None and options.completions is None and options.log is None and not given.wants_help:
+        problem = "is missing; say how long rows are: lengths=FILE, completions=lognormal(400,0.8) or log=FILE"
+        rest_fault = [] if reader.faults else [Fault(key=COMPLETIONS, found="none", problem=problem)]
+    else:
+        rest_fault = []
+    faults = (*rest.faults, *reader.faults, *rest_fault, *_faults_of_one_run(rest))
+    return Command(options=options, rest=rest, wants_help=given.wants_help, faults=faults)
+
+
+def _faults_of_one_run(rest: EstimateCommand) -> list[Fault]:
+    faults = []
+    if rest.any_card:
+        problem = "asks for every card, and a forecast is for one; `python -m profiler.solve gpu` finds the smallest"
+        faults.append(Fault(key="gpu", found="any", problem=problem))
+    steps = rest.keys.get(STEPS)
+    if isinstance(steps, int) and steps > MOST_STEPS:
+        faults.append(Fault(key=STEPS, found=str(steps), problem=f"must be at most {MOST_STEPS:,}"))
+    problem = "has several values, and a forecast is for one run"
+    return faults + [
+        Fault(key=key, found=",".join(map(str, values)), problem=problem) for key, values in rest.axes.items()
+    ]
+
+
+def usage() -> str:
+    """Return the help text."""
+    return f"""\
+python -m profiler.forecast config=FILE gpu=CARD lengths=FILE [key=value ...]
+python -m profiler.forecast model=NAME gpu=CARD completions=LENGTHS [steps=N]
+python -m profiler.forecast log=FILE [config=FILE] [gpu=CARD] [key=value ...]
+
+Whether a whole run survives: the memory of each of its steps, with lengths of
+rows that are sampled, replayed through the allocator of CARD with its state
+carried on. The answer has the probability to run out of memory by step over the
+seeds, the step and the batch that do it, the peak against the worst case that
+the estimate prices, and what the allocator keeps. With log=FILE it says whether
+longer rows explain the memory that a run measured, or whether it is a leak;
+without a job, how both grow.
+
+{option_lines(_OWN.values(), indent=24)}
+LENGTHS is {FORMS}.
+Lengths above max_completion_length, max_prompt_length or max_length are cut to
+it. steps is {DEFAULT_STEPS:,} if nothing states it. A forecast that was killed goes on.
+
+The other keys and FILE of config are those of python -m profiler.estimate. A
+clone has examples of all three files in examples/forecast.
+
+Examples:
+  python -m profiler.forecast config=grpo.yaml gpu=h100 lengths=lengths.jsonl
+  python -m profiler.forecast config=grpo.yaml completions='lognormal(420,0.9)'
+  python -m profiler.forecast model=qwen2.5-7b tuning=lora completions=400
+  python -m profiler.forecast log=trainer_state.json config=grpo.yaml
+"""

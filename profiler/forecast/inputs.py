@@ -1,0 +1,367 @@
+"""What a forecast is made of: lengths, from files, data sets, distributions and logs; and the changes that it tries."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from profiler.allocator.alloc_conf import parse_alloc_conf
+from profiler.analysis.forecast.lengths import MOST_TOKENS, ONE, Distribution, Law, Recorded, RunLengths, Source
+from profiler.analysis.forecast.training_log import (
+    LogError,
+    LoggedLengths,
+    TrainingLog,
+    logged_lengths,
+    logged_prompts,
+    read_log,
+)
+from profiler.config.options.reading import show
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.gpu_names import find_gpu, name_card
+from profiler.domain.errors import Fault, UsageError, shortened
+from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.memory import MIB
+from profiler.domain.trials.trial import TrialSpec
+from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
+from profiler.estimate.job.trial import dearest_spec
+from profiler.forecast.command import LENGTHS, LOG, TOKENIZER, Command, ForecastOptions
+from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+
+MOST_ROWS = 1_000_000
+"""Rows of a file (our choice): more lengths change no draw."""
+
+_MOST_BYTES = 256 * MIB
+_TIMEOUT_S = 600
+_TOKENIZER_FILE = "tokenizer_config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthFile:
+    """Lengths in the order of a file."""
+
+    prompts: tuple[int, ...]
+    """Empty if it has none."""
+    completions: tuple[int, ...]
+    """Or whole rows; empty if it has prompts alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthInputs:
+    """The lengths that a command names."""
+
+    lengths: RunLengths
+    notes: tuple[str, ...]
+    """What was assumed; a sentence each."""
+
+
+def training_log(options: ForecastOptions) -> TrainingLog | None:
+    """Return the log that the options name; None if they name none.
+
+    Raises:
+        UsageError: It cannot be read, or is no log of a trainer that is known.
+    """
+    if options.log is None:
+        return None
+    try:
+        return read_log(_read(options.log, LOG).decode(errors="replace"))
+    except LogError as error:
+        raise UsageError([Fault(key=LOG, found=options.log, problem=str(error))]) from error
+
+
+def limit_of_card(command: Command) -> int | None:
+    """Return the bytes that the card of a command has beyond CUDA's context; None if it names no card.
+
+    Raises:
+        UsageError: The card is unknown.
+    """
+    named = command.rest.keys.get("gpu")
+    if named is None:
+        return None
+    card = name_card(show(named))
+    gpu = find_gpu(card.name)
+    if gpu is None:
+        raise UsageError([Fault(key="gpu", found=show(named), problem=card.problem, hint=card.hint)])
+    return gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+
+
+def length_inputs(
+    options: ForecastOptions, log: TrainingLog | None, spec: TrialSpec, architecture: Architecture
+) -> LengthInputs:
+    """Return the lengths of a run of `spec`.
+
+    Raises:
+        UsageError: A file cannot be read, has no lengths, or has rows that the model cannot read.
+    """
+    has_rollout = spec.recipe.facts.has_rollout
+    file = _length_file(options, has_rollout=has_rollout) if options.lengths is not None else None
+    completions = options.completions or _of_file(file, has_rollout=has_rollout) or _of_log(log, options)
+    prompts: Source | None = None
+    notes: list[str] = []
+    if has_rollout:
+        prompts = options.prompts or (Recorded(file.prompts, is_data_set=True) if file and file.prompts else None)
+        if prompts is None and log is not None:
+            rows = spec.training_rows * spec.gradient_accumulation_steps * spec.num_processes
+            prompts = logged_prompts(log, rows)
+        if prompts is None:
+            prompts = Distribution(Law.FIXED, spec.max_prompt_length)
+            notes.append(f"Assumed: every prompt has max_prompt_length={spec.max_prompt_length} tokens.")
+    elif options.prompts is not None:
+        problem = f"has no meaning with recipe={spec.recipe}, whose rows are whole; completions says how long they are"
+        raise UsageError([Fault(key="prompts", found=str(options.prompts), problem=problem)])
+    if file is not None and file.prompts and file.completions and has_rollout:
+        notes.append("Prompts and completions are sampled independently of each other.")
+    if isinstance(completions, LoggedLengths) and completions.trend is not None:
+        low, high, end = completions.trend.low, completions.trend.high, completions.steps[-1].step
+        notes.append(
+            f"After step {end:,} of the log, completions go on to change by {low:+.2f} to {high:+.2f} tokens per step "
+            f"(95 %), one slope per seed, never below the log's least mean nor above {_longest(spec):,}."
+        )
+    if options.growth != ONE:
+        notes.append(
+            f"Stated: completions grow to {options.growth} times their length by the last step, evenly, until they are "
+            "cut; one factor per seed."
+        )
+    _refuse_beyond_context(spec, architecture)
+    return LengthInputs(
+        lengths=RunLengths(prompts=prompts, completions=completions, growth=options.growth), notes=tuple(notes)
+    )
+
+
+def _longest(spec: TrialSpec) -> int:
+    return spec.max_completion_length if spec.recipe.facts.has_rollout else spec.row_tokens
+
+
+def _refuse_beyond_context(spec: TrialSpec, architecture: Architecture) -> None:
+    """Refuse rows that may be longer than the model reads.
+
+    Raises:
+        UsageError: They may.
+    """
+    if spec.row_tokens <= architecture.context:
+        return
+    key = "max_completion_length" if spec.recipe.facts.has_rollout else "max_length"
+    context = f"the context of {spec.model}, {architecture.context:,} tokens"
+    problem = f"allows rows of {spec.row_tokens:,} tokens, beyond {context}"
+    raise UsageError([Fault(key=key, found=str(_longest(spec)), problem=problem, hint=f"Give a smaller {key}.")])
+
+
+def _of_file(file: LengthFile | None, *, has_rollout: bool) -> Source | None:
+    if file is None or not file.completions:
+        return None
+    return Recorded(file.completions, is_data_set=not has_rollout)
+
+
+def _of_log(log: TrainingLog | None, options: ForecastOptions) -> Source:
+    """Return the lengths of the log.
+
+    Raises:
+        UsageError: It has none.
+    """
+    if log is None:
+        problem = "has prompts and no completions; completions=lognormal(400,0.8) says how long these are"
+        raise UsageError([Fault(key=LENGTHS, found=str(options.lengths), problem=problem)])
+    try:
+        return logged_lengths(log)
+    except LogError as error:
+        hint = "Name them: lengths=FILE or completions=lognormal(400,0.8)."
+        raise UsageError([Fault(key=LOG, found=str(options.log), problem=str(error), hint=hint)]) from error
+
+
+# ---- files of lengths ------------------------------------------------------------------------------------------------
+
+
+def _length_file(options: ForecastOptions, *, has_rollout: bool) -> LengthFile:
+    path = str(options.lengths)
+    if options.tokenizer is not None:
+        return _counted(path, options.tokenizer, has_rollout=has_rollout)
+    try:
+        is_folder = kind_of(expanded(path)) is Kind.FOLDER
+    except OSError:
+        is_folder = False
+    if is_folder:
+        problem = "is a folder, and counting the tokens of a data set needs a tokenizer"
+        raise UsageError([Fault(key=LENGTHS, found=path, problem=problem, hint="Add tokenizer=FOLDER.")])
+    return read_lengths(_read(path, LENGTHS), path, has_rollout=has_rollout)
+
+
+def read_lengths(content: bytes, path: str, *, has_rollout: bool) -> LengthFile:
+    """Return the lengths in the content of a file.
+
+    Args:
+        content: Numbers, one per line or between blanks and commas; a JSON list of numbers; or JSON lines of numbers or
+            of ``{"prompt": N, "completion": N}``.
+        path: The name of the file, for faults.
+        has_rollout: Whether a row with prompt and completion counts as both, or as one whole row.
+
+    Raises:
+        UsageError: A line is something else, has fewer than 1 token or too many; or there are no rows, or too many.
+    """
+    if (count := content.count(b"\n")) > MOST_ROWS:
+        raise _fault(path, f"has {count:,} rows, and at most {MOST_ROWS:,} are read")
+    prompts: list[int] = []
+    completions: list[int] = []
+    for line, row in _rows(content.decode(errors="replace"), path):
+        if isinstance(row, dict):
+            own = {key: _tokens(row[key], path, line) for key in ("prompt", "completion") if key in row}
+            if not own:
+                raise _fault(path, f"has in line {line:,} neither prompt nor completion")
+            if has_rollout:
+                prompts += [own["prompt"]] if "prompt" in own else []
+                completions += [own["completion"]] if "completion" in own else []
+            else:
+                completions.append(sum(own.values()))
+        else:
+            completions.append(_tokens(row, path, line))
+        if len(completions) > MOST_ROWS:
+            raise _fault(path, f"has more than {MOST_ROWS:,} rows, and at most so many are read")
+    if not prompts and not completions:
+        raise _fault(path, "has no rows")
+    return LengthFile(prompts=tuple(prompts), completions=tuple(completions))
+
+
+def _rows(text: str, path: str) -> Iterator[tuple[int, object]]:
+    """Yield the number of its line and the untyped value of each row."""
+    if text.lstrip()[:1] == "[":
+        try:
+            rows = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _fault(path, "begins as a JSON list and is none") from error
+        yield from ((place, row) for place, row in enumerate(rows, start=1))
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip()[:1] in ("{", '"'):
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise _fault(path, f"has in line {number:,} no JSON ({shortened(line, 40)})") from error
+        else:
+            for word in line.replace(",", " ").split():
+                yield number, int(word) if word.isascii() and word.isdigit() and len(word) < 20 else word
+
+
+def _tokens(value: object, path: str, line: int) -> int:
+    """Return a length.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    shown = shortened(str(value), 40)
+    if not isinstance(value, int) or isinstance(value, bool):
+        hint = "With tokenizer=FOLDER the texts of a data set are counted."
+        raise _fault(path, f"has in line {line:,} '{shown}', which is not a number of tokens", hint)
+    if not 1 <= value <= MOST_TOKENS:
+        raise _fault(path, f"has in line {line:,} a length of {shown}, and a row has 1 to {MOST_TOKENS:,} tokens")
+    return value
+
+
+def _fault(path: str, problem: str, hint: str = "") -> UsageError:
+    return UsageError([Fault(key=LENGTHS, found=path, problem=problem, hint=hint)])
+
+
+def _read(path: str, key: str) -> bytes:
+    """Return the content of a file that a key names.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    try:
+        return read_bytes(expanded(path), most_bytes=_MOST_BYTES)
+    except OSError as error:
+        raise UsageError([Fault(key=key, found=path, problem=f"cannot be read ({reason(error)})")]) from error
+
+
+def _counted(path: str, tokenizer: str, *, has_rollout: bool) -> LengthFile:
+    """Return the tokens of the rows of a data set, counted in a process of its own: no command imports transformers.
+
+    Raises:
+        UsageError: They cannot be counted.
+    """
+    try:
+        is_there = kind_of(expanded(tokenizer) / _TOKENIZER_FILE) is Kind.FILE
+    except OSError:
+        is_there = False
+    if not is_there:
+        raise UsageError([Fault(key=TOKENIZER, found=tokenizer, problem=f"is no folder with a {_TOKENIZER_FILE}")])
+    try:
+        asked = {"tokenizer": str(expanded(tokenizer)), "dataset": str(expanded(path)), "rows": MOST_ROWS}
+        run = subprocess.run(
+            [sys.executable, *safe_path_flags(), "-m", "profiler.training.data.prompt_lengths"],
+            input=json.dumps(asked),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
+            check=False,
+        )
+        found = json.loads(run.stdout)
+    except subprocess.TimeoutExpired as error:
+        raise _fault(path, f"was not counted within {_TIMEOUT_S} s") from error
+    except (ValueError, OSError) as error:
+        problem = f"cannot be counted with tokenizer={shortened(tokenizer, 100)}"
+        raise UsageError([Fault(key=TOKENIZER, found=path, problem=problem)]) from error
+    if "problem" in found:
+        raise _fault(path, f"cannot be counted: {shortened(str(found['problem']), 200)}")
+    return _as_rows(found["prompts"], found["completions"], has_rollout=has_rollout)
+
+
+def _as_rows(prompts: Sequence[int], completions: Sequence[int], *, has_rollout: bool) -> LengthFile:
+    """Return counted lengths; rows that are whole have the prompt and the completion of each row together."""
+    kept = LengthFile(
+        prompts=tuple(max(1, each) for each in prompts), completions=tuple(max(1, each) for each in completions)
+    )
+    if has_rollout:
+        return kept
+    both = zip(kept.prompts, kept.completions, strict=True) if kept.prompts and kept.completions else None
+    whole = tuple(map(sum, both)) if both is not None else kept.completions or kept.prompts
+    return replace(kept, prompts=(), completions=whole)
+
+
+# ---- levers ----------------------------------------------------------------------------------------------------------
+
+_LEVER_LENGTH = 0.75
+"""Part of the longest row that a lever leaves (our choice)."""
+
+_SETTINGS = ("expandable_segments:True", "garbage_collection_threshold:0.8", "max_split_size_mb:512")
+"""Settings of the allocator that people try, with values of PyTorch's notes and of public reports."""
+
+
+def settings_levers(spec: TrialSpec) -> tuple[str, ...]:
+    """Return the settings of the trial with one more each, as far as they differ from it and torch allows them."""
+    found = []
+    for each in _SETTINGS:
+        if each.partition(":")[0] in spec.alloc_conf:
+            continue
+        text = ",".join(filter(None, (spec.alloc_conf, each)))
+        try:
+            parse_alloc_conf(text)
+        except UsageError:
+            continue
+        found.append(text)
+    return tuple(found)
+
+
+def trial_levers(
+    spec: TrialSpec, inputs: Inputs, architecture_of: ArchitectureLookup
+) -> Iterator[tuple[str, TrialSpec]]:
+    """Yield changes of the trial that may save it, each by itself, as far as rules allow them."""
+    longest = "max_completion_length" if spec.recipe.facts.has_rollout else "max_length"
+    changes: list[dict[str, object]] = [{longest: max(1, int(getattr(spec, longest) * _LEVER_LENGTH))}]
+    rows, batches = spec.per_device_train_batch_size, spec.gradient_accumulation_steps
+    if rows % 2 == 0:
+        smaller = {"per_device_train_batch_size": rows // 2, "gradient_accumulation_steps": 2 * batches}
+        generated = {"steps_per_generation": 2 * spec.steps_per_generation} if spec.recipe.facts.has_rollout else {}
+        changes.append({**smaller, **generated})
+    if spec.torch_empty_cache_steps != 1:
+        changes.append({"torch_empty_cache_steps": 1})
+    for change in changes:
+        try:
+            changed = dearest_spec(inputs, change, architecture_of)
+        except UsageError:
+            continue
+        key, value = next(iter(change.items()))
+        yield f"{key}={value}" + (" (accumulated)" if len(change) > 1 else ""), changed

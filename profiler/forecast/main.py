@@ -1,0 +1,399 @@
+"""`python -m profiler.forecast [key=value ...]`: whether a whole run survives, step by step.
+
+Exit codes: docs/exit_codes.md. That a run dies is an answer too, and ends with 0, unless `fail_if` says otherwise.
+"""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from profiler.analysis.forecast.lengths import RowCounts, Sampled, sampled
+from profiler.analysis.forecast.outlook import MemoryGrowth, Outlook, can_compare, memory_growth
+from profiler.analysis.forecast.training_log import LoggedLengths, TrainingLog
+from profiler.analytical.estimate import has_form
+from profiler.analytical.explanation.explained import card_verdict
+from profiler.command_line import as_command, print_error, print_text
+from profiler.config.options.option import OutputFormat
+from profiler.config.trials.identity import SIMULATION_RESULTS_VERSION, spec_to_mapping
+from profiler.constraints.table import refuse_without_card
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.gpu_names import gpu_named
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, ProfilerError, UsageError, shortened
+from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.forecast import (
+    ENGINE,
+    AnswerLine,
+    ForecastAnswer,
+    ForecastRequest,
+    ForecastRun,
+    ForecastStep,
+    answer_of,
+    line_of,
+)
+from profiler.domain.trials.trial import TrialSpec
+from profiler.estimate.job.inputs import (
+    ArchitectureLookup,
+    Inputs,
+    ModelConfigLoader,
+    architecture_lookup,
+    job_files,
+    read_inputs,
+)
+from profiler.estimate.job.trial import dearest_spec, notes_of_all, why_not_simulated, with_reward_models
+from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, read_command, usage
+from profiler.forecast.inputs import (
+    LengthInputs,
+    length_inputs,
+    limit_of_card,
+    settings_levers,
+    training_log,
+    trial_levers,
+)
+from profiler.rendering.answers.forecast import (
+    Forecast,
+    LeverForecast,
+    forecast_json,
+    forecast_page,
+    forecast_text,
+    log_object,
+    log_text,
+)
+from profiler.rendering.layouts.plain_text import json_text
+from profiler.storage.files.atomic import write_atomically, write_parts_atomically
+from profiler.storage.foreign.model_config import load_model_config
+
+REQUEST, ANSWER, TABLE, PAGE, MARKDOWN = "request.json", "answer.jsonl", "steps.parquet", "report.html", "report.md"
+"""Files of a forecast in its folder, `<results_dir>/forecast/<name>/`."""
+
+_MOST_SAMPLED = 20_000_000
+"""Most rows of all seeds (our choice): as JSON they are 100 MB."""
+
+_SAY_AFTER_S = 10.0
+"""How often the progress is said."""
+_POLL_S = 0.2
+
+Engine = Callable[[Path, Path, Callable[[], None]], None]
+"""Answers a request: its file, the file of the answer, and what to call now and then meanwhile."""
+
+
+def run_engine(request: Path, answer: Path, tick: Callable[[], None]) -> None:
+    """Replay a request in a process of its own, because commands import no torch.
+
+    Raises:
+        ProfilerError: It failed.
+    """
+    command = [sys.executable, *safe_path_flags(), "-m", ENGINE, str(request), str(answer)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    errors = request.with_name("errors.txt")
+    with errors.open("wb") as said, subprocess.Popen(command, stdout=said, stderr=said, env=environment) as process:
+        try:
+            while process.poll() is None:
+                time.sleep(_POLL_S)
+                tick()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+    if process.returncode:
+        lines = errors.read_text(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        raise ProfilerError(f"The forecast ended early: {shortened(lines[-1], 500)} ({errors} has all of it).")
+
+
+@as_command("forecast", when_interrupted="The same command goes on.")
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    load_model: ModelConfigLoader = load_model_config,
+    engine: Engine = run_engine,
+) -> int:
+    """Print the forecast for `argv` (without the program) and return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    command = read_command(words)
+    if command.wants_help:
+        print_text(usage())
+        return EXIT_OK
+    if command.is_log_alone:
+        return _print_log(command)
+    job = _job(command, load_model)
+    if job.inputs.ignored:
+        print_error(job.inputs.ignored)
+    forecast, folder = _forecast(command, job, engine)
+    if command.options.output_format is OutputFormat.JSON:
+        print_text(forecast_json(forecast))
+    else:
+        print_text(forecast_text(forecast, folder))
+    return EXIT_ANSWER_IS_NO if command.options.fail_if is not None and forecast.dies else EXIT_OK
+
+
+def _print_log(command: Command) -> int:
+    """Print what a log says by itself, and return the exit code."""
+    log, limit = training_log(command.options), limit_of_card(command)
+    assert log is not None
+    is_json = command.options.output_format is OutputFormat.JSON
+    print_text(json_text(log_object(log, limit)) if is_json else log_text(log, limit))
+    return EXIT_OK
+
+
+# ---- the job ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What a command describes, before anything runs."""
+
+    spec: TrialSpec
+    inputs: Inputs
+    architecture_of: ArchitectureLookup
+    model_config: Mapping[str, object]
+    lengths: LengthInputs
+    log: TrainingLog | None
+    steps: int
+
+    def draws(self, spec: TrialSpec, seeds: int) -> tuple[Sampled, ...]:
+        """Return the lengths of all seeds for a trial."""
+        counts = RowCounts.of(spec, self.steps)
+        return tuple(sampled(self.lengths.lengths, counts, seed) for seed in range(seeds))
+
+
+def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
+    """Return the job.
+
+    Raises:
+        UsageError: With every fault of the command line and its files, or there is no forecast of such a job.
+    """
+    files = job_files(command.rest)
+    faults = list(command.faults)
+    if files.verl is not None:
+        problem = "is a configuration of verl, for which there is only an estimate"
+        hint = "Name the job by keys: model=NAME tuning=lora num_generations=8."
+        fault = Fault(key="config", found=", ".join(command.rest.configs), problem=problem, hint=hint)
+        raise UsageError([*faults, fault])
+    try:
+        log = training_log(command.options)
+    except UsageError as error:
+        raise UsageError([*faults, *error.faults]) from error
+    planned = log.planned_steps if log is not None else None
+    rest = replace(command.rest, keys={STEPS: planned or DEFAULT_STEPS, **command.rest.keys})
+    architecture_of = architecture_lookup(load_model)
+    read = read_inputs(rest, files.part)
+    if log is not None and read.keys.get("model") is None and not faults:
+        problem, hint = "says how long rows were, and not what is trained", "Add config=FILE or model=NAME."
+        raise UsageError([Fault(key=LOG, found=str(command.options.log), problem=problem, hint=hint)])
+    if faults or read.faults:
+        raise UsageError(tuple(dict.fromkeys((*faults, *read.faults))))
+    inputs, architecture_of = with_reward_models(read, architecture_of)
+    if inputs.faults:
+        raise UsageError(inputs.faults)
+    spec = dearest_spec(inputs, {}, architecture_of)
+    refuse_without_card(spec)
+    if reason := why_not_simulated([spec], architecture_of):
+        problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
+        raise UsageError([Fault(key="model", found=spec.model, problem=problem)])
+    lengths = length_inputs(command.options, log, spec, architecture_of(spec.model))
+    rows = RowCounts.of(spec, spec.steps).rows * command.options.seeds
+    if rows > _MOST_SAMPLED:
+        problem = f"gives {rows:,} rows with {command.options.seeds} seeds, and at most {_MOST_SAMPLED:,} are sampled"
+        raise UsageError([Fault(key=STEPS, found=str(spec.steps), problem=problem)])
+    builtin = find_builtin(spec.model)
+    return _Job(
+        spec=spec,
+        inputs=inputs,
+        architecture_of=architecture_of,
+        model_config=builtin.config if builtin is not None else load_model(spec.model),
+        lengths=lengths,
+        log=log,
+        steps=spec.steps,
+    )
+
+
+def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Path]:
+    """Return the forecast after writing its files, and their folder."""
+    options, spec = command.options, job.spec
+    root = Path(options.results_dir) / "forecast"
+    draws = job.draws(spec, options.seeds)
+    settings = (spec.alloc_conf, *(settings_levers(spec) if options.levers else ()))
+    request = _request(job, spec, draws, settings)
+    folder = root / _name(request)
+    answer = _answered(request, folder, engine)
+    own = _outlook(answer, request, spec.alloc_conf)
+    levers = [LeverForecast(name=conf, outlook=_outlook(answer, request, conf)) for conf in settings[1:]]
+    for name, changed in trial_levers(spec, job.inputs, job.architecture_of) if options.levers else ():
+        other = _request(job, changed, job.draws(changed, options.seeds), (changed.alloc_conf,))
+        found = _answered(other, root / _name(other), engine)
+        levers.append(LeverForecast(name=name, outlook=_outlook(found, other, changed.alloc_conf)))
+    gpu, architecture = gpu_named(str(spec.gpu)), job.architecture_of(spec.model)
+    forecast = Forecast(
+        spec=spec,
+        gpu=gpu,
+        context_bytes=cuda_context_bytes(gpu.compute_capability),
+        outlook=own,
+        sampled=draws,
+        learnt=answer.learnt,
+        estimate=card_verdict(spec, architecture, gpu) if has_form(spec, architecture) else None,
+        levers=tuple(sorted(levers, key=lambda each: (each.outlook.died.count, each.outlook.reserved_bytes))),
+        growth=_growth(job, own),
+        notes=(*notes_of_all(job.inputs, [spec], job.architecture_of), *job.lengths.notes),
+    )
+    _write(folder, forecast, answer.runs)
+    return forecast, folder
+
+
+def _growth(job: _Job, outlook: Outlook) -> MemoryGrowth | None:
+    """Return the growth of the memory that the log measured against the forecast; None if it cannot be compared."""
+    is_reserved = None if job.log is None else can_compare(job.log)
+    if job.log is None or is_reserved is None or not isinstance(job.lengths.lengths.completions, LoggedLengths):
+        return None
+    reached = min(len(run.steps) for run in outlook.runs)
+    sizes = {
+        steps[0].step: [each.reserved_bytes if is_reserved else each.allocated_bytes for each in steps]
+        for steps in zip(*(run.steps[:reached] for run in outlook.runs), strict=True)
+    }
+    return memory_growth(job.log, sizes, is_reserved=is_reserved) if sizes else None
+
+
+# ---- asking, and going on --------------------------------------------------------------------------------------------
+
+
+def _request(job: _Job, spec: TrialSpec, draws: Sequence[Sampled], settings: tuple[str, ...]) -> ForecastRequest:
+    return ForecastRequest(
+        spec=spec_to_mapping(spec),
+        model_config=job.model_config,
+        steps=job.steps,
+        settings=settings,
+        draws=tuple(each.draw for each in draws),
+    )
+
+
+def _name(request: ForecastRequest) -> str:
+    """Return the name of a forecast: a hash of its request, and of what else decides its answer."""
+    from profiler.storage.records.versioned import installed_versions
+
+    hashed = {
+        "request": request.as_object(),
+        "versions": asdict(installed_versions()),
+        "simulation": SIMULATION_RESULTS_VERSION,
+    }
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _outlook(answer: ForecastAnswer, request: ForecastRequest, conf: str) -> Outlook:
+    runs = tuple(run for run in answer.runs if run.alloc_conf == conf)
+    return Outlook(steps=request.steps, alloc_conf=conf, runs=runs)
+
+
+def _answered(request: ForecastRequest, folder: Path, engine: Engine) -> ForecastAnswer:
+    """Return the answer to a request: what its file has already, and the rest by `engine`.
+
+    Raises:
+        ProfilerError: The engine failed or left something out.
+    """
+    from profiler.storage.files.lock import wait_for_lock
+
+    lock = wait_for_lock(folder / "lock", "makes the same forecast")
+    try:
+        path = folder / ANSWER
+        answer = answer_of(_kept_lines(path))
+        if answer.missing(request):
+            write_atomically(folder / REQUEST, json.dumps(request.as_object()).encode())
+            engine(folder / REQUEST, path, _Progress(request, path))
+            answer = answer_of(_kept_lines(path))
+    finally:
+        lock.release()
+    if missing := answer.missing(request):
+        raise ProfilerError(f"The forecast ended early: {missing} of its runs are missing in {path}.")
+    return answer
+
+
+def _kept_lines(path: Path) -> list[AnswerLine]:
+    """Return the lines of an answer; what a killed process left half written at its end is cut off the file."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    found, whole = [], 0
+    for line in content.splitlines(keepends=True):
+        try:
+            if not line.endswith(b"\n"):
+                break
+            found.append(line_of(json.loads(line)))
+        except (ValueError, KeyError, TypeError):
+            break
+        whole += len(line)
+    if whole < len(content):
+        write_atomically(path, content[:whole])
+    return found
+
+
+class _Progress:
+    """Says how far an answer is, with the time left."""
+
+    def __init__(self, request: ForecastRequest, path: Path) -> None:
+        self._all = request.steps * len(request.draws) * len(request.settings)
+        self._runs = len(request.draws) * len(request.settings)
+        self._path, self._read, self._said_s = path, 0, time.monotonic()
+        self._lines, self._begun = 0, 0
+        self._started_s = self._said_s
+
+    def __call__(self) -> None:
+        """Say it, if it is time."""
+        now = time.monotonic()
+        if now - self._said_s < _SAY_AFTER_S or not self._path.exists():
+            return
+        self._said_s = now
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            content = file.read()
+        self._begun = self._begun or self._lines + content.count(b"\n")
+        self._lines += content.count(b"\n")
+        self._read += len(content)
+        rate = (self._lines - self._begun) / (now - self._started_s)
+        left = f", at most {(self._all - self._lines) / rate:,.0f} s left" if rate > 0 else ""
+        print_error(f"{self._lines:,} of at most {self._all:,} steps of {self._runs} runs{left}")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _write(folder: Path, forecast: Forecast, runs: Sequence[ForecastRun]) -> None:
+    """Write the table of all steps, the page and its figure.
+
+    Raises:
+        StorageError: A file could not be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from profiler.rendering.document import FIGURES
+    from profiler.rendering.figures.theme import rendered  # matplotlib takes half a second
+    from profiler.rendering.figures.timeline import forecast_figure
+    from profiler.rendering.layouts.html import html
+    from profiler.rendering.layouts.markdown import markdown
+
+    steps = [each for run in runs for each in run.steps]
+    columns = {
+        each.name: [
+            value.value if each.name == "phase" else value for value in (getattr(step, each.name) for step in steps)
+        ]
+        for each in fields(ForecastStep)
+    }
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink, compression="zstd")
+    write_atomically(folder / TABLE, sink.getvalue())
+    found = rendered("steps", "Memory of every step of the run", lambda: forecast_figure(forecast))
+    figures = []
+    if isinstance(found, str):
+        print_error(found)
+    else:
+        figure, files = found
+        figures.append(figure)
+        for kind, content in files.items():
+            write_atomically(folder / FIGURES / f"{figure.name}.{kind}", content)
+    page = forecast_page(forecast, figures)
+    write_atomically(folder / MARKDOWN, markdown(page).encode())
+    write_parts_atomically(folder / PAGE, html(page))

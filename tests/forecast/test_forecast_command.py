@@ -1,0 +1,278 @@
+"""`python -m profiler.forecast`: its words, faults, answer, files, levers and going on, with a fake engine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from fake_engine import FakeEngine
+
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SIGNAL_BASE, EXIT_USAGE, ProfilerError
+from profiler.domain.memory import GIB, MIB
+from profiler.forecast.main import main, run_engine
+
+JOB = ["model=qwen2.5-7b", "tuning=lora", "gpu=4090", "num_generations=4", "max_completion_length=3000"]
+LAWS = ["prompts=lognormal(180,0.6)", "completions=lognormal(300,0.45)"]
+WORDS = [*JOB, *LAWS, "steps=60", "seeds=4"]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def never(*_):
+    raise AssertionError("nothing may start")
+
+
+def answer(capsys, *words, engine=None, code=EXIT_OK):
+    assert main([*words, "format=json"], engine=engine or FakeEngine()) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_that_dies_says_when_and_of_what(capsys, tmp_path):
+    engine = FakeEngine(base_bytes=13 * GIB)
+    found = answer(capsys, *WORDS, engine=engine)
+    assert found["origin"] == "simulated"
+    assert 0 < found["died"] <= 4 and found["seeds"] == 4
+    first = found["deaths"][0]
+    assert first["rows"] == 4 and first["row_tokens"] > 1500 and 1 <= first["step"] <= 60
+    assert found["died_by_step"][-1][1] == found["died"]
+    assert main([*WORDS, "fail_if=dies"], engine=engine) == EXIT_ANSWER_IS_NO
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"It dies in step {first['step']}" in said
+    assert f"a micro-batch of 4 rows padded to the longest, {first['row_tokens']:,} tokens" in said
+    assert "The estimate's worst case" in said and "Simulated:" in said
+    (folder,) = (tmp_path / "results" / "forecast").iterdir()
+    assert len(engine.requests) == 1, "the second answer is that of the first"
+    assert pq.read_table(folder / "steps.parquet").num_rows == engine.lines - 1 - found["died"]
+    page = (folder / "report.html").read_text()
+    assert "qwen2.5-7b on rtx-4090-24gb: 60 steps" in page and "<figure" in page
+    assert (folder / "figures" / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_survives_states_the_interval(capsys):
+    engine = FakeEngine(base_bytes=6 * GIB)
+    assert main([*WORDS, "seeds=10", "fail_if=dies"], engine=engine) == EXIT_OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "survives 60 steps with each of 10 seeds; the probability to run out of memory is at most 28% (95 %, Wilson)"
+        in said
+    )
+    (request,) = engine.requests
+    assert (request.steps, request.settings, len(request.draws)) == (60, ("",), 10)
+    # 4 rows in 4 micro-batches per step, and one prompt per 4 completions.
+    assert (len(request.draws[0].completions), len(request.draws[0].prompts)) == (60 * 16, 60 * 4)
+    assert request.spec["gpu"] == "rtx-4090-24gb" and request.model_config["hidden_size"] == 3584
+
+
+def test_a_killed_forecast_goes_on(capsys, tmp_path):
+    assert main(WORDS, engine=FakeEngine(dies_after=70, base_bytes=6 * GIB)) == EXIT_SIGNAL_BASE + 2
+    assert "The same command goes on." in capsys.readouterr().err
+    (path,) = tmp_path.glob("results/forecast/*/answer.jsonl")
+    assert path.read_text().count("\n") == 70 and not path.read_text().endswith("\n")
+    engine = FakeEngine(base_bytes=6 * GIB)
+    found = answer(capsys, *WORDS, engine=engine)
+    assert engine.lines == 1 + 4 * 60 - 70
+    assert (found["died"], found["kept"][-1]["step"]) == (0, 60)
+    whole = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({(each.get("seed"), each.get("step")) for each in whole}) == len(whole) == 1 + 4 * 60
+
+
+def test_an_engine_that_leaves_out_runs_is_a_sentence(capsys):
+    def engine(request, path, tick):
+        path.write_text("")
+
+    assert main(WORDS, engine=engine) == ProfilerError.exit_code
+    assert "4 of its runs are missing" in capsys.readouterr().err
+
+
+def test_a_process_that_fails_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("profiler.forecast.main.ENGINE", "profiler.no_such_module")
+    with pytest.raises(ProfilerError, match=r"ended early: .*no_such_module"):
+        run_engine(tmp_path / "request.json", tmp_path / "answer.jsonl", lambda: None)
+
+
+def test_each_lever_has_its_own_forecast(capsys):
+    engine = FakeEngine(base_bytes=13 * GIB)
+    found = answer(capsys, *WORDS, "levers=true", engine=engine)
+    levers = {each["change"]: each for each in found["levers"]}
+    assert set(levers) == {
+        "expandable_segments:True", "garbage_collection_threshold:0.8", "max_split_size_mb:512",
+        "max_completion_length=2250", "per_device_train_batch_size=2 (accumulated)", "torch_empty_cache_steps=1",
+    }  # fmt: skip
+    smaller = levers["per_device_train_batch_size=2 (accumulated)"]
+    assert smaller["died"] < found["died"]
+    assert smaller["peak_reserved_bytes"] < found["peak_reserved_bytes"]
+    assert [len(each.settings) for each in engine.requests] == [4, 1, 1, 1]
+    assert (
+        len({each.draws[0].completions for each in engine.requests if each.spec["max_completion_length"] == 3000}) == 1
+    )
+    assert [each["died"] for each in found["levers"]] == sorted(each["died"] for each in found["levers"])
+
+
+# ---- lengths ---------------------------------------------------------------------------------------------------------
+
+FILES = {
+    "numbers": ("300\n400 500, 600\n", {300, 400, 500, 600}, {256}),
+    "list": ("[300, 400]", {300, 400}, {256}),
+    "pairs": ('{"prompt": 50, "completion": 300}\n{"prompt": 60, "completion": 400}\n', {300, 400}, {50, 60}),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_lengths_come_from_a_file(capsys, tmp_path, kind):
+    text, completions, prompts = FILES[kind]
+    (tmp_path / "lengths.jsonl").write_text(text)
+    engine = FakeEngine()
+    answer(capsys, *JOB, "lengths=lengths.jsonl", "steps=5", "seeds=1", engine=engine)
+    (draw,) = engine.requests[0].draws
+    assert (set(draw.completions), set(draw.prompts)) == (completions, prompts)
+    answer(capsys, "recipe=sft", *JOB[:3], "lengths=lengths.jsonl", "steps=5", "seeds=1", engine=engine)
+    (draw,) = engine.requests[1].draws
+    whole = {350, 460} if kind == "pairs" else completions
+    assert (set(draw.completions), draw.prompts) == (whole, ())
+
+
+TEXTS = [{"prompt": "one two", "completion": "three four five"}, {"prompt": "six", "completion": "seven"}]
+
+
+def test_a_data_set_is_counted_with_its_tokenizer(tmp_path):
+    pytest.importorskip("transformers")
+    from profiler.training.data.prompt_lengths import row_lengths
+
+    class Rows(list):
+        column_names = ("prompt", "completion")
+
+        def __getitem__(self, part):
+            return {name: [row[name] for row in list(self)[part]] for name in self.column_names}
+
+    tokens = {"prompts": [2, 1], "completions": [3, 1]}
+    assert row_lengths(Rows(TEXTS), lambda text: {"input_ids": text.split()}, 10) == tokens
+
+
+BIG = "7\n" * 1_000_001
+
+
+@pytest.mark.parametrize(
+    ("words", "files", "sentence"),
+    [
+        ([], {}, "completions=none: is missing; say how long rows are"),
+        (["completions=0"], {}, "completions=0: must be at least 1"),
+        (["completions=long"], {}, "completions=long: must be a number, uniform"),
+        (["completions=400", "growth=0"], {}, "growth=0: must be at least 0.01"),
+        (["completions=400", "lengths=a"], {"a": "1"}, "says how long completions are, and so does"),
+        (["lengths=ragged"], {}, "lengths=ragged: must be a file: a forecast draws its lengths"),
+        (["lengths=a"], {}, "lengths=a: cannot be read (No such file or directory)"),
+        (["lengths=a"], {"a": "5\n0\n"}, "lengths=a: has in line 2 a length of 0, and a row has 1 to"),
+        (["lengths=a"], {"a": "5\nten\n"}, "lengths=a: has in line 2 'ten', which is not a number of tokens"),
+        (["lengths=a"], {"a": '{"prompt": "x"}'}, "'x', which is not a number of tokens. With tokenizer=FOLDER"),
+        (["lengths=a"], {"a": '{"text": "x"}'}, "lengths=a: has in line 1 neither prompt nor completion"),
+        (["lengths=a"], {"a": '{"prompt": 3'}, "lengths=a: has in line 1 no JSON"),
+        (["lengths=a"], {"a": ""}, "lengths=a: has no rows"),
+        (["lengths=a"], {"a": '{"prompt": 3}'}, "lengths=a: has prompts and no completions"),
+        (["lengths=a"], {"a": BIG}, "lengths=a: has 1,000,001 rows, and at most 1,000,000 are read"),
+        (["lengths=."], {}, "lengths=.: is a folder, and counting the tokens of a data set needs a tokenizer"),
+        (["completions=5", "max_completion_length=40000"], {}, "allows rows of 40,256 tokens, beyond the context of"),
+        (["completions=5", "tokenizer=x"], {}, "tokenizer=x: counts the tokens of lengths=FILE, and there is none"),
+        (["completions=5", "recipe=sft", "prompts=5"], {}, "prompts=5: has no meaning with recipe=sft"),
+        (["completions=5", "gpu=any"], {}, "gpu=any: asks for every card, and a forecast is for one"),
+        (["completions=5", "beta=0,1"], {}, "beta=0,1: has several values, and a forecast is for one run"),
+        (["completions=5", "steps=100001"], {}, "steps=100001: must be at most 100,000"),
+        (["completions=5", "steps=100000", "seeds=1000"], {}, "rows with 1000 seeds, and at most 20,000,000"),
+        (["completions=5", "fail_if=tight"], {}, "fail_if=tight: must be one of dies"),
+        (["log=a"], {"a": "loss 0.3"}, "log=a: is no log of trl or verl"),
+        (["log=a"], {"a": "step:1 - train/loss:0.1"}, "log=a: has 1 entries and none with lengths"),
+        (["log=a"], {"a": '{"step": 1, "vram/reserved_gib": 3.0}'}, "log=a: has no lengths"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(capsys, tmp_path, words, files, sentence):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    job = [word for word in JOB if word.partition("=")[0] not in {each.partition("=")[0] for each in words}]
+    job = [word for word in job if "recipe=sft" not in words or word.startswith(("model", "gpu", "tuning"))]
+    assert main([*job, *words], engine=never) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_job_of_verl_and_a_log_alone_are_refused(capsys, tmp_path):
+    assert main(["config=verl", "completions=5", "gpu=h100"], engine=never) == EXIT_USAGE
+    assert "is a configuration of verl, for which there is only an estimate" in capsys.readouterr().err
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "completions/mean_length": 3.0}')
+    assert main(["log=log.jsonl", "gpu=h100", "fail_if=dies"], engine=never) == EXIT_USAGE
+    assert "says how long rows were, and not what is trained. Add config=FILE or model=NAME." in capsys.readouterr().err
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+
+
+def state(path, leak_mib):
+    """A trainer_state.json of 60 steps, with the memory of the fake engine and a leak."""
+    entries = [
+        {
+            "step": step, "completions/mean_length": 300.0 + step, "completions/min_length": 50.0,
+            "completions/max_length": 800.0 + 4 * step,
+            "num_tokens": sum(16 * (500 + each) for each in range(1, step + 1)),
+            "vram/allocated_gib/backward": (12 * GIB + 4 * 2 * MIB * (800 + 4 * step) + leak_mib * MIB * step) / GIB,
+        }
+        for step in range(1, 61)
+    ]  # fmt: skip
+    path.write_text(json.dumps({"max_steps": 90, "log_history": entries}, indent=1))
+
+
+@pytest.mark.parametrize(("leak_mib", "cause"), [(0, "lengths"), (30, "leak")])
+def test_a_log_says_whether_lengths_explain_its_memory(capsys, tmp_path, leak_mib, cause):
+    state(tmp_path / "trainer_state.json", leak_mib)
+    engine = FakeEngine()
+    words = [*JOB, "log=trainer_state.json", "seeds=3"]
+    found = answer(capsys, *words, engine=engine)
+    (request,) = engine.requests
+    assert (request.steps, set(request.draws[0].prompts)) == (90, {200})
+    assert max(request.draws[0].completions[:16]) == 804
+    assert found["growth"]["cause"] == cause
+    low, high = found["growth"]["unexplained_bytes_per_step"][1:]
+    assert low <= leak_mib * MIB <= high
+    assert main(words, engine=never) == EXIT_OK
+    said = " ".join(capsys.readouterr().out.split())
+    expected = "Growth explained by lengths: 100%" if leak_mib == 0 else "A leak: 30 MiB per step"
+    assert expected in said
+    assert "After step 60 of the log, completions go on to change by" in said
+
+
+def test_a_log_alone_says_how_lengths_and_memory_grow(capsys, tmp_path):
+    state(tmp_path / "trainer_state.json", 30)
+    assert main(["log=trainer_state.json", "gpu=4090"], engine=never) == EXIT_OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Steps 1 to 60 of a log of trl: completions have 301 to 360 tokens on average, +1.00 per step" in said
+    # 4 rows of 2 MiB per token grow by 4 tokens per step, and 30 MiB leak.
+    assert "62 MiB per step" in said
+    # From 18.25 GiB at step 0 to the 23.16 GiB of the card are 81 steps of 62 MiB.
+    assert "At this rate of growth the card is full at step 81" in said
+    found = answer(capsys, "log=trainer_state.json", "gpu=4090", engine=never)
+    assert (found["origin"], found["last_step"]) == ("measured", 60)
+    assert found["memory_bytes_per_step"][0] == pytest.approx(62 * MIB)
+    assert main(["log=trainer_state.json", "gpu=none"], engine=never) == EXIT_USAGE
+    assert capsys.readouterr().err.startswith("gpu=none: ")
+
+
+def test_the_examples_of_the_repository_are_read(capsys):
+    folder = Path(__file__).parents[2] / "examples" / "forecast"
+    job = [f"config={folder / 'grpo.yaml'}", "gpu=h100", "seeds=1"]
+    assert answer(capsys, *job, f"lengths={folder / 'lengths.jsonl'}", "steps=3")["lengths"][0]["longest"] <= 2048
+    log = f"log={folder / 'trainer_state.json'}"
+    assert answer(capsys, *job, log)["steps"] == 700
+    assert answer(capsys, log, engine=never)["mean_length_per_step"][0] > 0
+
+
+def test_neither_torch_nor_numpy_is_imported_before_it_starts(tmp_path):
+    program = (
+        "import sys; from profiler.forecast.main import main\n"
+        "assert main(['--help']) == 0\nassert main(['completions=0']) == 2\n"
+        "assert not {'torch', 'numpy', 'pandas', 'matplotlib', 'pyarrow'} & set(sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
