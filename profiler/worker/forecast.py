@@ -1,28 +1,46 @@
-"""The memory of a whole run on a simulated GPU: learn from a few steps, write out all of them, and replay them."""
+"""The memory of a whole run on a simulated GPU: learn from a few steps, write out all of them, and replay them.
 
+`python -m profiler.worker.forecast REQUEST ANSWER`; both files are described in `profiler/domain/runs/forecast.py`.
+"""
+
+import json
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from pathlib import Path
+from random import Random
 from typing import Any
 
 from profiler.allocator import parse_alloc_conf
-from profiler.allocator.refusal import Refusal
-from profiler.allocator.traces.step_replay import RefusedError, StepPeaks, StepReplay
+from profiler.allocator.traces.step_replay import Piece, RefusedError, StepReplay, piece_of
+from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.runs.forecast import (
+    AnswerLine,
+    Death,
+    Draw,
+    ForecastRequest,
+    ForecastStep,
+    Learnt,
+    answer_of,
+    line_object,
+    line_of,
+)
 from profiler.domain.trials.step_shapes import StepShape
 from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.simulation.extrapolation.parametric_steps import (
     FEWEST_OCCURRENCES,
     FIRST_STEPS,
-    Learnt,
     ParametricSteps,
+    RunOfSteps,
     UnequalStepsError,
     Variant,
     variants,
 )
-from profiler.training.recipes.step_grouping import KNOWN, step_shapes, steps_per_unit, unit_rows
+from profiler.simulation.extrapolation.step_pieces import step_bounds
+from profiler.training.recipes.step_grouping import step_shapes, steps_per_unit, unit_rows
 from profiler.worker.simulated import card_of, simulate
 
 _MOST_STEPS = 16
@@ -56,10 +74,9 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         draws: The rows of each run.
 
     Raises:
-        UnsupportedTrialError: The steps cannot be written out, or the trial cannot be simulated.
+        UnequalStepsError: The steps cannot be written out.
+        UnsupportedTrialError: The trial cannot be simulated.
     """
-    if spec.recipe not in KNOWN:
-        raise UnsupportedTrialError(f"a forecast of recipe={spec.recipe} is not known yet")
     first_units = -(-FIRST_STEPS // steps_per_unit(spec))
     first_steps = first_units * steps_per_unit(spec)
     runs, layers = [], None
@@ -69,13 +86,9 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         rows = _joined(units)
         run = simulate(learning, model_config, rows=rows, defers_scratch=True)
         layers = run.layers_run
-        runs.append(Learnt(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
-    try:
-        steps = ParametricSteps(
-            runs, first_steps=first_steps, empties=None if every is None else lambda step: step % every == 0
-        )
-    except UnequalStepsError as error:
-        raise UnsupportedTrialError(f"the steps of this job cannot be written out: {error}") from error
+        runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
+    empties = None if every is None else lambda step: step % every == 0
+    steps = ParametricSteps(runs, first_steps=first_steps, empties=empties)
     return RunLearnt(
         steps=steps,
         first_shapes=runs[0].shapes[:first_steps],
@@ -163,53 +176,155 @@ def _joined(units: Sequence[RowLengths]) -> RowLengths:
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiedAt:
-    """The request that the card refuses."""
-
-    step: int
-    """From 1."""
-    refusal: Refusal
-    row_tokens: int
-    """Tokens to which the rows of the micro-batch are padded; 0 before the first one of the run."""
-    rows: int
+Steps = Iterable[tuple[StepShape, Iterable[Piece]]]
+"""The shape of each step of a run, and its pieces."""
 
 
-Told = Callable[[int, StepShape, StepPeaks], None]
-"""Is told of each step that was replayed: its number from 1, its shape and its peaks."""
-
-
-def replay_run(
-    spec: TrialSpec, learnt: RunLearnt, draw: RowLengths, *, alloc_conf: str, capacity_bytes: int | None, told: Told
-) -> DiedAt | None:
-    """Replay all steps of a run; return where it dies.
-
-    The first steps are those of the first draw, as they ran.
+def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | None) -> Iterator[ForecastStep | Death]:
+    """Yield each step of a run after its replay, up to the one that the card refuses.
 
     Args:
-        spec: The trial, with the number of steps.
-        learnt: Of `learn`, with this draw among its draws.
-        draw: The rows.
+        steps: The steps.
+        seed: Of the run.
         alloc_conf: Settings of torch's allocator.
         capacity_bytes: What the process can take from the driver, without its context; None: unlimited.
-        told: As `Told` says.
     """
     config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
     replay = StepReplay(capacity_bytes=capacity_bytes, config=config)
-    first = len(learnt.first_shapes)
-    later = step_shapes(spec, draw)[first:]
-    steps = chain(learnt.steps.begin(), (learnt.steps.written(shape) for shape in later))
-    for number, (shape, pieces) in enumerate(zip((*learnt.first_shapes, *later), steps, strict=True), start=1):
+    for number, (shape, pieces) in enumerate(steps, start=1):
         try:
             peaks = replay.step(pieces)
         except RefusedError as error:
-            batch = shape.micro_batches[min(max(0, error.piece - 1), len(shape.micro_batches) - 1)]
-            return DiedAt(step=number, refusal=error.refusal, row_tokens=sum(batch.widths), rows=batch.rows)
-        told(number, shape, peaks)
-    return None
+            yield _death(shape, error, seed=seed, alloc_conf=alloc_conf, step=number)
+            return
+        yield ForecastStep(
+            seed=seed,
+            alloc_conf=alloc_conf,
+            step=number,
+            longest_prompt=max(batch.widths[0] if len(batch.widths) > 1 else 0 for batch in shape.micro_batches),
+            longest_completion=max(batch.widths[-1] for batch in shape.micro_batches),
+            scored_tokens=sum(sum(batch.scored) for batch in shape.micro_batches),
+            allocated_bytes=peaks.allocated_bytes,
+            reserved_bytes=peaks.reserved_bytes,
+            reserved_after_bytes=peaks.reserved_after_bytes,
+            inactive_split_bytes=peaks.inactive_split_after_bytes,
+            phase=peaks.phase,
+        )
+
+
+def _death(shape: StepShape, error: RefusedError, *, seed: int, alloc_conf: str, step: int) -> Death:
+    # Before the first micro-batch the rows are those that it will have.
+    batch, refusal = shape.micro_batches[max(0, error.piece - 1)], error.refusal
+    return Death(
+        seed=seed,
+        alloc_conf=alloc_conf,
+        step=step,
+        phase=refusal.phase,
+        requested_bytes=refusal.requested_bytes,
+        free_bytes=refusal.free_bytes,
+        allocated_bytes=refusal.allocated_bytes,
+        reserved_bytes=refusal.reserved_bytes,
+        row_tokens=sum(batch.widths),
+        rows=batch.rows,
+    )
+
+
+def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps:
+    """Yield the steps of a run as they are written out; the first ones are those of the first draw, as they ran."""
+    yield from zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
+    for shape in step_shapes(spec, draw)[len(learnt.first_shapes) :]:
+        yield shape, learnt.steps.written(shape)
+
+
+def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Steps:
+    """Yield the steps of a run that is simulated from its start to its end.
+
+    Raises:
+        UnsupportedTrialError: The trial cannot be simulated.
+    """
+    trace = simulate(spec, model_config, rows=draw).trace.on(card_of(spec).chip)
+    before = 0
+    for shape, (_, end) in zip(step_shapes(spec, draw), step_bounds(trace), strict=True):
+        first_block = sum(event > 0 for event in trace.events[:before])
+        yield shape, [piece_of(trace, before, end, first_block=first_block)]
+        before = end
 
 
 def capacity_of(spec: TrialSpec) -> int:
     """Return what a process can take from the driver on the trial's card."""
     gpu = card_of(spec)
     return gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+
+
+# ---- the process -----------------------------------------------------------------------------------------------------
+
+MOST_WHOLE_STEPS = 200
+"""Of a run that cannot be written out: its trace is kept in memory as a whole."""
+
+
+def answer(request: ForecastRequest, known: Sequence[AnswerLine]) -> Iterator[AnswerLine]:
+    """Yield the lines of an answer that are not among `known`.
+
+    Raises:
+        UnsupportedTrialError: There is no forecast of the trial.
+    """
+    done = answer_of(known)
+    spec = replace(spec_from_mapping(request.spec), steps=request.steps)
+    draws = {draw.seed: _rows(draw, request.steps) for draw in request.draws}
+    learnt: RunLearnt | None = None
+    try:
+        learnt, reason = learn(spec, request.model_config, list(draws.values())), None
+    except UnequalStepsError as error:
+        reason = f"The steps cannot be written out: {error}."
+        if request.steps > MOST_WHOLE_STEPS:
+            raise UnsupportedTrialError(
+                f"{reason} Without that at most {MOST_WHOLE_STEPS} steps are forecast."
+            ) from error
+    if done.learnt is None:
+        yield _learnt(learnt, reason)
+    ended = {(run.seed, run.alloc_conf): run for run in done.runs}
+    for seed, draw in draws.items():
+        for conf in request.settings:
+            run = ended.get((seed, conf))
+            if run is not None and (run.death is not None or run.survived(request.steps)):
+                continue
+            steps = (
+                whole_steps(spec, request.model_config, draw) if learnt is None else written_steps(spec, learnt, draw)
+            )
+            last = run.steps[-1].step if run is not None and run.steps else 0
+            lines = replayed(steps, seed=seed, alloc_conf=conf, capacity_bytes=capacity_of(spec))
+            yield from (line for line in lines if line.step > last)
+
+
+def _rows(draw: Draw, steps: int) -> RowLengths:
+    random = Random(draw.seed)
+    shuffles = tuple(random.randrange(2**32) for _ in range(steps))
+    return RowLengths(prompts=draw.prompts, completions=draw.completions, shuffles=shuffles)
+
+
+def _learnt(learnt: RunLearnt | None, reason: str | None) -> Learnt:
+    if learnt is None:
+        return Learnt(shapes=0, events_per_step=0, layers_run=None, whole=reason)
+    return Learnt(
+        shapes=learnt.steps_run,
+        events_per_step=learnt.steps.events_per_step,
+        layers_run=learnt.layers_run,
+        whole=None,
+    )
+
+
+def main() -> int:
+    """Answer the request of the first argument into the file of the second."""
+    request_path, answer_path = map(Path, sys.argv[1:])
+    request = ForecastRequest.of(json.loads(request_path.read_text(encoding="utf-8")))
+    lines = answer_path.read_text(encoding="utf-8").splitlines() if answer_path.exists() else []
+    known = [line_of(json.loads(line)) for line in lines]
+    with answer_path.open("a", encoding="utf-8") as file:
+        for line in answer(request, known):
+            file.write(json.dumps(line_object(line)) + "\n")
+            file.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

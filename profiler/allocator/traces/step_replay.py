@@ -52,8 +52,8 @@ class StepPeaks:
     """Peak of what torch has taken from the driver."""
     reserved_after_bytes: int
     allocated_after_bytes: int
-    inactive_split_bytes: int
-    """Peak of free memory in segments that cannot be given back."""
+    inactive_split_after_bytes: int
+    """Free parts of segments that cannot be given back."""
     phase: Phase
     """The phase of the allocated peak."""
     num_alloc_retries: int
@@ -100,7 +100,7 @@ class StepReplay:
             reserved_bytes=stats.peak_reserved_bytes,
             reserved_after_bytes=stats.reserved_bytes,
             allocated_after_bytes=stats.allocated_bytes,
-            inactive_split_bytes=stats.peak_inactive_split_bytes,
+            inactive_split_after_bytes=stats.inactive_split_bytes,
             phase=peak_phase,
             num_alloc_retries=stats.num_alloc_retries,
         )

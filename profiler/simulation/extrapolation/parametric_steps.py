@@ -77,7 +77,7 @@ def _joined(*found: list[int]) -> list[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learnt:
+class RunOfSteps:
     """A run to learn from."""
 
     trace: Trace
@@ -90,7 +90,11 @@ class ParametricSteps:
     """Steps after the first ones, as functions of their shapes."""
 
     def __init__(
-        self, runs: Sequence[Learnt], *, first_steps: int = FIRST_STEPS, empties: Callable[[int], bool] | None = None
+        self,
+        runs: Sequence[RunOfSteps],
+        *,
+        first_steps: int = FIRST_STEPS,
+        empties: Callable[[int], bool] | None = None,
     ) -> None:
         """Learn from all but the first, the last and the last but one step of each run; the last but one confirms.
 
@@ -121,7 +125,9 @@ class ParametricSteps:
         for variant, occurrence in confirming:
             if (template := self._templates.get(variant)) is not None:
                 template.check(*occurrence)
-        self._begun = begun
+        # Calls of equal arguments are one object.
+        sizes = {id(call): call.sizes() for step in begun for piece in step for _, call in piece.calls}
+        self._begun = [[(piece, [sizes[id(call)] for _, call in piece.calls]) for piece in step] for step in begun]
         self._empties = empties or (lambda _: True)
         self._steps = 0
         self._outliving: list[Numbers] = []
@@ -144,10 +150,8 @@ class ParametricSteps:
             before = 1 + (number == 0)
             self._step = len(self._outliving) + before - 1
             yield [
-                self._numbered(
-                    piece, piece.sizes_bytes, [call.sizes() for _, call in piece.calls], is_micro_batch=place >= before
-                )
-                for place, piece in enumerate(step)
+                self._numbered(piece, piece.sizes_bytes, scratch, is_micro_batch=place >= before)
+                for place, (piece, scratch) in enumerate(step)
             ]
             self._steps += 1
 

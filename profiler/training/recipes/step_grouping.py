@@ -8,9 +8,6 @@ from profiler.domain.trials.trial import Logprobs, RowLengths, TrialSpec
 from profiler.training.data.source_data import prompt_lengths_of
 from profiler.training.recipes.grpo.trainer import shuffled_rows
 
-KNOWN = (*GENERATING, Recipe.SFT)
-"""Recipes whose grouping is known."""
-
 
 def steps_per_unit(spec: TrialSpec) -> int:
     """Return the optimizer steps that use the rows of one generation; 1 where rows are data."""
