@@ -5,7 +5,7 @@ polynomial of the lengths, and scratch of kernels follows its own rule (`deferre
 pieces of a step (`step_pieces.py`). A piece has variants, as its rows are padded or not: where no row is, transformers
 makes no attention mask.
 
-Exact or not at all. All occurrences of a variant agree in order, sites, categories and phases; every block that
+Exact or not at all. All occurrences of a variant agree in order, sites and phases; every block that
 outlives its piece is the same in all variants; every size fits in every occurrence, but for requests of less than the
 smallest block, which count as one. `UnequalStepsError` says what does not.
 """
@@ -41,10 +41,14 @@ class Place(StrEnum):
 
     BEFORE = "before"
     FIRST = "first"
+    SECOND = "second"
+    """After the first one, which leaves more behind than others."""
     MIDDLE = "middle"
     LAST = "last"
     """With the optimizer. A single micro-batch is the last one."""
 
+
+_EARLY = {1: Place.FIRST, 2: Place.SECOND}
 
 Variant = tuple[Place, int, Hashable]
 """The place of a piece in its step, of the step in its cycle of generations, and what decides the piece's events."""
@@ -55,7 +59,7 @@ def variants(shape: StepShape) -> Iterator[Variant]:
     yield Place.BEFORE, shape.place, (shape.pads_prompts, tuple(batch.padded for batch in shape.scored_before))
     last = len(shape.micro_batches)
     for number, batch in enumerate(shape.micro_batches, start=1):
-        place = Place.LAST if number == last else Place.FIRST if number == 1 else Place.MIDDLE
+        place = Place.LAST if number == last else _EARLY.get(number, Place.MIDDLE)
         yield place, shape.place, (batch.rows, batch.padded)
 
 

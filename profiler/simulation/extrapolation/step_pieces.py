@@ -13,8 +13,6 @@ from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
 
 Numbers = npt.NDArray[np.int64]
 
-_KIND_BITS = 32
-
 
 def step_bounds(trace: Trace) -> list[tuple[int, int]]:
     """Return the first event and the end of each optimizer step. What follows the optimizer, logging, belongs to it."""
@@ -60,7 +58,10 @@ class Cut:
     """A trace that is cut into pieces."""
 
     def __init__(self, trace: Trace, kinds: dict[Hashable, int]) -> None:
-        """Prepare to cut `trace`; `kinds` numbers sites with categories, and grows."""
+        """Prepare to cut `trace`; `kinds` numbers sites without shapes, and grows.
+
+        Categories do not count: by its shape alone a tensor may look like a gradient in one step and not in another.
+        """
         self._trace = trace
         events = np.array(trace.events, dtype=np.int64)
         site_of = np.array(trace.site_of, dtype=np.int64)
@@ -78,9 +79,7 @@ class Cut:
         frees = np.flatnonzero((events < 0) & self._kept)
         self._freed_at[-self.events[frees] - 1] = frees
         of_site = [kinds.setdefault((site.operation, site.module, site.dtype), len(kinds)) for site in trace.sites]
-        of_block = [kinds.setdefault(category, len(kinds)) for category in trace.categories]
-        kind = (np.array(of_site, dtype=np.int64)[site_of] << _KIND_BITS) + np.array(of_block, dtype=np.int64)
-        self._kind = kind[~is_call]
+        self._kind = np.array(of_site, dtype=np.int64)[site_of][~is_call]
         self._bounds: list[int] = []
         """The first event of each piece, of which the first one precedes all steps."""
         self._starts: list[int] = []
