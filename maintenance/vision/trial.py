@@ -20,7 +20,7 @@ from profiler.training.arguments import lora_config
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.models.model import build_config
 from profiler.training.recipes.grpo.recipe import Grpo, count_words
-from profiler.training.recipes.grpo.trainer import ProfiledGRPOTrainer
+from profiler.training.recipes.grpo.trainer import Completions, ProfiledGRPOTrainer
 from profiler.training.rollouts.registry import rollout_engine
 from profiler.worker.simulated import card_of
 
@@ -49,6 +49,7 @@ def simulate_with_images(spec: TrialSpec, config: Mapping[str, Any]) -> Trace:
             )
         trainer = ProfiledGRPOTrainer(
             spec=spec,
+            completions=Completions(spec),
             observer=simulation,
             rollout=rollout_engine(spec, simulation),
             model=model,

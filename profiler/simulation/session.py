@@ -51,6 +51,8 @@ class Extrapolation:
     """Optimizer steps: the run ends when they repeat."""
     every_block: bool = False
     """Keep blocks of extrapolated decoding steps that leave the caching allocator as it was."""
+    scratch: bool = False
+    """Leave the scratch of kernels open, so that it can be computed for other lengths."""
 
 
 class Simulation:
@@ -85,6 +87,7 @@ class Simulation:
         self._offloads = offloads
         self.recorder = Recorder()
         self.recorder.work = WorkCounter() if counts else None
+        self.recorder.defers_scratch = extrapolation.scratch
         self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
         self.products = Products(self.recorder, self._workspaces, self._chip)
         """Products that libraries compute into float32."""

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer, set_seed
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import TrialSpec, Weights
+from profiler.domain.trials.trial import RowLengths, TrialSpec, Weights
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.models.model import build_config, build_model
 from profiler.training.models.parameter_count import parameter_counts
@@ -20,7 +20,12 @@ from profiler.training.session import Session
 
 
 def build_trainer(
-    spec: TrialSpec, model_config: Mapping[str, Any], session: Session, *, output_dir: Path
+    spec: TrialSpec,
+    model_config: Mapping[str, Any],
+    session: Session,
+    *,
+    output_dir: Path,
+    rows: RowLengths | None = None,
 ) -> AnnouncingTrainer:
     """Build model, adapters, data and trainer by the trial's recipe, on the session's device.
 
@@ -29,6 +34,7 @@ def build_trainer(
         model_config: The fields of the model's `config.json`.
         session: Where it runs.
         output_dir: An empty folder for transformers; nothing in it is needed afterwards.
+        rows: Lengths of the rows, where they are not those of `spec`.
 
     Raises:
         UsageError: The data set cannot be used.
@@ -41,7 +47,7 @@ def build_trainer(
     # trl sets the seed only after the model exists.
     set_seed(spec.seed)
     tokenizer = _tokenizer(spec)
-    data = recipe.data(spec, tokenizer)
+    data = recipe.data(spec, tokenizer, rows)
     config = build_config(model_config, name=spec.model)
     return recipe.trainer(
         TrainerParts(
@@ -52,6 +58,7 @@ def build_trainer(
             data=data,
             config=config,
             model=build_model(spec, config, session),
+            rows=rows,
         )
     )
 
@@ -77,20 +84,23 @@ class Trained:
     """Without building the trainer."""
 
 
-def run_training(spec: TrialSpec, model_config: Mapping[str, Any], session: Session) -> Trained:
+def run_training(
+    spec: TrialSpec, model_config: Mapping[str, Any], session: Session, *, rows: RowLengths | None = None
+) -> Trained:
     """Build the trainer of `spec` in `session`, train, and count what ran.
 
     Args:
         spec: The trial.
         model_config: The fields of the model's `config.json`.
         session: Where it runs.
+        rows: Lengths of the rows, where they are not those of `spec`.
 
     Raises:
         UsageError: The data set cannot be used.
         UnsupportedTrialError: transformers, trl or the session does not support the combination.
     """
     with tempfile.TemporaryDirectory() as folder, session.running():
-        trainer = build_trainer(spec, model_config, session, output_dir=Path(folder))
+        trainer = build_trainer(spec, model_config, session, output_dir=Path(folder), rows=rows)
         session.trainer_ready(trainer)
         started_s = time.monotonic()
         trainer.train()

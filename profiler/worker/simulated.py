@@ -26,7 +26,16 @@ from profiler.domain.memory import Category, Phase, gib_text
 from profiler.domain.runs.outcome import Breakdown, CardFacts, Outcome, Peaks, Status, UnlimitedCard, Verdict, Work
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import ALL_LINEAR, Attention, DistributedType, Logprobs, TrialSpec, Tuning, Weights
+from profiler.domain.trials.trial import (
+    ALL_LINEAR,
+    Attention,
+    DistributedType,
+    Logprobs,
+    RowLengths,
+    TrialSpec,
+    Tuning,
+    Weights,
+)
 from profiler.simulation.depth.continuation import TrainedTensors, continued
 from profiler.simulation.depth.repetitions import LAYERS_RUN, DepthDiffersError
 from profiler.simulation.depth.uniformity import DEPTH, config_difference, layer_difference, with_adapters
@@ -182,12 +191,15 @@ def simulate(
     gpus: Iterable[Gpu] = (),
     to_the_end: bool = False,
     all_layers: bool = False,
+    rows: RowLengths | None = None,
+    defers_scratch: bool = False,
 ) -> SimulatedRun:
     """Run the real trainer with the kernels of the specification's card.
 
     The run is valid for cards of `gpus` too, unless they diverge. It ends when its optimizer steps repeat, and the
     others are extrapolated; with `to_the_end` every step runs. A deep model whose layers are proven equal runs with few
-    of them, and the others are extrapolated; with `all_layers` every layer runs.
+    of them, and the others are extrapolated; with `all_layers` every layer runs. With `rows`, their lengths, every step
+    runs; with `defers_scratch` the scratch of kernels is left open in their trace.
 
     Raises:
         UnsupportedTrialError: The simulation does not know an operation, or transformers does not support the
@@ -195,18 +207,27 @@ def simulate(
     """
     cards = (card_of(spec), *gpus)
     if not (all_layers or to_the_end) and pays_with(model_config):
-        extrapolated = simulate_few_layers(spec, model_config, cards)
+        extrapolated = simulate_few_layers(spec, model_config, cards, rows=rows, defers_scratch=defers_scratch)
         if extrapolated is not None:
             return extrapolated
-    return _run(spec, model_config, cards, to_the_end=to_the_end)
+    extrapolation = Extrapolation(steps=not to_the_end and rows is None, scratch=defers_scratch)
+    return _run(spec, model_config, cards, extrapolation, rows)
 
 
-def simulate_few_layers(spec: TrialSpec, model_config: Mapping[str, Any], cards: Sequence[Gpu]) -> SimulatedRun | None:
+def simulate_few_layers(
+    spec: TrialSpec,
+    model_config: Mapping[str, Any],
+    cards: Sequence[Gpu],
+    *,
+    rows: RowLengths | None = None,
+    defers_scratch: bool = False,
+) -> SimulatedRun | None:
     """Run the trainer with three layers, and continue its trace to all layers; None if that is not exact."""
     equal = equal_layers(spec, model_config)
     if equal is None:
         return None
-    few = _run(spec, with_layers(model_config, LAYERS_RUN), cards)
+    extrapolation = Extrapolation(steps=rows is None, scratch=defers_scratch)
+    few = _run(spec, with_layers(model_config, LAYERS_RUN), cards, extrapolation, rows)
     if not few.knows_modules:
         return None
     try:
@@ -226,15 +247,19 @@ def simulate_few_layers(spec: TrialSpec, model_config: Mapping[str, Any], cards:
 
 
 def _run(
-    spec: TrialSpec, model_config: Mapping[str, Any], cards: Sequence[Gpu], *, to_the_end: bool = False
+    spec: TrialSpec,
+    model_config: Mapping[str, Any],
+    cards: Sequence[Gpu],
+    extrapolation: Extrapolation,
+    rows: RowLengths | None,
 ) -> SimulatedRun:
     simulation = Simulation(
         cards[0],
         others=cards[1:],
-        extrapolation=Extrapolation(steps=not to_the_end),
+        extrapolation=extrapolation,
         offloads=spec.activation_offloading,
     )
-    trained = run_training(spec, model_config, simulation)
+    trained = run_training(spec, model_config, simulation, rows=rows)
     return SimulatedRun(
         trace=simulation.recorder.finished(),
         parameters=trained.parameters,

@@ -113,7 +113,7 @@ class _Run:
             for start, stop in self._between_emptyings(first, end):
                 self._events(start, stop)
         except OutOfMemoryError as error:
-            self.refused = _refusal(phase, error)
+            self.refused = Refusal.of(phase, error)
         if self.peak_bytes > before:
             self.peak_phase = phase
         self._note_peaks(phase)
@@ -189,17 +189,6 @@ class _Run:
             elif size := self.sizes[event - 1]:
                 live[event - 1] = size
         return live
-
-
-def _refusal(phase: Phase, error: OutOfMemoryError) -> Refusal:
-    return Refusal(
-        phase=phase,
-        requested_bytes=error.requested_bytes,
-        tried_bytes=error.tried_bytes,
-        free_bytes=error.free_bytes or 0,
-        allocated_bytes=error.allocated_bytes,
-        reserved_bytes=error.reserved_bytes,
-    )
 
 
 def _by_category(trace: Trace, live_bytes: Mapping[int, int]) -> dict[Category, int]:

@@ -6,7 +6,7 @@ The largest tensors among blocks in use. Similar tensors from the same place in 
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from profiler.domain.cards.gpu import Chip
@@ -44,6 +44,8 @@ class Site:
     """Path of the module whose forward or backward created it; empty outside modules."""
     operand_layer: int = NO_LAYER
     """Outside modules, the layer of the operand that it was made of."""
+    call: Hashable = None
+    """Of an empty block that stands for the scratch of a kernel, the kernel and its arguments."""
 
     @property
     def layer(self) -> int:

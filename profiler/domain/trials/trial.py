@@ -1,6 +1,6 @@
 """One trial: a configuration of training that is run once, in a fresh process."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -999,6 +999,21 @@ def completion_lengths(*, lengths: Lengths, rows: int, max_completion_length: in
         return (max_completion_length,) * rows
     cuts = [row % RAGGED_ROWS * max_completion_length // 8 for row in range(rows)]
     return tuple(max(1, max_completion_length - cut) for cut in cuts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLengths:
+    """Tokens of the rows of one run, instead of those that a trial's specification gives them.
+
+    Both repeat from the first one when they end. Neither is longer than the specification's maximum.
+    """
+
+    prompts: Sequence[int] = ()
+    """Of each prompt, in the order of their use. Empty: every one has the maximum."""
+    completions: Sequence[int]
+    """Of each completion, in the order of generation; of rows of data without a prompt, the whole row."""
+    shuffles: Sequence[int] = ()
+    """Seed by which each generation is shuffled into micro-batches; they repeat too. Empty: its number, from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -317,6 +317,7 @@ def _site(site: Site, moved: int, trained: TrainedTensors) -> Site:
         dtype=site.dtype,
         module=_in_layer(site.module, moved),
         operand_layer=operand,
+        call=site.call,
     )
 
 

@@ -9,6 +9,7 @@ from profiler.domain.cards.gpu import Chip
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.composites import CublasWorkspaces
+from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
 from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch, Scratch
 from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
 from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
@@ -74,6 +75,9 @@ each pass of a model they and what is made of them would take 5 % of the time of
 _BROUGHT_BACK = "brought back from the host"
 """Name of a tensor that was offloaded: by its shape it could be taken for a gradient."""
 
+_DEFERRING = (Phase.SCORE, Phase.FORWARD, Phase.BACKWARD)
+"""Phases in which rows of any lengths pass the model. Rollouts repeat their steps with the scratch that they took."""
+
 _Sizes = tuple[KernelScratch, Mapping[Chip, KernelScratch]]
 """Scratch of an operation on the simulated chip, and on the others."""
 
@@ -115,6 +119,7 @@ class SimulatedGpu(BackwardMode):
         self._chip, self._others = chip, tuple(others)
         self._workspaces = workspaces
         self._sizes: dict[Hashable, _Sizes] = {}
+        self._calls: dict[Hashable, ScratchCall] = {}
         # By identity: ATen's operations live as long as the process, and hashing them is slow.
         self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
         self._made_last_first = frozenset(id(operation) for operation in made_last_first)
@@ -175,6 +180,8 @@ class SimulatedGpu(BackwardMode):
         scratch = self._scratch.get(id(func)) if self._chip is not None else None
         if scratch is None:
             return self._run_on_device(func, args, kwargs, key, tensors)
+        if self.recorder.defers_scratch and self.recorder.phase in _DEFERRING:
+            return self._run_with_deferred(scratch, args, kwargs, func, key, tensors)
         sizes = self._sizes_of(scratch, args, kwargs, (key, tensors[0].storage_offset()))
         return self._run_with_scratch(sizes, func, args, kwargs, key, tensors)
 
@@ -226,6 +233,20 @@ class SimulatedGpu(BackwardMode):
         recorder.give_back(held)
         recorder.give_back(until_the_end)
         recorder.give_back(before)
+        return result
+
+    def _run_with_deferred(
+        self, scratch: Scratch, args: Any, kwargs: Any, func: Any, key: Hashable, tensors: list[torch.Tensor]
+    ) -> Any:
+        """Run an operation whose scratch is left open."""
+        assert self._chip is not None
+        places = key, *(tensor.storage_offset() for tensor in tensors)
+        call = self._calls.get(places)
+        if call is None:
+            call = self._calls[places] = ScratchCall.of(scratch, self._chip, args, kwargs)
+        self.recorder.deferred(call)
+        result = self._run_on_device(func, args, kwargs, key, tensors)
+        self.recorder.deferred(call.end)
         return result
 
     def _sizes_of(self, scratch: Scratch, args: Any, kwargs: Any, key: Hashable) -> _Sizes:

@@ -10,7 +10,7 @@ in backward they map the running node to its module.
 import sys
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -148,6 +148,8 @@ class Recorder:
         """Counts the work of the steps; None: it is not counted."""
         self.stream = 0
         """The stream on which tensors are made: 0 is the default one."""
+        self.defers_scratch = False
+        """Whether the scratch of kernels, whose size depends on lengths, is left open (`deferred`)."""
         self.diverged: set[Chip] = set()
         """Diverged chips, which would have chosen another kernel somewhere: the trace does not hold for them."""
 
@@ -222,6 +224,10 @@ class Recorder:
         for number in range(max(map(len, (launches, *others.values())), default=0)):
             found = {chip: _launch(of_chip, number) for chip, of_chip in others.items()}
             self.give_back(self.take(_launch(launches, number), kernel, by_capability=found))
+
+    def deferred(self, call: Hashable) -> None:
+        """Record that a kernel begins or ends here, in place of its scratch."""
+        self._trace.free(self._trace.allocate(0, Category.WORKSPACE, self._site(call=call)))
 
     def holds_for(self, steps: int) -> None:
         """Announce that the scratch of a decoding step stays the same for `steps` more steps and then changes."""
@@ -341,7 +347,7 @@ class Recorder:
             return None
         return self._blocks.get(self.operands[operand].untyped_storage()._cdata)
 
-    def _site(self, tensor: torch.Tensor | None = None, operand: int = 0) -> int:
+    def _site(self, tensor: torch.Tensor | None = None, operand: int = 0, call: Hashable = None) -> int:
         """Return the number of the site where the running operation makes `tensor`, or raw bytes."""
         module = self.modules.current()
         return self._trace.site_index(
@@ -351,6 +357,7 @@ class Recorder:
                 dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
                 module=module,
                 operand_layer=NO_LAYER if module else self._layer_of(operand),
+                call=call,
             )
         )
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from datasets import Dataset, load_dataset
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trials.trial import TrialSpec, completion_lengths
+from profiler.domain.trials.trial import RowLengths, TrialSpec, completion_lengths
 from profiler.training.data.tokenizer import token
 
 _FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -54,21 +54,30 @@ def repeated(spec: TrialSpec, found: Sequence[Row]) -> list[Row]:
     return [found[index % len(found)] for index in range(rows_needed(spec))]
 
 
-def synthetic_rows(spec: TrialSpec, sides: int = 1) -> list[list[list[int]]]:
+def synthetic_rows(spec: TrialSpec, lengths: RowLengths | None = None, *, sides: int = 1) -> list[list[list[int]]]:
     """Return the tokens of each side of all rows, [sides, rows, tokens]; two sides are those of a pair.
 
     Rows differ. In every micro-batch the first row of the first side has the full length, `spec.longest`; `lengths`
-    decides the others.
+    decides the others, unless their lengths are given.
     """
-    rows = spec.training_rows
-    lengths = completion_lengths(lengths=spec.lengths, rows=rows, max_completion_length=spec.longest)
+    known: Sequence[int] = (
+        completion_lengths(lengths=spec.lengths, rows=spec.training_rows, max_completion_length=spec.longest)
+        if lengths is None
+        else lengths.completions
+    )
 
     def tokens(row: int, side: int) -> list[int]:
-        return [token(row + side + position) for position in range(lengths[(sides * row + side) % rows])]
+        return [token(row + side + position) for position in range(known[(sides * row + side) % len(known)])]
 
     return [[tokens(row, side) for row in range(rows_needed(spec))] for side in range(sides)]
 
 
-def synthetic_prompts(spec: TrialSpec) -> list[list[int]]:
-    """Return the tokens of all prompts, each of the full length."""
-    return [[token(row + position) for position in range(spec.max_prompt_length)] for row in range(rows_needed(spec))]
+def prompt_lengths_of(spec: TrialSpec, lengths: RowLengths | None) -> Sequence[int]:
+    """Return the lengths of prompts, which repeat: each the full one, unless they are given."""
+    return lengths.prompts if lengths is not None and lengths.prompts else (spec.max_prompt_length,)
+
+
+def synthetic_prompts(spec: TrialSpec, lengths: RowLengths | None = None) -> list[list[int]]:
+    """Return the tokens of all prompts, each of the full length unless their lengths are given."""
+    known = prompt_lengths_of(spec, lengths)
+    return [[token(row + position) for position in range(known[row % len(known)])] for row in range(rows_needed(spec))]

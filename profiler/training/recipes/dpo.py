@@ -39,7 +39,7 @@ from trl.trainer import dpo_trainer, kto_trainer
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import TrialSpec, Weights
+from profiler.domain.trials.trial import RowLengths, TrialSpec, Weights
 from profiler.seams.patching import patched
 from profiler.training.announced_steps import AnnouncedRows
 from profiler.training.arguments import arguments_of_rows
@@ -102,7 +102,7 @@ class ProfiledKTOTrainer(_WithReference, KTOTrainer):
     """A `KTOTrainer` that announces its phases to `observer`."""
 
 
-def build_pairs(spec: TrialSpec, tokenizer: Any) -> Dataset:
+def build_pairs(spec: TrialSpec, tokenizer: Any, lengths: RowLengths | None = None) -> Dataset:
     """Return the training set of DPO, with as many pairs as the trial's steps need.
 
     Raises:
@@ -110,11 +110,13 @@ def build_pairs(spec: TrialSpec, tokenizer: Any) -> Dataset:
     """
     if spec.dataset is not None:
         return _from_dataset(spec, spec.dataset, tokenizer, (_PROMPT, _CHOSEN, _REJECTED))
-    chosen, rejected = synthetic_rows(spec, sides=2)
-    return Dataset.from_dict({"prompt_ids": synthetic_prompts(spec), "chosen_ids": chosen, "rejected_ids": rejected})
+    chosen, rejected = synthetic_rows(spec, lengths, sides=2)
+    return Dataset.from_dict(
+        {"prompt_ids": synthetic_prompts(spec, lengths), "chosen_ids": chosen, "rejected_ids": rejected}
+    )
 
 
-def build_judged_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
+def build_judged_rows(spec: TrialSpec, tokenizer: Any, lengths: RowLengths | None = None) -> Dataset:
     """Return the training set of KTO, with as many rows as the trial's steps need.
 
     Pairs of a data set are two rows, as trl splits them. The completions of the KL term are those of the neighbours in
@@ -124,9 +126,9 @@ def build_judged_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
         UsageError: The data set has no such rows, or no prompt of it leaves room for a completion.
     """
     if spec.dataset is None:
-        (completions,) = synthetic_rows(spec)
+        (completions,) = synthetic_rows(spec, lengths)
         labels = [row % 2 == 0 for row in range(rows_needed(spec))]
-        columns = {"prompt_ids": synthetic_prompts(spec), "completion_ids": completions, _LABEL: labels}
+        columns = {"prompt_ids": synthetic_prompts(spec, lengths), "completion_ids": completions, _LABEL: labels}
         return _with_neighbours(spec, Dataset.from_dict(columns))
     if _CHOSEN in load_rows(spec.dataset).column_names:
         pairs = build_pairs(spec, tokenizer)
@@ -186,9 +188,9 @@ class Dpo:
             precompute_ref_batch_size=spec.precompute_ref_batch_size,
         )
 
-    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+    def data(self, spec: TrialSpec, tokenizer: Any, rows: RowLengths | None = None) -> Dataset:
         """Return the pairs."""
-        return build_pairs(spec, tokenizer)
+        return build_pairs(spec, tokenizer, rows)
 
     def trainer(self, parts: TrainerParts) -> Any:
         """Return the trainer, with a reference model where it needs one."""
@@ -206,9 +208,9 @@ class Kto(Dpo):
     _config = KTOConfig
     _trainer = ProfiledKTOTrainer
 
-    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+    def data(self, spec: TrialSpec, tokenizer: Any, rows: RowLengths | None = None) -> Dataset:
         """Return the rows, with the completions of their neighbours."""
-        return build_judged_rows(spec, tokenizer)
+        return build_judged_rows(spec, tokenizer, rows)
 
 
 def _no_hash(_: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from datasets import Dataset
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.training.arguments import lora_config
 from profiler.training.session import Session
 
@@ -42,6 +42,8 @@ class TrainerParts:
     """transformers' configuration of the model."""
     model: Any
     """On the session's device, without adapters."""
+    rows: RowLengths | None = None
+    """Lengths of the rows, where they are not those of `spec`."""
 
     def of_trainer(self) -> dict[str, Any]:
         """Return the arguments that every trainer of rows takes."""
@@ -65,11 +67,17 @@ class TrainerRecipe(Protocol):
     def arguments(self, spec: TrialSpec, session: Session, output_dir: Path) -> Any:
         """Return trl's configuration. What `spec` does not name stays at trl's default."""
 
-    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+    def data(self, spec: TrialSpec, tokenizer: Any, rows: RowLengths | None = None) -> Dataset:
         """Return the training set, with as many rows as the trial's steps need.
+
+        Args:
+            spec: The trial.
+            tokenizer: Its tokenizer.
+            rows: Lengths of synthetic rows, where they are not those of `spec`.
 
         Raises:
             UsageError: The data set named by `spec` cannot be used.
+            UnsupportedTrialError: The recipe's rows have no lengths of their own.
         """
 
     def trainer(self, parts: TrainerParts) -> AnnouncingTrainer:

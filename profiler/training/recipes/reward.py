@@ -26,7 +26,7 @@ from trl import RewardConfig, RewardTrainer
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.training.announced_steps import AnnouncedRows
 from profiler.training.arguments import arguments_of_rows
 from profiler.training.data.source_data import (
@@ -48,14 +48,14 @@ class ProfiledRewardTrainer(AnnouncedRows, RewardTrainer):
     """A `RewardTrainer` that announces its phases to `observer`."""
 
 
-def build_compared_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
+def build_compared_rows(spec: TrialSpec, tokenizer: Any, lengths: RowLengths | None = None) -> Dataset:
     """Return the training set, with as many pairs as the trial's steps need.
 
     Raises:
         UsageError: The data set has no pairs, or none whose rows are short enough.
     """
     if spec.dataset is None:
-        return _dataset(*synthetic_rows(spec, sides=2))
+        return _dataset(*synthetic_rows(spec, lengths, sides=2))
     rows, tokens, end = load_rows(spec.dataset), sequence_length(spec), [tokenizer.eos_token_id]
     if not set(_SIDES) <= set(rows.column_names):
         raise missing_column(spec.dataset, rows, " with ".join(_SIDES))
@@ -89,9 +89,9 @@ class Reward:
             disable_dropout=not spec.lora_dropout,
         )
 
-    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+    def data(self, spec: TrialSpec, tokenizer: Any, rows: RowLengths | None = None) -> Dataset:
         """Return the pairs."""
-        return build_compared_rows(spec, tokenizer)
+        return build_compared_rows(spec, tokenizer, rows)
 
     def trainer(self, parts: TrainerParts) -> ProfiledRewardTrainer:
         """Return the trainer; there is no reference model."""

@@ -36,7 +36,7 @@ from trl import SFTConfig, SFTTrainer
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, TrialSpec
+from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, RowLengths, TrialSpec
 from profiler.training.announced_steps import AnnouncedRows, entropy
 from profiler.training.arguments import arguments_of_rows
 from profiler.training.data.source_data import (
@@ -114,14 +114,14 @@ _NO_LABEL = -100
 """The label of a token that is no part of the loss, in transformers and trl."""
 
 
-def build_rows(spec: TrialSpec, tokenizer: Any) -> Dataset:
+def build_rows(spec: TrialSpec, tokenizer: Any, lengths: RowLengths | None = None) -> Dataset:
     """Return the training set: columns `input_ids` and `labels`, with as many rows as the trial's steps need.
 
     Raises:
         UsageError: The data set has no column of texts, or no token of it has a label.
     """
     if spec.dataset is None:
-        (rows,) = synthetic_rows(spec)
+        (rows,) = synthetic_rows(spec, lengths)
         return Dataset.from_dict({"input_ids": rows, "labels": rows})
     return _from_dataset(spec, spec.dataset, tokenizer)
 
@@ -161,9 +161,9 @@ class Sft:
             dataset_kwargs={"skip_prepare_dataset": True},
         )
 
-    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+    def data(self, spec: TrialSpec, tokenizer: Any, rows: RowLengths | None = None) -> Dataset:
         """Return the rows."""
-        return build_rows(spec, tokenizer)
+        return build_rows(spec, tokenizer, rows)
 
     def trainer(self, parts: TrainerParts) -> ProfiledSFTTrainer:
         """Return the trainer; there is no reference model."""

@@ -3,6 +3,7 @@
 The reward: a Python function that costs nothing. Memory does not depend on its values.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,18 @@ from trl import GRPOConfig, RLOOConfig
 from trl.trainer import grpo_trainer, rloo_trainer
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.training.arguments import common_arguments, lora_config
-from profiler.training.data.source_data import load_rows, missing_column
+from profiler.training.data.source_data import load_rows, missing_column, prompt_lengths_of
 from profiler.training.data.tokenizer import word
 from profiler.training.models.model import reference_from_config
 from profiler.training.recipes.grpo.critic import Critic
-from profiler.training.recipes.grpo.trainer import ProfiledGeneration, ProfiledGRPOTrainer, ProfiledRLOOTrainer
+from profiler.training.recipes.grpo.trainer import (
+    Completions,
+    ProfiledGeneration,
+    ProfiledGRPOTrainer,
+    ProfiledRLOOTrainer,
+)
 from profiler.training.recipes.recipe import TrainerParts
 from profiler.training.rollouts.registry import rollout_engine
 from profiler.training.session import Session
@@ -25,14 +31,14 @@ from profiler.training.session import Session
 _QUESTION_COLUMNS = ("prompt", "question")
 
 
-def build_prompts(spec: TrialSpec, tokenizer: Any) -> Dataset:
+def build_prompts(spec: TrialSpec, tokenizer: Any, lengths: RowLengths | None = None) -> Dataset:
     """Return the training set: a column `prompt`, with as many rows as the trial's steps need.
 
     Raises:
         UsageError: The data set has no column of prompts.
     """
     if spec.dataset is None:
-        return _synthetic(spec)
+        return _synthetic(spec, prompt_lengths_of(spec, lengths))
     return _from_dataset(spec, spec.dataset, tokenizer)
 
 
@@ -45,10 +51,10 @@ def _generations_per_step(spec: TrialSpec) -> int:
     return max(1, -(-spec.gradient_accumulation_steps // spec.steps_per_generation))
 
 
-def _synthetic(spec: TrialSpec) -> Dataset:
-    """Prompts of the full length, so that nothing is padded on the left; all of them differ."""
+def _synthetic(spec: TrialSpec, lengths: Sequence[int]) -> Dataset:
+    """Prompts of these lengths, which repeat; all of them differ. With one length nothing is padded on the left."""
     prompts = [
-        " ".join(word(row + position) for position in range(spec.max_prompt_length))
+        " ".join(word(row + position) for position in range(lengths[row % len(lengths)]))
         for row in range(_rows_needed(spec))
     ]
     return Dataset.from_dict({"prompt": prompts})
@@ -107,21 +113,24 @@ class Grpo:
             }
         )
 
-    def data(self, spec: TrialSpec, tokenizer: Any) -> Dataset:
+    def data(self, spec: TrialSpec, tokenizer: Any, rows: RowLengths | None = None) -> Dataset:
         """Return the prompts."""
-        return build_prompts(spec, tokenizer)
+        return build_prompts(spec, tokenizer, rows)
 
     def trainer(self, parts: TrainerParts) -> ProfiledGeneration:
         """Return the trainer, with a reference model where `beta` needs one."""
         spec, session = parts.spec, parts.session
         rollout = rollout_engine(spec, session)
         folder = Path(parts.arguments.output_dir)
+        if parts.rows is not None:
+            parts.arguments.shuffle_dataset = False
         with (
             reference_from_config(spec, parts.config, session, self._module),
             rollout.starting(model=parts.model, tokenizer=parts.tokenizer, folder=folder),
         ):
             return self._trainer(
                 spec=spec,
+                completions=Completions(spec, parts.rows),
                 observer=session,
                 rollout=rollout,
                 critic=Critic(spec, parts.config, session, parts.arguments) if spec.critic else None,

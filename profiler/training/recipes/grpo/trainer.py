@@ -22,7 +22,14 @@ from transformers import Trainer
 from trl import GRPOTrainer, RLOOTrainer
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import ENTROPY_TOKENS, Logprobs, Selection, TrialSpec, completion_lengths
+from profiler.domain.trials.trial import (
+    ENTROPY_TOKENS,
+    Logprobs,
+    RowLengths,
+    Selection,
+    TrialSpec,
+    completion_lengths,
+)
 from profiler.training.announced_steps import AnnouncedSteps, entropy
 from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.rollouts.engine import RolloutEngine
@@ -146,6 +153,43 @@ _NO_TOKEN = -1
 """The end of a sequence while rows are generated: a random model samples the real id by accident."""
 
 
+def shuffled_rows(lengths: RowLengths, generation: int, rows: int) -> list[int]:
+    """Return the order in which trl splits the rows of a generation into micro-batches, if their lengths are given.
+
+    trl shuffles them by `torch.randperm` (`shuffle_sequence_dict` in `trl/trainer/utils.py`); with given lengths each
+    shuffle has a seed of its own.
+    """
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(_seed(lengths, generation))).tolist()
+
+
+def _seed(lengths: RowLengths, generation: int) -> int:
+    return lengths.shuffles[generation % len(lengths.shuffles)] if lengths.shuffles else generation
+
+
+class Completions:
+    """The lengths of completions, generation by generation."""
+
+    def __init__(self, spec: TrialSpec, lengths: RowLengths | None = None) -> None:
+        self._spec = spec
+        self._lengths = lengths
+        self._generated = self._generations = 0
+
+    def following(self, rows: int) -> Sequence[int]:
+        """Return the tokens of each of the next `rows` completions."""
+        if self._lengths is None:
+            longest = self._spec.max_completion_length
+            return completion_lengths(lengths=self._spec.lengths, rows=rows, max_completion_length=longest)
+        start, known = self._generated, self._lengths.completions
+        self._generated += rows
+        return [known[row % len(known)] for row in range(start, start + rows)]
+
+    def before_shuffle(self) -> None:
+        """Let trl shuffle as `shuffled_rows` says, where lengths are given."""
+        if self._lengths is not None:
+            torch.manual_seed(_seed(self._lengths, self._generations))
+            self._generations += 1
+
+
 class ProfiledGeneration(AnnouncedSteps):
     """A trainer that announces its phases to `observer`; its completions have the lengths of `spec`."""
 
@@ -158,12 +202,14 @@ class ProfiledGeneration(AnnouncedSteps):
         self,
         *,
         spec: TrialSpec,
+        completions: Completions,
         observer: PhaseObserver,
         rollout: RolloutEngine,
         critic: Critic | None = None,
         **trl_arguments: Any,
     ) -> None:
         self._spec = spec
+        self._completions = completions
         self._rollout = rollout
         super().__init__(observer=observer, **trl_arguments)
         self.critic = critic
@@ -171,12 +217,15 @@ class ProfiledGeneration(AnnouncedSteps):
     # ---- rollout -----------------------------------------------------------------------------------------------------
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
-        """Generate to the full length, then cut each row: finished rows are computed to the end anyway.
+        """Generate to the longest length, then cut each row: finished rows are computed to the end anyway.
 
         `GRPOTrainer` returns the log-probabilities of vLLM alongside the completions, `RLOOTrainer` the latter alone.
         """
         self._observer.enter(Phase.ROLLOUT)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        lengths = self._completions.following(len(prompt_ids))
+        if not self._spec.use_vllm:
+            self.generation_config.max_new_tokens = max(lengths)
         eos_token_ids = self.eos_token_ids
         self.eos_token_ids = [_NO_TOKEN]
         try:
@@ -185,11 +234,6 @@ class ProfiledGeneration(AnnouncedSteps):
         finally:
             self.eos_token_ids = eos_token_ids
         completions, *others = found if isinstance(found, tuple) else (found,)
-        lengths = completion_lengths(
-            lengths=self._spec.lengths,
-            rows=len(completions),
-            max_completion_length=self._spec.max_completion_length,
-        )
         cut = [
             ids if length >= len(ids) else [*ids[: length - 1], eos_token_ids[0]]
             for ids, length in zip(completions, lengths, strict=True)
@@ -255,6 +299,7 @@ class ProfiledGeneration(AnnouncedSteps):
         if self.critic is not None:
             self._observer.enter(Phase.SCORE)
             self.critic.score(batch, self.accelerator.autocast)
+        self._completions.before_shuffle()
         return batch
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

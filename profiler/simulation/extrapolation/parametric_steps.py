@@ -1,0 +1,306 @@
+"""Optimizer steps of any lengths, written out from the trace of a few of them.
+
+Micro-batches of other lengths allocate the same blocks in the same order, with other sizes: each size is an integer
+polynomial of the lengths, and scratch of kernels follows its own rule (`deferred_scratch.py`). What is learnt are
+pieces of a step (`step_pieces.py`). A piece has variants, as its rows are padded or not: where no row is, transformers
+makes no attention mask.
+
+Exact or not at all. All occurrences of a variant agree in order, sites and phases; every block that
+outlives its piece is the same in all variants; every size fits in every occurrence, but for requests of less than the
+smallest block, which count as one. `UnequalStepsError` says what does not.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from profiler.allocator.settings import MIN_BLOCK_BYTES
+from profiler.allocator.traces.step_replay import Piece
+from profiler.allocator.traces.trace import Trace
+from profiler.domain.trials.step_shapes import StepShape
+from profiler.simulation.cuda.scratch.deferred_scratch import Sizes
+from profiler.simulation.extrapolation.sizes_by_length import Fitted, features, fitted, smallest_blocks
+from profiler.simulation.extrapolation.step_pieces import Cut, CutPiece, Numbers, Position
+
+FIRST_STEPS = 2
+"""Steps before those that repeat: the first one makes the optimizer's states, the second frees what the first left."""
+
+FEWEST_OCCURRENCES = 5
+"""Of a variant: two define a size as a function of one length, three as one of two lengths; the others confirm it."""
+
+
+class UnequalStepsError(Exception):
+    """The steps cannot be written out exactly; the message is a clause that says why."""
+
+
+class Place(StrEnum):
+    """Where a piece stands in its step."""
+
+    BEFORE = "before"
+    FIRST = "first"
+    SECOND = "second"
+    """After the first one, which leaves more behind than others."""
+    MIDDLE = "middle"
+    LAST = "last"
+    """With the optimizer. A single micro-batch is the last one."""
+
+
+_EARLY = {1: Place.FIRST, 2: Place.SECOND}
+
+Variant = tuple[Place, int, Hashable]
+"""The place of a piece in its step, of the step in its cycle of generations, and what decides the piece's events."""
+
+
+def variants(shape: StepShape) -> Iterator[Variant]:
+    """Yield the variant of each piece of a step."""
+    yield Place.BEFORE, shape.place, (shape.pads_prompts, tuple(batch.padded for batch in shape.scored_before))
+    last = len(shape.micro_batches)
+    for number, batch in enumerate(shape.micro_batches, start=1):
+        place = Place.LAST if number == last else _EARLY.get(number, Place.MIDDLE)
+        yield place, shape.place, (batch.rows, batch.padded)
+
+
+def _lengths(shape: StepShape) -> Iterator[list[int]]:
+    """Yield the features for each piece of a step: its own micro-batch, then those of others that it may prepare.
+
+    Trainers on rows of data load all micro-batches of a step at its start.
+    """
+    batches = shape.micro_batches
+    begin = shape.place * len(batches)
+    found = [features(batch, place) for place, batch in enumerate(batches, start=begin)]
+    yield _joined(*found, *(features(batch, place) for place, batch in enumerate(shape.scored_before)))
+    for number in range(len(batches)):
+        yield _joined(*found) if number == 0 else _joined(*found[number : number + 2])
+
+
+def _joined(*found: list[int]) -> list[int]:
+    return [each for one in found for each in one]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOfSteps:
+    """A run to learn from."""
+
+    trace: Trace
+    """Of one card (`Trace.on`), from the start of the program to its end."""
+    shapes: Sequence[StepShape]
+    """Of each optimizer step. The last one is not learnt from: the end of training frees more."""
+
+
+class ParametricSteps:
+    """Steps after the first ones, as functions of their shapes."""
+
+    def __init__(
+        self,
+        runs: Sequence[RunOfSteps],
+        *,
+        first_steps: int = FIRST_STEPS,
+        empties: Callable[[int], bool] | None = None,
+    ) -> None:
+        """Learn from all but the first, the last and the last but one step of each run; the last but one confirms.
+
+        Args:
+            runs: The steps that are written out follow the first steps of the first run.
+            first_steps: Steps that are not learnt from, at least `FIRST_STEPS`; whole generations.
+            empties: Whether the micro-batches of a step, from 0, empty the cache where those of the runs do. None: all.
+
+        Raises:
+            UnequalStepsError: The steps cannot be written out exactly.
+        """
+        kinds: dict[Hashable, int] = {}
+        occurrences: dict[Variant, list[_Occurrence]] = defaultdict(list)
+        confirming: list[tuple[Variant, _Occurrence]] = []
+        begun: list[list[CutPiece]] = []
+        for run in runs:
+            cut = Cut(run.trace, kinds)
+            pieces = cut.steps()
+            steps = [_occurrences(*step) for step in zip(pieces, run.shapes, strict=True)]
+            for step in steps[first_steps:-2]:
+                for variant, occurrence in step:
+                    occurrences[variant].append(occurrence)
+            confirming += steps[-2]
+            if not begun:
+                begun = [[cut.before_steps(), *pieces[0]], *pieces[1:first_steps]]
+        self._templates = {variant: _Template(variant, found) for variant, found in occurrences.items()}
+        self._check_outliving()
+        for variant, occurrence in confirming:
+            if (template := self._templates.get(variant)) is not None:
+                template.check(*occurrence)
+        # Calls of equal arguments are one object.
+        sizes = {id(call): call.sizes() for step in begun for piece in step for _, call in piece.calls}
+        self._begun = [[(piece, [sizes[id(call)] for _, call in piece.calls]) for piece in step] for step in begun]
+        self._empties = empties or (lambda _: True)
+        self._steps = 0
+        self._outliving: list[Numbers] = []
+        self._blocks = self._step = 0
+
+    @property
+    def events_per_step(self) -> int:
+        """Events of a step, of a usual kind, without scratch that follows its own rule."""
+        by_place = {variant[:2]: len(template.piece.tokens) for variant, template in self._templates.items()}
+        return sum(by_place.values()) // len({place for _, place in by_place})
+
+    def begin(self) -> Iterator[list[Piece]]:
+        """Yield the pieces of each of the first steps, as they ran; the first one includes loading.
+
+        What was written before is forgotten.
+        """
+        self._outliving, self._blocks, self._steps = [], 0, 0
+        for number, step in enumerate(self._begun):
+            # What precedes the first step is a piece of its own.
+            before = 1 + (number == 0)
+            self._step = len(self._outliving) + before - 1
+            yield [
+                self._numbered(piece, piece.sizes_bytes, scratch, is_micro_batch=place >= before)
+                for place, (piece, scratch) in enumerate(step)
+            ]
+            self._steps += 1
+
+    def written(self, shape: StepShape) -> Iterator[Piece]:
+        """Yield the pieces of the next step, after those of `begin`.
+
+        Raises:
+            UnequalStepsError: A variant was not learnt.
+        """
+        self._step = len(self._outliving)
+        for variant, lengths in zip(variants(shape), _lengths(shape), strict=True):
+            template = self._templates.get(variant)
+            if template is None:
+                raise UnequalStepsError(f"no step like it was learnt from: {variant}")
+            found = np.array(lengths, dtype=np.int64)
+            is_micro_batch = variant[0] is not Place.BEFORE
+            sizes, scratch = template.sizes.of(found), template.scratch(found)
+            yield self._numbered(template.piece, sizes, scratch, is_micro_batch=is_micro_batch)
+        self._steps += 1
+
+    def _numbered(
+        self, piece: CutPiece, sizes_bytes: Numbers, scratch: Sequence[Sizes], *, is_micro_batch: bool
+    ) -> Piece:
+        """Return a piece with the numbers of its blocks, and with the scratch of its calls."""
+        base, here = self._blocks, len(self._outliving)
+        events = piece.tokens + np.sign(piece.tokens) * base
+        freed = [
+            self._outliving[here - back if back > 0 else self._step - back - 1][place]
+            for back, place in piece.earlier.tolist()
+        ]
+        events[piece.tokens == 0] = -np.array(freed, dtype=np.int64) - 1
+        self._outliving.append(piece.outliving + base)
+        self._blocks += len(piece.sizes_bytes)
+        emptied = piece.cache_emptied if not is_micro_batch or self._empties(self._steps) else ()
+        opened = _Opened(piece, scratch, events.tolist(), sizes_bytes.tolist(), base)
+        return Piece(
+            events=opened.events,
+            first_block=base,
+            sizes_bytes=opened.sizes_bytes,
+            phases=[(opened.moved(position), phase) for position, phase in piece.phases],
+            cache_emptied=[opened.moved(position) for position in emptied],
+            streams=piece.streams,
+        )
+
+    def _check_outliving(self) -> None:
+        by_place: dict[tuple[Place, int], set[Hashable]] = defaultdict(set)
+        for (number, place, _), template in self._templates.items():
+            by_place[number, place].add(template.piece.outlives_as)
+        if any(len(found) > 1 for found in by_place.values()):
+            raise UnequalStepsError("padded micro-batches leave other blocks behind than whole ones")
+
+
+class _Opened:
+    """The events of a piece with those of its calls."""
+
+    def __init__(
+        self, piece: CutPiece, scratch: Sequence[Sizes], events: list[int], sizes_bytes: list[int], base: int
+    ) -> None:
+        self.events: list[int] = []
+        self.sizes_bytes = sizes_bytes
+        self._added = [0]
+        """Events that were added before each call."""
+        done, begun = 0, 0
+        for (at, call), (sizes, begins, ends) in zip(piece.calls, scratch, strict=True):
+            if not call.ends:
+                # No other block has these numbers, as they are given back within the piece.
+                begun = base + len(self.sizes_bytes)
+                self.sizes_bytes = self.sizes_bytes + list(sizes) if sizes else self.sizes_bytes
+            own = ends if call.ends else begins
+            self._added.append(self._added[-1] + len(own))
+            if own:
+                self.events += events[done:at]
+                self.events += [event + begun if event > 0 else event - begun for event in own]
+                done = at
+        self.events += events[done:]
+
+    def moved(self, position: Position) -> int:
+        """Return the index of a position among all events."""
+        events, calls = position
+        return events + self._added[calls]
+
+
+_Occurrence = tuple[CutPiece, list[int]]
+"""A piece, and the features of its step."""
+
+
+def _occurrences(pieces: Sequence[CutPiece], shape: StepShape) -> list[tuple[Variant, _Occurrence]]:
+    if len(pieces) != 1 + len(shape.micro_batches):
+        raise UnequalStepsError("a micro-batch is not one forward pass")
+    found = zip(variants(shape), pieces, _lengths(shape), strict=True)
+    return [(variant, (piece, lengths)) for variant, piece, lengths in found]
+
+
+class _Template:
+    """A piece as a function of the features of its step."""
+
+    def __init__(self, variant: Variant, found: Sequence[_Occurrence]) -> None:
+        self._variant = variant
+        pieces, lengths = [piece for piece, _ in found], np.array([lengths for _, lengths in found])
+        if len(pieces) < FEWEST_OCCURRENCES:
+            raise UnequalStepsError(f"{len(pieces)} steps are too few to learn from: {variant}")
+        if len({piece.likeness for piece in pieces}) > 1:
+            raise UnequalStepsError(f"micro-batches alike allocate in another order: {variant}")
+        self.piece = pieces[0]
+        self.sizes = self._fitted(lengths, smallest_blocks(np.stack([piece.sizes_bytes for piece in pieces])))
+        # Thousands of calls have few different arguments.
+        numbers = [[number for _, call in piece.calls for number in call.numbers()] for piece in pieces]
+        distinct, self._numbers_of = np.unique(np.array(numbers, dtype=np.int64), axis=1, return_inverse=True)
+        self._numbers = self._fitted(lengths, distinct)
+        self._kept: dict[tuple[int, ...], Sizes] = {}
+
+    def scratch(self, found: Numbers) -> list[Sizes]:
+        """Return the scratch of each call for these features."""
+        numbers = self._numbers.of(found)[self._numbers_of].tolist()
+        taken: list[Sizes] = []
+        at = 0
+        for _, call in self.piece.calls:
+            end = at + call.count
+            key = (call.kind, *numbers[at:end])
+            sizes = self._kept.get(key)
+            if sizes is None:
+                sizes = self._kept[key] = call.with_numbers(numbers[at:end]).sizes()
+            taken.append(sizes)
+            at = end
+        return taken
+
+    def check(self, piece: CutPiece, lengths: list[int]) -> None:
+        """Compare a further occurrence with what was learnt.
+
+        Raises:
+            UnequalStepsError: It differs.
+        """
+        found = np.array(lengths, dtype=np.int64)
+        sizes, calls = _counted(piece.sizes_bytes), [call.sizes() for _, call in piece.calls]
+        is_equal = piece.likeness == self.piece.likeness and np.array_equal(sizes, _counted(self.sizes.of(found)))
+        if not is_equal or calls != self.scratch(found):
+            raise UnequalStepsError(f"a further step is not as it was learnt: {self._variant}")
+
+    def _fitted(self, lengths: Numbers, values: Numbers) -> Fitted:
+        found = fitted(lengths, values)
+        if isinstance(found, int):
+            raise UnequalStepsError(f"the sizes of block {found} do not follow from the lengths: {self._variant}")
+        return found
+
+
+def _counted(sizes: Numbers) -> Numbers:
+    """Return sizes as the allocator counts them: at least a smallest block, unless there is nothing."""
+    return np.where(sizes > 0, np.maximum(sizes, MIN_BLOCK_BYTES), 0)

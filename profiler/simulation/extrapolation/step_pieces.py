@@ -1,0 +1,174 @@
+"""A trace, cut into the pieces of its optimizer steps: what precedes the first micro-batch, and each micro-batch."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from profiler.allocator.traces.trace import Trace
+from profiler.domain.memory import Phase
+from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
+
+Numbers = npt.NDArray[np.int64]
+
+
+def step_bounds(trace: Trace) -> list[tuple[int, int]]:
+    """Return the first event and the end of each optimizer step. What follows the optimizer, logging, belongs to it."""
+    starts: list[int] = []
+    before = Phase.LOAD
+    for first, phase in trace.phase_starts:
+        if phase is not Phase.OPTIMIZER and before in (Phase.LOAD, Phase.OPTIMIZER) and phase is not Phase.LOAD:
+            starts.append(first)
+        before = phase
+    return list(pairwise([*starts, len(trace.events)]))
+
+
+Position = tuple[int, int]
+"""Between two events of a piece: how many events precede it, and how many calls of kernels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutPiece:
+    """The events of one piece."""
+
+    tokens: Numbers
+    """For each event, block + 1 where it allocates and -(block + 1) where it frees, with the piece's blocks counted
+    from 0; 0 where it frees a block of an earlier piece."""
+    earlier: Numbers
+    """[frees of earlier blocks, 2]: the piece in which each was made, and its place among those that outlived it. The
+    piece is counted back from this one; where it is not the one before, -1 and -2 are the first two of this step."""
+    sizes_bytes: Numbers
+    outliving: Numbers
+    """Blocks that later pieces free, ascending."""
+    likeness: Hashable
+    """What all occurrences of a variant have in common, but for sizes."""
+    outlives_as: Hashable
+    """What all variants have in common: the sites of `outliving`."""
+    phases: tuple[tuple[Position, Phase], ...]
+    """Where phases begin; the first one is that in which the piece begins."""
+    cache_emptied: tuple[Position, ...]
+    streams: Mapping[int, int]
+    calls: tuple[tuple[int, ScratchCall], ...]
+    """Scratch that is left open, each before an event."""
+
+
+class Cut:
+    """A trace that is cut into pieces."""
+
+    def __init__(self, trace: Trace, kinds: dict[Hashable, int]) -> None:
+        """Prepare to cut `trace`; `kinds` numbers sites without shapes, and grows.
+
+        Categories do not count: by its shape alone a tensor may look like a gradient in one step and not in another.
+        """
+        self._trace = trace
+        events = np.array(trace.events, dtype=np.int64)
+        site_of = np.array(trace.site_of, dtype=np.int64)
+        is_call = np.array([site.call is not None for site in trace.sites], dtype=np.bool_)[site_of]
+        blocks = np.abs(events) - 1
+        self._kept = ~is_call[blocks]
+        """Events that are no calls."""
+        self._number = number = np.cumsum(~is_call) - 1
+        self._calls = np.flatnonzero((events > 0) & ~self._kept)
+        self.events = np.sign(events) * (number[blocks] + 1)
+        self._length = len(events)
+        self._made = np.concatenate([[0], np.cumsum((events > 0) & self._kept)])
+        self._sizes = np.array(trace.sizes_bytes, dtype=np.int64)[~is_call]
+        self._freed_at = np.full(len(self._sizes), self._length, dtype=np.int64)
+        frees = np.flatnonzero((events < 0) & self._kept)
+        self._freed_at[-self.events[frees] - 1] = frees
+        of_site = [kinds.setdefault((site.operation, site.module, site.dtype), len(kinds)) for site in trace.sites]
+        self._kind = np.array(of_site, dtype=np.int64)[site_of][~is_call]
+        self._bounds: list[int] = []
+        """The first event of each piece, of which the first one precedes all steps."""
+        self._starts: list[int] = []
+        """The number of the first piece of each step."""
+
+    def steps(self) -> list[list[CutPiece]]:
+        """Return the pieces of each step."""
+        steps = step_bounds(self._trace)
+        forwards = [first for first, phase in self._trace.phase_starts if phase is Phase.FORWARD]
+        # What precedes the first micro-batch may be nothing.
+        cuts = [[first, *(at for at in forwards if first <= at < end), end] for first, end in steps]
+        self._bounds = [0, *(at for step in cuts for at in step[:-1]), self._length]
+        self._starts = np.cumsum([1, *(len(step) - 1 for step in cuts)]).tolist()
+        return [[self._piece(first, end) for first, end in pairwise(step)] for step in cuts]
+
+    def before_steps(self) -> CutPiece:
+        """Return what precedes the first step; after `steps`."""
+        return self._piece(0, self._bounds[1])
+
+    def _piece(self, first: int, end: int) -> CutPiece:
+        events = self.events[first:end][self._kept[first:end]]
+        base, top = int(self._made[first]), int(self._made[end])
+        numbers = np.abs(events) - 1
+        is_own = numbers >= base
+        tokens = np.where(is_own, np.sign(events) * (numbers - base + 1), 0)
+        earlier = self._references(numbers[~is_own], first)
+        outliving = np.flatnonzero(self._outlives(base, top, end))
+        kinds = self._kind[base:top]
+        phases = self._phases(first, end)
+        emptied = tuple(self._position(first, at) for at in self._trace.cache_emptied if first <= at < end)
+        streams = {
+            int(self._number[block]) - base: stream
+            for block, stream in self._trace.streams.items()
+            if base <= self._number[block] < top
+        }
+        calls = self._calls_within(first, end)
+        return CutPiece(
+            tokens=tokens,
+            earlier=earlier,
+            sizes_bytes=self._sizes[base:top],
+            outliving=outliving,
+            likeness=(
+                tokens.tobytes(),
+                earlier.tobytes(),
+                kinds.tobytes(),
+                phases,
+                emptied,
+                tuple(streams.items()),
+                tuple((at, call.form, call.ends) for at, call in calls),
+            ),
+            outlives_as=kinds[outliving].tobytes(),
+            phases=phases,
+            cache_emptied=emptied,
+            streams=streams,
+            calls=calls,
+        )
+
+    def _position(self, first: int, at: int) -> Position:
+        calls = int(np.searchsorted(self._calls, at) - np.searchsorted(self._calls, first))
+        return int(self._kept[first:at].sum()), calls
+
+    def _calls_within(self, first: int, end: int) -> tuple[tuple[int, ScratchCall], ...]:
+        found = self._calls[np.searchsorted(self._calls, first) : np.searchsorted(self._calls, end)].tolist()
+        sites, site_of, events = self._trace.sites, self._trace.site_of, self._trace.events
+        before = np.cumsum(self._kept[first:end])
+        return tuple((int(before[at - first]), sites[site_of[events[at] - 1]].call) for at in found)
+
+    def _references(self, blocks: Numbers, first: int) -> Numbers:
+        """Return, for each block of an earlier piece, how many pieces back it is and its place there."""
+        bounds = np.array(self._bounds, dtype=np.int64)
+        here = int(np.searchsorted(bounds, first, side="right")) - 1
+        step = self._starts[int(np.searchsorted(bounds[self._starts], first, side="right")) - 1] if len(blocks) else 0
+        found = []
+        for block in blocks.tolist():
+            piece = int(np.searchsorted(self._made[bounds], block, side="right")) - 1
+            base = int(self._made[bounds[piece]])
+            outliving = self._outlives(base, block, int(bounds[piece + 1]))
+            back, place = here - piece, piece - step
+            found.append((back if back == 1 or place not in (0, 1) else -1 - place, int(outliving.sum())))
+        return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+    def _outlives(self, base: int, top: int, end: int) -> npt.NDArray[np.bool_]:
+        """Return which of the blocks are freed, but not before `end`. What is never freed needs no name."""
+        freed_at = self._freed_at[base:top]
+        found: npt.NDArray[np.bool_] = (freed_at >= end) & (freed_at < self._length)
+        return found
+
+    def _phases(self, first: int, end: int) -> tuple[tuple[Position, Phase], ...]:
+        starts = self._trace.phase_starts
+        begun = [phase for at, phase in starts if at <= first]
+        within = [(self._position(first, at), phase) for at, phase in starts if first < at < end]
+        return (((0, 0), begun[-1] if begun else Phase.LOAD), *within)

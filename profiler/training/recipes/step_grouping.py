@@ -1,0 +1,104 @@
+"""How a trainer puts rows of given lengths into the micro-batches of its steps."""
+
+from collections.abc import Sequence
+
+from profiler.domain.trials.recipe import GENERATING, Recipe
+from profiler.domain.trials.step_shapes import MicroBatch, StepShape
+from profiler.domain.trials.trial import Logprobs, RowLengths, TrialSpec
+from profiler.training.data.source_data import prompt_lengths_of
+from profiler.training.recipes.grpo.trainer import shuffled_rows
+
+
+def steps_per_unit(spec: TrialSpec) -> int:
+    """Return the optimizer steps that use the rows of one generation; 1 where rows are data."""
+    if spec.recipe not in GENERATING:
+        return 1
+    return max(1, spec.steps_per_generation // spec.gradient_accumulation_steps)
+
+
+def step_shapes(spec: TrialSpec, lengths: RowLengths) -> list[StepShape]:
+    """Return the shapes of all steps of `spec`, a trial of one process."""
+    if spec.recipe not in GENERATING:
+        return [_of_data(spec, lengths, step) for step in range(spec.steps)]
+    generations = -(-spec.steps // steps_per_unit(spec))
+    found = [step for generation in range(generations) for step in _of_generation(spec, lengths, generation)]
+    return found[: spec.steps]
+
+
+def unit_rows(spec: TrialSpec, lengths: RowLengths, unit: int) -> RowLengths:
+    """Return the rows of one generation, or of one step of data."""
+    prompts, completions = _prompts_of_unit(spec), _rows_of_unit(spec)
+    return RowLengths(
+        prompts=_cycled(prompt_lengths_of(spec, lengths), unit * prompts, prompts),
+        completions=_cycled(lengths.completions, unit * completions, completions),
+        shuffles=(lengths.shuffles[unit % len(lengths.shuffles)] if lengths.shuffles else unit,),
+    )
+
+
+def _prompts_of_unit(spec: TrialSpec) -> int:
+    return max(1, _rows_of_unit(spec) // (spec.num_generations if spec.recipe in GENERATING else 1))
+
+
+def _rows_of_unit(spec: TrialSpec) -> int:
+    if spec.recipe in GENERATING:
+        return spec.generation_batch_size
+    return spec.per_device_train_batch_size * spec.gradient_accumulation_steps
+
+
+def _cycled(known: Sequence[int], start: int, count: int) -> tuple[int, ...]:
+    return tuple(known[number % len(known)] for number in range(start, start + count))
+
+
+def _of_data(spec: TrialSpec, lengths: RowLengths, step: int) -> StepShape:
+    """Rows in their order, each micro-batch padded to its longest row (transformers' and trl's collators)."""
+    tokens, rows = unit_rows(spec, lengths, step).completions, spec.per_device_train_batch_size
+    parts = [tokens[start : start + rows] for start in range(0, len(tokens), rows)]
+    return StepShape(
+        micro_batches=tuple(_micro_batch(spec, [(length,) for length in part], (max(part),)) for part in parts)
+    )
+
+
+def _of_generation(spec: TrialSpec, lengths: RowLengths, generation: int) -> list[StepShape]:
+    """Rows of one generation, all padded to its longest prompt and its longest completion, and then shuffled.
+
+    Source: `_generate_and_score_completions` and `_prepare_inputs` of `GRPOTrainer` (trl 1.16).
+    """
+    own, count = unit_rows(spec, lengths, generation), spec.generation_batch_size
+    repeats = count // len(own.prompts)
+    rows = [(own.prompts[row // repeats], own.completions[row]) for row in range(count)]
+    widths = max(own.prompts), max(own.completions)
+    order = shuffled_rows(lengths, generation, count)
+    size, accumulated = spec.per_device_train_batch_size, spec.gradient_accumulation_steps
+    batches = [
+        _micro_batch(spec, [rows[row] for row in order[start : start + size]], widths)
+        for start in range(0, count, size)
+    ]
+    parts = [tuple(batches[start : start + accumulated]) for start in range(0, len(batches), accumulated)]
+    # Completions are scored in the order of generation.
+    scored = [_micro_batch(spec, rows[start : start + size], widths) for start in range(0, count, size)]
+    generated = StepShape(
+        micro_batches=parts[0],
+        pads_prompts=min(own.prompts) < widths[0],
+        scored_before=tuple(scored) if _scores_before(spec) else (),
+    )
+    return [generated, *(StepShape(micro_batches=part, place=place) for place, part in enumerate(parts[1:], start=1))]
+
+
+def _scores_before(spec: TrialSpec) -> bool:
+    """Return whether completions are scored before training: by the reference, or by the policy as it was.
+
+    Source: `_generate_and_score_completions` of `GRPOTrainer` and `RLOOTrainer` (trl 1.16).
+    """
+    changes_between = spec.gradient_accumulation_steps % spec.steps_per_generation != 0
+    return spec.recipe is Recipe.RLOO or spec.beta != 0 or spec.use_vllm or changes_between
+
+
+def _micro_batch(spec: TrialSpec, rows: Sequence[tuple[int, ...]], widths: tuple[int, ...]) -> MicroBatch:
+    size = 1 if spec.logprobs is Logprobs.SLICED else spec.per_device_train_batch_size
+    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+    return MicroBatch(
+        rows=len(rows),
+        widths=widths,
+        scored=tuple(sum(row[-1] for row in part) for part in parts),
+        padded=tuple(any(row != widths for row in part) for part in parts),
+    )

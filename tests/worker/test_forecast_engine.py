@@ -1,0 +1,129 @@
+"""Steps that are written out from a few equal steps that all run, through the allocator, in every step."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from matrix import further
+from simulating import LORA, small_spec
+
+from profiler.config.trials.identity import spec_to_mapping
+from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.memory import MIB
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.forecast import Death, Draw, ForecastRequest, ForecastStep, Learnt
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
+from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
+from profiler.worker import forecast
+from profiler.worker.forecast import answer, learn, replayed, whole_steps, written_steps
+
+TINY = dict(BUILTIN_MODELS["tiny"].config)
+STEPS = 14
+ONE_PASS: dict[str, Any] = {"gradient_accumulation_steps": 1, "steps_per_generation": 1}
+KEYS: dict[str, Any] = {
+    "steps": STEPS, "per_device_train_batch_size": 4, "num_generations": 4, "gradient_accumulation_steps": 2,
+    "steps_per_generation": 2, "max_prompt_length": 40, "max_completion_length": 90,
+}  # fmt: skip
+LORA_KEYS: dict[str, Any] = {"tuning": Tuning.LORA, "rollout": Rollout.SYNTHETIC, **LORA}
+OF_ROWS: dict[str, Any] = {"recipe": Recipe.SFT, "max_length": 120}
+SINGLE: dict[str, Any] = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
+
+
+def spec_of(**keys: Any) -> TrialSpec:
+    return small_spec(**(KEYS | keys))
+
+
+def rows_of(spec: TrialSpec, seed: int = 3) -> RowLengths:
+    random, longest = Random(seed), spec.longest
+    completions = [min(longest, random.randint(1, longest + 20)) for _ in range(400)]
+    return RowLengths(prompts=[random.randint(1, spec.max_prompt_length) for _ in range(60)], completions=completions)
+
+
+def forecast_of(steps: Any, conf: str = "", capacity_bytes: int | None = None) -> list[ForecastStep | Death]:
+    found = list(replayed(steps, seed=0, alloc_conf=conf, capacity_bytes=capacity_bytes))
+    # The end of training frees more in the last step, which changes no peak.
+    return [replace(line, inactive_split_bytes=0) if isinstance(line, ForecastStep) else line for line in found]
+
+
+CASES: list[dict[str, Any]] = [
+    LORA_KEYS | {"rollout": Rollout.GENERATE, "beta": 0.04, "gradient_checkpointing": True},
+    {"tuning": Tuning.FULL, "rollout": Rollout.SYNTHETIC, "torch_empty_cache_steps": 3},
+    OF_ROWS | LORA_KEYS | SINGLE,
+]
+FURTHER: list[dict[str, Any]] = [
+    LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
+    {"tuning": Tuning.FULL, "beta": 0.04, "optim": Optimizer.PAGED_ADAMW_8BIT},
+    {"tuning": Tuning.QLORA, **LORA, "gradient_checkpointing": True},
+    LORA_KEYS | SINGLE | {"steps_per_generation": 4, "recipe": Recipe.RLOO},
+    LORA_KEYS | {"logprobs": Logprobs.SLICED},
+    LORA_KEYS | {"logprobs": Logprobs.FULL, "steps_per_generation": 4},
+    LORA_KEYS | {"attn_implementation": Attention.EAGER, "activation_offloading": True},
+    OF_ROWS | {"tuning": Tuning.FULL},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [*CASES, *further(*FURTHER)], ids=str)
+def test_written_steps_equal_steps_that_run(keys: dict[str, Any]) -> None:
+    config = {"num_hidden_layers": 1, **keys}.pop("config", TINY | {"num_hidden_layers": 1})
+    spec = spec_of(**{key: value for key, value in keys.items() if key != "config"})
+    rows = rows_of(spec)
+    learnt = learn(spec, config, [rows])
+    whole = list(whole_steps(spec, config, rows))
+    for conf in ("", "expandable_segments:True"):
+        found = forecast_of(written_steps(spec, learnt, rows), conf)
+        assert found == forecast_of(whole, conf)
+        assert len({step.allocated_bytes for step in found}) > 3
+    smaller = max(step.allocated_bytes for step in forecast_of(whole)) - MIB // 2
+    died = forecast_of(written_steps(spec, learnt, rows), "", smaller)[-1]
+    assert isinstance(died, Death)
+    assert replace(died, row_tokens=0, rows=0) == replace(forecast_of(whole, "", smaller)[-1], row_tokens=0, rows=0)
+    assert died.row_tokens <= spec.row_tokens
+    assert died.rows == spec.per_device_train_batch_size
+
+
+def request_of(**keys: Any) -> ForecastRequest:
+    spec = spec_of(**LORA_KEYS, **keys)
+    rows = rows_of(spec)
+    draws = tuple(
+        Draw(seed=seed, prompts=tuple(rows.prompts[seed:]), completions=tuple(rows.completions[seed:]))
+        for seed in (0, 1)
+    )
+    config = TINY | {"num_hidden_layers": 1}
+    return ForecastRequest(
+        spec=spec_to_mapping(spec), model_config=config, steps=6, settings=("", "expandable_segments:True"), draws=draws
+    )
+
+
+@pytest.mark.slow
+def test_an_answer_goes_on_where_it_stopped_and_has_seeds_of_their_own() -> None:
+    lines = list(answer(request_of(), []))
+    assert isinstance(lines[0], Learnt)
+    assert lines[0].whole is None
+    steps = [line for line in lines[1:] if isinstance(line, ForecastStep)]
+    assert [(line.seed, line.alloc_conf, line.step) for line in steps] == [
+        (seed, conf, step) for seed in (0, 1) for conf in ("", "expandable_segments:True") for step in range(1, 7)
+    ]
+    by_seed = [[step.scored_tokens for step in steps if step.seed == seed and not step.alloc_conf] for seed in (0, 1)]
+    # The first steps are those of the first seed.
+    assert by_seed[0][:2] == by_seed[1][:2]
+    assert by_seed[0][2:] != by_seed[1][2:]
+    assert list(answer(request_of(), lines[:9])) == lines[9:]
+
+
+def test_a_job_that_cannot_be_written_out_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differs(*_: object) -> None:
+        raise UnequalStepsError("a planted reason")
+
+    monkeypatch.setattr(forecast, "learn", differs)
+    monkeypatch.setattr(forecast, "whole_steps", lambda *_: iter([]))
+    (line,) = answer(request_of(), [])
+    assert line == Learnt(
+        shapes=0, events_per_step=0, layers_run=None, whole="The steps cannot be written out: a planted reason."
+    )
+    many = replace(request_of(), steps=forecast.MOST_WHOLE_STEPS + 1)
+    with pytest.raises(UnsupportedTrialError, match=r"a planted reason\. Without that at most 200 steps"):
+        list(answer(many, []))
