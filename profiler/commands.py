@@ -7,8 +7,7 @@ from importlib import import_module
 
 from profiler.command_line import as_command
 from profiler.config.options.option import Option
-from profiler.domain.machines.extras import TRAINING, Extra, listed, refuse_former, require
-from profiler.domain.machines.systems import require_linux
+from profiler.domain.machines.extras import TRAINING, Extra, listed, refuse_former, require, require_linux
 
 TABLES = ("filelock", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", "rich")
 """What commands import that write or read the tables, pages and figures of runs."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from profiler.config.trials.identity import spec_to_mapping
-from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.machines.extras import safe_path_flags
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import TrialSpec
 

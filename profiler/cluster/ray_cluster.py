@@ -26,8 +26,7 @@ from profiler.cluster.remote import RemoteResult, RemoteTask, TrialPython
 from profiler.cluster.slots import EndedTask, Node, Slot, SlotKind
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
 from profiler.domain.machines.engines import Machines
-from profiler.domain.machines.extras import DISTRIBUTION
-from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.machines.extras import DISTRIBUTION, safe_path_flags
 from profiler.domain.memory import MIB
 from profiler.domain.runs.outcome import Versions
 from profiler.execution.slots import postponed_signals

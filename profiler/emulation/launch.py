@@ -11,7 +11,7 @@ from pathlib import Path
 
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import Fault, ProfilerError, UsageError
-from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.machines.extras import safe_path_flags
 from profiler.emulation.building.build import installed_environment, libraries_of
 from profiler.emulation.card import card_description
 from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe

@@ -16,8 +16,7 @@ from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.machines.extras import TRAINING
-from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.machines.extras import TRAINING, safe_path_flags
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import TrialSpec
 from profiler.emulation.interpreter import EMULATION_VERSION, answer_of

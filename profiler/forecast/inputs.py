@@ -22,7 +22,7 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu_names import find_gpu, name_card
 from profiler.domain.errors import Fault, UsageError, shortened
-from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.machines.extras import safe_path_flags
 from profiler.domain.memory import MIB
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs

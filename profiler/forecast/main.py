@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from profiler.analysis.forecast.lengths import RowCounts, Sampled, sampled
+from profiler.analysis.forecast.lengths import RowCounts, Sampled, sampled, why_rows_are_unknown
 from profiler.analysis.forecast.outlook import MemoryGrowth, Outlook, can_compare, memory_growth
 from profiler.analysis.forecast.training_log import LoggedLengths, TrainingLog
 from profiler.analytical.estimate import has_form
@@ -26,7 +26,7 @@ from profiler.constraints.table import refuse_without_card
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, ProfilerError, UsageError, shortened
-from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.machines.extras import safe_path_flags
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.runs.forecast import (
     ENGINE,
@@ -193,6 +193,8 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
         raise UsageError(inputs.faults)
     spec = dearest_spec(inputs, {}, architecture_of)
     refuse_without_card(spec)
+    if unknown := why_rows_are_unknown(spec):
+        raise UsageError([unknown])
     if reason := why_not_simulated([spec], architecture_of):
         problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
         raise UsageError([Fault(key="model", found=spec.model, problem=problem)])
@@ -353,8 +355,9 @@ class _Progress:
         self._lines += content.count(b"\n")
         self._read += len(content)
         rate = (self._lines - self._begun) / (now - self._started_s)
-        left = f", at most {(self._all - self._lines) / rate:,.0f} s left" if rate > 0 else ""
-        print_error(f"{self._lines:,} of at most {self._all:,} steps of {self._runs} runs{left}")
+        steps = max(0, self._lines - 1)  # the first line is no step
+        left = f", at most {(self._all - steps) / rate:,.0f} s left" if rate > 0 else ""
+        print_error(f"{steps:,} of at most {self._all:,} steps of {self._runs} runs{left}")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -376,12 +379,8 @@ def _write(folder: Path, forecast: Forecast, runs: Sequence[ForecastRun]) -> Non
     from profiler.rendering.layouts.markdown import markdown
 
     steps = [each for run in runs for each in run.steps]
-    columns = {
-        each.name: [
-            value.value if each.name == "phase" else value for value in (getattr(step, each.name) for step in steps)
-        ]
-        for each in fields(ForecastStep)
-    }
+    columns = {each.name: [getattr(step, each.name) for step in steps] for each in fields(ForecastStep)}
+    columns["phase"] = [step.phase.value for step in steps]
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd")
     write_atomically(folder / TABLE, sink.getvalue())

@@ -13,7 +13,8 @@ from random import Random
 from typing import Any
 
 from profiler.allocator import parse_alloc_conf
-from profiler.allocator.traces.step_replay import Piece, RefusedError, StepReplay, piece_of
+from profiler.allocator.traces.card_replay import Piece, RefusedError, StepReplay, piece_of
+from profiler.analysis.forecast.lengths import why_rows_are_unknown
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
@@ -28,7 +29,7 @@ from profiler.domain.runs.forecast import (
     line_object,
     line_of,
 )
-from profiler.domain.trials.step_shapes import StepShape
+from profiler.domain.runs.step_shape import StepLengths
 from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.simulation.extrapolation.parametric_steps import (
     FEWEST_OCCURRENCES,
@@ -58,7 +59,7 @@ class RunLearnt:
     """What was learnt of a job."""
 
     steps: ParametricSteps
-    first_shapes: Sequence[StepShape]
+    first_shapes: Sequence[StepLengths]
     """Of the first steps, which are not written out but replayed as they ran."""
     runs: int
     steps_run: int
@@ -176,7 +177,7 @@ def _joined(units: Sequence[RowLengths]) -> RowLengths:
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
-Steps = Iterable[tuple[StepShape, Iterable[Piece]]]
+Steps = Iterable[tuple[StepLengths, Iterable[Piece]]]
 """The shape of each step of a run, and its pieces."""
 
 
@@ -212,7 +213,7 @@ def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | 
         )
 
 
-def _death(shape: StepShape, error: RefusedError, *, seed: int, alloc_conf: str, step: int) -> Death:
+def _death(shape: StepLengths, error: RefusedError, *, seed: int, alloc_conf: str, step: int) -> Death:
     # Before the first micro-batch the rows are those that it will have.
     batch, refusal = shape.micro_batches[max(0, error.piece - 1)], error.refusal
     return Death(
@@ -270,6 +271,8 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine]) -> Iterator[An
     """
     done = answer_of(known)
     spec = replace(spec_from_mapping(request.spec), steps=request.steps)
+    if (fault := why_rows_are_unknown(spec)) is not None:
+        raise UnsupportedTrialError(fault.sentence())
     draws = {draw.seed: _rows(draw, request.steps) for draw in request.draws}
     learnt: RunLearnt | None = None
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiler.domain.machines import systems
-from profiler.domain.machines.systems import safe_path_flags, safe_path_variables
+from profiler.domain.machines.extras import safe_path_flags, safe_path_variables
 
 ROOT = Path(__file__).parents[2]
 

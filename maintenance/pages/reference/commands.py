@@ -10,7 +10,7 @@ from profiler.commands import COMMANDS, Command, options_of_command
 from profiler.config.options.option import Option
 from profiler.config.options.run_options import RUN_OPTIONS
 from profiler.console import NAME, main
-from profiler.domain.machines.systems import LINUX, SYSTEMS
+from profiler.domain.machines.extras import LINUX, SYSTEMS
 from profiler.rendering.layouts.markdown import code_block
 
 _HEAD = """\

@@ -13,7 +13,9 @@ from random import Random
 from statistics import median
 from typing import Protocol
 
+from profiler.domain.errors import Fault
 from profiler.domain.runs.forecast import Draw
+from profiler.domain.trials.recipe import GENERATING, WITH_KNOWN_ROWS
 from profiler.domain.trials.trial import TrialSpec
 
 Z_95 = 1.959964
@@ -174,6 +176,27 @@ class RunLengths:
     growth: Distribution = ONE
     """The mean completion of the last step, as a multiple of that of the first; sampled once per seed, and linear
     between them."""
+
+
+def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
+    """Return why a forecast does not know how the trainer groups rows; None if it does."""
+    accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
+    if spec.recipe not in WITH_KNOWN_ROWS:
+        return Fault(key="recipe", found=spec.recipe, problem=f"has no forecast yet; {_listed_recipes()} have")
+    if spec.num_processes > 1:
+        problem = "has no forecast yet, only one GPU has"
+        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem)
+    if spec.use_dynamic_bsz:
+        return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
+    if spec.recipe in GENERATING and generation % accumulation:
+        problem = f"has no forecast unless it is a multiple of gradient_accumulation_steps={accumulation}"
+        return Fault(key="steps_per_generation", found=str(generation), problem=problem)
+    return None
+
+
+def _listed_recipes() -> str:
+    *others, last = sorted(WITH_KNOWN_ROWS)
+    return f"{', '.join(others)} and {last}"
 
 
 @dataclass(frozen=True, kw_only=True)

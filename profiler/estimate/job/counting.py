@@ -18,8 +18,7 @@ from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.domain.architectures.architecture import Architecture, ModelCount
 from profiler.domain.errors import Fault, UsageError, shortened
-from profiler.domain.machines.extras import listed, missing, simulation_hint
-from profiler.domain.machines.systems import safe_path_flags
+from profiler.domain.machines.extras import listed, missing, safe_path_flags, simulation_hint
 from profiler.domain.memory import gib_text
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, reason
 from profiler.storage.foreign.hub_cache import cached_file

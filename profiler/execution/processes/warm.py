@@ -18,7 +18,7 @@ from threading import TIMEOUT_MAX, Event, Timer
 from types import ModuleType
 
 from profiler.domain.errors import EXIT_INTERNAL, Fault, ProfilerError, UsageError
-from profiler.domain.machines.systems import safe_path_variables
+from profiler.domain.machines.extras import safe_path_variables
 from profiler.execution.job import WorkerJob, WorkerProgram
 from profiler.execution.processes.child import run_child, run_nothing
 from profiler.execution.processes.worker_process import ForkedProcess

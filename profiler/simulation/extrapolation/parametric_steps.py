@@ -18,12 +18,20 @@ from enum import StrEnum
 import numpy as np
 
 from profiler.allocator.settings import MIN_BLOCK_BYTES
-from profiler.allocator.traces.step_replay import Piece
+from profiler.allocator.traces.card_replay import Piece
 from profiler.allocator.traces.trace import Trace
-from profiler.domain.trials.step_shapes import StepShape
+from profiler.domain.runs.step_shape import StepLengths
 from profiler.simulation.cuda.scratch.deferred_scratch import Sizes
-from profiler.simulation.extrapolation.sizes_by_length import Fitted, features, fitted, smallest_blocks
-from profiler.simulation.extrapolation.step_pieces import Cut, CutPiece, Numbers, Position
+from profiler.simulation.extrapolation.step_pieces import (
+    Cut,
+    CutPiece,
+    Fitted,
+    Numbers,
+    Position,
+    features,
+    fitted,
+    smallest_blocks,
+)
 
 FIRST_STEPS = 2
 """Steps before those that repeat: the first one makes the optimizer's states, the second frees what the first left."""
@@ -54,7 +62,7 @@ Variant = tuple[Place, int, Hashable]
 """The place of a piece in its step, of the step in its cycle of generations, and what decides the piece's events."""
 
 
-def variants(shape: StepShape) -> Iterator[Variant]:
+def variants(shape: StepLengths) -> Iterator[Variant]:
     """Yield the variant of each piece of a step."""
     yield Place.BEFORE, shape.place, (shape.pads_prompts, tuple(batch.padded for batch in shape.scored_before))
     last = len(shape.micro_batches)
@@ -63,7 +71,7 @@ def variants(shape: StepShape) -> Iterator[Variant]:
         yield place, shape.place, (batch.rows, batch.padded)
 
 
-def _lengths(shape: StepShape) -> Iterator[list[int]]:
+def _lengths(shape: StepLengths) -> Iterator[list[int]]:
     """Yield the features for each piece of a step: its own micro-batch, then those of others that it may prepare.
 
     Trainers on rows of data load all micro-batches of a step at its start.
@@ -86,7 +94,7 @@ class RunOfSteps:
 
     trace: Trace
     """Of one card (`Trace.on`), from the start of the program to its end."""
-    shapes: Sequence[StepShape]
+    shapes: Sequence[StepLengths]
     """Of each optimizer step. The last one is not learnt from: the end of training frees more."""
 
 
@@ -159,7 +167,7 @@ class ParametricSteps:
             ]
             self._steps += 1
 
-    def written(self, shape: StepShape) -> Iterator[Piece]:
+    def written(self, shape: StepLengths) -> Iterator[Piece]:
         """Yield the pieces of the next step, after those of `begin`.
 
         Raises:
@@ -242,7 +250,7 @@ _Occurrence = tuple[CutPiece, list[int]]
 """A piece, and the features of its step."""
 
 
-def _occurrences(pieces: Sequence[CutPiece], shape: StepShape) -> list[tuple[Variant, _Occurrence]]:
+def _occurrences(pieces: Sequence[CutPiece], shape: StepLengths) -> list[tuple[Variant, _Occurrence]]:
     if len(pieces) != 1 + len(shape.micro_batches):
         raise UnequalStepsError("a micro-batch is not one forward pass")
     found = zip(variants(shape), pieces, _lengths(shape), strict=True)

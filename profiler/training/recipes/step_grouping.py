@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.step_shapes import MicroBatch, StepShape
 from profiler.domain.trials.trial import Logprobs, RowLengths, TrialSpec
 from profiler.training.data.source_data import prompt_lengths_of
 from profiler.training.recipes.grpo.trainer import shuffled_rows
@@ -16,7 +16,7 @@ def steps_per_unit(spec: TrialSpec) -> int:
     return max(1, spec.steps_per_generation // spec.gradient_accumulation_steps)
 
 
-def step_shapes(spec: TrialSpec, lengths: RowLengths) -> list[StepShape]:
+def step_shapes(spec: TrialSpec, lengths: RowLengths) -> list[StepLengths]:
     """Return the shapes of all steps of `spec`, a trial of one process."""
     if spec.recipe not in GENERATING:
         return [_of_data(spec, lengths, step) for step in range(spec.steps)]
@@ -49,16 +49,16 @@ def _cycled(known: Sequence[int], start: int, count: int) -> tuple[int, ...]:
     return tuple(known[number % len(known)] for number in range(start, start + count))
 
 
-def _of_data(spec: TrialSpec, lengths: RowLengths, step: int) -> StepShape:
+def _of_data(spec: TrialSpec, lengths: RowLengths, step: int) -> StepLengths:
     """Rows in their order, each micro-batch padded to its longest row (transformers' and trl's collators)."""
     tokens, rows = unit_rows(spec, lengths, step).completions, spec.per_device_train_batch_size
     parts = [tokens[start : start + rows] for start in range(0, len(tokens), rows)]
-    return StepShape(
+    return StepLengths(
         micro_batches=tuple(_micro_batch(spec, [(length,) for length in part], (max(part),)) for part in parts)
     )
 
 
-def _of_generation(spec: TrialSpec, lengths: RowLengths, generation: int) -> list[StepShape]:
+def _of_generation(spec: TrialSpec, lengths: RowLengths, generation: int) -> list[StepLengths]:
     """Rows of one generation, all padded to its longest prompt and its longest completion, and then shuffled.
 
     Source: `_generate_and_score_completions` and `_prepare_inputs` of `GRPOTrainer` (trl 1.16).
@@ -76,12 +76,12 @@ def _of_generation(spec: TrialSpec, lengths: RowLengths, generation: int) -> lis
     parts = [tuple(batches[start : start + accumulated]) for start in range(0, len(batches), accumulated)]
     # Completions are scored in the order of generation.
     scored = [_micro_batch(spec, rows[start : start + size], widths) for start in range(0, count, size)]
-    generated = StepShape(
+    generated = StepLengths(
         micro_batches=parts[0],
         pads_prompts=min(own.prompts) < widths[0],
         scored_before=tuple(scored) if _scores_before(spec) else (),
     )
-    return [generated, *(StepShape(micro_batches=part, place=place) for place, part in enumerate(parts[1:], start=1))]
+    return [generated, *(StepLengths(micro_batches=part, place=place) for place, part in enumerate(parts[1:], start=1))]
 
 
 def _scores_before(spec: TrialSpec) -> bool:
