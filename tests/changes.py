@@ -201,7 +201,7 @@ from profiler.training.recipes.sft import Sft
 
 
 class Labels(Sft):
-    def data(self, spec, tokenizer):
+    def data(self, spec, tokenizer, rows=None):
         return super().data(replace(spec, lengths=Lengths.FORCED), tokenizer)
 """,
         ),

@@ -1,12 +1,10 @@
 """A trial on a simulated GPU, with few layers where they are proven equal, and on several cards."""
 
-import random
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from profiler.allocator import (
@@ -38,7 +36,13 @@ from profiler.domain.trials.trial import (
 )
 from profiler.simulation.depth.continuation import TrainedTensors, continued
 from profiler.simulation.depth.repetitions import LAYERS_RUN, DepthDiffersError
-from profiler.simulation.depth.uniformity import DEPTH, config_difference, layer_difference, with_adapters
+from profiler.simulation.depth.uniformity import (
+    DEPTH,
+    config_difference,
+    layer_difference,
+    random_states,
+    with_adapters,
+)
 from profiler.simulation.extrapolation.step_template import MOST_EVENTS_EXTRAPOLATED
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.arguments import lora_config
@@ -134,12 +138,6 @@ def with_layers(model_config: Mapping[str, Any], layers: int) -> Mapping[str, An
         key: value[:layers] for key, value in model_config.items() if isinstance(value, list) and len(value) == depth
     }
     return {**model_config, **shortened, DEPTH: layers}
-
-
-def random_states() -> tuple[object, ...]:
-    """Return the states of the host's random generators, which shuffle the rows and must not depend on the depth."""
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), torch.get_rng_state().numpy().tobytes(), name, np.asarray(keys).tobytes(), *rest
 
 
 _SNAPSHOT_ENTRIES = 100_000

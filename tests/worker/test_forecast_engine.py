@@ -99,7 +99,7 @@ def request_of(**keys: Any) -> ForecastRequest:
 
 
 @pytest.mark.slow
-def test_an_answer_goes_on_where_it_stopped_and_has_seeds_of_their_own() -> None:
+def test_an_answer_goes_on_where_it_stopped() -> None:
     lines = list(answer(request_of(), []))
     assert isinstance(lines[0], Learnt)
     assert lines[0].whole is None

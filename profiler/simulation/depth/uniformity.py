@@ -1,8 +1,10 @@
 """Proof that all decoder layers of a model are alike: of its configuration, and of the model that is built from it."""
 
+import random
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from peft import get_peft_model
 
@@ -119,3 +121,9 @@ def _value(value: Any, number: int) -> Hashable:
     if value is None or isinstance(value, (bool, int, float, complex, torch.dtype, torch.device)):
         return type(value), value
     return id(value)
+
+
+def random_states() -> tuple[object, ...]:
+    """Return the states of the host's random generators, which shuffle the rows and must not depend on the depth."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), torch.get_rng_state().numpy().tobytes(), name, np.asarray(keys).tobytes(), *rest

@@ -45,7 +45,7 @@ class UnequalStepsError(Exception):
 
 
 class Place(StrEnum):
-    """Where a piece stands in its step."""
+    """The place of a piece in its step."""
 
     BEFORE = "before"
     FIRST = "first"
