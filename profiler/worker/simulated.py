@@ -42,6 +42,7 @@ from profiler.simulation.depth.uniformity import (
     layer_difference,
     random_states,
     with_adapters,
+    with_layers,
 )
 from profiler.simulation.extrapolation.step_template import MOST_EVENTS_EXTRAPOLATED
 from profiler.simulation.session import Extrapolation, Simulation
@@ -129,15 +130,6 @@ def _is_proven(spec: TrialSpec) -> bool:
         and spec.steps <= _MOST_STEPS
         and all(getattr(spec, key) in values for key, values in _PROVEN.items())
     )
-
-
-def with_layers(model_config: Mapping[str, Any], layers: int) -> Mapping[str, Any]:
-    """Return the fields of a `config.json` with fewer layers; lists with a value per layer are shortened."""
-    depth = model_config[DEPTH]
-    shortened = {
-        key: value[:layers] for key, value in model_config.items() if isinstance(value, list) and len(value) == depth
-    }
-    return {**model_config, **shortened, DEPTH: layers}
 
 
 _SNAPSHOT_ENTRIES = 100_000

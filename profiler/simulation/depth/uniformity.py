@@ -127,3 +127,12 @@ def random_states() -> tuple[object, ...]:
     """Return the states of the host's random generators, which shuffle the rows and must not depend on the depth."""
     name, keys, *rest = np.random.get_state(legacy=True)
     return random.getstate(), torch.get_rng_state().numpy().tobytes(), name, np.asarray(keys).tobytes(), *rest
+
+
+def with_layers(model_config: Mapping[str, Any], layers: int) -> Mapping[str, Any]:
+    """Return the fields of a `config.json` with fewer layers; lists with a value per layer are shortened."""
+    depth = model_config[DEPTH]
+    shortened = {
+        key: value[:layers] for key, value in model_config.items() if isinstance(value, list) and len(value) == depth
+    }
+    return {**model_config, **shortened, DEPTH: layers}
