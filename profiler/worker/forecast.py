@@ -231,10 +231,18 @@ def _death(shape: StepLengths, error: RefusedError, *, seed: int, alloc_conf: st
 
 
 def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps:
-    """Yield the steps of a run as they are written out; the first ones are those of the first draw, as they ran."""
+    """Yield the steps of a run as they are written out; the first ones are those of the first draw, as they ran.
+
+    Raises:
+        UnsupportedTrialError: A step is unlike all that were learnt from.
+    """
     yield from zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
-    for shape in step_shapes(spec, draw)[len(learnt.first_shapes) :]:
-        yield shape, learnt.steps.written(shape)
+    for number, shape in list(enumerate(step_shapes(spec, draw), start=1))[len(learnt.first_shapes) :]:
+        try:
+            pieces = list(learnt.steps.written(shape))
+        except UnequalStepsError as error:
+            raise UnsupportedTrialError(f"Step {number} cannot be written out: {error}.") from error
+        yield shape, pieces
 
 
 def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Steps:

@@ -122,6 +122,7 @@ class ParametricSteps:
         occurrences: dict[Variant, list[_Occurrence]] = defaultdict(list)
         confirming: list[tuple[Variant, _Occurrence]] = []
         begun: list[list[CutPiece]] = []
+        left: dict[int, set[int]] = defaultdict(set)
         for run in runs:
             cut = Cut(run.trace, kinds)
             pieces = cut.steps()
@@ -130,10 +131,16 @@ class ParametricSteps:
                 for variant, occurrence in step:
                     occurrences[variant].append(occurrence)
             confirming += steps[-2]
+            for shape, step_pieces in list(zip(run.shapes, pieces, strict=True))[first_steps:-1]:
+                left[shape.place].add(sum(piece.left for piece in step_pieces))
             if not begun:
                 begun = [[cut.before_steps(), *pieces[0]], *pieces[1:first_steps]]
         self._templates = {variant: _Template(variant, found) for variant, found in occurrences.items()}
         self._check_outliving()
+        if any(len(found) > 1 for found in left.values()):
+            raise UnequalStepsError("steps alike leave other blocks behind")
+        self._left = {place: next(iter(found)) for place, found in left.items()}
+        """Blocks that a step leaves in use more than there were, by its place among those of a generation."""
         for variant, occurrence in confirming:
             if (template := self._templates.get(variant)) is not None:
                 template.check(*occurrence)
@@ -173,15 +180,18 @@ class ParametricSteps:
         Raises:
             UnequalStepsError: A variant was not learnt.
         """
-        self._step = len(self._outliving)
+        self._step, left = len(self._outliving), 0
         for variant, lengths in zip(variants(shape), _lengths(shape), strict=True):
             template = self._templates.get(variant)
             if template is None:
                 raise UnequalStepsError(f"no step like it was learnt from: {variant}")
             found = np.array(lengths, dtype=np.int64)
+            left += template.piece.left
             is_micro_batch = variant[0] is not Place.BEFORE
             sizes, scratch = template.sizes.of(found), template.scratch(found)
             yield self._numbered(template.piece, sizes, scratch, is_micro_batch=is_micro_batch)
+        if left != self._left.get(shape.place):
+            raise UnequalStepsError("micro-batches of several kinds free other blocks in one step")
         self._steps += 1
 
     def _numbered(

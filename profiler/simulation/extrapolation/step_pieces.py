@@ -156,6 +156,11 @@ class CutPiece:
     calls: tuple[tuple[int, ScratchCall], ...]
     """Scratch that is left open, each before an event."""
 
+    @property
+    def left(self) -> int:
+        """Blocks that it makes more than it frees."""
+        return int((self.tokens > 0).sum() - (self.tokens <= 0).sum())
+
 
 class Cut:
     """A trace that is cut into pieces."""

@@ -1,0 +1,210 @@
+"""Steps written out from hand-laid runs, whose every block is known."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiler.allocator.traces.card_replay import Piece, piece_of
+from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import Category, Phase
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
+from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
+from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch
+from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
+from profiler.simulation.extrapolation.step_pieces import Fitted, features, fitted
+
+CHIP = KNOWN_GPUS["h100-80gb"].chip
+STAIR = 40
+"""Tokens of a row from which on the planted kernel takes scratch."""
+
+Laid = Callable[[int, MicroBatch], int]
+"""Number of a step, from 0, and its micro-batch -> bytes of the block that changes with rows."""
+
+
+def batch_of(prompt: int, completion: int, *, padded: bool = True) -> MicroBatch:
+    return MicroBatch(rows=2, widths=(prompt, completion), scored=(completion + prompt // 2,), padded=(padded,))
+
+
+def step_of(*batches: MicroBatch) -> StepLengths:
+    return StepLengths(micro_batches=batches)
+
+
+def rule(args: tuple[torch.Tensor], _: dict[str, object], __: object) -> KernelScratch:
+    tokens = args[0].shape[0]
+    return KernelScratch(before=(1000,), launches=((tokens * 10, 600),) if tokens > STAIR else ())
+
+
+def usual(_: int, batch: MicroBatch) -> int:
+    row = sum(batch.widths)
+    return 3 * row * row + 700 * batch.widths[1] + 900
+
+
+def run_of(
+    steps: Iterable[StepLengths], *, laid: Laid = usual, leaves: bool = False, twice: bool = False, opens: bool = True
+) -> Trace:
+    """A run with a weight, in each micro-batch inputs, a kernel and a gradient, which the optimizer frees."""
+    trace = TraceBuilder()
+
+    def made(name: str, size: int) -> int:
+        site = Site(operation=name, shape=(size,), dtype="bfloat16", module="")
+        return trace.allocate(size, Category.ACTIVATIONS, trace.site_index(replace(site, shape=())))
+
+    trace.enter(Phase.LOAD)
+    made("weight", 4096)
+    loss = None
+    for number, step in enumerate(steps):
+        gradients = []
+        trace.enter(Phase.ROLLOUT)
+        inputs = [made("inputs", 8 * sum(batch.widths) * batch.rows) for batch in step.micro_batches]
+        for batch, given_inputs in zip(step.micro_batches, inputs, strict=True):
+            for _ in range(1 + twice):
+                trace.enter(Phase.FORWARD)
+                changing = made("changing", laid(number, batch))
+                trace.enter(Phase.BACKWARD)
+            if loss is not None:
+                trace.free(loss)
+            loss = made("loss", 512)
+            _kernel(trace, batch, opens=opens)
+            gradients.append(made("gradient", 2000))
+            trace.free(changing)
+            if not leaves or batch.padded[0]:
+                trace.free(given_inputs)
+        trace.enter(Phase.OPTIMIZER)
+        for gradient in gradients:
+            trace.free(gradient)
+        if leaves:
+            for batch, given_inputs in zip(step.micro_batches, inputs, strict=True):
+                if not batch.padded[0]:
+                    trace.free(given_inputs)
+    return trace.finished()
+
+
+def _kernel(trace: TraceBuilder, batch: MicroBatch, *, opens: bool) -> None:
+    call = ScratchCall.of(rule, CHIP, (torch.empty(sum(batch.widths), device="meta"),), {})
+    site = Site(operation="kernel", shape=(), dtype="", module="")
+    if opens:
+        for each in (call, call.end):
+            trace.free(trace.allocate(0, Category.WORKSPACE, trace.site_index(replace(site, call=each))))
+        return
+    found = rule((torch.empty(sum(batch.widths), device="meta"),), {}, CHIP)
+    blocks = [trace.allocate(size, Category.WORKSPACE) for size in found.before]
+    for launch in found.launches:
+        taken = [trace.allocate(size, Category.WORKSPACE) for size in launch]
+        for block in reversed(taken):
+            trace.free(block)
+    for block in blocks:
+        trace.free(block)
+
+
+def told(pieces: Iterable[Piece]) -> list[tuple[Phase, int, int]]:
+    """Return phase, bytes and block of each event, with blocks counted in the order in which they are made."""
+    made: dict[int, tuple[int, int]] = {}
+    found, count = [], 0
+    for piece in pieces:
+        starts = dict(piece.phases)
+        phase = piece.phases[0][1]
+        for index, event in enumerate(piece.events):
+            phase = starts.get(index, phase)
+            if event > 0:
+                made[event], count = (piece.sizes_bytes[event - 1 - piece.first_block], count), count + 1
+            size, number = made[abs(event)]
+            found.append((phase, size, number if event > 0 else -number - 1))
+    return found
+
+
+LENGTHS = [(3 + 5 * number % 31, 4 + 7 * number % 37) for number in range(11)]
+LEARNT = [
+    step_of(batch_of(*one), batch_of(*LENGTHS[-1 - at]), batch_of(*LENGTHS[4 * at % 11]))
+    for at, one in enumerate(LENGTHS)
+]
+FURTHER = [step_of(batch_of(17, 60), batch_of(60, 17), batch_of(1, 1)), step_of(*[batch_of(20, 21)] * 3)]
+
+
+def learnt(steps: list[StepLengths], **laid: Any) -> ParametricSteps:
+    return ParametricSteps([RunOfSteps(trace=run_of(steps, **laid), shapes=steps)])
+
+
+def test_steps_of_other_lengths_are_written_as_they_run() -> None:
+    steps = learnt(LEARNT)
+    for _ in range(2):
+        begun = [piece for step in steps.begin() for piece in step]
+        written = [piece for shape in FURTHER for piece in steps.written(shape)]
+        run = run_of([*LEARNT[:2], *FURTHER], opens=False)
+        assert told([*begun, *written]) == told([piece_of(run, 0, len(run.events), first_block=0)])
+
+
+@pytest.mark.parametrize(("lengths", "blocks"), [((20, 20), 0), ((20, 21), 3)])
+def test_a_kernel_takes_scratch_only_beyond_its_stair(lengths: tuple[int, int], blocks: int) -> None:
+    steps = learnt(LEARNT)
+    list(steps.begin())
+    pieces = steps.written(step_of(*[batch_of(*lengths)] * 3))
+    assert sum(piece.sizes_bytes.count(600) for piece in pieces) == blocks
+
+
+def odd(number: int, batch: MicroBatch) -> int:
+    return usual(number, batch) + 4096 * (sum(batch.widths) % 7)
+
+
+def changes_at(step: int) -> Laid:
+    return lambda number, batch: usual(number, batch) + 4096 * (number == step)
+
+
+@pytest.mark.parametrize(
+    ("steps", "laid", "said"),
+    [
+        (LEARNT[:8], {}, "are too few to learn from"),
+        (LEARNT, {"laid": odd}, "do not follow from the lengths"),
+        (LEARNT, {"laid": changes_at(5)}, "do not follow from the lengths"),
+        (LEARNT, {"laid": changes_at(len(LEARNT) - 2)}, "a further step is not as it was learnt"),
+        (LEARNT, {"twice": True}, "a micro-batch is not one forward pass"),
+    ],
+)
+def test_steps_that_differ_are_refused(steps: list[StepLengths], laid: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnequalStepsError, match=said):
+        learnt(steps, **laid)
+
+
+def test_a_kind_of_step_that_was_not_learnt_is_refused() -> None:
+    steps = learnt(LEARNT)
+    list(steps.begin())
+    with pytest.raises(UnequalStepsError, match="no step like it was learnt from"):
+        list(steps.written(step_of(*[batch_of(3, 4, padded=False)] * 3)))
+
+
+def test_micro_batches_that_free_blocks_of_each_other_are_refused() -> None:
+    whole = [step_of(*(replace(each, padded=(False,)) for each in one.micro_batches)) for one in LEARNT]
+    steps = learnt([*LEARNT, *whole, *LEARNT], leaves=True)
+    list(steps.begin())
+    assert list(steps.written(LEARNT[3]))
+    assert list(steps.written(whole[3]))
+    with pytest.raises(UnequalStepsError, match="free other blocks in one step"):
+        list(steps.written(step_of(*whole[3].micro_batches[:2], LEARNT[3].micro_batches[2])))
+
+
+def test_features_by_hand() -> None:
+    batch = MicroBatch(rows=2, widths=(3, 4), scored=(5,), padded=(True,))
+    assert features(batch, 2) == [7, 3, 4, 5, 5, 5, 5, 49, 56, 8, 8, 8, 128, 128, 128, 9, 12, 16, 14, 6, 8]
+    assert features(replace(batch, scored=(5000,)), 2)[3:7] == [5000, 5000, 4096, 4096]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_value_of_two_features_is_found(data: st.DataObject) -> None:
+    whole = st.integers(-(10**6), 10**6)
+    found = np.array(data.draw(st.lists(st.tuples(*[st.integers(1, 5000)] * 4), min_size=6, max_size=9, unique=True)))
+    one, other = data.draw(st.sampled_from([(0, 1), (1, 3), (2, 2)]))
+    constant, slope, further = data.draw(st.tuples(whole, whole, whole))
+    values = constant + slope * found[:, one] + further * found[:, other]
+    result = fitted(found, values[:, None])
+    if isinstance(result, Fitted):
+        assert [int(result.of(row)[0]) for row in found] == values.tolist()
+    else:
+        design = np.concatenate([np.ones((len(found), 1)), found[:, [one, other]]], axis=1)
+        assert np.linalg.matrix_rank(design) < 3

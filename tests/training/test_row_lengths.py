@@ -1,0 +1,63 @@
+"""Rows of given lengths reach the trainer's micro-batches as the grouping says."""
+
+from typing import Any
+
+import pytest
+from simulating import LORA, small_spec
+
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import Category
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.step_shape import MicroBatch
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import Rollout, RowLengths, TrialSpec, Tuning
+from profiler.simulation.session import Extrapolation, Simulation
+from profiler.training.announced_steps import AnnouncedSteps
+from profiler.training.recipes.step_grouping import step_shapes
+from profiler.training.run import run_training
+
+ROWS = RowLengths(
+    prompts=(3, 8, 5, 2, 4, 4, 4, 4), completions=(4, 9, 2, 11, 3, 1, 7, 5, 6, 6, 6, 2, 6, 6, 6, 6), shuffles=(5, 2, 9)
+)
+GENERATED: dict[str, Any] = {
+    "tuning": Tuning.LORA, **LORA, "rollout": Rollout.SYNTHETIC, "steps": 4, "per_device_train_batch_size": 2,
+    "num_generations": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4,
+}  # fmt: skip
+OF_ROWS: dict[str, Any] = {
+    "tuning": Tuning.LORA, **LORA, "recipe": Recipe.SFT, "max_length": 12, "steps": 3,
+    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2,
+}  # fmt: skip
+
+
+def seen_in(inputs: dict[str, Any], spec: TrialSpec) -> MicroBatch:
+    if spec.recipe is Recipe.SFT:
+        ids, mask, scored = inputs["input_ids"], inputs["attention_mask"].bool(), inputs["labels"] != -100
+        widths: tuple[int, ...] = (ids.shape[1],)
+        is_padded = not bool(mask.all())
+    else:
+        ids, scored = inputs["prompt_ids"], inputs["completion_mask"].bool()
+        widths = (ids.shape[1], scored.shape[1])
+        is_padded = not bool(scored.all()) or not bool(inputs["prompt_mask"].all())
+    return MicroBatch(rows=ids.shape[0], widths=widths, scored=(int(scored.sum()),), padded=(is_padded,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [GENERATED, GENERATED | {"recipe": Recipe.RLOO}, OF_ROWS], ids=["grpo", "rloo", "sft"])
+def test_micro_batches_have_the_rows_of_their_group(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, seen = small_spec(**keys), []
+    loss = AnnouncedSteps.compute_loss
+
+    def noticed(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(seen_in(inputs, spec))
+        return loss(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(AnnouncedSteps, "compute_loss", noticed)
+    session = Simulation(KNOWN_GPUS["h100-80gb"], extrapolation=Extrapolation(steps=False))
+    run_training(spec, BUILTIN_MODELS["tiny"].config, session, rows=ROWS)
+    steps = step_shapes(spec, ROWS)
+    assert seen == [batch for step in steps for batch in step.micro_batches]
+    assert len({batch.widths for batch in seen}) > 1
+    trace, is_cache = session.recorder.finished(), Category.KV_CACHE
+    shapes = [trace.sites[trace.site_of[block]].shape for block, of in enumerate(trace.categories) if of is is_cache]
+    # The last token of the longest completion, 8 + 11 tokens, needs no place.
+    assert max((shape[2] for shape in shapes), default=18) == 18
