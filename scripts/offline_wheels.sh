@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 out=${1:?usage: scripts/offline_wheels.sh DIR [PYTHON_VERSION]}
 version=${2:-3.12}
 packages=(trl hydra-core omegaconf datasets dill multiprocess xxhash pydantic pydantic_core annotated-types
-    typing-inspection tabulate)
+    typing-inspection)
 
 mkdir -p "$out"
 work=$(mktemp -d)

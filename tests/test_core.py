@@ -139,7 +139,6 @@ SLOW_TO_IMPORT = {
     "profiler.analytical.explanation.verl_fit",
     "profiler.config.shell.running",
     "profiler.config.trl.config",
-    "tabulate",
 }
 """What only other answers need, with 5 to 30 ms each."""
 

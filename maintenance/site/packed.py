@@ -1,4 +1,4 @@
-"""The program for the browser: its sources and those of the two packages that it needs, as one archive."""
+"""The program for the browser: its sources and those of the package that it needs, as one archive."""
 
 import io
 import zipfile
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 _OWN = ("grpo_vram", "profiler")
-_NEEDED = ("yaml", "tabulate")
+_NEEDED = ("yaml",)
 """Their files of Python: PyYAML does without its extension."""
 
 _OF_TRIALS = frozenset(

@@ -47,18 +47,6 @@ class Refusal:
     """Allocated memory at the request."""
     reserved_bytes: int
 
-    @classmethod
-    def of(cls, phase: Phase, error: OutOfMemoryError) -> "Refusal":
-        """Return what was refused in `phase`."""
-        return cls(
-            phase=phase,
-            requested_bytes=error.requested_bytes,
-            tried_bytes=error.tried_bytes,
-            free_bytes=error.free_bytes or 0,
-            allocated_bytes=error.allocated_bytes,
-            reserved_bytes=error.reserved_bytes,
-        )
-
     def message(self, gpu: Gpu) -> str:
         """Return the message of PyTorch on `gpu`.
 

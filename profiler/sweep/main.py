@@ -24,7 +24,6 @@ from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.execution import OpenTrials
 from profiler.execution.pythons import environment_folder
 from profiler.execution.trials import NeedsAtMost, Pruning, stored_answers
-from profiler.report.estimated_limits import estimates_by_trial
 from profiler.storage.files.last_resort import last_resort
 from profiler.storage.stores.objects import Objects
 from profiler.storage.stores.trial_store import TrialStore
@@ -62,6 +61,8 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     architecture_of = architecture_lookup(config_of)
 
     def estimates(specs: Mapping[str, TrialSpec]) -> dict[str, Estimate]:
+        from profiler.report.estimated_limits import estimates_by_trial  # pandas, which no refused command needs
+
         return estimates_by_trial(specs, parts.estimates, architecture_of)
 
     sweeps = [with_slots(each, words, parts) for each in prepare_each(command, parts, architecture_of, config_of)]

@@ -64,7 +64,10 @@ PAIRS = (
     Pair(name="rope_parameters", wrong={"rope_type": "yarn", "rope_theta": 1e4}, right=YARN | {"rope_theta": 1e4}),
     Pair(name="rope_scaling", wrong={"rope_type": "llama3", "factor": 8.0}, right={"rope_type": "default"}),
 )
-OF_KERNELS = {("hidden_size", "66", kind) for kind in ("mixtral", "qwen2_moe", "qwen3_moe")}
+OF_KERNELS = {
+    *(("hidden_size", "66", kind) for kind in ("glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")),
+    *(("hidden_size", "60", kind) for kind in ("glm4_moe", "gpt_oss")),
+}
 """What the kernel of experts in bfloat16 refuses (rows of no whole 16 bytes), and other types do not."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.domain.machines import systems
+from profiler.domain.machines import extras
 from profiler.domain.machines.extras import safe_path_flags, safe_path_variables
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(("entry", "is_safe"), [("", False), ("{cwd}", False), ("/elsewhere", True)])
 def test_the_current_folder_is_searched_by_a_child_only_if_it_is_here(monkeypatch, tmp_path, entry, is_safe):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(systems.sys, "path", [entry.format(cwd=tmp_path), "/usr/lib"])
+    monkeypatch.setattr(extras.sys, "path", [entry.format(cwd=tmp_path), "/usr/lib"])
     assert safe_path_flags() == (("-P",) if is_safe else ())
     assert safe_path_variables() == ({"PYTHONSAFEPATH": "1"} if is_safe else {})
 

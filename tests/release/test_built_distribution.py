@@ -1,4 +1,4 @@
-"""The built distribution: its contents, and what it answers where nothing but it and its two packages are installed.
+"""The built distribution: its contents, and what it answers where nothing but it and its one package are installed.
 
 `make dist` builds it, and runs these tests in an environment that has pytest, pipx and uv only; `make test` skips them.
 """
@@ -71,7 +71,7 @@ def test_the_metadata_name_the_version_and_the_two_packages():
         text = wheel.read(f"grpo_vram-{version}.dist-info/METADATA").decode()
     assert f"\nName: grpo-vram\nVersion: {version}\n" in text
     core = [line for line in re.findall(r"^Requires-Dist: (.+)$", text, re.MULTILINE) if "extra ==" not in line]
-    assert sorted(re.match(r"[\w-]+", line)[0].lower() for line in core) == ["pyyaml", "tabulate"]
+    assert sorted(re.match(r"[\w-]+", line)[0].lower() for line in core) == ["pyyaml"]
 
 
 @pytest.fixture(scope="module", params=os.environ.get(PYTHONS, sys.executable).split())

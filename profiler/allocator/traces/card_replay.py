@@ -94,7 +94,7 @@ class StepReplay:
                 try:
                     self._events(piece, first, end)
                 except OutOfMemoryError as error:
-                    raise RefusedError(Refusal.of(phase, error), number) from error
+                    raise RefusedError(_refusal(phase, error), number) from error
                 if allocator.peak_allocated_bytes > peak_bytes:
                     peak_bytes, peak_phase = allocator.peak_allocated_bytes, phase
         stats = allocator.stats()
@@ -240,7 +240,7 @@ class _Run:
             for start, stop in self._between_emptyings(first, end):
                 self._events(start, stop)
         except OutOfMemoryError as error:
-            self.refused = Refusal.of(phase, error)
+            self.refused = _refusal(phase, error)
         if self.peak_bytes > before:
             self.peak_phase = phase
         self._note_peaks(phase)
@@ -324,3 +324,14 @@ def _by_category(trace: Trace, live_bytes: Mapping[int, int]) -> dict[Category, 
         category = trace.categories[block]
         totals[category] = totals.get(category, 0) + size_bytes
     return totals
+
+
+def _refusal(phase: Phase, error: OutOfMemoryError) -> Refusal:
+    return Refusal(
+        phase=phase,
+        requested_bytes=error.requested_bytes,
+        tried_bytes=error.tried_bytes,
+        free_bytes=error.free_bytes or 0,
+        allocated_bytes=error.allocated_bytes,
+        reserved_bytes=error.reserved_bytes,
+    )

@@ -349,6 +349,7 @@ _FAMILIES = (
             expert_width="intermediate_size",
             has_biased_experts=True,
         ),
+        checks=Checks(takes_null_key_value_heads=False, reads_hidden_act=False),
         sliding_window=128,
     ),
     Family(

@@ -72,9 +72,9 @@ def peak_pinned_bytes() -> int | None:
     """
     torch = sys.modules.get("torch")
     read = getattr(getattr(torch, "cuda", None), "host_memory_stats", None)
-    if torch is None or read is None or not hasattr(torch._C, "_cuda_hostMemoryStats"):
+    if torch is None or read is None or not torch.cuda.is_initialized():
         return None
-    found = read().get("allocated_bytes.peak") if torch.cuda.is_initialized() else None
+    found = read().get("allocated_bytes.peak")
     return None if found is None else int(found)
 
 

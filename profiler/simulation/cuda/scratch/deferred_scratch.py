@@ -4,12 +4,12 @@ How much a reduction takes is a staircase over the lengths of rows. A run to lea
 kernel begins and ends, with the operation and its arguments; the rule of the kernel answers for any lengths.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from profiler.domain.cards.gpu import Chip
 from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch, Scratch
@@ -36,34 +36,42 @@ class _Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Items:
+    """A list or a tuple of values."""
+
+    of: type
+    values: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScratchCall:
     """An operation with its arguments, as numbers and a form."""
 
     scratch: Scratch
     chip: Chip
-    form: tuple[Hashable, ...]
-    """What has to be alike where only lengths differ."""
-    arguments: TreeSpec
-    leaves: tuple[Hashable, ...]
+    names: tuple[str, ...]
+    """Of the arguments that have one; they are the last ones."""
+    arguments: _Items
     ends: bool = False
     """Whether this is the end of the kernel, and not its beginning."""
 
     @classmethod
     def of(cls, scratch: Scratch, chip: Chip, args: Any, kwargs: Any) -> "ScratchCall":
         """Return the call of an operation with such scratch."""
-        leaves, arguments = tree_flatten((args, kwargs))
-        found = tuple(_described(leaf) for leaf in leaves)
-        form = tuple(_form(leaf) for leaf in found)
-        return cls(
-            scratch=scratch, chip=chip, form=(id(scratch), str(arguments), *form), arguments=arguments, leaves=found
-        )
+        found = _Items(of=tuple, values=tuple(_described(value) for value in (*args, *kwargs.values())))
+        return cls(scratch=scratch, chip=chip, names=tuple(kwargs), arguments=found)
 
-    @property
+    @cached_property
+    def form(self) -> Hashable:
+        """What has to be alike where only lengths differ."""
+        return id(self.scratch), self.names, _form(self.arguments)
+
+    @cached_property
     def count(self) -> int:
         """How many `numbers` it has."""
-        return sum(len(_numbers(leaf)) for leaf in self.leaves)
+        return len(self.numbers())
 
-    @property
+    @cached_property
     def kind(self) -> int:
         """A number that all calls of this form have, and no others of a run."""
         return hash(self.form)
@@ -75,44 +83,61 @@ class ScratchCall:
 
     def numbers(self) -> list[int]:
         """Return the numbers that may depend on lengths."""
-        return [number for leaf in self.leaves for number in _numbers(leaf)]
+        return list(_numbers(self.arguments))
 
     def with_numbers(self, numbers: Sequence[int]) -> "ScratchCall":
         """Return the call with other numbers."""
-        left = iter(numbers)
-        return replace(self, leaves=tuple(_with_numbers(leaf, left.__next__) for leaf in self.leaves))
+        return replace(self, arguments=_with_numbers(self.arguments, iter(numbers).__next__))
 
     def sizes(self) -> Sizes:
         """Return the blocks and events of the kernel."""
-        leaves = [leaf.made() if isinstance(leaf, _Tensor) else leaf for leaf in self.leaves]
-        args, kwargs = tree_unflatten(leaves, self.arguments)
-        return _events(self.scratch(args, kwargs, self.chip))
+        values = _made(self.arguments)
+        given = len(values) - len(self.names)
+        kwargs = dict(zip(self.names, values[given:], strict=True))
+        return _events(self.scratch(values[:given], kwargs, self.chip))
 
 
-def _described(leaf: Any) -> Hashable:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    return _Tensor(shape=tuple(leaf.shape), stride=leaf.stride(), offset=int(leaf.storage_offset()), dtype=leaf.dtype)
+def _described(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        offset = int(value.storage_offset())
+        return _Tensor(shape=tuple(value.shape), stride=value.stride(), offset=offset, dtype=value.dtype)
+    if isinstance(value, list | tuple):
+        return _Items(of=type(value), values=tuple(map(_described, value)))
+    return value
 
 
-def _form(leaf: Hashable) -> Hashable:
-    if isinstance(leaf, _Tensor):
-        return leaf.dtype, len(leaf.shape)
-    return int if type(leaf) is int else (type(leaf), leaf)
+def _made(value: Any) -> Any:
+    if isinstance(value, _Tensor):
+        return value.made()
+    return value.of(map(_made, value.values)) if isinstance(value, _Items) else value
 
 
-def _numbers(leaf: Hashable) -> tuple[int, ...]:
-    if isinstance(leaf, _Tensor):
-        return (*leaf.shape, *leaf.stride, leaf.offset)
-    return (leaf,) if type(leaf) is int else ()
+def _form(value: Any) -> Hashable:
+    if isinstance(value, _Tensor):
+        return value.dtype, len(value.shape)
+    if isinstance(value, _Items):
+        return value.of, tuple(map(_form, value.values))
+    return int if type(value) is int else (type(value), value)
 
 
-def _with_numbers(leaf: Hashable, following: Callable[[], int]) -> Hashable:
-    if isinstance(leaf, _Tensor):
-        shape = tuple(following() for _ in leaf.shape)
-        stride = tuple(following() for _ in leaf.stride)
-        return replace(leaf, shape=shape, stride=stride, offset=following())
-    return following() if type(leaf) is int else leaf
+def _numbers(value: Any) -> Iterator[int]:
+    if isinstance(value, _Tensor):
+        yield from (*value.shape, *value.stride, value.offset)
+    elif isinstance(value, _Items):
+        for each in value.values:
+            yield from _numbers(each)
+    elif type(value) is int:
+        yield value
+
+
+def _with_numbers(value: Any, following: Callable[[], int]) -> Any:
+    if isinstance(value, _Tensor):
+        shape = tuple(following() for _ in value.shape)
+        stride = tuple(following() for _ in value.stride)
+        return replace(value, shape=shape, stride=stride, offset=following())
+    if isinstance(value, _Items):
+        return replace(value, values=tuple(_with_numbers(each, following) for each in value.values))
+    return following() if type(value) is int else value
 
 
 def _events(kernel: KernelScratch) -> Sizes:
