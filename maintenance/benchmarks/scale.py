@@ -96,7 +96,7 @@ def make(folder: Path, trials: int) -> dict[str, float]:
 def assemble(folder: Path) -> dict[str, float]:
     """Read the records of a folder and write the tables, as the end of a sweep does."""
     from maintenance.samples.sampling import architecture_of
-    from profiler.report.estimated_limits import estimates_by_trial, estimates_of
+    from profiler.analytical.many import estimates_by_trial, estimates_of
     from profiler.storage.stores.record_store import RecordStore
     from profiler.storage.sweep_tables.tables import assemble_tables
 
@@ -111,7 +111,7 @@ def assemble(folder: Path) -> dict[str, float]:
 def fetch(store: Path, folder: Path) -> dict[str, float]:
     """Read the records of a store and write the tables to a folder, as a report of a store does."""
     from maintenance.samples.sampling import architecture_of
-    from profiler.report.estimated_limits import estimates_by_trial, estimates_of
+    from profiler.analytical.many import estimates_by_trial, estimates_of
     from profiler.storage.stores.shared_store import open_shared
     from profiler.storage.sweep_tables.tables import assemble_tables
 

@@ -4,7 +4,8 @@ Trials to which the same formulas apply (same recipe, tuning, log-probs, attenti
 engine) form a group and are computed together. Within a group, numbers are arrays.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.analytical.baselines import rule_of_thumb
-from profiler.analytical.estimate import refuse_model, refuse_without_form
+from profiler.analytical.estimate import estimate, has_form, refuse_model, refuse_without_form
 from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, larger
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.domain.architectures.architecture import Architecture, VisionTower
+from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES, Phase
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.keys import Key, Kind
@@ -300,3 +302,39 @@ def _numbers(values: Any, codes: NDArray[Any]) -> Any:  # noqa: ANN401  numbers 
     if len(values) == 1 or bool((codes == codes[0]).all()):
         return values[codes[0]]
     return np.array([0 if value is None else value for value in values])[codes]
+
+
+Estimates = Callable[[Sequence[TrialSpec], Mapping[str, Architecture]], Sequence[Estimate | None]]
+"""Returns the estimate of each trial, in order; None where there is no closed form."""
+
+
+def estimates_of(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> list[Estimate | None]:
+    """Return the closed form's estimate of each trial, in order; None where there is none."""
+    found: list[Estimate | None] = [None] * len(specs)
+    places = [place for place, spec in enumerate(specs) if has_form(spec, architectures[spec.model])]
+    ordinary = [place for place in places if fits_in_arrays(specs[place])]
+    table = estimate_specs([specs[place] for place in ordinary], architectures)
+    for row, place in enumerate(ordinary):
+        found[place] = table.estimate(row)
+    for place in set(places).difference(ordinary):
+        found[place] = estimate(specs[place], architectures[specs[place].model])
+    return found
+
+
+def estimates_by_trial(
+    specs: Mapping[str, TrialSpec], estimates: Estimates, architecture_of: Callable[[str], Architecture]
+) -> dict[str, Estimate]:
+    """Return estimates by trial id. A stored trial whose local model no longer exists has none.
+
+    Args:
+        specs: The trials by their ids.
+        estimates: Returns the estimates of trials, all computed at once.
+        architecture_of: Returns the architecture of a model.
+    """
+    architectures: dict[str, Architecture] = {}
+    for model in dict.fromkeys(spec.model for spec in specs.values()):
+        with suppress(UsageError):
+            architectures[model] = architecture_of(model)
+    known = {name: spec for name, spec in specs.items() if spec.model in architectures}
+    found = zip(known, estimates(tuple(known.values()), architectures), strict=True)
+    return {name: estimate for name, estimate in found if estimate is not None}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from profiler.analytical.many import estimates_by_trial, estimates_of
 from profiler.command_line import print_error
 from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
@@ -14,7 +15,6 @@ from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.machines.engines import ADDRESS_FORMS, Address, address_of, is_address
 from profiler.emulation.building.build import cache_folder
 from profiler.report.command import INTO, Command
-from profiler.report.estimated_limits import estimates_by_trial, estimates_of
 from profiler.storage.files.foreign_files import Kind, kind_of, reason
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.stores.shared_store import open_shared, shared_faults, work_folder

@@ -13,6 +13,7 @@ from contextlib import closing, nullcontext
 from functools import partial
 
 from profiler.analysis.times.sweep_time import SweepTally
+from profiler.analytical.many import estimates_by_trial
 from profiler.command_line import as_command, print_error, print_line
 from profiler.config.trials.demand import comparable_group, memory_rank, needs_at_most
 from profiler.domain.architectures.architecture import Architecture
@@ -61,8 +62,6 @@ def _main(words: Sequence[str], parts: SweepParts) -> int:
     architecture_of = architecture_lookup(config_of)
 
     def estimates(specs: Mapping[str, TrialSpec]) -> dict[str, Estimate]:
-        from profiler.report.estimated_limits import estimates_by_trial  # pandas, which no refused command needs
-
         return estimates_by_trial(specs, parts.estimates, architecture_of)
 
     sweeps = [with_slots(each, words, parts) for each in prepare_each(command, parts, architecture_of, config_of)]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 from profiler.analysis.times.sweep_time import SweepTally
+from profiler.analytical.many import Estimates, estimates_of
 from profiler.cluster.arrays.array import SlotArray
 from profiler.cluster.placing import run_placed
 from profiler.cluster.remote import by_card, trial_python
@@ -29,7 +30,6 @@ from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import GpuPool, OpenTrials, WorkerProgram, run_trials
 from profiler.execution.job import TRIAL_WORKER
 from profiler.measurement.driver.visible import VisibleGpus, visible_gpus
-from profiler.report.estimated_limits import Estimates, estimates_of
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.objects import Objects

@@ -57,23 +57,26 @@ def test_shared_memory_is_a_part_of_what_is_resident(tmp_path):
     assert resident_bytes([os.getpid()]) > 0
 
 
+def without_counter():
+    """Built without CUDA, or older."""
+    raise AttributeError("_cuda_hostMemoryStats")
+
+
 COUNTED = {"is_initialized": lambda: True, "host_memory_stats": lambda: {"allocated_bytes.peak": 2**30}}
 
 
 @pytest.mark.parametrize(
-    ("cuda", "of_c", "found"),
+    ("cuda", "found"),
     [
-        (COUNTED, "_cuda_hostMemoryStats", 2**30),
-        ({**COUNTED, "host_memory_stats": dict}, "_cuda_hostMemoryStats", None),
-        ({**COUNTED, "is_initialized": lambda: False}, "_cuda_hostMemoryStats", None),
-        ({"is_initialized": lambda: True}, "_cuda_hostMemoryStats", None),
-        # Built without CUDA, or older.
-        (COUNTED, "other", None),
+        (COUNTED, 2**30),
+        ({**COUNTED, "host_memory_stats": dict}, None),
+        ({**COUNTED, "is_initialized": lambda: False}, None),
+        ({"is_initialized": lambda: True}, None),
+        ({**COUNTED, "host_memory_stats": without_counter}, None),
     ],
 )
-def test_pinned_memory_is_read_where_torch_counts_it(monkeypatch, cuda, of_c, found):
-    stub = SimpleNamespace(cuda=SimpleNamespace(**cuda), _C=SimpleNamespace(**{of_c: None}))
-    monkeypatch.setitem(sys.modules, "torch", stub)
+def test_pinned_memory_is_read_where_torch_counts_it(monkeypatch, cuda, found):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(**cuda)))
     assert peak_pinned_bytes() == found
     monkeypatch.delitem(sys.modules, "torch")
     assert peak_pinned_bytes() is None

@@ -103,7 +103,7 @@ def _kernel(trace: TraceBuilder, batch: MicroBatch, *, opens: bool) -> None:
         trace.free(block)
 
 
-def told(pieces: Iterable[Piece]) -> list[tuple[Phase, int, int]]:
+def story(pieces: Iterable[Piece]) -> list[tuple[Phase, int, int]]:
     """Return phase, bytes and block of each event, with blocks counted in the order in which they are made."""
     made: dict[int, tuple[int, int]] = {}
     found, count = [], 0
@@ -137,7 +137,7 @@ def test_steps_of_other_lengths_are_written_as_they_run() -> None:
         begun = [piece for step in steps.begin() for piece in step]
         written = [piece for shape in FURTHER for piece in steps.written(shape)]
         run = run_of([*LEARNT[:2], *FURTHER], opens=False)
-        assert told([*begun, *written]) == told([piece_of(run, 0, len(run.events), first_block=0)])
+        assert story([*begun, *written]) == story([piece_of(run, 0, len(run.events), first_block=0)])
 
 
 @pytest.mark.parametrize(("lengths", "blocks"), [((20, 20), 0), ((20, 21), 3)])

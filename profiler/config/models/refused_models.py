@@ -229,7 +229,11 @@ MODEL_RULES = (
     ModelRule(field="head_dim", problem=_heads_fill, only=lambda family: family.checks.heads_fill_hidden_size),
     ModelRule(field="head_dim", problem=_is_even, only=lambda family: not family.checks.rotates_half),
     ModelRule(field="head_dim", problem=_sections_fill, only=lambda family: family.checks.sections_fill_head),
-    ModelRule(field="hidden_act", problem=_is_known_activation, only=lambda family: family.checks.reads_hidden_act),
+    ModelRule(
+        field="hidden_act",
+        problem=_is_known_activation,
+        only=lambda family: family.checks.reads_hidden_act and family.checks.looks_up_hidden_act,
+    ),
     ModelRule(field="pad_token_id", problem=_pads_inside),
     ModelRule(field="attention_dropout", problem=_is_probability),
     ModelRule(

@@ -100,6 +100,8 @@ class Checks:
     """Rotary positions split each head by `mrope_section`."""
     reads_hidden_act: bool = True
     """Checks the name and the type of hidden_act."""
+    looks_up_hidden_act: bool = True
+    """Looks its name up: a gate of its own needs none, though the type is checked."""
     bounds_initializer_range: bool = False
     takes_null_key_value_heads: bool = True
     types_head_dim: bool = True
@@ -349,7 +351,7 @@ _FAMILIES = (
             expert_width="intermediate_size",
             has_biased_experts=True,
         ),
-        checks=Checks(takes_null_key_value_heads=False, reads_hidden_act=False),
+        checks=Checks(takes_null_key_value_heads=False, looks_up_hidden_act=False),
         sliding_window=128,
     ),
     Family(

@@ -74,7 +74,10 @@ def peak_pinned_bytes() -> int | None:
     read = getattr(getattr(torch, "cuda", None), "host_memory_stats", None)
     if torch is None or read is None or not torch.cuda.is_initialized():
         return None
-    found = read().get("allocated_bytes.peak")
+    try:
+        found = read().get("allocated_bytes.peak")
+    except AttributeError:  # torch was built without the counter
+        return None
     return None if found is None else int(found)
 
 

@@ -1,7 +1,7 @@
 """The end of a sweep or of its dry run: stored trials, tables, report, exit code, environments compared."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,10 +13,11 @@ from profiler.command_line import print_error, print_line, print_text, readable
 from profiler.config.trials.identity import trial_id
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS, ROOFLINES
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, ProfilerError, UsageError
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, ProfilerError, UsageError
 from profiler.domain.runs.outcome import Breakdown, Estimate, Outcome, TrialRecord, Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.rendering.live.plan_table import plan_table, time_lines
+from profiler.storage.files.atomic import append_to_job_page, write_atomically
 from profiler.storage.files.foreign_files import expanded
 from profiler.storage.files.last_resort import last_resort
 from profiler.storage.foreign.fingerprint import is_only_a_hub_model
@@ -28,16 +29,9 @@ from profiler.sweep.prepared.plan import name_of, of_shard, plan_trials
 from profiler.sweep.prepared.preparation import Sweep
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from profiler.storage.sweep_tables.tables import EstimatesOf
-from dataclasses import dataclass
-
-import pandas as pd
-
-from profiler.analysis.compared.comparison import NOISE_RATIO, compare_sweeps
-from profiler.domain.errors import EXIT_ANSWER_IS_NO
-from profiler.rendering.sweep.differences import growth_summary, versions_table
-from profiler.storage.files.atomic import append_to_job_page, write_atomically
-from profiler.storage.sweep_tables.tables import read_tables
 
 
 def planned(sweep: Sweep) -> list[PlannedTrial]:
@@ -309,6 +303,11 @@ def compare_environments(folder: Path, environments: Sequence[Environment], *, m
         environments: At least two.
         max_increase: By how much a peak may grow, as a ratio; None to allow any.
     """
+    # They import pandas, which no refused command needs.
+    from profiler.analysis.compared.comparison import NOISE_RATIO, compare_sweeps
+    from profiler.rendering.sweep.differences import growth_summary, versions_table
+    from profiler.storage.sweep_tables.tables import read_tables
+
     runs = read_tables(folder).runs
     first, *others = environments
     before = _trials_of(runs, first)
@@ -329,5 +328,5 @@ def compare_environments(folder: Path, environments: Sequence[Environment], *, m
     return EXIT_ANSWER_IS_NO if is_no and max_increase is not None else EXIT_OK
 
 
-def _trials_of(runs: pd.DataFrame, environment: Environment) -> pd.DataFrame:
+def _trials_of(runs: "pd.DataFrame", environment: Environment) -> "pd.DataFrame":
     return runs[runs["trial_id"].isin(environment.trial_ids)]
