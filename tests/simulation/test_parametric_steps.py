@@ -188,6 +188,15 @@ def test_micro_batches_that_free_blocks_of_each_other_are_refused() -> None:
         list(steps.written(step_of(*whole[3].micro_batches[:2], LEARNT[3].micro_batches[2])))
 
 
+def test_a_count_of_rows_is_a_smallest_block_and_a_short_row_is_not() -> None:
+    found = np.array([[length, length * length] for length in (3, 9, 17, 30, 41, 60)])
+    counts, tokens = np.array([8, 24, 8, 16, 16, 8]), 8 * found[:, 0]
+    result = fitted(found, np.stack([counts, tokens], axis=1), are_sizes=True)
+    assert isinstance(result, Fitted)
+    assert result.of(np.array([74, 74 * 74])).tolist() == [512, 592]
+    assert fitted(found, counts[:, None]) == 0
+
+
 def test_features_by_hand() -> None:
     batch = MicroBatch(rows=2, widths=(3, 4), scored=(5,), padded=(True,))
     assert features(batch, 2) == [7, 3, 4, 5, 5, 5, 5, 49, 56, 8, 8, 8, 128, 128, 128, 9, 12, 16, 14, 6, 8]

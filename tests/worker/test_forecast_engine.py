@@ -56,8 +56,8 @@ CASES: list[dict[str, Any]] = [
 FURTHER: list[dict[str, Any]] = [
     LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
     {"tuning": Tuning.FULL, "beta": 0.04, "optim": Optimizer.PAGED_ADAMW_8BIT},
-    {"tuning": Tuning.QLORA, **LORA, "gradient_checkpointing": True},
-    LORA_KEYS | SINGLE | {"steps_per_generation": 4, "recipe": Recipe.RLOO},
+    OF_ROWS | {"tuning": Tuning.QLORA, **LORA, "gradient_checkpointing": True},
+    LORA_KEYS | {"recipe": Recipe.RLOO},
     LORA_KEYS | {"logprobs": Logprobs.SLICED},
     LORA_KEYS | {"logprobs": Logprobs.FULL, "steps_per_generation": 4},
     LORA_KEYS | {"attn_implementation": Attention.EAGER, "activation_offloading": True},

@@ -30,7 +30,6 @@ from profiler.simulation.extrapolation.step_pieces import (
     Position,
     features,
     fitted,
-    smallest_blocks,
 )
 
 FIRST_STEPS = 2
@@ -60,6 +59,11 @@ _EARLY = {1: Place.FIRST, 2: Place.SECOND}
 
 Variant = tuple[Place, int, Hashable]
 """The place of a piece in its step, of the step in its cycle of generations, and what decides the piece's events."""
+
+
+def _named(variant: Variant) -> str:
+    """Return the words for a variant."""
+    return "what precedes the first micro-batch" if variant[0] is Place.BEFORE else f"the {variant[0]} micro-batch"
 
 
 def variants(shape: StepLengths) -> Iterator[Variant]:
@@ -184,7 +188,7 @@ class ParametricSteps:
         for variant, lengths in zip(variants(shape), _lengths(shape), strict=True):
             template = self._templates.get(variant)
             if template is None:
-                raise UnequalStepsError(f"no step like it was learnt from: {variant}")
+                raise UnequalStepsError(f"no step like it was learnt from, in {_named(variant)}")
             found = np.array(lengths, dtype=np.int64)
             left += template.piece.left
             is_micro_batch = variant[0] is not Place.BEFORE
@@ -274,15 +278,15 @@ class _Template:
         self._variant = variant
         pieces, lengths = [piece for piece, _ in found], np.array([lengths for _, lengths in found])
         if len(pieces) < FEWEST_OCCURRENCES:
-            raise UnequalStepsError(f"{len(pieces)} steps are too few to learn from: {variant}")
+            raise UnequalStepsError(f"{len(pieces)} steps are too few to learn from, in {_named(variant)}")
         if len({piece.likeness for piece in pieces}) > 1:
-            raise UnequalStepsError(f"micro-batches alike allocate in another order: {variant}")
+            raise UnequalStepsError(f"steps alike allocate in another order, in {_named(variant)}")
         self.piece = pieces[0]
-        self.sizes = self._fitted(lengths, smallest_blocks(np.stack([piece.sizes_bytes for piece in pieces])))
+        self.sizes = self._fitted(lengths, np.stack([piece.sizes_bytes for piece in pieces]), are_sizes=True)
         # Thousands of calls have few different arguments.
         numbers = [[number for _, call in piece.calls for number in call.numbers()] for piece in pieces]
         distinct, self._numbers_of = np.unique(np.array(numbers, dtype=np.int64), axis=1, return_inverse=True)
-        self._numbers = self._fitted(lengths, distinct)
+        self._numbers = self._fitted(lengths, distinct, are_sizes=False)
         self._kept: dict[tuple[int, ...], Sizes] = {}
 
     def scratch(self, found: Numbers) -> list[Sizes]:
@@ -310,12 +314,14 @@ class _Template:
         sizes, calls = _counted(piece.sizes_bytes), [call.sizes() for _, call in piece.calls]
         is_equal = piece.likeness == self.piece.likeness and np.array_equal(sizes, _counted(self.sizes.of(found)))
         if not is_equal or calls != self.scratch(found):
-            raise UnequalStepsError(f"a further step is not as it was learnt: {self._variant}")
+            raise UnequalStepsError(f"a further step is not as it was learnt, in {_named(self._variant)}")
 
-    def _fitted(self, lengths: Numbers, values: Numbers) -> Fitted:
-        found = fitted(lengths, values)
+    def _fitted(self, lengths: Numbers, values: Numbers, *, are_sizes: bool) -> Fitted:
+        found = fitted(lengths, values, are_sizes=are_sizes)
         if isinstance(found, int):
-            raise UnequalStepsError(f"the sizes of block {found} do not follow from the lengths: {self._variant}")
+            raise UnequalStepsError(
+                f"the sizes of block {found} do not follow from the lengths, in {_named(self._variant)}"
+            )
         return found
 
 

@@ -58,22 +58,14 @@ class Fitted:
         return values
 
 
-def smallest_blocks(sizes: Numbers) -> Numbers:
-    """Return sizes, [occurrences, blocks], of which those that are always of a smallest block have its size.
-
-    They are counts of rows, which only the values of tokens decide.
-    """
-    is_smallest = (sizes > 0).all(axis=0) & (sizes <= MIN_BLOCK_BYTES).all(axis=0)
-    found: Numbers = np.where(is_smallest, MIN_BLOCK_BYTES, sizes)
-    return found
-
-
-def fitted(found: Numbers, values: Numbers) -> Fitted | int:
+def fitted(found: Numbers, values: Numbers, *, are_sizes: bool = False) -> Fitted | int:
     """Return integers as functions of the features; or the number of one that is none.
 
     Args:
         found: [occurrences, features], the likeliest first; the first ones are combined.
         values: [occurrences, values].
+        are_sizes: Whether they are bytes of blocks. One that follows from no length, and never exceeds a smallest
+            block, is one: it is a count of rows, which only the values of tokens decide.
     """
     constant, count = values[0].copy(), values.shape[1]
     feature, factor = np.zeros((2, count), dtype=np.int64), np.zeros((2, count), dtype=np.int64)
@@ -94,6 +86,11 @@ def fitted(found: Numbers, values: Numbers) -> Fitted | int:
         constant[done], factor[0, done], factor[1, done] = solution[:, fits]
         feature[0, done], feature[1, done] = one, other
         left = left[~fits]
+    if are_sizes:
+        of_left = values[:, left]
+        smallest = ((of_left > 0) & (of_left <= MIN_BLOCK_BYTES)).all(axis=0)
+        constant[left[smallest]] = MIN_BLOCK_BYTES
+        left = left[~smallest]
     return int(left[0]) if len(left) else Fitted(constant=constant, feature=feature, factor=factor)
 
 
