@@ -159,11 +159,11 @@ VERL = (
 )
 
 
-@pytest.mark.parametrize("kind", ["console", "file"])
-def test_a_log_of_verl_is_read(kind):
+@pytest.mark.parametrize(("kind", "role"), [("console", ""), ("file", ""), ("file", "actor/")])
+def test_a_log_of_verl_is_read(kind, role):
     values = {"response_length/mean": 512.5, "response_length/max": 1024.0, "response_length/min": 20.0}
     values |= {"prompt_length/mean": 80.0, "prompt_length/min": 60.0, "prompt_length/max": 99.0}
-    values |= {"response_length/clip_ratio": 0.5, "perf/max_memory_allocated_gb": 31.5}
+    values |= {"response_length/clip_ratio": 0.5, f"{role}perf/max_memory_allocated_gb": 31.5}
     lines = [
         VERL.format(step=step) if kind == "console" else json.dumps({"step": step, "data": values}) for step in (1, 2)
     ]

@@ -178,13 +178,18 @@ def _logged(step: int, values: Mapping[str, float], trainer: Trainer) -> LoggedS
         prompts=None if any(each is None for each in prompts) else tuple(each or 0.0 for each in prompts),  # type: ignore[arg-type]
         tokens=values.get("num_tokens"),
         allocated_bytes={phase: round(size * GIB) for phase, size in phases.items()},
-        peak_bytes=_bytes(values.get("perf/max_memory_allocated_gb")),
-        reserved_bytes=_bytes(values.get(_RESERVED, values.get("perf/max_memory_reserved_gb"))),
+        peak_bytes=_bytes(_of_verl(values, "perf/max_memory_allocated_gb")),
+        reserved_bytes=_bytes(values.get(_RESERVED, _of_verl(values, "perf/max_memory_reserved_gb"))),
     )
 
 
+def _of_verl(values: Mapping[str, float], name: str) -> float | None:
+    """Return a counter of verl; its later releases write the name of the role before it."""
+    return values.get(name, values.get(f"actor/{name}"))
+
+
 def _bytes(gib: float | None) -> int | None:
-    """Return bytes; verl's ``_gb`` are GiB (`fsdp_workers.py` divides by 1024^3)."""
+    """Return bytes; verl's ``_gb`` are GiB: its workers divide by 1024^3."""
     return None if gib is None else round(gib * GIB)
 
 
