@@ -178,7 +178,7 @@ def test_a_kind_of_step_that_was_not_learnt_is_refused() -> None:
         list(steps.written(step_of(*[batch_of(3, 4, padded=False)] * 3)))
 
 
-def test_micro_batches_that_free_blocks_of_each_other_are_refused() -> None:
+def test_micro_batches_that_free_blocks_of_others_are_refused() -> None:
     whole = [step_of(*(replace(each, padded=(False,)) for each in one.micro_batches)) for one in LEARNT]
     steps = learnt([*LEARNT, *whole, *LEARNT], leaves=True)
     list(steps.begin())
@@ -188,7 +188,7 @@ def test_micro_batches_that_free_blocks_of_each_other_are_refused() -> None:
         list(steps.written(step_of(*whole[3].micro_batches[:2], LEARNT[3].micro_batches[2])))
 
 
-def test_a_count_of_rows_is_a_smallest_block_and_a_short_row_is_not() -> None:
+def test_a_count_of_rows_is_a_smallest_block() -> None:
     found = np.array([[length, length * length] for length in (3, 9, 17, 30, 41, 60)])
     counts, tokens = np.array([8, 24, 8, 16, 16, 8]), 8 * found[:, 0]
     result = fitted(found, np.stack([counts, tokens], axis=1), are_sizes=True)
