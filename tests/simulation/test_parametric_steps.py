@@ -199,7 +199,35 @@ def test_a_count_of_rows_is_a_smallest_block() -> None:
 
 def test_features_by_hand() -> None:
     batch = MicroBatch(rows=2, widths=(3, 4), scored=(5,), padded=(True,))
-    assert features(batch, 2) == [7, 3, 4, 5, 5, 5, 5, 49, 56, 8, 8, 8, 128, 128, 128, 9, 12, 16, 14, 6, 8]
+    assert features(batch, 2) == [
+        7,
+        3,
+        4,
+        5,
+        5,
+        5,
+        5,
+        49,
+        56,
+        8,
+        8,
+        8,
+        32,
+        32,
+        32,
+        64,
+        64,
+        64,
+        128,
+        128,
+        128,
+        9,
+        12,
+        16,
+        14,
+        6,
+        8,
+    ]
     assert features(replace(batch, scored=(5000,)), 2)[3:7] == [5000, 5000, 4096, 4096]
 
 

@@ -22,7 +22,7 @@ Numbers = npt.NDArray[np.int64]
 _COMBINED = 20
 """Features of which two are tried together."""
 
-_MULTIPLES = (8, 128)
+_MULTIPLES = (8, 32, 64, 128)
 """Kernels and masks round lengths up to them."""
 
 
@@ -30,8 +30,8 @@ def features(batch: MicroBatch, place: int) -> list[int]:
     """Return the numbers of which sizes are linear functions, the simplest first.
 
     By hand, a prompt of 3 and a completion of 4 tokens, 5 scored in one part, in place 2: 7 in a row, 3, 4, 5 in all,
-    5; both again, but not more than a tile of trl's LM head has; 49, 7 x 8, the lengths rounded up to 8 and to
-    128, 9, 12, 16; and where the micro-batch begins among the rows of its generation, 14, 6, 8.
+    5; both again, but not more than a tile of trl's LM head has; 49, 7 x 8, the lengths rounded up to 8, 32,
+    64 and 128, 9, 12, 16; and where the micro-batch begins among the rows of its generation, 14, 6, 8.
     """
     row = sum(batch.widths)
     rounded = [-(-length // multiple) * multiple for multiple in _MULTIPLES for length in (row, *batch.widths)]
