@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,12 +15,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.cuda.autocast import autocast_on_meta
+from profiler.simulation.cuda.autocast import SimulatedAutocast, autocast_dtype, autocast_on_meta
 from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA, MASK_FIRST, CublasWorkspaces
 from profiler.simulation.cuda.fused_attention.attention import scaled_dot_product_attention
 from profiler.simulation.cuda.fused_attention.flash_attention import simulated_flash_attention
 from profiler.simulation.cuda.offloading import emptied_cache, offloaded_activations
 from profiler.simulation.cuda.optimizers import MADE_LAST_FIRST, cuda_optimizers, four_bit_products
+from profiler.simulation.cuda.scratch.deferred_scratch import Rule, ScratchCall, Sizes
 from profiler.simulation.cuda.scratch.kernel_scratch import (
     KERNEL_SCRATCH,
     LINEAR_ATTENTION_SCRATCH,
@@ -79,7 +81,7 @@ class Simulation:
         offloads: bool = False,
         counts: bool = False,
     ) -> None:
-        self._chip = gpu.chip
+        self._gpu, self._chip = gpu, gpu.chip
         self._others = frozenset(other.chip for other in others) - {self._chip}
         self._choices = choices
         self._extrapolation = extrapolation
@@ -133,6 +135,11 @@ class Simulation:
             gc.collect()
         self.recorder.enter(phase)
 
+    def left_open(self, part: Callable[..., object], *arguments: Any) -> None:
+        """Record that a part of the program runs here, without a gradient and a result, instead of running it."""
+        call = ScratchCall.of(_events_of(part, self._gpu), self._chip, arguments, {"autocast": autocast_dtype()})
+        self.recorder.deferred(call)
+
     def adopt(self, arguments: Any) -> None:
         """Move trl's configuration, and accelerate's state with it, to the simulated GPU."""
         arguments.__dict__["_setup_devices"] = META
@@ -167,6 +174,12 @@ class Simulation:
             stack.enter_context(self._device())
             yield
 
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """While active, operations on `meta` are those of the card; for a part of a program, without a trainer."""
+        with self._cuda_choices(), self._device():
+            yield
+
     def _device(self) -> SimulatedGpu:
         if self._choices is Choices.CPU:
             return SimulatedGpu(self.recorder)
@@ -193,6 +206,28 @@ class Simulation:
             stack.enter_context(simulated_flash_attention(self.recorder, self._chip, self._others))
             stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention, **COMPOSED_FOR_CUDA}))
             yield
+
+
+@cache
+def _events_of(part: Callable[..., object], gpu: Gpu) -> Rule:
+    """Return the rule of a part of the program that is left open: it runs on a simulated GPU of its own.
+
+    Kept, as calls are alike by the identity of their rule.
+    """
+
+    def rule(arguments: Any, kwargs: Any, _: Any) -> Sizes:
+        within, dtype = Simulation(gpu), kwargs["autocast"]
+        with within.computing(), torch.no_grad(), SimulatedAutocast(dtype, enabled=dtype is not None):
+            within.recorder.enter(Phase.FORWARD)
+            given = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+            for tensor in given:
+                within.recorder.made(tensor)
+            part(*arguments)
+            trace = within.recorder.finished()
+        events = [event - len(given) if event > 0 else event + len(given) for event in trace.events[len(given) :]]
+        return tuple(trace.sizes_bytes[len(given) :]), tuple(events), ()
+
+    return rule
 
 
 @contextmanager

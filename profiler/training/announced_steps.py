@@ -1,12 +1,15 @@
-"""Phases of an optimizer step that every trainer has, and the entropy that trl logs.
+"""Phases of an optimizer step that every trainer of transformers has, and the entropy that trl logs.
 
-Phases of an optimizer step that every trainer of transformers has: forward, backward and optimizer.
+The phases are forward, backward and optimizer.
 
 Seams, each checked by a test against the installed transformers: `compute_loss`, `_clip_grad_norm` and
 `get_batch_samples` of its `Trainer`.
 With DeepSpeed, accelerate's wrapper of the engine steps right after its backward.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -85,6 +88,32 @@ class AnnouncedDeepSpeed:
         """Update the weights."""
         self._observer.enter(Phase.OPTIMIZER)
         return self._engine.step(*args, **kwargs)
+
+
+LeftOpen = Callable[[Callable[..., torch.Tensor], torch.Tensor, int], None]
+"""Takes a function and its arguments instead of running it."""
+
+_LEFT_TO: ContextVar[LeftOpen | None] = ContextVar("the entropy is left to", default=None)
+
+
+@contextmanager
+def entropy_left_to(left_open: LeftOpen) -> Iterator[None]:
+    """While active, `log_entropy` leaves its work open: how many operations it has depends on the lengths of rows."""
+    token = _LEFT_TO.set(left_open)
+    try:
+        yield
+    finally:
+        _LEFT_TO.reset(token)
+
+
+@torch.no_grad()
+def log_entropy(logits: torch.Tensor, tokens: int) -> None:
+    """Compute `entropy` as trl does for its log."""
+    left_open = _LEFT_TO.get()
+    if left_open is None:
+        entropy(logits, tokens)
+    else:
+        left_open(entropy, logits, tokens)
 
 
 def entropy(logits: torch.Tensor, tokens: int) -> torch.Tensor:

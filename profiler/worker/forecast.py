@@ -8,16 +8,19 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from profiler.allocator import parse_alloc_conf
+from profiler.allocator.refusal import Refusal
 from profiler.allocator.traces.card_replay import Piece, RefusedError, StepReplay, piece_of
 from profiler.analysis.forecast.lengths import why_rows_are_unknown
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.memory import Phase
 from profiler.domain.runs.forecast import (
     AnswerLine,
     Death,
@@ -29,8 +32,9 @@ from profiler.domain.runs.forecast import (
     line_object,
     line_of,
 )
-from profiler.domain.runs.step_shape import StepLengths
-from profiler.domain.trials.trial import RowLengths, TrialSpec
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
+from profiler.domain.trials.trial import Attention, RowLengths, TrialSpec
+from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
 from profiler.simulation.extrapolation.parametric_steps import (
     FEWEST_OCCURRENCES,
     FIRST_STEPS,
@@ -78,18 +82,18 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         UnequalStepsError: The steps cannot be written out.
         UnsupportedTrialError: The trial cannot be simulated.
     """
-    first_units = -(-FIRST_STEPS // steps_per_unit(spec))
-    first_steps = first_units * steps_per_unit(spec)
+    plan = _Plan(spec=spec, draws=draws, pads_masks=_pads_masks(spec))
+    first_steps = plan.first_units * steps_per_unit(spec)
     runs, layers = [], None
     every = spec.torch_empty_cache_steps
-    for units in _plan(spec, draws, first_units):
+    for units in plan.runs():
         learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
         rows = _joined(units)
         run = simulate(learning, model_config, rows=rows, defers_scratch=True)
         layers = run.layers_run
         runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
     empties = None if every is None else lambda step: step % every == 0
-    steps = ParametricSteps(runs, first_steps=first_steps, empties=empties)
+    steps = ParametricSteps(runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks)
     return RunLearnt(
         steps=steps,
         first_shapes=runs[0].shapes[:first_steps],
@@ -99,71 +103,89 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     )
 
 
-def _plan(spec: TrialSpec, draws: Sequence[RowLengths], first_units: int) -> list[list[RowLengths]]:
-    """Return the rows of each run to learn from, unit by unit.
-
-    Each begins with the first units of the first draw. Every variant occurs often enough in those that follow; the two
-    last ones are further units of the draws, of which the first confirms what was learnt.
-    """
-    begun = [unit_rows(spec, draws[0], unit) for unit in range(first_units)]
-    chosen = _chosen(spec, draws, first_units)
-    per_run = max(1, _MOST_STEPS // steps_per_unit(spec) - first_units - 2)
-    runs = []
-    for start in range(0, len(chosen), per_run):
-        part = chosen[start : start + per_run]
-        confirming = [chosen[(start + len(part) + other) % len(chosen)] for other in range(2)]
-        runs.append([*begun, *part, *confirming])
-    return runs
+def _pads_masks(spec: TrialSpec) -> bool:
+    return spec.attn_implementation is Attention.SDPA and not card_of(spec).chip.has_cudnn_attention
 
 
-def _chosen(spec: TrialSpec, draws: Sequence[RowLengths], first_units: int) -> list[RowLengths]:
-    """Return units in which every variant of the draws occurs often enough."""
-    places: dict[Variant, list[tuple[int, int]]] = defaultdict(list)
-    units = -(-spec.steps // steps_per_unit(spec))
-    for number, draw in enumerate(draws):
-        for unit in range(first_units, units):
-            for variant in _variants(spec, unit_rows(spec, draw, unit)):
-                places[variant].append((number, unit))
-    chosen: list[RowLengths] = []
-    counts: Counter[Variant] = Counter()
-    used: set[tuple[int, int]] = set()
-    for variant in sorted(places, key=lambda each: len(places[each])):
-        for candidate in _candidates(spec, draws, places[variant], used):
-            if counts[variant] > FEWEST_OCCURRENCES or len(chosen) == _MOST_UNITS:
-                break
-            chosen.append(candidate)
-            counts.update(_variants(spec, candidate))
-    return chosen
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """Which units of the draws, and units like them, the runs to learn from have."""
 
+    spec: TrialSpec
+    draws: Sequence[RowLengths]
+    pads_masks: bool
 
-def _candidates(
-    spec: TrialSpec, draws: Sequence[RowLengths], places: Sequence[tuple[int, int]], used: set[tuple[int, int]]
-) -> Iterator[RowLengths]:
-    """Yield units with a variant, from short to long ones in turn, each once; then shorter ones like them."""
-    by_length = sorted(places, key=lambda place: sum(unit_rows(spec, draws[place[0]], place[1]).completions))
-    # Sizes are learnt best from lengths that lie far apart.
-    spread = [by_length[round(part * (len(by_length) - 1))] for part in (0, 1, 0.5, 0.25, 0.75, 0.1, 0.9, 0.4, 0.6)]
-    for place in dict.fromkeys(spread):
-        if place not in used:
-            used.add(place)
-            yield unit_rows(spec, draws[place[0]], place[1])
-    for factor in _SHORTER:
+    @property
+    def first_units(self) -> int:
+        """Units with the first steps, which are not learnt from."""
+        return -(-FIRST_STEPS // steps_per_unit(self.spec))
+
+    def runs(self) -> list[list[RowLengths]]:
+        """Return the rows of each run, unit by unit.
+
+        Each begins with the first units of the first draw. Every variant occurs often enough in those that follow; the
+        two last ones are further units of the draws, of which the first confirms what was learnt.
+        """
+        begun = [unit_rows(self.spec, self.draws[0], unit) for unit in range(self.first_units)]
+        chosen = self._chosen()
+        per_run = max(1, _MOST_STEPS // steps_per_unit(self.spec) - self.first_units - 2)
+        runs = []
+        for start in range(0, len(chosen), per_run):
+            part = chosen[start : start + per_run]
+            confirming = [chosen[(start + len(part) + other) % len(chosen)] for other in range(2)]
+            runs.append([*begun, *part, *confirming])
+        return runs
+
+    def _chosen(self) -> list[RowLengths]:
+        """Return units in which every variant of the draws occurs often enough."""
+        places: dict[Variant, list[tuple[int, int]]] = defaultdict(list)
+        units = -(-self.spec.steps // steps_per_unit(self.spec))
+        for number, draw in enumerate(self.draws):
+            for unit in range(self.first_units, units):
+                for variant in self._variants(unit_rows(self.spec, draw, unit)):
+                    places[variant].append((number, unit))
+        chosen: list[RowLengths] = []
+        counts: Counter[Variant] = Counter()
+        used: set[tuple[int, int]] = set()
+        for variant in sorted(places, key=lambda each: len(places[each])):
+            for candidate in self._candidates(places[variant], used):
+                if counts[variant] > FEWEST_OCCURRENCES or len(chosen) == _MOST_UNITS:
+                    break
+                if variant in (found := list(self._variants(candidate))):
+                    chosen.append(candidate)
+                    counts.update(found)
+        return chosen
+
+    def _candidates(self, places: Sequence[tuple[int, int]], used: set[tuple[int, int]]) -> Iterator[RowLengths]:
+        """Yield units with a variant, from short to long ones in turn, each once; then shorter ones like them."""
+        by_length = sorted(places, key=lambda place: sum(self._unit(place).completions))
+        # Sizes are learnt best from lengths that lie far apart.
+        spread = [by_length[round(part * (len(by_length) - 1))] for part in (0, 1, 0.5, 0.25, 0.75, 0.1, 0.9, 0.4, 0.6)]
         for place in dict.fromkeys(spread):
-            yield _shorter(unit_rows(spec, draws[place[0]], place[1]), factor)
+            if place not in used:
+                used.add(place)
+                yield self._unit(place)
+        for factor in _SHORTER:
+            for place in dict.fromkeys(spread):
+                yield shorter(self._unit(place), factor)
+
+    def _unit(self, place: tuple[int, int]) -> RowLengths:
+        draw, unit = place
+        return unit_rows(self.spec, self.draws[draw], unit)
+
+    def _variants(self, unit: RowLengths) -> Iterator[Variant]:
+        """Yield the variant of each piece of a unit's steps."""
+        for shape in step_shapes(replace(self.spec, steps=steps_per_unit(self.spec)), unit):
+            yield from variants(shape, pads_masks=self.pads_masks)
 
 
-def _shorter(rows: RowLengths, factor: float) -> RowLengths:
-    return replace(
-        rows,
-        prompts=[max(1, round(length * factor)) for length in rows.prompts],
-        completions=[max(1, round(length * factor)) for length in rows.completions],
-    )
+def shorter(rows: RowLengths, factor: float) -> RowLengths:
+    """Return shorter rows whose masks are aligned where they were."""
 
+    def less(length: int) -> int:
+        return length - int((1 - factor) * length / MASK_ALIGNMENT) * MASK_ALIGNMENT
 
-def _variants(spec: TrialSpec, unit: RowLengths) -> Iterator[Variant]:
-    """Yield the variant of each piece of a unit's steps."""
-    for shape in step_shapes(replace(spec, steps=steps_per_unit(spec)), unit):
-        yield from variants(shape)
+    return replace(rows, prompts=[*map(less, rows.prompts)], completions=[*map(less, rows.completions)])
 
 
 def _joined(units: Sequence[RowLengths]) -> RowLengths:
@@ -178,7 +200,7 @@ def _joined(units: Sequence[RowLengths]) -> RowLengths:
 
 
 Steps = Iterable[tuple[StepLengths, Iterable[Piece]]]
-"""The shape of each step of a run, and its pieces."""
+"""The shape of each step of a run, and its pieces, of which the last ones are its micro-batches."""
 
 
 def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | None) -> Iterator[ForecastStep | Death]:
@@ -192,11 +214,15 @@ def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | 
     """
     config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
     replay = StepReplay(capacity_bytes=capacity_bytes, config=config)
-    for number, (shape, pieces) in enumerate(steps, start=1):
+    for number, (shape, of_step) in enumerate(steps, start=1):
+        pieces = list(of_step)
         try:
             peaks = replay.step(pieces)
         except RefusedError as error:
-            yield _death(shape, error, seed=seed, alloc_conf=alloc_conf, step=number)
+            # Before the first micro-batch the rows are those that it will have.
+            batch = max(0, error.piece - (len(pieces) - len(shape.micro_batches)))
+            refused = shape.micro_batches[batch], error.refusal
+            yield _death(*refused, seed=seed, alloc_conf=alloc_conf, step=number)
             return
         yield ForecastStep(
             seed=seed,
@@ -213,9 +239,7 @@ def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | 
         )
 
 
-def _death(shape: StepLengths, error: RefusedError, *, seed: int, alloc_conf: str, step: int) -> Death:
-    # Before the first micro-batch the rows are those that it will have.
-    batch, refusal = shape.micro_batches[max(0, error.piece - 1)], error.refusal
+def _death(batch: MicroBatch, refusal: Refusal, *, seed: int, alloc_conf: str, step: int) -> Death:
     return Death(
         seed=seed,
         alloc_conf=alloc_conf,
@@ -252,10 +276,17 @@ def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
         UnsupportedTrialError: The trial cannot be simulated.
     """
     trace = simulate(spec, model_config, rows=draw).trace.on(card_of(spec).chip)
-    before = 0
+    before = first_block = 0
     for shape, (_, end) in zip(step_shapes(spec, draw), step_bounds(trace), strict=True):
-        first_block = sum(event > 0 for event in trace.events[:before])
-        yield shape, [piece_of(trace, before, end, first_block=first_block)]
+        forwards = [at for at, phase in trace.phase_starts if phase is Phase.FORWARD and before <= at < end]
+        # Of those that pass the model in parts, the first part.
+        begins = forwards[:: max(1, len(forwards) // len(shape.micro_batches))]
+        bounds = [before, *begins[: len(shape.micro_batches)], end]
+        pieces = []
+        for first, last in pairwise(bounds):
+            pieces.append(piece_of(trace, first, last, first_block=first_block))
+            first_block += len(pieces[-1].sizes_bytes)
+        yield shape, pieces
         before = end
 
 

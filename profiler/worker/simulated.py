@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -46,6 +47,7 @@ from profiler.simulation.depth.uniformity import (
 )
 from profiler.simulation.extrapolation.step_template import MOST_EVENTS_EXTRAPOLATED
 from profiler.simulation.session import Extrapolation, Simulation
+from profiler.training.announced_steps import entropy_left_to
 from profiler.training.arguments import lora_config
 from profiler.training.models.model import build_config, random_model
 from profiler.training.models.parameter_count import parameter_counts
@@ -249,7 +251,9 @@ def _run(
         extrapolation=extrapolation,
         offloads=spec.activation_offloading,
     )
-    trained = run_training(spec, model_config, simulation, rows=rows)
+    left_open = entropy_left_to(simulation.left_open) if extrapolation.scratch else nullcontext()
+    with left_open:
+        trained = run_training(spec, model_config, simulation, rows=rows)
     return SimulatedRun(
         trace=simulation.recorder.finished(),
         parameters=trained.parameters,

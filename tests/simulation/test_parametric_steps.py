@@ -15,10 +15,19 @@ from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
+from profiler.simulation.cuda.autocast import SimulatedAutocast
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
 from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch
-from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
+from profiler.simulation.extrapolation.parametric_steps import (
+    ParametricSteps,
+    Place,
+    RunOfSteps,
+    UnequalStepsError,
+    variants,
+)
 from profiler.simulation.extrapolation.step_pieces import Fitted, features, fitted
+from profiler.simulation.session import Simulation
+from profiler.training.announced_steps import entropy
 
 CHIP = KNOWN_GPUS["h100-80gb"].chip
 STAIR = 40
@@ -209,6 +218,8 @@ def test_features_by_hand() -> None:
         5,
         49,
         56,
+        24,
+        32,
         8,
         8,
         8,
@@ -229,6 +240,57 @@ def test_features_by_hand() -> None:
         8,
     ]
     assert features(replace(batch, scored=(5000,)), 2)[3:7] == [5000, 5000, 4096, 4096]
+
+
+def test_micro_batches_with_aligned_masks_are_a_kind() -> None:
+    batches = [batch_of(5, 11), batch_of(5, 12), batch_of(5, 11, padded=False)]
+    assert [kind for _, _, kind in variants(step_of(*batches), pads_masks=True)][1:] == [
+        (2, (True,), True),
+        (2, (True,), False),
+        (2, (False,), False),
+    ]
+    assert [kind for _, _, kind in variants(step_of(*batches))][1:] == [
+        (2, (True,), False),
+        (2, (True,), False),
+        (2, (False,), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("widths", "aligned"),
+    # Masks of all prompt tokens, of the first token after them and of the last one; of whole rows.
+    [((16, 3), (True, False, False, False)), ((15, 10), (False, True, True, False)), ((5, 3), (False,) * 3 + (True,))],
+)
+def test_aligned_masks_of_a_rollout_are_a_kind(widths: tuple[int, int], aligned: tuple[bool, ...]) -> None:
+    batch = batch_of(*widths)
+    step = StepLengths(micro_batches=(batch,), pads_prompts=True, scored_before=(batch,))
+    assert next(variants(step, pads_masks=True)) == (Place.BEFORE, 0, (True, (True,), *aligned))
+    whole = replace(step, pads_prompts=False, scored_before=())
+    assert next(variants(whole, pads_masks=True)) == (Place.BEFORE, 0, (False,))
+
+
+@pytest.mark.parametrize(("is_cast", "scores", "each"), [(False, (8_000, 4_000), 3), (True, (16_000, 8_000), 4)])
+def test_a_part_left_open_has_the_events_of_its_run(is_cast: bool, scores: tuple[int, int], each: int) -> None:
+    def simulated(*, is_open: bool) -> Trace:
+        simulation = Simulation(KNOWN_GPUS["h100-80gb"])
+        with simulation.computing(), torch.no_grad(), SimulatedAutocast(enabled=is_cast):
+            simulation.recorder.enter(Phase.FORWARD)
+            # Without the first token of each row: the flat logits are a copy.
+            logits = torch.empty(2, 6, 1000, dtype=torch.bfloat16, device="meta")[:, 1:]
+            if is_open:
+                simulation.left_open(entropy, logits, 4)
+            else:
+                entropy(logits, 4)
+            return simulation.recorder.finished()
+
+    found, ran = simulated(is_open=True), simulated(is_open=False)
+    (call,) = {site.call for site in found.sites if site.call is not None}
+    sizes, begins, ends = call.sizes()
+    assert (1, *[event + 1 if event > 0 else event - 1 for event in begins]) == tuple(ran.events)
+    assert (24_000, *sizes) == tuple(ran.sizes_bytes)
+    # Of the copy; and of 4, 4 and 2 tokens the logits in float32, log-softmax, its exponential and their product.
+    assert [sizes.count(size) for size in (20_000, *scores)] == [1, 2 * each, each]
+    assert ends == ()
 
 
 @settings(max_examples=50, deadline=None)

@@ -35,13 +35,15 @@ def piece_of(trace: Trace, first: int, end: int, *, first_block: int) -> Piece:
     """Return the events of a trace from `first` to before `end`; blocks before `first_block` were made earlier."""
     begun = [phase for at, phase in trace.phase_starts if at <= first]
     within = [(at - first, phase) for at, phase in trace.phase_starts if first < at < end]
+    events = trace.events[first:end]
+    after = first_block + sum(event > 0 for event in events)
     return Piece(
-        events=trace.events[first:end],
+        events=events,
         first_block=first_block,
-        sizes_bytes=trace.sizes_bytes[first_block:],
+        sizes_bytes=trace.sizes_bytes[first_block:after],
         phases=[(0, begun[-1] if begun else Phase.LOAD), *within],
         cache_emptied=[at - first for at in trace.cache_emptied if first <= at < end],
-        streams={block - first_block: stream for block, stream in trace.streams.items() if block >= first_block},
+        streams={block - first_block: by for block, by in trace.streams.items() if first_block <= block < after},
     )
 
 

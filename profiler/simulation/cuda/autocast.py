@@ -93,6 +93,11 @@ class SimulatedAutocast(ContextDecorator):
             _state.cache.clear()
 
 
+def autocast_dtype() -> torch.dtype | None:
+    """Return the type of the simulated GPU's autocast; None where it is off."""
+    return _state.dtype if _state.enabled else None
+
+
 def cast(value: Any, dtype: torch.dtype) -> Any:
     """Cast floating-point tensors of the simulated GPU in `value`; casts of float32 parameters are cached.
 

@@ -14,13 +14,15 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 
 from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.card_replay import Piece
 from profiler.allocator.traces.trace import Trace
-from profiler.domain.runs.step_shape import StepLengths
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
+from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
 from profiler.simulation.cuda.scratch.deferred_scratch import Sizes
 from profiler.simulation.extrapolation.step_pieces import (
     Cut,
@@ -66,13 +68,33 @@ def _named(variant: Variant) -> str:
     return "what precedes the first micro-batch" if variant[0] is Place.BEFORE else f"the {variant[0]} micro-batch"
 
 
-def variants(shape: StepLengths) -> Iterator[Variant]:
-    """Yield the variant of each piece of a step."""
-    yield Place.BEFORE, shape.place, (shape.pads_prompts, tuple(batch.padded for batch in shape.scored_before))
+def variants(shape: StepLengths, *, pads_masks: bool = False) -> Iterator[Variant]:
+    """Yield the variant of each piece of a step.
+
+    Args:
+        shape: The step.
+        pads_masks: Whether the kernel of the attention pads masks whose rows are not aligned: a further block.
+    """
+    before: list[Hashable] = [shape.pads_prompts, *(batch.padded for batch in shape.scored_before)]
+    if pads_masks:
+        before += _aligned_before(shape)
+    yield Place.BEFORE, shape.place, tuple(before)
     last = len(shape.micro_batches)
     for number, batch in enumerate(shape.micro_batches, start=1):
         place = Place.LAST if number == last else _EARLY.get(number, Place.MIDDLE)
-        yield place, shape.place, (batch.rows, batch.padded)
+        yield place, shape.place, (batch.rows, batch.padded, pads_masks and _is_aligned(batch))
+
+
+def _is_aligned(batch: MicroBatch) -> bool:
+    return any(batch.padded) and sum(batch.widths) % MASK_ALIGNMENT == 0
+
+
+def _aligned_before(shape: StepLengths) -> Iterator[bool]:
+    """Yield which masks are aligned before training: of prompts, of the first and last token that follow, of rows."""
+    prompt, row = shape.micro_batches[0].widths[0], sum(shape.micro_batches[0].widths)
+    generated = (prompt, prompt + 1, row - 1) if shape.pads_prompts else ()
+    yield from (tokens % MASK_ALIGNMENT == 0 for tokens in generated)
+    yield from map(_is_aligned, shape.scored_before)
 
 
 def _lengths(shape: StepLengths) -> Iterator[list[int]]:
@@ -111,6 +133,7 @@ class ParametricSteps:
         *,
         first_steps: int = FIRST_STEPS,
         empties: Callable[[int], bool] | None = None,
+        pads_masks: bool = False,
     ) -> None:
         """Learn from all but the first, the last and the last but one step of each run; the last but one confirms.
 
@@ -118,10 +141,12 @@ class ParametricSteps:
             runs: The steps that are written out follow the first steps of the first run.
             first_steps: Steps that are not learnt from, at least `FIRST_STEPS`; whole generations.
             empties: Whether the micro-batches of a step, from 0, empty the cache where those of the runs do. None: all.
+            pads_masks: As for `variants`.
 
         Raises:
             UnequalStepsError: The steps cannot be written out exactly.
         """
+        self._variants = partial(variants, pads_masks=pads_masks)
         kinds: dict[Hashable, int] = {}
         occurrences: dict[Variant, list[_Occurrence]] = defaultdict(list)
         confirming: list[tuple[Variant, _Occurrence]] = []
@@ -130,7 +155,7 @@ class ParametricSteps:
         for run in runs:
             cut = Cut(run.trace, kinds)
             pieces = cut.steps()
-            steps = [_occurrences(*step) for step in zip(pieces, run.shapes, strict=True)]
+            steps = [self._occurrences(*step) for step in zip(pieces, run.shapes, strict=True)]
             for step in steps[first_steps:-2]:
                 for variant, occurrence in step:
                     occurrences[variant].append(occurrence)
@@ -185,7 +210,7 @@ class ParametricSteps:
             UnequalStepsError: A variant was not learnt.
         """
         self._step, left = len(self._outliving), 0
-        for variant, lengths in zip(variants(shape), _lengths(shape), strict=True):
+        for variant, lengths in zip(self._variants(shape), _lengths(shape), strict=True):
             template = self._templates.get(variant)
             if template is None:
                 raise UnequalStepsError(f"no step like it was learnt from, in {_named(variant)}")
@@ -221,6 +246,12 @@ class ParametricSteps:
             cache_emptied=[opened.moved(position) for position in emptied],
             streams=piece.streams,
         )
+
+    def _occurrences(self, pieces: Sequence[CutPiece], shape: StepLengths) -> list[tuple[Variant, "_Occurrence"]]:
+        if len(pieces) != 1 + len(shape.micro_batches):
+            raise UnequalStepsError("a micro-batch is not one forward pass")
+        found = zip(self._variants(shape), pieces, _lengths(shape), strict=True)
+        return [(variant, (piece, lengths)) for variant, piece, lengths in found]
 
     def _check_outliving(self) -> None:
         by_place: dict[tuple[Place, int], set[Hashable]] = defaultdict(set)
@@ -262,13 +293,6 @@ class _Opened:
 
 _Occurrence = tuple[CutPiece, list[int]]
 """A piece, and the features of its step."""
-
-
-def _occurrences(pieces: Sequence[CutPiece], shape: StepLengths) -> list[tuple[Variant, _Occurrence]]:
-    if len(pieces) != 1 + len(shape.micro_batches):
-        raise UnequalStepsError("a micro-batch is not one forward pass")
-    found = zip(variants(shape), pieces, _lengths(shape), strict=True)
-    return [(variant, (piece, lengths)) for variant, piece, lengths in found]
 
 
 class _Template:

@@ -30,16 +30,18 @@ def features(batch: MicroBatch, place: int) -> list[int]:
     """Return the numbers of which sizes are linear functions, the simplest first.
 
     By hand, a prompt of 3 and a completion of 4 tokens, 5 scored in one part, in place 2: 7 in a row, 3, 4, 5 in all,
-    5; both again, but not more than a tile of trl's LM head has; 49, 7 x 8, the lengths rounded up to 8, 32,
-    64 and 128, 9, 12, 16; and where the micro-batch begins among the rows of its generation, 14, 6, 8.
+    5; both again, but not more than a tile of trl's LM head has; 49, 7 x 8, 3 x 8, 4 x 8, the lengths rounded up to 8,
+    32, 64 and 128, 9, 12, 16; and where the micro-batch begins among the rows of its generation, 14, 6, 8.
     """
     row = sum(batch.widths)
-    rounded = [-(-length // multiple) * multiple for multiple in _MULTIPLES for length in (row, *batch.widths)]
+    lengths = (row, *batch.widths)
+    rounded = [-(-length // multiple) * multiple for multiple in _MULTIPLES for length in lengths]
+    masks = [length * aligned for length, aligned in zip(lengths, rounded, strict=False)]
     products = [one * other for one, other in combinations_with_replacement(batch.widths, 2)]
-    begins = [place * length for length in (row, *batch.widths)]
+    begins = [place * length for length in lengths]
     scored = [sum(batch.scored), *batch.scored]
     tiles = [min(tokens, TOKEN_CHUNK) for tokens in scored]
-    return [row, *batch.widths, *scored, *tiles, row * row, row * rounded[0], *rounded, *products, *begins]
+    return [row, *batch.widths, *scored, *tiles, row * row, *masks, *rounded, *products, *begins]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ from trl import SFTConfig, SFTTrainer
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, RowLengths, TrialSpec
-from profiler.training.announced_steps import AnnouncedRows, entropy
+from profiler.training.announced_steps import AnnouncedRows, log_entropy
 from profiler.training.arguments import arguments_of_rows
 from profiler.training.data.source_data import (
     load_rows,
@@ -63,7 +63,7 @@ def log_metrics(logits: torch.Tensor, label_loss: LabelLoss) -> None:
     if label_loss.copies_in_entropy:
         shifted = _without_last(logits)
     if label_loss.has_entropy:
-        entropy(shifted, logits.shape[1] if label_loss.entropy_by_row else ENTROPY_TOKENS)
+        log_entropy(shifted, logits.shape[1] if label_loss.entropy_by_row else ENTROPY_TOKENS)
     if label_loss.copies_in_accuracy:
         # A first copy stays until the second is there.
         shifted = _without_last(logits)

@@ -25,6 +25,9 @@ from profiler.simulation.tracing.work import attention_flops
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_NEGATIVE_OF_CUDNN = -65504.0
 
+MASK_ALIGNMENT = 8
+"""The memory-efficient kernel reads masks whose rows begin at multiples of it (`preprocess_mask`)."""
+
 
 class Kernel(StrEnum):
     """torch's backends of `scaled_dot_product_attention`."""
@@ -474,8 +477,8 @@ def _bias(mask: torch.Tensor, dtype: torch.dtype, kernel: Kernel) -> torch.Tenso
     if mask.dtype is torch.bool:
         blocked = _LARGEST_NEGATIVE_OF_CUDNN if kernel is Kernel.CUDNN else float("-inf")
         mask = torch.where(mask, 0.0, torch.scalar_tensor(blocked, dtype=dtype, device=mask.device))
-    aligned = all(stride % 8 == 0 for stride in mask.stride()[:-1]) and mask.stride(-1) == 1
+    aligned = all(stride % MASK_ALIGNMENT == 0 for stride in mask.stride()[:-1]) and mask.stride(-1) == 1
     if kernel is Kernel.EFFICIENT and not aligned:
         width = mask.shape[-1]
-        mask = torch.nn.functional.pad(mask, (0, 8 - width % 8))[..., :width]
+        mask = torch.nn.functional.pad(mask, (0, MASK_ALIGNMENT - width % MASK_ALIGNMENT))[..., :width]
     return mask

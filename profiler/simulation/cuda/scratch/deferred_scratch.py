@@ -18,6 +18,9 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Sizes in bytes of the blocks of a kernel; then the events before its result and after it, as `Trace.events` with the
 blocks counted from 0."""
 
+Rule = Scratch | Callable[[Any, Any, Chip], Sizes]
+"""Says what a kernel allocates; or a part of the program, whose events all precede its result."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Tensor:
@@ -47,7 +50,7 @@ class _Items:
 class ScratchCall:
     """An operation with its arguments, as numbers and a form."""
 
-    scratch: Scratch
+    scratch: Rule
     chip: Chip
     names: tuple[str, ...]
     """Of the arguments that have one; they are the last ones."""
@@ -56,7 +59,7 @@ class ScratchCall:
     """Whether this is the end of the kernel, and not its beginning."""
 
     @classmethod
-    def of(cls, scratch: Scratch, chip: Chip, args: Any, kwargs: Any) -> "ScratchCall":
+    def of(cls, scratch: Rule, chip: Chip, args: Any, kwargs: Any) -> "ScratchCall":
         """Return the call of an operation with such scratch."""
         found = _Items(of=tuple, values=tuple(_described(value) for value in (*args, *kwargs.values())))
         return cls(scratch=scratch, chip=chip, names=tuple(kwargs), arguments=found)
@@ -94,7 +97,8 @@ class ScratchCall:
         values = _made(self.arguments)
         given = len(values) - len(self.names)
         kwargs = dict(zip(self.names, values[given:], strict=True))
-        return _events(self.scratch(values[:given], kwargs, self.chip))
+        found = self.scratch(values[:given], kwargs, self.chip)
+        return found if isinstance(found, tuple) else _events(found)
 
 
 def _described(value: Any) -> Hashable:

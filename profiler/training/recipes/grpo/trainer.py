@@ -30,7 +30,7 @@ from profiler.domain.trials.trial import (
     TrialSpec,
     completion_lengths,
 )
-from profiler.training.announced_steps import AnnouncedSteps, entropy
+from profiler.training.announced_steps import AnnouncedSteps, log_entropy
 from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.rollouts.engine import RolloutEngine
 from profiler.training.session import PhaseObserver
@@ -130,8 +130,7 @@ def selective_logprobs(
         logits = logits / temperature
     found = _selected(logits, input_ids[:, -logits_to_keep:].unsqueeze(-1))
     if torch.is_grad_enabled():
-        with torch.no_grad():
-            entropy(logits, logits_to_keep if selection.entropy_by_row else ENTROPY_TOKENS)
+        log_entropy(logits, logits_to_keep if selection.entropy_by_row else ENTROPY_TOKENS)
     return found
 
 
