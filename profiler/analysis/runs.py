@@ -148,6 +148,13 @@ class MonitoredLines(ShownRun):
         return shlex.join(self.record.command)
 
     @property
+    def step_peaks(self) -> tuple[tuple[int, int], ...]:
+        """Each optimizer step with its highest allocated memory, where a callback kept the record."""
+        steps = zip(*(line.steps_bytes for line in self.phases), strict=True)
+        peaks = (max((size for size in step if size is not None), default=None) for step in steps)
+        return tuple((step, peak) for step, peak in enumerate(peaks, start=1) if peak is not None)
+
+    @property
     def fullest(self) -> MonitoredGpu | None:
         """The GPU with the highest sample; None if none was sampled."""
         return fullest_gpu(self.record.gpus)

@@ -15,7 +15,7 @@ from profiler.domain.memory import Phase, as_gib
 from profiler.domain.runs.other_runs import HostPeaks, MonitoredRun, NamedCard, Watcher
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
 from profiler.domain.runs.readings import Sample
-from profiler.measurement.counters.phase_counters import CudaDevice
+from profiler.measurement.counters.phase_counters import CudaDevice, peak_of_steps
 from profiler.measurement.driver.nvml import GpuProbe, Nvml
 from profiler.measurement.recorder import CHEAP, CounterRecorder, Device, PhaseReading, Recorder, Start, start_now
 from profiler.measurement.samples.host_usage import RecentProcessTree, peak_pinned_bytes, peak_resident_bytes
@@ -75,6 +75,9 @@ def added_to_logs(metrics: Callable[[], Mapping[str, float]]) -> Iterator[str]:
 def _rounded(size_bytes: int) -> float:
     return round(as_gib(size_bytes), 4)
 
+
+_LOOKS_APART = 10
+"""How many times as many steps precede the next look at how memory grows (our choice)."""
 
 _NO_TIMES = "times of phases: a callback does not wait for the GPU"
 
@@ -168,6 +171,19 @@ class Recording:
             failed=self._cuda.failed_allocations() - self._failed_before,
         )
 
+    def growth(self) -> str | None:
+        """Return how memory grows, after 20, 200, 2,000 ... steps; None after others, and without a GPU."""
+        # Imported here: a page of a report needs it, and training does not.
+        from profiler.rendering.runs.monitored import LEAST_STEPS, growth_of_steps
+
+        looks = LEAST_STEPS
+        while looks < self._steps_run:
+            looks *= _LOOKS_APART
+        if looks != self._steps_run or self._tools.card is None:
+            return None
+        peaks = enumerate(peak_of_steps(self._counters.details().step_peaks), start=1)
+        return growth_of_steps(tuple(peaks), self._card_facts(), others_bytes=self._recorder.before_bytes)
+
     # ---- during training ---------------------------------------------------------------------------------------------
 
     def _recorder_of(self, instruments: Instruments) -> Recorder:
@@ -230,13 +246,17 @@ class Recording:
                 host_peak_rss_bytes=peak_resident_bytes(),
                 host_peak_pinned_bytes=peak_pinned_bytes(),
             ),
-            card=CardFacts(
-                name=card.name if card else None,
-                memory_bytes=card.memory_bytes if card else None,
-                context_bytes=self._counters.peak_context_bytes,
-            ),
+            card=self._card_facts(),
             peaks=self._counters.peaks() if card else Peaks(),
             measured=self._counters.details() if card else MeasuredDetails(),
+        )
+
+    def _card_facts(self) -> CardFacts:
+        card = self._tools.card
+        return CardFacts(
+            name=card.name if card else None,
+            memory_bytes=card.memory_bytes if card else None,
+            context_bytes=self._counters.peak_context_bytes,
         )
 
     def _verdict(self, completed: bool, problem: str) -> Verdict:

@@ -67,6 +67,7 @@ class VramCallback(TrainerCallback):
         folder: str | os.PathLike[str],
         *,
         sample_period_s: float = PERIOD_S,
+        forecast: bool = False,
         instruments: Callable[[], Instruments] | None = None,
     ) -> None:
         """Begin with loading.
@@ -74,6 +75,7 @@ class VramCallback(TrainerCallback):
         Args:
             folder: Of the records and the report; runs in the same folder share a report.
             sample_period_s: Time between two samples of the driver.
+            forecast: Whether to say after 20, 200, 2,000 ... steps how memory grows and when the card is full.
             instruments: Makes the card and the driver, in place of those of this machine.
 
         Raises:
@@ -81,6 +83,7 @@ class VramCallback(TrainerCallback):
         """
         self._folder = _checked_folder(folder)
         self._period_s = _checked_period(sample_period_s)
+        self._forecasts = forecast
         self._instruments = instruments or partial(instruments_of_this_machine, self._period_s)
         self._recording: Recording | None = None
         self._hooks = ExitStack()
@@ -108,6 +111,8 @@ class VramCallback(TrainerCallback):
         """Keep the peaks of the step; its log follows."""
         if self._recording is not None:
             self._recording.step_ended()
+            if self._forecasts and (growth := self._recording.growth()):
+                _say(f"VramCallback: {growth}")
 
     @_never_ends_training
     def on_train_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:  # noqa: ARG002

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from profiler.domain.cards.capabilities import COMPARED_CARDS, ComparedCard, Within
-from profiler.domain.memory import Category, as_gib
+from profiler.domain.memory import MIB, Category, as_gib
 
 CATEGORY_TITLES = {
     Category.WEIGHTS: "weights",
@@ -33,6 +33,12 @@ def gib_number(size_bytes: int) -> str:
 def percent(ratio: float) -> str:
     """Return 0.031 as ``"3.1 %"``."""
     return f"{100 * ratio:.1f} %"
+
+
+def mib_text(size_bytes: float) -> str:
+    """Return ``"2.1 MiB"``: two significant digits, or whole MiB from 100 on."""
+    value = size_bytes / MIB
+    return f"{value:,.0f} MiB" if abs(value) >= 99.5 else f"{value:.2g} MiB"
 
 
 def compared_text(method: Callable[[ComparedCard], Within]) -> str:

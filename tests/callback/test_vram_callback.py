@@ -214,6 +214,37 @@ def test_a_training_that_runs_out_of_memory_leaves_its_record(callback, monkeypa
     assert "released its cache and tried again once." in page
 
 
+@pytest.mark.parametrize(
+    ("growth_bytes", "says", "sizes"),
+    [
+        # 10.2 GiB at step 0, 1 GiB per step and 0.49 GiB of others: 80 GiB are full after (80 - 0.49 - 10.2) / 1 steps.
+        (GIB, "per step (1,024 MiB to 1,024 MiB, 95 %). At this rate of growth the card is full at step 69", (13, 30)),
+        (0, "per step (0 MiB to 0 MiB, 95 %).", (10, 10)),
+    ],
+)
+def test_growth_is_said_after_20_steps_and_in_the_report(tmp_path, capsys, growth_bytes, says, sizes):
+    cuda = ScriptedCuda()
+    made = profiler.VramCallback(tmp_path / "mine", instruments=lambda: instruments(cuda), forecast=True)
+    made.on_train_begin(None, None, None, model=torch.nn.Linear(1, 1))
+    cuda.context_bytes = CONTEXT_BYTES
+    said = []
+    for step in range(1, 23):
+        made._recording.enter(Phase.FORWARD)
+        # The first step has an outlier, which no growth is.
+        size_bytes = int(10.2 * GIB) + step * growth_bytes + (30 * GIB if step == 1 else 0)
+        cuda.allocate(size_bytes)
+        cuda.free(size_bytes)
+        made._recording.enter(Phase.OPTIMIZER)
+        made.on_step_end(None, None, None)
+        said += [(step, line) for line in capsys.readouterr().err.splitlines()]
+    made.on_train_end(None, None, None)
+    ((step, line),) = said
+    assert step == 20
+    assert line.startswith(f"VramCallback: Measured memory has {sizes[0]}.2 GiB to {sizes[1]}.2 GiB, ")
+    assert says in line
+    assert says in (tmp_path / "mine" / "report.md").read_text()
+
+
 def test_an_error_of_the_callback_does_not_end_the_training(callback, monkeypatch, capsys):
     made, cuda, folder = callback
 

@@ -244,8 +244,10 @@ def by_phase(steps: tuple[StepPeak, ...]) -> tuple[PhasePeak, ...]:
 
 def peak_of_steps(steps: tuple[StepPeak, ...]) -> tuple[int, ...]:
     """Return the highest allocated memory of each optimizer step, in order, without loading."""
-    numbers = sorted({one.step for one in steps} - {0})
-    return tuple(max(one.peak_allocated_bytes for one in steps if one.step == number) for number in numbers)
+    highest: dict[int, int] = {}
+    for one in steps:
+        highest[one.step] = max(highest.get(one.step, 0), one.peak_allocated_bytes)
+    return tuple(highest[step] for step in sorted(highest) if step > 0)
 
 
 OutOfMemoryCallback = Callable[[int, int], None]

@@ -10,7 +10,7 @@ from profiler.analysis.forecast.training_log import TrainingLog
 from profiler.analytical.explanation.explained import CardVerdict
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu import Gpu
-from profiler.domain.memory import MIB, Origin, as_gib, gib_text
+from profiler.domain.memory import Origin, as_gib, gib_text
 from profiler.domain.runs.forecast import Learnt
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import (
@@ -27,7 +27,8 @@ from profiler.rendering.document import (
 )
 from profiler.rendering.estimate.table import method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import gib_number, percent
+from profiler.rendering.memory_words import gib_number, mib_text, percent
+from profiler.rendering.runs.monitored import growth_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +210,8 @@ def growth_lines(growth: MemoryGrowth) -> Iterator[str]:
     if growth.cause is Cause.NONE:
         yield f"Leak or longer rows? Memory does not grow over {growth.span:,} steps ({compared})."
         return
-    grown = f"It grows by {_mib(own.slope)} per step"
-    unexplained = f"{_mib(rest.slope)} per step ({_mib(rest.low)} to {_mib(rest.high)}, 99.9 %)"
+    grown = f"It grows by {mib_text(own.slope)} per step"
+    unexplained = f"{mib_text(rest.slope)} per step ({mib_text(rest.low)} to {mib_text(rest.high)}, 99.9 %)"
     if growth.cause is Cause.LEAK:
         yield f"Leak or longer rows? A leak: {unexplained} that no length explains{where}. {grown}; {compared}."
         return
@@ -226,7 +227,8 @@ def growth_lines(growth: MemoryGrowth) -> Iterator[str]:
 
 def log_text(log: TrainingLog, limit_bytes: int | None) -> str:
     """Return what a log says by itself, without the job: how lengths and memory grow, and when the card is full."""
-    found = [*_lengths_of_log(log), *_memory_of_log(log, limit_bytes)]
+    memory = growth_text(measured_points(log), limit_bytes) or "It has no memory, or too few steps of it."
+    found = [*_lengths_of_log(log), memory]
     hint = "Name the job (config=FILE or model=NAME) to see whether lengths explain the memory, and when the run dies."
     return plain_text(Document(title="Log", blocks=[paragraphs(*found, hint)]))
 
@@ -242,21 +244,6 @@ def _lengths_of_log(log: TrainingLog) -> Iterator[str]:
         f"Steps {span} of a log of {log.trainer}: completions have {min(means):,.0f} to "
         f"{max(means):,.0f} tokens on average{change}; the longest has {max(each.longest or 0 for each in steps):,.0f}."
     )
-
-
-def _memory_of_log(log: TrainingLog, limit_bytes: int | None) -> Iterator[str]:
-    points = measured_points(log)
-    line, sizes = trend(points), [size for _, size in points]
-    if line is None:
-        yield "It has no memory, or too few steps of it."
-        return
-    yield (
-        f"Measured memory has {gib_text(min(sizes))} to {gib_text(max(sizes))}, "
-        f"{_mib(line.slope)} per step ({_mib(line.low)} to {_mib(line.high)}, 95 %)."
-    )
-    full = full_at(line, limit_bytes) if limit_bytes is not None else None
-    if full is not None:
-        yield f"At this rate of growth the card is full at {_step_interval(*full)}."
 
 
 def log_object(log: TrainingLog, limit_bytes: int | None) -> dict[str, object]:
@@ -278,18 +265,9 @@ def _trend_object(line: Trend | None) -> list[float] | None:
     return None if line is None else [line.slope, line.low, line.high]
 
 
-def _step_interval(step: float, early: float | None, late: float | None) -> str:
-    ends = f"{early:,.0f}" if early is not None else "?", f"{late:,.0f}" if late is not None else "never"
-    return f"step {step:,.0f} ({ends[0]} to {ends[1]})"
-
-
 def _percent(part: float) -> str:
     """Return 0.28 as ``"28 %"``."""
     return f"{100 * part:.0f} %"
-
-
-def _mib(size_bytes: float) -> str:
-    return f"{size_bytes / MIB:.2g} MiB"
 
 
 def _method(forecast: Forecast) -> Iterator[str]:

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from profiler.analysis.forecast.lengths import trend
+from profiler.analysis.forecast.outlook import full_at
 from profiler.analysis.runs import MonitoredLines, own_peak_bytes
 from profiler.domain.memory import as_gib, gib_text
 from profiler.domain.runs.other_runs import MonitoredGpu, Watcher
+from profiler.domain.runs.outcome import CardFacts
 from profiler.rendering.document import Block, Document, RenderedFigure, Section
+from profiler.rendering.memory_words import mib_text
 from profiler.rendering.runs.page import run_section, run_table, runs_page
 from profiler.rendering.runs.script import (
     failure_sentence,
@@ -15,6 +19,12 @@ from profiler.rendering.runs.script import (
     verdict_text,
     versions_line,
 )
+
+LEAST_STEPS = 20
+"""Fewer say too little of how memory grows (our choice)."""
+
+_FIRST_STEPS = 2
+"""Steps that are no part of a growth: the first one makes the optimizer's states, the second frees what it left."""
 
 _COLUMNS = ("run", "status", "allocated", "reserved", "this run on the card", "all programs", "estimated")
 
@@ -111,6 +121,9 @@ def monitored_sentences(run: MonitoredLines) -> Iterator[str]:
         yield _gpu(gpu, run)
     if run.record.estimate is not None:
         yield _estimated(run)
+    before_bytes = sum(gpu.before_bytes or 0 for gpu in run.record.gpus)
+    if growth := growth_of_steps(run.step_peaks, run.outcome.card, others_bytes=before_bytes):
+        yield growth
     if run.out_of_memory is not None:
         yield failure_sentence(run)
     yield _ending(run)
@@ -119,6 +132,43 @@ def monitored_sentences(run: MonitoredLines) -> Iterator[str]:
         yield _host(run)
     if run.outcome.verdict.unavailable:
         yield f"Not measured: {run.outcome.verdict.unavailable}."
+
+
+def growth_text(points: Sequence[tuple[int, int]], limit_bytes: int | None) -> str | None:
+    """Return how measured memory grows, and when the card is full; None for fewer than four steps.
+
+    Args:
+        points: Steps, from 1 on, and the memory of each.
+        limit_bytes: What the process can have on the card; None if that is unknown.
+    """
+    line, sizes = trend(points), [size for _, size in points]
+    if line is None:
+        return None
+    text = (
+        f"Measured memory has {gib_text(min(sizes))} to {gib_text(max(sizes))}, "
+        f"{mib_text(line.slope)} per step ({mib_text(line.low)} to {mib_text(line.high)}, 95 %)."
+    )
+    full = full_at(line, limit_bytes) if limit_bytes is not None else None
+    if full is None:
+        return text
+    step, early, late = full
+    ends = f"{early:,.0f}" if early is not None else "?", f"{late:,.0f}" if late is not None else "never"
+    return f"{text} At this rate of growth the card is full at step {step:,.0f} ({ends[0]} to {ends[1]})."
+
+
+def growth_of_steps(peaks: Sequence[tuple[int, int]], card: CardFacts, *, others_bytes: int | None) -> str | None:
+    """Return how the allocated memory of steps grows; None for fewer than `LEAST_STEPS`.
+
+    Args:
+        peaks: Each step, from 1 on, with its highest allocated memory.
+        card: With all its memory, and what CUDA takes beyond torch's.
+        others_bytes: What other programs have on the card; unknown is as none.
+    """
+    if len(peaks) < LEAST_STEPS:
+        return None
+    taken_bytes = (others_bytes or 0) + (card.context_bytes or 0)
+    limit_bytes = None if card.memory_bytes is None else card.memory_bytes - taken_bytes
+    return growth_text(peaks[_FIRST_STEPS:], limit_bytes)
 
 
 def _gpu(gpu: MonitoredGpu, run: MonitoredLines) -> str:
