@@ -12,6 +12,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -197,7 +198,7 @@ class Recorder:
             self._trace.streams[block] = self.stream
         if name:
             self._trace.names[block] = name
-        self._watchers[key] = weakref.ref(storage, lambda _: self._ended(key))
+        self._watchers[key] = weakref.ref(storage, partial(self._ended, key))
 
     def written(self) -> None:
         """Note that the running operation writes into its first operand what it computes of the others."""
@@ -361,7 +362,7 @@ class Recorder:
             )
         )
 
-    def _ended(self, key: int) -> None:
+    def _ended(self, key: int, _: Any) -> None:
         self._trace.free(self._blocks.pop(key))
         del self._watchers[key]
 
