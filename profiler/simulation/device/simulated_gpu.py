@@ -1,6 +1,6 @@
 """The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -203,12 +203,15 @@ class SimulatedGpu(BackwardMode):
             self._plans[key] = make_plan(func, result, tensors, shapes)
         return result
 
-    def _record(self, func: Any, made: Iterable[torch.Tensor]) -> None:
-        numbered = list(enumerate(made))
-        if not numbered:
+    def _record(self, func: Any, made: Sequence[torch.Tensor]) -> None:
+        if not made:
             self.recorder.written()
-        for number, tensor in reversed(numbered) if id(func) in self._made_last_first else numbered:
-            self.recorder.made(tensor, number)
+        elif len(made) == 1:
+            self.recorder.made(made[0])
+        else:
+            numbered = list(enumerate(made))
+            for number, tensor in reversed(numbered) if id(func) in self._made_last_first else numbered:
+                self.recorder.made(tensor, number)
 
     def _run_with_scratch(
         self, sizes: _Sizes, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]
@@ -335,10 +338,13 @@ def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]
     """Compute the host value of a result if all arguments have one; drop host values that are overwritten."""
     if id(func) in _NEVER_READ:
         return
-    lacking = [host_value(tensor) is None for tensor in tensors]
-    if False not in lacking:
+    for tensor in tensors:
+        if host_value(tensor) is not None:
+            break
+    else:
+        # Most operations: nothing of theirs was made on the host.
         return
-    if True in lacking or torch.Tag.nondeterministic_seeded in func.tags:
+    if any(host_value(tensor) is None for tensor in tensors) or torch.Tag.nondeterministic_seeded in func.tags:
         if _writes(func):
             for tensor in _tensors_in(result):
                 forget(tensor)

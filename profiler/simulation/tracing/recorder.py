@@ -192,7 +192,7 @@ class Recorder:
         category, site, name = self._kind(tensor, operand)
         block = self._trace.allocate(size, category, site)
         self._blocks[key] = block
-        if self.phase is Phase.LOAD and (source := self._block_of(operand)) is not None:
+        if self._trace.phase is Phase.LOAD and (source := self._block_of(operand)) is not None:
             self._made_of[block] = source
         if self.stream:
             self._trace.streams[block] = self.stream
@@ -325,10 +325,11 @@ class Recorder:
         """Return category, site and name of a tensor of the running operation; cached for equal ones."""
         module = self.modules.current()
         layer = NO_LAYER if module else self._layer_of(operand)
-        key = (
-            id(self.operation), self._scope, self._scope_name, self.phase, self._is_backward(), tensor.shape,
-            tensor.dtype, module, layer,
-        )  # fmt: skip
+        phase = self._trace.phase
+        # Any other phase says by itself whether it is backward.
+        backward = phase is Phase.CRITIC and self._is_backward()
+        of_call = id(self.operation), self._scope, self._scope_name, phase, backward
+        key = of_call, tensor.shape, tensor.dtype, module, layer
         kind = self._kinds.get(key)
         if kind is None:
             category = self._category(tensor)
