@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS)
     gc.enable()
+
+
+_WITH_PALETTES = ("rendering/test_figures.py", "report/test_report.py")
+"""Modules with tests of the files of figures as they are kept."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_all_colors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep the colors of a figure as they are: to find a palette takes three quarters of the time of drawing it."""
+    theme = sys.modules.get("profiler.rendering.figures.theme")
+    if theme is None or request.path in {Path(__file__).parent / name for name in _WITH_PALETTES}:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(theme, "_with_few_colors", lambda png: png)
+        yield
 
 
 @pytest.fixture(scope="module")
