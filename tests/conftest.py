@@ -122,6 +122,7 @@ gc.disable()  # until all tests are collected: imported modules stay, and search
 
 
 _SLOWEST = (
+    "worker/test_forecast_engine.py",
     "test_readme.py",
     "cluster/test_submitit.py",
     "execution/test_warm_process.py",
@@ -136,6 +137,10 @@ _SLOWEST = (
     "emulation/test_two_processes.py",
     "simulation/test_nothing_is_left.py",
     "test_scale.py",
+    "sweep/test_sweep_is_interrupted.py",
+    "formats/test_answers_stay.py",
+    "estimate/test_silently_wrong.py",
+    "analysis/test_repeat.py",
     "sweep/test_up_to_cuda.py",
     "analytical/test_sft_estimate.py",
     "simulation/test_results_version.py",
