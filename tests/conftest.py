@@ -174,15 +174,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-_WITH_PALETTES = ("rendering/test_figures.py", "report/test_report.py")
-"""Modules with tests of the files of figures as they are kept."""
+_WITH_PALETTES = "rendering/test_figures.py"
+"""Has the tests of the files of figures as they are kept."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def in_all_colors(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep the colors of a figure as they are: to find a palette takes three quarters of the time of drawing it."""
     theme = sys.modules.get("profiler.rendering.figures.theme")
-    if theme is None or request.path in {Path(__file__).parent / name for name in _WITH_PALETTES}:
+    if theme is None or request.path == Path(__file__).parent / _WITH_PALETTES:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
