@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,7 @@ gc.disable()  # until all tests are collected: imported modules stay, and search
 
 
 _SLOWEST = (
+    "worker/test_forecast_engine.py",
     "test_readme.py",
     "cluster/test_submitit.py",
     "execution/test_warm_process.py",
@@ -135,6 +137,10 @@ _SLOWEST = (
     "emulation/test_two_processes.py",
     "simulation/test_nothing_is_left.py",
     "test_scale.py",
+    "sweep/test_sweep_is_interrupted.py",
+    "formats/test_answers_stay.py",
+    "estimate/test_silently_wrong.py",
+    "analysis/test_repeat.py",
     "sweep/test_up_to_cuda.py",
     "analytical/test_sft_estimate.py",
     "simulation/test_results_version.py",
@@ -166,6 +172,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS)
     gc.enable()
+
+
+_WITH_PALETTES = "rendering/test_figures.py"
+"""Has the tests of the files of figures as they are kept."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_all_colors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep the colors of a figure as they are: to find a palette takes three quarters of the time of drawing it."""
+    theme = sys.modules.get("profiler.rendering.figures.theme")
+    if theme is None or request.path == Path(__file__).parent / _WITH_PALETTES:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(theme, "_with_few_colors", lambda png: png)
+        yield
 
 
 @pytest.fixture(scope="module")

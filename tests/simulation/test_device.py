@@ -10,6 +10,8 @@ from torch import nn
 from profiler.allocator.traces.replay import replay
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
+from profiler.simulation.device import op_cache, simulated_gpu
+from profiler.simulation.device.op_cache import known_plans
 from profiler.simulation.device.simulated_gpu import UnsupportedOperationError
 from profiler.simulation.session import Simulation
 from profiler.simulation.tracing.host_values import host_value
@@ -145,5 +147,34 @@ def _layer_trace() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def test_cached_operations_make_the_same_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     remembered = _layer_trace()
-    monkeypatch.setattr("profiler.simulation.device.simulated_gpu.make_plan", lambda *_: None)
+    monkeypatch.setattr(op_cache, "REMEMBER", False)
     assert _layer_trace() == remembered
+
+
+def test_later_runs_take_the_plans_of_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, made = _layer_trace(), []
+    monkeypatch.setattr(simulated_gpu, "make_plan", lambda *given: made.append(given))
+    assert (_layer_trace(), made) == (first, [])
+
+
+def test_plans_hold_for_what_runs_in_place_of_operations() -> None:
+    plans = known_plans({1: max})
+    assert known_plans({1: max}) is plans
+    assert known_plans({1: min}) is not plans
+
+
+def test_too_many_plans_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    known_plans({1: max})["an operation"] = None
+    monkeypatch.setattr(op_cache, "_MOST_PLANS", 0)
+    assert known_plans({1: max}) == {}
+
+
+def test_the_default_type_decides_what_integers_become(simulation: Simulation) -> None:
+    numbers = torch.ones(4, dtype=torch.int64, device="meta")
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.bfloat16):
+            torch.set_default_dtype(dtype)
+            assert (numbers / 2).dtype is dtype
+    finally:
+        torch.set_default_dtype(before)

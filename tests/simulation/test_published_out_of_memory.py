@@ -33,12 +33,13 @@ AdamW it is 0.15 GiB from the message. It stays a reading: the trainer was anoth
 """
 
 import pytest
-from simulating import simulate
+from simulating import small_spec
 
 from profiler.domain.memory import GIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import Attention, Lengths, Logprobs
+from profiler.worker.simulated import simulate
 
 ROWS, COMPLETION, LONGEST_PROMPT = 4, 786, 256
 PROTOCOL = {
@@ -61,7 +62,8 @@ def printed(size_bytes: int) -> str:
 
 def requests(**keys: object) -> list[tuple[Phase, str, int, int]]:
     """Phase, operation, requested bytes and allocated bytes of every request of more than 1 GiB."""
-    trace = simulate(**(PROTOCOL | keys)).trace
+    spec = small_spec(**(PROTOCOL | keys))
+    trace = simulate(spec, BUILTIN_MODELS[spec.model].config).trace
     starts, phase, allocated, found = dict(trace.phase_starts), Phase.LOAD, 0, []
     for index, event in enumerate(trace.events):
         phase, block = starts.get(index, phase), abs(event) - 1

@@ -1,6 +1,7 @@
 """Every grid file composes and expands to the stated points, and each point is a trial."""
 
 import hashlib
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,6 +117,26 @@ def test_the_configuration_file_explains_every_choice():
 
 def test_a_composed_configuration_has_every_key():
     assert set(compose(read_command(["+grid=optimizer"]))) >= set(ALL_KEYS)
+
+
+def composed(folder, **files):
+    """The configuration of the grid `mine` in a folder whose grids have these contents."""
+    (folder / "grid").mkdir(exist_ok=True)
+    shutil.copy(SWEEPS / "config.yaml", folder)
+    for name, text in files.items():
+        (folder / "grid" / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
+    return compose(read_command(["-cd", str(folder), "+grid=mine"]))
+
+
+def test_a_changed_grid_is_read_again(tmp_path):
+    assert composed(tmp_path, mine="steps: 2")["steps"] == 2
+    assert composed(tmp_path, mine="steps: 3")["steps"] == 3
+
+
+def test_a_grid_of_a_grid_is_composed_as_before(tmp_path):
+    """Hydra removes the list of defaults from what it read."""
+    assert composed(tmp_path, mine="defaults: [base]\nseed: 5", base="steps: 2")["steps"] == 2
+    assert composed(tmp_path)["steps"] == 2
 
 
 def _config_file():

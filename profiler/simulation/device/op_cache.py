@@ -3,10 +3,11 @@
 Op cache: the outputs of an operation by its arguments' shapes, so that its shape function runs once.
 
 The shape functions of `meta` kernels are written in Python and dominate a simulated step. A trainer runs the same
-operations on the same shapes many times: from the second time on, outputs are made from the cache.
+operations on the same shapes many times: from the second time on, also in later trials of the process, outputs are made
+from the cache.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +51,8 @@ class Plan:
 def signature(operation: Operation, args: Any, kwargs: Any) -> tuple[Hashable, list[torch.Tensor]]:
     """Return a key that determines the outputs' shapes, and the tensors among the arguments in order."""
     tensors: list[torch.Tensor] = []
-    # ATen's operations live as long as the process, and hashing them is slow.
-    key: list[Any] = [id(operation)]
+    # By identity: hashing operations is slow. The default type decides what integers become.
+    key: list[Any] = [id(operation), torch.get_default_dtype()]
     _add_to_key(key, args, tensors)
     if kwargs:
         _add_to_key(key, tuple(kwargs.items()), tensors)
@@ -76,10 +77,38 @@ REMEMBER = True
 """Whether the cache is used; off only in measurements of its benefit."""
 
 
-def make_plan(result: Any, tensors: list[torch.Tensor], key_shapes: list[torch.Size]) -> Plan | None:
+Plans = dict[Hashable, Plan | None]
+"""By signature; None where an operation has to run."""
+
+_MOST_PLANS = 100_000
+"""Of a process. A trial makes some 700."""
+
+_plans: dict[Hashable, Plans] = {}
+"""By what runs in place of operations."""
+_planned: dict[int, Operation] = {}
+"""Planned operations by their identity, which would otherwise be that of a later object."""
+
+
+def known_plans(wider: Mapping[Any, Callable[..., Any]]) -> Plans:
+    """Return the plans of earlier runs of this process, to which a run adds its own.
+
+    Args:
+        wider: What runs in place of operations, by their identity.
+    """
+    if not REMEMBER:
+        return {}
+    if sum(map(len, _plans.values())) > _MOST_PLANS:
+        _plans.clear()
+    return _plans.setdefault(frozenset(wider.items()), {})
+
+
+def make_plan(
+    operation: Operation, result: Any, tensors: list[torch.Tensor], key_shapes: list[torch.Size]
+) -> Plan | None:
     """Return a plan that makes `result` again; None for a view, or if metadata changed in place."""
     if not REMEMBER:
         return None
+    _planned[id(operation)] = operation
     sequence = type(result) if isinstance(result, list | tuple) else None
     outputs: list[Output] = []
     storages = {tensor.untyped_storage()._cdata for tensor in tensors}

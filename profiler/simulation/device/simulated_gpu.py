@@ -1,6 +1,6 @@
 """The simulated GPU: a dispatch mode under which `meta` tensors are recorded as memory of a card."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.composites import CublasWorkspaces
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
-from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch, Scratch
-from profiler.simulation.device.op_cache import Plan, follow, make_plan, signature
+from profiler.simulation.cuda.scratch.kernel_scratch import NO_SCRATCH, KernelScratch, Scratch
+from profiler.simulation.device.op_cache import follow, known_plans, make_plan, signature
 from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.host_values import (
     MOST_ELEMENTS,
@@ -118,13 +118,13 @@ class SimulatedGpu(BackwardMode):
         self.recorder = recorder
         self._chip, self._others = chip, tuple(others)
         self._workspaces = workspaces
-        self._sizes: dict[Hashable, _Sizes] = {}
+        self._sizes: dict[Hashable, _Sizes | None] = {}
         self._calls: dict[Hashable, ScratchCall] = {}
         # By identity: ATen's operations live as long as the process, and hashing them is slow.
         self._scratch = {id(operation): takes for operation, takes in (scratch or {}).items()}
         self._made_last_first = frozenset(id(operation) for operation in made_last_first)
         self._wider = {id(operation): runs for operation, runs in (wider or {}).items()}
-        self._plans: dict[Hashable, Plan | None] = {}
+        self._plans = known_plans(self._wider)
         self.sampled_token = sampled_token
 
     @classmethod
@@ -183,6 +183,8 @@ class SimulatedGpu(BackwardMode):
         if self.recorder.defers_scratch and self.recorder.phase in _DEFERRING:
             return self._run_with_deferred(scratch, args, kwargs, func, key, tensors)
         sizes = self._sizes_of(scratch, args, kwargs, (key, tensors[0].storage_offset()))
+        if sizes is None:
+            return self._run_on_device(func, args, kwargs, key, tensors)
         return self._run_with_scratch(sizes, func, args, kwargs, key, tensors)
 
     def _run_on_device(self, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]) -> Any:
@@ -198,15 +200,18 @@ class SimulatedGpu(BackwardMode):
             raise UnsupportedOperationError(f"the simulation does not know the operation {func}: {error}") from error
         self._record(func, _tensors_in(result))
         if key not in self._plans:
-            self._plans[key] = make_plan(result, tensors, shapes)
+            self._plans[key] = make_plan(func, result, tensors, shapes)
         return result
 
-    def _record(self, func: Any, made: Iterable[torch.Tensor]) -> None:
-        numbered = list(enumerate(made))
-        if not numbered:
+    def _record(self, func: Any, made: Sequence[torch.Tensor]) -> None:
+        if not made:
             self.recorder.written()
-        for number, tensor in reversed(numbered) if id(func) in self._made_last_first else numbered:
-            self.recorder.made(tensor, number)
+        elif len(made) == 1:
+            self.recorder.made(made[0])
+        else:
+            numbered = list(enumerate(made))
+            for number, tensor in reversed(numbered) if id(func) in self._made_last_first else numbered:
+                self.recorder.made(tensor, number)
 
     def _run_with_scratch(
         self, sizes: _Sizes, func: Any, args: Any, kwargs: Any, key: Hashable, tensors: list[torch.Tensor]
@@ -249,14 +254,15 @@ class SimulatedGpu(BackwardMode):
         self.recorder.deferred(call.end)
         return result
 
-    def _sizes_of(self, scratch: Scratch, args: Any, kwargs: Any, key: Hashable) -> _Sizes:
-        """Return the scratch of an operation on each chip; cached for equal arguments."""
-        found = self._sizes.get(key)
-        if found is None:
-            assert self._chip is not None
-            found = scratch(args, kwargs, self._chip), {other: scratch(args, kwargs, other) for other in self._others}
-            self._sizes[key] = found
-        return found
+    def _sizes_of(self, scratch: Scratch, args: Any, kwargs: Any, key: Hashable) -> _Sizes | None:
+        """Return the scratch of an operation on each chip, None if it takes none; cached for equal arguments."""
+        if key in self._sizes:
+            return self._sizes[key]
+        assert self._chip is not None
+        here, others = scratch(args, kwargs, self._chip), {each: scratch(args, kwargs, each) for each in self._others}
+        takes_some = any(found != NO_SCRATCH for found in (here, *others.values()))
+        self._sizes[key] = (here, others) if takes_some else None
+        return self._sizes[key]
 
     def _make(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run a factory. Its result has a host value if it is small and not random."""
@@ -332,10 +338,13 @@ def _carry_values(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]
     """Compute the host value of a result if all arguments have one; drop host values that are overwritten."""
     if id(func) in _NEVER_READ:
         return
-    lacking = [host_value(tensor) is None for tensor in tensors]
-    if False not in lacking:
+    for tensor in tensors:
+        if host_value(tensor) is not None:
+            break
+    else:
+        # Most operations: nothing of theirs was made on the host.
         return
-    if True in lacking or torch.Tag.nondeterministic_seeded in func.tags:
+    if any(host_value(tensor) is None for tensor in tensors) or torch.Tag.nondeterministic_seeded in func.tags:
         if _writes(func):
             for tensor in _tensors_in(result):
                 forget(tensor)

@@ -252,7 +252,7 @@ def _sums_in_place(total: Any, more: Any) -> bool:
     return (
         _holders(total) == holders_of_a_sum()
         and total.shape == more.shape
-        and bool(is_non_overlapping_and_dense_or_false(total))
+        and (total.is_contiguous() or bool(is_non_overlapping_and_dense_or_false(total)))
     )
 
 

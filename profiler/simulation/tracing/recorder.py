@@ -12,6 +12,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -191,13 +192,13 @@ class Recorder:
         category, site, name = self._kind(tensor, operand)
         block = self._trace.allocate(size, category, site)
         self._blocks[key] = block
-        if self.phase is Phase.LOAD and (source := self._block_of(operand)) is not None:
+        if self._trace.phase is Phase.LOAD and (source := self._block_of(operand)) is not None:
             self._made_of[block] = source
         if self.stream:
             self._trace.streams[block] = self.stream
         if name:
             self._trace.names[block] = name
-        self._watchers[key] = weakref.ref(storage, lambda _: self._ended(key))
+        self._watchers[key] = weakref.ref(storage, partial(self._ended, key))
 
     def written(self) -> None:
         """Note that the running operation writes into its first operand what it computes of the others."""
@@ -324,10 +325,11 @@ class Recorder:
         """Return category, site and name of a tensor of the running operation; cached for equal ones."""
         module = self.modules.current()
         layer = NO_LAYER if module else self._layer_of(operand)
-        key = (
-            id(self.operation), self._scope, self._scope_name, self.phase, self._is_backward(), tensor.shape,
-            tensor.dtype, module, layer,
-        )  # fmt: skip
+        phase = self._trace.phase
+        # Any other phase says by itself whether it is backward.
+        backward = phase is Phase.CRITIC and self._is_backward()
+        of_call = id(self.operation), self._scope, self._scope_name, phase, backward
+        key = of_call, tensor.shape, tensor.dtype, module, layer
         kind = self._kinds.get(key)
         if kind is None:
             category = self._category(tensor)
@@ -361,7 +363,7 @@ class Recorder:
             )
         )
 
-    def _ended(self, key: int) -> None:
+    def _ended(self, key: int, _: Any) -> None:
         self._trace.free(self._blocks.pop(key))
         del self._watchers[key]
 

@@ -202,7 +202,9 @@ class _WithKeys:
         self.__dict__.update(keys)
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._spec, name)
+        # An estimate asks thousands of times; a trial never changes.
+        value = self.__dict__[name] = getattr(self._spec, name)
+        return value
 
 
 _RAGGED_ROWS = 4
