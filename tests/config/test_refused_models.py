@@ -32,6 +32,8 @@ PAIRS = (
     Pair(name="num_key_value_heads", wrong=3, right=2),
     Pair(name="num_key_value_heads", wrong=8, right=4),
     Pair(name="num_key_value_heads", wrong=None, right=1),
+    Pair(name="qk_rope_head_dim", wrong=7, right=6, also={"head_dim": LEFT_OUT}),
+    Pair(name="topk_method", wrong="noaux_tc", right="group_limited_greedy"),
     Pair(name="hidden_size", wrong=66, right=64),
     Pair(name="head_dim", wrong=15, right=16),
     Pair(name="head_dim", wrong=None, right=16),
@@ -65,8 +67,11 @@ PAIRS = (
     Pair(name="rope_scaling", wrong={"rope_type": "llama3", "factor": 8.0}, right={"rope_type": "default"}),
 )
 OF_KERNELS = {
-    *(("hidden_size", "66", kind) for kind in ("glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")),
-    *(("hidden_size", "60", kind) for kind in ("glm4_moe", "gpt_oss")),
+    *(
+        ("hidden_size", "66", kind)
+        for kind in ("deepseek_v3", "glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
+    ),
+    *(("hidden_size", "60", kind) for kind in ("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss")),
 }
 """What the kernel of experts in bfloat16 refuses (rows of no whole 16 bytes), and other types do not."""
 
