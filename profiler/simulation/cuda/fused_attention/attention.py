@@ -273,7 +273,7 @@ class FusedAttention(torch.autograd.Function):
         end (its seed holds two numbers). The memory-efficient kernel keeps them on the host.
         """
         seeds = _seeds(launch.recorder, ()) if launch.kernel is Kernel.CUDNN else []
-        make = _by_tokens if launch.kernel is Kernel.EFFICIENT else _laid_out_like
+        make = _by_tokens if launch.kernel is Kernel.EFFICIENT else laid_out_like
         output = make(query, value.shape[-1])
         logsumexp = None
         if launch.wants_gradient or launch.kernel is Kernel.FLASH:
@@ -375,7 +375,7 @@ def _by_tokens(like: torch.Tensor, width: int) -> torch.Tensor:
     return like.new_empty((rows, tokens, heads, width)).transpose(1, 2)
 
 
-def _laid_out_like(like: torch.Tensor, width: int) -> torch.Tensor:
+def laid_out_like(like: torch.Tensor, width: int) -> torch.Tensor:
     """Make [rows, heads, tokens, width], in memory in the order of the dimensions of `like`.
 
     Source: `alloc_with_matching_layout` in `aten/src/ATen/native/cudnn/MHA.cpp`.
