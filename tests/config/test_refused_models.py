@@ -113,6 +113,11 @@ def test_every_rule_has_a_pair():
         assert any(ours(config) for config in values), row
 
 
+def test_latent_attention_has_keys_for_every_head():
+    assert "must be num_attention_heads=4" in ours(small_config("deepseek_v3", num_key_value_heads=2))
+    assert ours(small_config("deepseek_v3", num_key_value_heads=None)) == ""
+
+
 def test_activations_are_those_of_transformers():
     assert set(ACTIVATIONS) == set(ACT2CLS)
 
