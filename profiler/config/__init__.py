@@ -42,9 +42,10 @@ Models:
       `sliding_window`, are named with the direction of the error: "the figure may be too low".
     - **LoRA on experts.** Of `qwen3_moe`, `glm4_moe`, `deepseek_v2`, `deepseek_v3`, `olmoe` and `mixtral`, peft adapts
       experts with `all-linear`, and by the names `gate_proj` with `up_proj` and `down_proj` (of `mixtral` `w1` with
-      `w3`, and `w2`), and `gate` for the router. Then each layer makes the adapted weights of all its experts anew, in forward and in backward, and
-      dense MLPs of the model have no adapter. Of `qwen2_moe` it adapts linear layers only, which includes the shared
-      expert, and of `gpt_oss` those of attention. Adapted experts that are sharded are refused.
+      `w3`, and `w2`), and `gate` for the router. Then each layer makes the adapted weights of all its experts anew, in
+      forward and in backward, and dense MLPs of the model have no adapter. Of `qwen2_moe` it adapts linear layers only,
+      which includes the shared expert, and of `gpt_oss` those of attention. Adapted experts that are sharded are
+      refused.
     - **gpt-oss** runs in eager attention; its sliding window counts. vLLM's cache is counted as if no layer slid.
     - **DeepSeek-V2, DeepSeek-V3 and Moonlight** (latent attention): transformers caches the vectors of which keys and
       values are made, as vLLM does, and makes those of all heads and tokens anew for each generated token. Adapters

@@ -197,7 +197,7 @@ def test_float32_makes_the_row_sums_before_the_kernel_by_hand() -> None:
     ]
 
 
-def test_cudnn_lays_an_output_of_another_width_out_like_the_queries() -> None:
+def test_a_narrower_output_of_cudnn_is_laid_out_like_queries() -> None:
     """`torch._fused_sdp_choice` says cuDNN for heads of 96 and 64; its output has the strides of torch's CUDA build."""
     query = torch.empty((4, 16, 512, 96), device="meta")
     assert laid_out_like(query, 64).stride() == (524_288, 32_768, 64, 1)
