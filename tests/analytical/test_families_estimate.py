@@ -93,6 +93,7 @@ OWN: dict[str, dict[str, Any]] = {
     "glm4_moe, wide first layers": {**ROUTED, "intermediate_size": 16_384, "first_k_dense_replace": 2},
     "deepseek_v3": LATENT,
     "deepseek_v3, wide heads": WIDE_HEADS,
+    "glm4_moe_lite": {**LATENT, "model_type": "glm4_moe_lite", "v_head_dim": 96},
     "deepseek_v2": {**LATENT, "model_type": "deepseek_v2", "q_lora_rank": None, "n_shared_experts": 2},
     "mixtral": {"head_dim": 64, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
 }

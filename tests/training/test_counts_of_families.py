@@ -40,14 +40,18 @@ LATENT: dict[str, Any] = {
     "q_lora_rank": 24,
     "kv_lora_rank": 32,
     "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
+    "qk_rope_head_dim": 16,
     "v_head_dim": 12,
 }
 OF_MIXTURES = [key for key in SIZES if any(word in key for word in ("expert", "moe", "sparse", "group", "dense"))]
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v2", "deepseek_v3")
+MIXTURES = (
+    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"),
+    "glm4_moe_lite",
+)
 OWN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {**LATENT, "q_lora_rank": None},
     "deepseek_v3": LATENT,
+    "glm4_moe_lite": LATENT,
 }
 TEXTS = [family for family in MODEL_TYPES if not family.endswith("_vl")]
 TIED = [False, True]

@@ -84,6 +84,9 @@ _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attenti
 _IN_TURN = ("sliding_attention", "full_attention")
 """`layer_types` of layers that slide in turn."""
 
+_DENSE = "dense"
+"""`mlp_layer_types` of layers without experts."""
+
 _DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
 
 _MAX_MODULES = 10_000
@@ -143,6 +146,9 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     if has_tower:
         text_config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text_config}
     filled = _with_defaults(text_config, family.defaults)
+    if family.layers.names_mlp_types:
+        filled["first_k_dense_replace"] = _dense_layers(text_config, family)
+        filled["qk_rope_head_dim"] = text_config.get("head_dim", filled["qk_rope_head_dim"])
     _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
     reader = FieldReader(filled)
     architecture = _read(reader, model_type=model_type, family=family)
@@ -188,7 +194,15 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
 def _has_known_experts(config: Mapping[str, object], family: Family) -> bool:
     """Return whether each layer is a router and alike experts, and nothing else, in place of an MLP."""
     is_sparse = config.get("mlp_only_layers") in (None, []) and config.get("decoder_sparse_step") in (None, 1)
-    return bool(family.layers.expert_width) and is_sparse
+    types = config.get("mlp_layer_types")
+    begins_dense = not isinstance(types, list | tuple) or sorted(map(str, types)) == list(types)
+    return bool(family.layers.expert_width) and is_sparse and begins_dense
+
+
+def _dense_layers(config: Mapping[str, object], family: Family) -> int | None:
+    """Return how many layers have a dense MLP by their types."""
+    types = config.get("mlp_layer_types")
+    return types.count(_DENSE) if isinstance(types, list | tuple) and types else family.defaults.first_k_dense_replace
 
 
 def _shared_width(reader: FieldReader, family: Family) -> int:

@@ -61,6 +61,7 @@ COUNTED = frozenset(
     num_local_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size decoder_sparse_step
     mlp_only_layers architectures is_encoder_decoder text_config vision_config n_routed_experts n_shared_experts
     first_k_dense_replace use_qk_norm q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim topk_method
+    mlp_layer_types
     """.split()  # noqa: SIM905
 )
 """Fields that `architecture.py` reads: they are counted, or the model is refused. `mlp_bias` is among the latter."""

@@ -166,6 +166,13 @@ def _names_each_layer(config: Config) -> str:
     )
 
 
+def _types_each_mlp(config: Config) -> str:
+    types, found = config.get("mlp_layer_types"), _whole(config, "num_hidden_layers")
+    if types is None or found is None or (isinstance(types, list | tuple) and len(types) >= found[0]):
+        return ""
+    return f"must name the MLP of each of the num_hidden_layers={found[0]}"
+
+
 def _has_a_window(config: Config) -> str:
     value = config.get("sliding_window")
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
@@ -265,6 +272,7 @@ MODEL_RULES = (
     ModelRule(field="num_key_value_heads", problem=_keys_are_queries, only=_is_latent),
     ModelRule(field="head_dim", problem=_is_rotary, only=lambda family: family.checks.head_dim_is_rotary),
     ModelRule(field="qk_rope_head_dim", problem=_is_even_part, only=_is_latent),
+    ModelRule(field="mlp_layer_types", problem=_types_each_mlp, only=lambda family: family.layers.names_mlp_types),
     ModelRule(field="topk_method", problem=_is_known_choice, only=lambda family: family.checks.names_choice),
     ModelRule(field="hidden_size", problem=_heads_divide, only=lambda family: family.checks.multiple_of_heads),
     ModelRule(field="head_dim", problem=_heads_fill, only=lambda family: family.checks.heads_fill_hidden_size),

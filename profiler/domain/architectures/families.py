@@ -79,6 +79,9 @@ class Layers:
     """Experts and their router have biases, and gate and up are clamped (`GptOssExperts`)."""
     has_sinks: bool = False
     """Each head has a logit to which attention can go, which torch's SDPA does not support (`_supports_sdpa`)."""
+    names_mlp_types: bool = False
+    """`mlp_layer_types` says which layers have a dense MLP, and `first_k_dense_replace` nothing; a stated `head_dim` is
+    `qk_rope_head_dim` (`Glm4MoeLiteConfig`)."""
     has_latent_attention: bool = False
     """Keys and values are made of one vector per token (`DeepseekV3Attention`)."""
     alternates: bool = False
@@ -392,6 +395,26 @@ _FAMILIES = (
         defaults=_DEEPSEEK,
         layers=_LATENT_LAYERS,
         checks=Checks(types_head_dim=False, head_dim_is_rotary=True),
+    ),
+    Family(
+        model_type="glm4_moe_lite",
+        has_reward_model=False,
+        defaults=replace(
+            _DEEPSEEK,
+            max_position_embeddings=202_752,
+            vocab_size=154_880,
+            num_attention_heads=20,
+            num_key_value_heads=20,
+            num_experts=64,
+            moe_intermediate_size=1536,
+            num_experts_per_tok=4,
+            first_k_dense_replace=1,
+            q_lora_rank=768,
+            qk_nope_head_dim=192,
+            v_head_dim=256,
+        ),
+        layers=replace(_LATENT_LAYERS, names_mlp_types=True),
+        checks=Checks(types_head_dim=False, takes_null_key_value_heads=False),
     ),
     Family(
         model_type="gpt_oss",
