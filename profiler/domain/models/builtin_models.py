@@ -118,7 +118,7 @@ _MIXTURES = (
     ),
     BuiltinModel(
         name="deepseek-v3",
-        hub_ids=("unsloth/DeepSeek-V3-bf16", "opensourcerelease/DeepSeek-V3-bf16"),
+        hub_ids=("unsloth/DeepSeek-V3-bf16",),
         parameters=671_026_404_352,
         config={
             "model_type": "deepseek_v3",
