@@ -339,7 +339,7 @@ def _with_defaults(config: Mapping[str, object], defaults: Defaults) -> dict[str
         filled["intermediate_size"] = filled["moe_intermediate_size"]
     if filled["num_key_value_heads"] is None:
         filled["num_key_value_heads"] = filled["num_attention_heads"]
-    if filled["head_dim"] is None:
+    if filled["head_dim"] is None and defaults.qk_rope_head_dim is not None:
         filled["head_dim"] = filled["qk_rope_head_dim"]
     hidden_size, heads = filled.get("hidden_size"), filled["num_attention_heads"]
     if filled["head_dim"] is None and isinstance(hidden_size, int) and isinstance(heads, int) and heads > 0:
