@@ -48,6 +48,11 @@ BASE = {
     "num_attention_heads": 32,
     "vocab_size": 32_000,
 }
+NEEDED: Mapping[str, Mapping[str, object]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "deepseek_v3": {"num_key_value_heads": 32},
+}
+"""Fields whose default in transformers fits no model, or not this one."""
 VALUES: Mapping[str, tuple[object, ...]] = {
     "num_key_value_heads": (3, 8, None),
     "hidden_size": (4098, 2048, "64"),
@@ -112,7 +117,8 @@ TRIALS: tuple[Mapping[str, object], ...] = (
 
 def config_of(model_type: str, **fields: object) -> dict[str, object]:
     """Return a `config.json` with the defaults of the type, and with `fields` of its decoder."""
-    decoder = {name: value for name, value in {**BASE, **fields}.items() if value != LEFT_OUT}
+    whole = {**BASE, **NEEDED.get(model_type, {}), **fields}
+    decoder = {name: value for name, value in whole.items() if value != LEFT_OUT}
     if model_type in TOWERS:
         return {"model_type": model_type, "text_config": decoder, "vision_config": {"depth": 2}}
     return {"model_type": model_type, **decoder}

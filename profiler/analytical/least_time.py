@@ -1,6 +1,12 @@
 """The least time of an optimizer step on a card: products at the card's peak, and decoded tokens at its bandwidth."""
 
-from profiler.analytical.formulas.models.parameters import is_mixture, layer_kinds, projections, query_width
+from profiler.analytical.formulas.models.parameters import (
+    is_mixture,
+    layer_kinds,
+    output_width,
+    projections,
+    query_width,
+)
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import Roofline
 from profiler.domain.trials.trial import Dtype, Rollout, TrialSpec, Tuning
@@ -48,7 +54,8 @@ def _forward_flops(architecture: Architecture, *, rows: int, width: int, scored:
     """Return the operations of one forward pass: two per weight and token, and causal attention."""
     layers = 2 * _layer_weights(architecture) * rows * width
     head = 2 * architecture.vocab_size * architecture.hidden_size * rows * scored
-    attention = 2 * architecture.num_hidden_layers * int(query_width(architecture)) * rows * width**2
+    heads = int(query_width(architecture) + output_width(architecture))
+    attention = architecture.num_hidden_layers * heads * rows * width**2
     return layers + head + attention
 
 

@@ -20,7 +20,7 @@ from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKey
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.domain.architectures.architecture import Architecture, VisionTower
+from profiler.domain.architectures.architecture import Architecture, LatentAttention, VisionTower
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES, Phase
 from profiler.domain.runs.outcome import Estimate
@@ -174,6 +174,7 @@ class _Shapes:
     expert_width: Count
     experts_per_token: Count
     first_layers: tuple[Architecture, ...]
+    latent: LatentAttention | None
     vision: VisionTower | None
     shared_expert_width: Count
     attention_dropout: float | NDArray[Any]
@@ -183,7 +184,7 @@ class _Shapes:
     """Only that of `first_layers` counts."""
 
 
-_OF_A_GROUP = ("model_type", "vision", "scores", "reward_models", "first_layers", "sliding_window")
+_OF_A_GROUP = ("model_type", "latent", "vision", "scores", "reward_models", "first_layers", "sliding_window")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)
 
 
@@ -256,14 +257,14 @@ def _groups(table: TrialTable) -> Iterator[tuple[NDArray[Any], TrialKeys, Decode
             yield rows, _trials(table, rows), _shapes(table, rows, kinds.values[kinds.codes[rows[0]]])
 
 
-_ModelKind = tuple[str, VisionTower | None, tuple[Architecture, ...]]
-"""The model type, which decides the linear layers, the vision tower, and layers of other kinds."""
+_ModelKind = tuple[str, LatentAttention | None, VisionTower | None, tuple[Architecture, ...]]
+"""The model type, which decides the linear layers, with latent attention, vision tower, and layers of other kinds."""
 
 
 def _model_kinds(table: TrialTable) -> Coded[_ModelKind]:
     models = table.keys["model"]
     of_models = [table.architectures[model] for model in models.values]
-    found = [(model.model_type, model.vision, model.first_layers) for model in of_models]
+    found = [(model.model_type, model.latent, model.vision, model.first_layers) for model in of_models]
     kinds = tuple(dict.fromkeys(found))
     of_model = np.array([kinds.index(kind) for kind in found])
     return Coded(values=kinds, codes=of_model[models.codes])
@@ -283,10 +284,15 @@ def _shapes(table: TrialTable, rows: NDArray[Any], kind: _ModelKind) -> DecoderS
     codes = models.codes[rows]
     found = [table.architectures[model] for model in models.values]
     columns = {key: _numbers([getattr(model, key) for model in found], codes) for key in _SHAPE_NUMBERS}
-    model_type, vision, first_layers = kind
+    model_type, latent, vision, first_layers = kind
     reward_models = found[codes[0]].reward_models
     return _Shapes(
-        model_type=model_type, vision=vision, first_layers=first_layers, reward_models=reward_models, **columns
+        model_type=model_type,
+        latent=latent,
+        vision=vision,
+        first_layers=first_layers,
+        reward_models=reward_models,
+        **columns,
     )
 
 

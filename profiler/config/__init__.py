@@ -40,12 +40,18 @@ Models:
     - `attention_dropout` counts where attention is computed by matrix products (`eager`, or `sdpa` without a kernel);
       fused kernels keep no mask. Values that change memory and have no formula, such as `resid_pdrop` or rows beyond a
       `sliding_window`, are named with the direction of the error: "the figure may be too low".
-    - **LoRA on experts.** Of `qwen3_moe`, `glm4_moe`, `olmoe` and `mixtral`, peft adapts experts with `all-linear`, and
-      by the names `gate_proj` with `up_proj` and `down_proj` (of `mixtral` `w1` with `w3`, and `w2`), and `gate` for
-      the router. Then each layer makes the adapted weights of all its experts anew, in forward and in backward, and
-      dense MLPs of the model have no adapter. Of `qwen2_moe` it adapts linear layers only, which includes the shared
-      expert, and of `gpt_oss` those of attention. Adapted experts that are sharded are refused.
+    - **LoRA on experts.** Of `qwen3_moe`, `glm4_moe`, `glm4_moe_lite`, `deepseek_v2`, `deepseek_v3`, `olmoe` and
+      `mixtral`, peft adapts experts with `all-linear`, and by the names `gate_proj` with `up_proj` and `down_proj` (of
+      `mixtral` `w1` with `w3`, and `w2`), and `gate` for the router. Then each layer makes the adapted weights of all
+      its experts anew, in forward and in backward, and dense MLPs of the model have no adapter. Of `qwen2_moe` it
+      adapts linear layers only, which includes the shared expert, and of `gpt_oss` those of attention. Adapted experts
+      that are sharded are refused.
     - **gpt-oss** runs in eager attention; its sliding window counts. vLLM's cache is counted as if no layer slid.
+    - **DeepSeek-V2, DeepSeek-V3, Moonlight and GLM-4.7-Flash** (latent attention): transformers caches the vectors of
+      which keys and values are made, as vLLM does, and makes those of all heads and tokens anew for each generated
+      token. Adapters of `all-linear` are on experts too. Checkpoints in 8 bits are refused; DeepSeek-V3 is built in in
+      bfloat16. Kimi-K2 names code of its own (`kimi_k2`) and is refused; with `model_type` `deepseek_v3` and weights in
+      bfloat16 it is read.
     - **Decoding copies weights.** With `rollout=generate`, transformers copies the weights of the expert of each pair
       of a sequence and an expert: 2.3 GiB for 32 sequences of Qwen3-30B-A3B.
     - **Which expert gets how many tokens** does not change memory: every pair of a token and an expert has a row.

@@ -148,8 +148,22 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 _UNKNOWN_LOGPROBS = other_than(Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
 _OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.TWO_STATES)))
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
-_ATTENTION = "lora_target_modules=[q_proj,k_proj,v_proj,o_proj]"
-"""Linear layers of every mixture."""
+
+
+def _of_attention(case: Case) -> str:
+    """Return the advice to name layers of the attention: lora_target_modules=[q_proj,k_proj,v_proj,o_proj]."""
+    latent = case.model.latent
+    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    if latent is not None:
+        queries = ("q_proj",) if latent.q_lora_rank is None else ("q_a_proj", "q_b_proj")
+        names = (*queries, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+    return f"Name layers of the attention: lora_target_modules=[{','.join(names)}]."
+
+
+def _without_dropout(case: Case) -> str:
+    """Return the advice to set lora_dropout=0, or to name layers of the attention."""
+    advice = _of_attention(case)
+    return f"Set lora_dropout=0, or {advice[0].lower()}{advice[1:]}"
 
 
 def _simulate(case: Case) -> str:
@@ -237,7 +251,7 @@ CLOSED_FORM = (
     _closed_form(
         {"lora_dropout": other_than(0), "lora_target_modules": anything, "model": anything},
         "has adapters of experts, and peft refuses to drop a part of their inputs",
-        f"Set lora_dropout=0, or name layers of the attention: {_ATTENTION}.",
+        _without_dropout,
         when=lambda case: case.adapts_experts,
     ),
     # Without autocast in bfloat16, transformers multiplies expert by expert.
@@ -258,7 +272,7 @@ CLOSED_FORM = (
     _closed_form(
         {"lora_target_modules": anything, "model": anything},
         "has no closed-form estimate with a mixture of {model.num_experts} experts",
-        f"Name layers of the attention: {_ATTENTION}.",
+        _of_attention,
         when=lambda case: not case.counts_adapters,
         found=lambda case: ",".join(sorted(case.spec.lora_target_modules or ())),
     ),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from formula_row import Row, row
-from toy_models import CAST, FULL, HALF, HALF_BILLION, LABELLED, LONG, LORA, ONE, SINKS, TOY, TWO
+from toy_models import CAST, FULL, HALF, HALF_BILLION, LABELLED, LATENT, LONG, LORA, ONE, SINKS, TOY, TWO
 
 from profiler.analytical.formulas.head import (
     cast_chunk_bytes,
@@ -127,6 +127,8 @@ HEAD_ROWS = (
 ROLLOUT_ROWS = (
     row(kv_cache, HALF_BILLION, sequences=16, tokens=1041, element=2, is_=204_668_928),
     row(kv_cache, SINKS, sequences=3, tokens=10, element=2, is_=2 * 2 * 3 * 4 * 10 * 2),
+    row(kv_cache, LATENT, sequences=3, tokens=10, element=2, is_=2 * 3 * 10 * (4 + 2) * 2, why="of what heads are"),
+    row(growth_copy, LATENT, sequences=3, tokens=10, element=2, is_=3 * 10 * 4 * 2),
     row(
         kv_cache,
         SINKS,

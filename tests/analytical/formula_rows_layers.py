@@ -16,6 +16,7 @@ from toy_models import (
     GEMMA,
     HALF,
     HALF_BILLION,
+    LATENT,
     LORA,
     MASKED,
     MICRO_BATCH,
@@ -44,6 +45,7 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     attention_saved_bytes,
     first_layer_unsaved_bytes,
     head_norms_saved_bytes,
+    latent_saved_bytes,
     linear_inputs_saved_bytes,
     mlp_saved_bytes,
     norm_saved_bytes,
@@ -63,9 +65,16 @@ from profiler.analytical.formulas.layers.layer_backward import (
     last_norm_backward_bytes,
     norm_backward,
 )
-from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes, rotary_bytes
+from profiler.analytical.formulas.layers.layer_without_gradient import (
+    expanded_cache_bytes,
+    latent_bytes,
+    layer_without_gradient_bytes,
+    rotary_bytes,
+)
 from profiler.analytical.timeline.training_pass import attention_mask_bytes, stack_saved_bytes
 from profiler.domain.trials.trial import Attention, Dtype
+
+THREE_ROWS = replace(FULL, per_device_train_batch_size=3, steps_per_generation=1)
 
 LAYER_ROWS = (
     row(norm_saved_bytes, FULL, 10, 8, is_=520, why="10 x (8 x 4 + 4 + 8 x 2)"),
@@ -95,6 +104,50 @@ LAYER_ROWS = (
         why="13 tokens of queries, keys, values and output (8 + 4 + 4 + 8), 16 positions of output padded again",
     ),
     row(attention_saved_bytes, replace(FULL, attn_implementation=Attention.FLASH_ATTENTION_2), TOY, EIGHT, is_=448),
+    row(
+        attention_saved_bytes,
+        FULL,
+        LATENT,
+        EIGHT,
+        is_=8 * (2 * 12 + 14 + 6) * 2 + 64 + 8 * 6 * 2,
+        why="values keep a product, and o a copy of the output",
+    ),
+    row(attention_saved_bytes, replace(FULL, gpu="a100-40gb"), LATENT, EIGHT, is_=8 * 44 * 2 + 64, why="in o's layout"),
+    row(attention_saved_bytes, LORA, LATENT, MASKED, is_=8 * 44 * 2 + 64 + 8 * 8 * 2, why="no heads are repeated"),
+    row(
+        attention_saved_bytes,
+        replace(FULL, attn_implementation=Attention.FLASH_ATTENTION_2),
+        LATENT,
+        EIGHT,
+        is_=8 * 4 * 12 * 2 + 64 + 8 * 6 * 2,
+        why="values and output as wide as keys, and what o gets of the output",
+    ),
+    row(latent_saved_bytes, FULL, LATENT, 10, is_=880),
+    row(latent_saved_bytes, LORA, LATENT, 10, is_=10 * (10 * 4 + 2 * 4 + 10 * 2 + 2 * 2 * 2), why="and A's outputs"),
+    row(latent_saved_bytes, FULL, TOY, 10, is_=0),
+    row(attention_inputs_saved_bytes, LORA, LATENT, 10, is_=10 * (2 * 8 + 2 * 2) * 2, why="two layers get the stream"),
+    row(latent_bytes, FULL, LATENT, TEN, **PLAIN, is_=1_600),
+    row(
+        latent_bytes,
+        adapting("kv_b_proj"),
+        LATENT,
+        TEN,
+        **ADAPTED,
+        is_=10 * ((2 * 12 + 4 + 2 * 6 + 14) * 2 + 4 * 4 + 2 * 14 * 2),
+        why="the adapter of the product: its input in float32, and its result twice",
+    ),
+    row(latent_bytes, FULL, TOY, TEN, **PLAIN, is_=0),
+    row(expanded_cache_bytes, THREE_ROWS, LATENT, tokens=10, is_=30 * (14 + 12) * 2),
+    row(expanded_cache_bytes, THREE_ROWS, TOY, tokens=10, is_=0),
+    row(first_layer_unsaved_bytes, adapting("kv_b_proj"), LATENT, TEN, is_=360 + 10 * (10 * 4 + 2 * 4)),
+    row(
+        attention_backward_bytes,
+        FULL,
+        replace(LATENT, intermediate_size=2),
+        TEN,
+        is_=160 + 10 * (2 * (12 + 6) * 2 + (12 + 2) * 4) - 120 - 520 - 200 - 120,
+        why="gradients of the heads, less the MLP, its norm and inputs",
+    ),
     row(linear_inputs_saved_bytes, FULL, TOY, 10, is_=640),
     row(
         linear_inputs_saved_bytes,

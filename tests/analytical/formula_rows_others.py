@@ -14,6 +14,7 @@ from toy_models import (
     GELU,
     HALF_BILLION,
     JOB,
+    LATENT,
     MIXTRAL,
     NO_AUTOCAST,
     OF_EXPERTS,
@@ -204,6 +205,15 @@ EXPERT_ROWS = (
         is_=2 * 8 * 4 * (2 + 4) + 4 * 64,
         why="the router computes in float32 without autocast",
     ),
+    row(
+        experts_without_gradient_bytes,
+        OF_EXPERTS,
+        replace(ADDED_EXPERT, model_type="deepseek_v2"),
+        2,
+        **AUTOCAST,
+        is_=2 * 8 * 4 * (2 + 4) + 4 * 64,
+        why="a softmax in float32, whatever autocast does",
+    ),
     row(recomputed_gate_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=192),
     row(experts_saved_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=8 * (4 + 6 * 2) * 2 + 4 * 64, why="a clamped gate"),
     row(
@@ -302,6 +312,9 @@ ENGINE_ROWS = (
         )
         for sequences, rows in ((512, 132), (33, 64))
     ),
+    row(parameter_count, LATENT, is_=100 * 8 + 8 + 2 * (48 + 72 + 48 + 56 + 48 + 3 * 8 * 16 + 2 * 8 + 6 + 4)),
+    row(kv_block_bytes, LATENT, gpus=2, is_=2 * (4 + 2) * 16 * 2, why="each GPU has what heads are made of"),
+    row(sharded_parameters, LATENT, gpus=2, is_=60 + 2 * 96 + (2172 - 60 - 192) // 2),
     row(kv_block_bytes, HALF_BILLION, gpus=1, is_=196_608),
     row(kv_block_bytes, HALF_BILLION, gpus=2, is_=98_304, why="of 2 heads, each of 2 GPUs has one"),
     row(kv_block_bytes, HALF_BILLION, gpus=7, is_=98_304, why="and so has each of 7"),

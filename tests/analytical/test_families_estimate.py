@@ -20,7 +20,7 @@ from profiler.analytical.estimate import phase_instants, refuse_without_form
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Outcome
-from profiler.domain.trials.trial import ALL_LINEAR, Attention, Rollout, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, Lengths, Rollout, TrialSpec, Tuning
 
 KEPT = Path(__file__).with_name("families.json")
 MOST = 0.008
@@ -47,6 +47,30 @@ ROUTED: dict[str, Any] = {
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,
 }
+LATENT: dict[str, Any] = {
+    **{key: value for key, value in ROUTED.items() if key != "head_dim"},
+    "model_type": "deepseek_v3",
+    "num_key_value_heads": 16,
+    "q_lora_rank": 384,
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "n_group": 1,
+    "topk_group": 1,
+}
+WIDE_HEADS: dict[str, Any] = {
+    **LATENT,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "intermediate_size": 1024,
+    "first_k_dense_replace": 3,
+}
+"""The peaks are in attention."""
 OWN: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "phi3": {"partial_rotary_factor": 0.75},
@@ -67,6 +91,10 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "glm4_moe": ROUTED,
     "glm4_moe, wide first layers": {**ROUTED, "intermediate_size": 16_384, "first_k_dense_replace": 2},
+    "deepseek_v3": LATENT,
+    "deepseek_v3, wide heads": WIDE_HEADS,
+    "glm4_moe_lite": {**LATENT, "model_type": "glm4_moe_lite", "v_head_dim": 96},
+    "deepseek_v2": {**LATENT, "model_type": "deepseek_v2", "q_lora_rank": None, "n_shared_experts": 2},
     "mixtral": {"head_dim": 64, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
 }
 """What a family states in addition to the common sizes."""
@@ -89,11 +117,18 @@ CASES: dict[str, dict[str, Any]] = {
 IN_EAGER: dict[str, Any] = {"attn_implementation": Attention.EAGER}
 IN_ALL: dict[str, dict[str, Any]] = {"gpt_oss": IN_EAGER}
 """Keys of all cases of a family."""
+GENERATED: dict[str, Any] = {**LORA, "rollout": Rollout.GENERATE, "max_prompt_length": 32}
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "olmo2": {"eager": IN_EAGER},
     "phi3": {"eager": IN_EAGER},
     "granite": {"eager": IN_EAGER},
-    "gpt_oss": {"lora, generated": {**LORA, "rollout": Rollout.GENERATE, "max_prompt_length": 32}},
+    "gpt_oss": {"lora, generated": GENERATED},
+    "deepseek_v3": {
+        "lora, generated": GENERATED,
+        "flash, all kept": {**UNCHECKPOINTED, "attn_implementation": Attention.FLASH_ATTENTION_2},
+        "ragged, all kept": {**UNCHECKPOINTED, "lengths": Lengths.RAGGED},
+    },
+    "deepseek_v3, wide heads": {"lora, generated": GENERATED},
     "smollm3": {"eager, lora, all kept": {**LORA, **IN_EAGER, **UNCHECKPOINTED}},
 }
 """Further cases of a family."""

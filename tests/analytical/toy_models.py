@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.architectures.architecture import Architecture, VisionTower
+from profiler.domain.architectures.architecture import Architecture, LatentAttention, VisionTower
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
 from profiler.domain.trials.trial import (
     ALL_LINEAR,
@@ -46,6 +46,16 @@ TOY = Architecture(
 
 SINKS = replace(TOY, model_type="gpt_oss", first_layers=(replace(TOY, num_hidden_layers=1, sliding_window=4),))
 """The same with sinks, whose first layer slides."""
+
+LATENT = replace(
+    TOY,
+    model_type="deepseek_v3",
+    qkv_bias=False,
+    num_key_value_heads=2,
+    head_dim=2,
+    latent=LatentAttention(q_lora_rank=6, kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3),
+)
+"""The same with latent attention: heads of 6 and of 3, made of vectors of 6 and 4."""
 
 FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", gradient_checkpointing=False)
 LORA = replace(FULL, tuning=Tuning.LORA, lora_rank=2, lora_alpha=4, lora_target_modules=(ALL_LINEAR,))

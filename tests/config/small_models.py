@@ -27,6 +27,16 @@ _BASE = {
     "max_position_embeddings": 16,
 }
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
+_LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 8,
+    "n_group": 1,
+    "topk_group": 1,
+}
 _TOWERS = {
     "qwen2_vl": {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2},
     "qwen2_5_vl": {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 64, "num_heads": 2},
@@ -51,6 +61,8 @@ def small_config(model_type, **fields):
         decoder |= _EXPERTS | {"num_experts": 4}
     if model_type == "glm4_moe":
         decoder |= _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    if family_of(model_type).layers.has_latent_attention:
+        decoder |= _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, **_LATENT}
     if model_type in ("mixtral", "gpt_oss"):
         decoder |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     if family_of(model_type).checks.sections_fill_head:

@@ -32,6 +32,9 @@ PAIRS = (
     Pair(name="num_key_value_heads", wrong=3, right=2),
     Pair(name="num_key_value_heads", wrong=8, right=4),
     Pair(name="num_key_value_heads", wrong=None, right=1),
+    Pair(name="qk_rope_head_dim", wrong=7, right=6, also={"head_dim": LEFT_OUT}),
+    Pair(name="mlp_layer_types", wrong=["sparse"], right=["dense", "sparse"]),
+    Pair(name="topk_method", wrong="noaux_tc", right="group_limited_greedy"),
     Pair(name="hidden_size", wrong=66, right=64),
     Pair(name="head_dim", wrong=15, right=16),
     Pair(name="head_dim", wrong=None, right=16),
@@ -65,10 +68,16 @@ PAIRS = (
     Pair(name="rope_scaling", wrong={"rope_type": "llama3", "factor": 8.0}, right={"rope_type": "default"}),
 )
 OF_KERNELS = {
-    *(("hidden_size", "66", kind) for kind in ("glm4_moe", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")),
-    *(("hidden_size", "60", kind) for kind in ("glm4_moe", "gpt_oss")),
+    *(
+        ("hidden_size", "66", kind)
+        for kind in ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
+    ),
+    *(("hidden_size", "60", kind) for kind in ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "gpt_oss")),
 }
 """What the kernel of experts in bfloat16 refuses (rows of no whole 16 bytes), and other types do not."""
+
+OF_UNREAD = {("mlp_layer_types", "['sparse']", kind) for kind in MODEL_TYPES if kind != "glm4_moe_lite"}
+"""What types with `layer_types` check of a field that they do not read."""
 
 
 def ours(config):
@@ -92,7 +101,7 @@ def test_what_transformers_refuses_is_refused_and_nothing_else(pair):
         (model_type, side): (bool(refusal_of_transformers(config)), bool(ours(config)))
         for model_type in MODEL_TYPES
         for side, config in zip(("wrong", "right"), configs(pair, model_type), strict=True)
-        if (pair.name, str(pair.wrong), model_type) not in OF_KERNELS
+        if (pair.name, str(pair.wrong), model_type) not in OF_KERNELS | OF_UNREAD
     }
     differ = {key: (theirs, own) for key, (theirs, own) in refused.items() if theirs != own}
     assert differ == {}
@@ -106,6 +115,19 @@ def test_every_rule_has_a_pair():
         of_row = [kind for kind in MODEL_TYPES if row.only(FAMILIES[kind])]
         values = [next(configs(pair, kind)) for pair in PAIRS if pair.name == row.field for kind in of_row]
         assert any(ours(config) for config in values), row
+
+
+def test_layers_without_experts_are_those_that_their_types_name():
+    for types, dense in ((None, 1), (["dense", "dense", "sparse"], 2)):
+        config = small_config("glm4_moe_lite", num_hidden_layers=3, mlp_layer_types=types, first_k_dense_replace=0)
+        assert [kind.num_hidden_layers for kind in read_architecture(config, model="m").first_layers] == [dense]
+    mixed = small_config("glm4_moe_lite", mlp_layer_types=["sparse", "dense"])
+    assert not read_architecture(mixed, model="m").has_closed_form
+
+
+def test_latent_attention_has_keys_for_every_head():
+    assert "must be num_attention_heads=4" in ours(small_config("deepseek_v3", num_key_value_heads=2))
+    assert ours(small_config("deepseek_v3", num_key_value_heads=None)) == ""
 
 
 def test_activations_are_those_of_transformers():

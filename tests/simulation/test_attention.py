@@ -7,7 +7,14 @@ from emulated.scenarios import ATTENTION
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.cuda.fused_attention.attention import Kernel, Mask, Request, choose_kernel, logsumexp_shape
+from profiler.simulation.cuda.fused_attention.attention import (
+    Kernel,
+    Mask,
+    Request,
+    choose_kernel,
+    laid_out_like,
+    logsumexp_shape,
+)
 from profiler.simulation.session import Simulation
 
 BF16 = torch.bfloat16
@@ -188,6 +195,14 @@ def test_float32_makes_the_row_sums_before_the_kernel_by_hand() -> None:
         *(products, row_sums, row_sums, -row_sums, -products),
         *(workspace, -row_sums, -workspace),
     ]
+
+
+def test_a_narrower_output_of_cudnn_is_laid_out_like_queries() -> None:
+    """`torch._fused_sdp_choice` says cuDNN for heads of 96 and 64; its output has the strides of torch's CUDA build."""
+    query = torch.empty((4, 16, 512, 96), device="meta")
+    assert laid_out_like(query, 64).stride() == (524_288, 32_768, 64, 1)
+    by_tokens = torch.empty((4, 512, 16, 96), device="meta").transpose(1, 2)
+    assert laid_out_like(by_tokens, 64).stride() == (524_288, 64, 1_024, 1)
 
 
 def test_flash_copies_what_is_not_laid_out_by_tokens() -> None:

@@ -35,15 +35,31 @@ SIZES: dict[str, Any] = {
     "decoder_sparse_step": 1,
     "pad_token_id": 0,
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 12,
+}
 OF_MIXTURES = [key for key in SIZES if any(word in key for word in ("expert", "moe", "sparse", "group", "dense"))]
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss")
+MIXTURES = (
+    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"),
+    "glm4_moe_lite",
+)
+OWN: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {**LATENT, "q_lora_rank": None},
+    "deepseek_v3": LATENT,
+    "glm4_moe_lite": LATENT,
+}
 TEXTS = [family for family in MODEL_TYPES if not family.endswith("_vl")]
 TIED = [False, True]
 
 
 def config_of(family: str, *, tied: bool) -> dict[str, Any]:
     left = {} if family in MIXTURES else dict.fromkeys(OF_MIXTURES)
-    sizes = {key: value for key, value in SIZES.items() if key not in left}
+    sizes = {key: value for key, value in SIZES.items() if key not in left} | OWN.get(family, {})
     return {"model_type": family, **sizes, "tie_word_embeddings": tied}
 
 
@@ -87,10 +103,13 @@ def test_a_critic_is_a_model_with_a_head_of_one_value_and_its_bias(family, tied)
 
 @pytest.mark.parametrize("family", TEXTS)
 def test_each_gpu_of_an_engine_has_all_norms(family):
-    architecture = read_architecture(config_of(family, tied=True), model=family)
+    config = config_of(family, tied=True)
+    architecture = read_architecture(config, model=family)
     whole, half = (sharded_parameters(architecture, gpus=gpus) for gpus in (1, 2))
     assert whole == parameter_count(architecture)
-    assert 2 * half - whole == norm_count(architecture)
+    vectors = [part for name, part in made(config).named_modules() if "_a_proj" in name]
+    assert 2 * half - whole == norm_count(architecture) + sum(map(count, vectors))
+    assert bool(vectors) == (architecture.latent is not None)
 
 
 @pytest.mark.parametrize("family", [family for family in MODEL_TYPES if family.endswith("_vl")])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from profiler.analytical.formulas.head import TOKEN_CHUNK, VOCABULARY_CHUNK
-from profiler.analytical.formulas.models.parameters import is_mixture, key_width, mlp_width, widest_inner
+from profiler.analytical.formulas.models.parameters import cached_widths, is_mixture, mlp_width, widest_inner
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, trains_everything
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.timeline.recipes.registry import micro_batch
@@ -116,7 +116,7 @@ def _rollout(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     inner, weight = int(widest_inner(architecture)), int(element_bytes(spec).weight)
     prompts = (rows * spec.max_prompt_length, inner)
-    cache = (rows, tokens, int(key_width(architecture)))
+    cache = (rows, tokens, int(cached_widths(architecture)[0]))
     return [
         NamedTensor(name="an MLP's inner values", shape=prompts, element_bytes=weight, phases=(Phase.ROLLOUT,)),
         NamedTensor(name="keys of one layer at the end", shape=cache, element_bytes=element, phases=(Phase.ROLLOUT,)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.models.parameters import key_width, layer_kinds
+from profiler.analytical.formulas.models.parameters import cached_widths, layer_kinds
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -45,24 +45,29 @@ def kv_cache(
 
         2 * layers * sequences * kv_heads * tokens * head_dim * element
 
+    Of latent attention it has what they are made of, [sequences, tokens, kv_lora_rank] and [.., qk_rope_head_dim].
+
     By hand, qwen2.5-0.5b, 16 sequences, 1,041 tokens, bfloat16: 2 x 24 x 16 x 2 x 1,041 x 64 x 2 B = 204,668,928 B.
+    DeepSeek-V3: 61 x 16 x 1,041 x (512 + 64) x 2 B = 1,170,450,432 B.
 
     Source: the tensor shapes of transformers' `DynamicCache`. Does not hold for a paged cache (vLLM) or sliding
     windows, but those of `first_layers`: with `slides`, as after the first token, these have no more than the window.
     """
-    width, kinds = key_width(architecture), layer_kinds(architecture)
+    (keys, values), kinds = cached_widths(architecture), layer_kinds(architecture)
     windows = [kind.sliding_window if slides else None for kind in kinds[:-1]]
     tokens_of_kinds = (*(tokens if window is None else smaller(tokens, window) for window in windows), tokens)
     size = sum(
-        2 * kind.num_hidden_layers * block(sequences * key_width(kind) * present * element)
+        kind.num_hidden_layers * block(sequences * part * present * element)
         for kind, present in zip(kinds, tokens_of_kinds, strict=True)
+        for part in cached_widths(kind)
     )
 
     def words() -> str:
+        twice, width = ("2 x ", keys) if architecture.latent is None else ("", keys + values)
         if not any(windows):
-            return f"2 x {architecture.num_hidden_layers} x {sequences} x {tokens} x {width} x {element} B"
+            return f"{twice}{architecture.num_hidden_layers} x {sequences} x {tokens} x {width} x {element} B"
         each = (f"{kind.num_hidden_layers} x {there}" for kind, there in zip(kinds, tokens_of_kinds, strict=True))
-        return f"2 x ({' + '.join(each)}) x {sequences} x {width} x {element} B"
+        return f"{twice}({' + '.join(each)}) x {sequences} x {width} x {element} B"
 
     return Term(size, words)
 
@@ -76,7 +81,7 @@ def growth_copy(
 
     By hand, as in `kv_cache`: 204,668,928 / 48 = 4,263,936 B.
     """
-    return Term(block(sequences * key_width(architecture) * tokens * element), lambda: "1 K")
+    return Term(block(sequences * cached_widths(architecture)[0] * tokens * element), lambda: "1 K")
 
 
 def last_logits(spec: TrialKeys, architecture: DecoderShape) -> Term:

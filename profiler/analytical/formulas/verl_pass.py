@@ -5,7 +5,7 @@ from dataclasses import replace
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes, layer_saved_bytes
 from profiler.analytical.formulas.layers.layer_backward import mlp_backward_bytes, recomputation_bytes
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.models.parameters import expert_weights, is_mixture, parameter_count
+from profiler.analytical.formulas.models.parameters import cached_widths, expert_weights, is_mixture, parameter_count
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
 from profiler.analytical.formulas.sizes.quantities import whole_units
 from profiler.analytical.formulas.sizes.trial_keys import Batch
@@ -192,7 +192,7 @@ def kv_demand_bytes(job: VerlJob, architecture: Architecture) -> int:
     hand, qwen2.5-7b, 1,024 x 8 sequences of 1,536 tokens on 8 GPUs: 2 x 28 x 512 x 2 = 57,344 B per token, 1,572,864
     tokens per GPU: 90,194,313,216 B.
     """
-    per_token = 2 * architecture.num_hidden_layers * architecture.num_key_value_heads * architecture.head_dim
+    per_token = architecture.num_hidden_layers * int(sum(cached_widths(architecture)))
     tokens = job.train_batch_size * job.rollout_n * (job.max_prompt_length + job.max_response_length)
     return int(whole_units(tokens, job.n_gpus)) * per_token * BFLOAT16_BYTES
 

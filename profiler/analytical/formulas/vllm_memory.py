@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass
 
-from profiler.analytical.formulas.models.parameters import norm_count, parameter_count
+from profiler.analytical.formulas.models.parameters import (
+    cached_widths,
+    norm_count,
+    parameter_count,
+    projections,
+)
 from profiler.analytical.formulas.sizes.quantities import (
     NOTHING,
     Count,
@@ -174,17 +179,21 @@ def sharded_parameters(architecture: DecoderShape, *, gpus: Count) -> Count:
     """Return the parameters of the engine on one GPU of those that share it.
 
     Each has a part of every matrix and the whole of every norm. A head of keys and values is not divided: with more
-    GPUs than such heads, several GPUs have the same.
+    GPUs than such heads, several GPUs have the same. Of latent attention each has the whole of what makes the vectors.
 
     By hand, qwen2.5-0.5b on 2 GPUs: the norms have 49 x 896 = 43,904 elements, so (494,032,768 - 43,904) / 2 + 43,904
     = 247,038,336. Llama 3 8B: 7.48 GiB in bfloat16, as vLLM printed (docs/evidence.md).
 
     Source: `ColumnParallelLinear`, `RowParallelLinear` and `VocabParallelEmbedding` in vLLM's `model_executor/layers`,
-    and `Qwen2Attention` in its `model_executor/models/qwen2.py`.
+    `Qwen2Attention` in its `model_executor/models/qwen2.py`, and `DeepseekV2MLAAttention` in `deepseek_v2.py`.
     """
     heads = architecture.num_key_value_heads
     layers, hidden = architecture.num_hidden_layers, architecture.hidden_size
     norms = norm_count(architecture)
+    if architecture.latent is not None:
+        vectors = {"q_a_proj", "kv_a_proj_with_mqa"}
+        whole = layers * sum(part.weights for part in projections(architecture) if part.name in vectors)
+        return norms + whole + whole_units(parameter_count(architecture) - norms - whole, gpus)
     of_head = 2 * layers * architecture.head_dim * (hidden + where(architecture.qkv_bias, 1, 0))
     divided = parameter_count(architecture) - norms - heads * of_head
     return norms + whole_units(divided, gpus) + _heads_of_keys(architecture, gpus) * of_head
@@ -226,7 +235,11 @@ def kv_block_bytes(architecture: DecoderShape, *, gpus: Count) -> Count:
     """Return the bytes of one block of the paged KV cache on one GPU: `BLOCK_TOKENS` tokens in every layer.
 
     By hand, qwen2.5-0.5b: 2 x 24 layers x 2 heads x 64 x 16 tokens x 2 B = 196,608 B, and half of it on each of 2 GPUs.
+    DeepSeek-V3, of which each GPU has what all heads are made of: 61 x (512 + 64) x 16 x 2 B = 1,124,352 B.
     """
+    if architecture.latent is not None:
+        width = sum(cached_widths(architecture))
+        return architecture.num_hidden_layers * width * BLOCK_TOKENS * ENGINE_ELEMENT_BYTES
     of_head = 2 * architecture.num_hidden_layers * architecture.head_dim * BLOCK_TOKENS * ENGINE_ELEMENT_BYTES
     return _heads_of_keys(architecture, gpus) * of_head
 

@@ -9,7 +9,10 @@ generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl
 from profiler.analytical.formulas.head import score_scratch
 from profiler.analytical.formulas.layers.eager_attention import repeated_cache_bytes
 from profiler.analytical.formulas.layers.experts import decoding_bytes
-from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.layers.layer_without_gradient import (
+    expanded_cache_bytes,
+    layer_without_gradient_bytes,
+)
 from profiler.analytical.formulas.models.parameters import by_end, is_mixture, layer_kinds
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
@@ -181,9 +184,10 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
 
 def _decoding(spec: TrialKeys, architecture: DecoderShape, tokens: Count) -> Term:
     """Return what one layer needs to decode a token: repeated keys and values, or copies of its experts' weights."""
-    repeated = Term(
-        repeated_cache_bytes(spec, architecture, tokens=tokens), lambda: "a layer's keys and values for every head"
-    )
+    made = expanded_cache_bytes(spec, architecture, tokens=tokens)
+    if architecture.latent is None:
+        made = repeated_cache_bytes(spec, architecture, tokens=tokens)
+    repeated = Term(made, lambda: "a layer's keys and values for every head")
     if not is_mixture(architecture):
         return repeated
     rows = spec.generation_batch_size

@@ -17,7 +17,7 @@ from profiler.config.models.context import has_rotary_positions, scaled_context
 from profiler.config.models.fields import REFUSED, sliding_window, uncounted_fields
 from profiler.config.models.refused_models import refuse_fields
 from profiler.config.options.reading import FieldReader, show
-from profiler.domain.architectures.architecture import Architecture, VisionTower
+from profiler.domain.architectures.architecture import Architecture, LatentAttention, VisionTower
 from profiler.domain.architectures.families import (
     FAMILIES,
     WITH_OPTIONAL_KERNELS,
@@ -84,6 +84,9 @@ _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attenti
 _IN_TURN = ("sliding_attention", "full_attention")
 """`layer_types` of layers that slide in turn."""
 
+_DENSE = "dense"
+"""`mlp_layer_types` of layers without experts."""
+
 _DECODER_SUFFIXES = ("ForCausalLM", "ForConditionalGeneration")
 
 _MAX_MODULES = 10_000
@@ -93,8 +96,8 @@ _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of experts."""
 
 
-_NULL_IS_DERIVED = ("num_key_value_heads",)
-"""Fields of which a stated null is derived from other fields, also where one that is left out has a default."""
+_NULL_IS_DERIVED = ("num_key_value_heads", "q_lora_rank")
+"""Fields of which a stated null has a meaning, also where one that is left out has a default."""
 
 MODEL_TYPES = tuple(FAMILIES)
 """The model types with known defaults."""
@@ -143,6 +146,9 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     if has_tower:
         text_config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text_config}
     filled = _with_defaults(text_config, family.defaults)
+    if family.layers.names_mlp_types:
+        filled["first_k_dense_replace"] = _dense_layers(text_config, family)
+        filled["qk_rope_head_dim"] = text_config.get("head_dim", filled["qk_rope_head_dim"])
     _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
     reader = FieldReader(filled)
     architecture = _read(reader, model_type=model_type, family=family)
@@ -155,6 +161,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         has_rotary_positions=is_known or has_rotary_positions(text_config),
         other_head=_other_head(config),
         attention_dropout=_attention_dropout(text_config),
+        latent=_latent(reader) if family.layers.has_latent_attention else None,
         sliding_window=sliding_window(text_config, family) if is_known else None,
         uncounted=(
             *(uncounted_fields(text_config, family) if is_known else ()),
@@ -187,13 +194,31 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
 def _has_known_experts(config: Mapping[str, object], family: Family) -> bool:
     """Return whether each layer is a router and alike experts, and nothing else, in place of an MLP."""
     is_sparse = config.get("mlp_only_layers") in (None, []) and config.get("decoder_sparse_step") in (None, 1)
-    return bool(family.layers.expert_width) and is_sparse
+    types = config.get("mlp_layer_types")
+    begins_dense = not isinstance(types, list | tuple) or sorted(map(str, types)) == list(types)
+    return bool(family.layers.expert_width) and is_sparse and begins_dense
+
+
+def _dense_layers(config: Mapping[str, object], family: Family) -> int | None:
+    """Return how many layers have a dense MLP by their types."""
+    types = config.get("mlp_layer_types")
+    return types.count(_DENSE) if isinstance(types, list | tuple) and types else family.defaults.first_k_dense_replace
 
 
 def _shared_width(reader: FieldReader, family: Family) -> int:
     if family.defaults.n_shared_experts:
         return reader.count("n_shared_experts") * reader.count(family.layers.expert_width)
     return reader.count("shared_expert_intermediate_size") if family.defaults.shared_expert_intermediate_size else 0
+
+
+def _latent(reader: FieldReader) -> LatentAttention:
+    return LatentAttention(
+        q_lora_rank=reader.optional_count("q_lora_rank"),
+        kv_lora_rank=reader.count("kv_lora_rank"),
+        qk_nope_head_dim=reader.count("qk_nope_head_dim"),
+        qk_rope_head_dim=reader.count("qk_rope_head_dim"),
+        v_head_dim=reader.count("v_head_dim"),
+    )
 
 
 def _first_layers(reader: FieldReader, architecture: Architecture) -> tuple[Architecture, ...]:
@@ -281,6 +306,7 @@ def _refuse_other_senses(config: Mapping[str, object], *, model: str) -> None:
 
 
 def _read(reader: FieldReader, *, model_type: str, family: Family) -> Architecture:
+    has_latent = family.layers.has_latent_attention
     return Architecture(
         model_type=model_type,
         vocab_size=reader.count("vocab_size"),
@@ -288,8 +314,8 @@ def _read(reader: FieldReader, *, model_type: str, family: Family) -> Architectu
         intermediate_size=reader.count("intermediate_size"),
         num_hidden_layers=reader.count("num_hidden_layers", maximum=_MAX_MODULES),
         num_attention_heads=reader.count("num_attention_heads"),
-        num_key_value_heads=reader.count("num_key_value_heads"),
-        head_dim=reader.count("head_dim"),
+        num_key_value_heads=reader.count("num_attention_heads" if has_latent else "num_key_value_heads"),
+        head_dim=reader.count("qk_rope_head_dim" if has_latent else "head_dim"),
         max_position_embeddings=reader.count("max_position_embeddings"),
         tie_word_embeddings=reader.flag("tie_word_embeddings"),
         qkv_bias=reader.flag("attention_bias"),
@@ -313,6 +339,8 @@ def _with_defaults(config: Mapping[str, object], defaults: Defaults) -> dict[str
         filled["intermediate_size"] = filled["moe_intermediate_size"]
     if filled["num_key_value_heads"] is None:
         filled["num_key_value_heads"] = filled["num_attention_heads"]
+    if filled["head_dim"] is None and defaults.qk_rope_head_dim is not None:
+        filled["head_dim"] = filled["qk_rope_head_dim"]
     hidden_size, heads = filled.get("hidden_size"), filled["num_attention_heads"]
     if filled["head_dim"] is None and isinstance(hidden_size, int) and isinstance(heads, int) and heads > 0:
         filled["head_dim"] = hidden_size // heads

@@ -60,7 +60,8 @@ COUNTED = frozenset(
     head_dim max_position_embeddings tie_word_embeddings attention_bias qkv_bias attention_dropout num_experts
     num_local_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size decoder_sparse_step
     mlp_only_layers architectures is_encoder_decoder text_config vision_config n_routed_experts n_shared_experts
-    first_k_dense_replace use_qk_norm
+    first_k_dense_replace use_qk_norm q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim topk_method
+    mlp_layer_types
     """.split()  # noqa: SIM905
 )
 """Fields that `architecture.py` reads: they are counted, or the model is refused. `mlp_bias` is among the latter."""
@@ -117,7 +118,7 @@ FREE: Mapping[str, frozenset[str]] = {
         """
         rms_norm_eps initializer_range attention_multiplier embedding_multiplier residual_multiplier logits_scaling
         query_pre_attn_scalar router_aux_loss_coef norm_topk_prob routed_scaling_factor n_group topk_group
-        swiglu_alpha swiglu_limit
+        swiglu_alpha swiglu_limit rope_interleave
         """.split()  # noqa: SIM905
     ),
     "rotary positions: tables of the same size, less than counted where layers or heads have none": frozenset(

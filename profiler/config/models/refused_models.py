@@ -97,6 +97,32 @@ def _heads_fill(config: Config) -> str:
     return f"must be hidden_size / num_attention_heads = {found[0]} / {found[1]}, which this model type always has"
 
 
+def _keys_are_queries(config: Config) -> str:
+    found = _whole(config, "num_attention_heads", "num_key_value_heads")
+    if found is None or found[0] // found[1] == 1:
+        return ""
+    return f"must be num_attention_heads={found[0]}, because latent attention makes keys for every head"
+
+
+def _is_rotary(config: Config) -> str:
+    found = _whole(config, "head_dim", "qk_rope_head_dim")
+    if found is None or found[0] == found[1]:
+        return ""
+    return f"must be qk_rope_head_dim={found[1]}, which it stands for in rotary positions; leave it out"
+
+
+def _is_even_part(config: Config) -> str:
+    found = _whole(config, "qk_rope_head_dim")
+    if found is None or found[0] % 2 == 0:
+        return ""
+    return "must be even, because rotary positions turn pairs of values"
+
+
+def _is_known_choice(config: Config) -> str:
+    value = config.get("topk_method", _TOPK_METHODS[0])
+    return "" if value in _TOPK_METHODS else f"must be one of {', '.join(_TOPK_METHODS)}"
+
+
 def _is_even(config: Config) -> str:
     found, part = _whole(config, "head_dim"), config.get("partial_rotary_factor")
     is_whole = not isinstance(part, float) or found is None or int(found[0] * part) == found[0]
@@ -138,6 +164,13 @@ def _names_each_layer(config: Config) -> str:
     return (
         "" if len(kinds) == found[0] else f"must name each of the num_hidden_layers={found[0]}, and names {len(kinds)}"
     )
+
+
+def _types_each_mlp(config: Config) -> str:
+    types, found = config.get("mlp_layer_types"), _whole(config, "num_hidden_layers")
+    if types is None or found is None or (isinstance(types, list | tuple) and len(types) >= found[0]):
+        return ""
+    return f"must name the MLP of each of the num_hidden_layers={found[0]}"
 
 
 def _has_a_window(config: Config) -> str:
@@ -191,6 +224,9 @@ ACTIVATIONS = (
 )
 """Names of activations (`ACT2CLS` in transformers' `activations.py`)."""
 
+_TOPK_METHODS = ("greedy", "group_limited_greedy")
+"""Ways of a router to choose experts (`DeepseekV2TopkRouter`)."""
+
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 """Kinds of layers that a known model type runs; transformers knows more, of other types."""
 
@@ -223,11 +259,24 @@ def _has_rotary_types(kind: RotaryTypes) -> Callable[[Family], bool]:
     return lambda family: family.checks.rotary_types is kind
 
 
+def _is_latent(family: Family) -> bool:
+    return family.layers.has_latent_attention
+
+
+def _has_own_head_dim(family: Family) -> bool:
+    return not (family.checks.rotates_half or _is_latent(family))
+
+
 MODEL_RULES = (
-    ModelRule(field="num_key_value_heads", problem=_keys_divide),
+    ModelRule(field="num_key_value_heads", problem=_keys_divide, only=lambda family: not _is_latent(family)),
+    ModelRule(field="num_key_value_heads", problem=_keys_are_queries, only=_is_latent),
+    ModelRule(field="head_dim", problem=_is_rotary, only=lambda family: family.checks.head_dim_is_rotary),
+    ModelRule(field="qk_rope_head_dim", problem=_is_even_part, only=_is_latent),
+    ModelRule(field="mlp_layer_types", problem=_types_each_mlp, only=lambda family: family.layers.names_mlp_types),
+    ModelRule(field="topk_method", problem=_is_known_choice, only=lambda family: family.checks.names_choice),
     ModelRule(field="hidden_size", problem=_heads_divide, only=lambda family: family.checks.multiple_of_heads),
     ModelRule(field="head_dim", problem=_heads_fill, only=lambda family: family.checks.heads_fill_hidden_size),
-    ModelRule(field="head_dim", problem=_is_even, only=lambda family: not family.checks.rotates_half),
+    ModelRule(field="head_dim", problem=_is_even, only=_has_own_head_dim),
     ModelRule(field="head_dim", problem=_sections_fill, only=lambda family: family.checks.sections_fill_head),
     ModelRule(
         field="hidden_act",
@@ -259,6 +308,7 @@ TYPED_FIELDS = (
     TypedField(field="use_cache", kinds=(bool,)),
     TypedField(field="tie_word_embeddings", kinds=(bool,), only=lambda family: family.tower is None),
     TypedField(field="attention_dropout", kinds=(int, float)),
+    TypedField(field="attention_dropout", kinds=(float,), only=lambda family: family.checks.types_dropout),
     TypedField(field="hidden_act", kinds=(str,), only=lambda family: family.checks.reads_hidden_act),
     TypedField(field="pad_token_id", kinds=(int, _NULL)),
     TypedField(field="rope_parameters", kinds=(dict, _NULL)),

@@ -263,12 +263,17 @@ def _family(shape: Architecture) -> tuple[object, ...]:
 
 def _sizes(shape: Architecture, spec: TrialSpec) -> tuple[int, ...]:
     """Return factors of the sizes of all tensors of a model."""
-    attention = shape.num_attention_heads * shape.head_dim
+    latent = shape.latent
+    head_dim = shape.head_dim if latent is None else latent.head_dim + latent.v_head_dim
+    ranks = (latent.q_lora_rank or 0, latent.kv_lora_rank) if latent else (0, 0)
+    attention = shape.num_attention_heads * head_dim
     cached = shape.num_key_value_heads * shape.head_dim
     layers = shape.num_hidden_layers
     # Scores exist for every head, but FlashAttention-2 never holds them.
     heads = 0 if spec.attn_implementation is Attention.FLASH_ATTENTION_2 else shape.num_attention_heads
     return (
+        *ranks,
+        *(shape.num_hidden_layers * rank for rank in ranks),
         shape.vocab_size,
         shape.hidden_size,
         shape.intermediate_size,

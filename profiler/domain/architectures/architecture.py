@@ -72,6 +72,36 @@ class VisionTower:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatentAttention:
+    """Attention whose keys and values are made of one vector per token, which the cache keeps in their place."""
+
+    q_lora_rank: int | None
+    """Width of the vector of which queries are made; None if they are made of the hidden state."""
+    kv_lora_rank: int
+    """Width of the vector of which keys and values are made."""
+    qk_nope_head_dim: int
+    """The part of a head of queries and keys without positions."""
+    qk_rope_head_dim: int
+    """The part with positions, which all heads of keys share."""
+    v_head_dim: int
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head of queries or keys. By hand, DeepSeek-V3: 128 + 64 = 192."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def expanded_dim(self) -> int:
+        """Width of the part of keys and of the values that are made for one head. By hand, DeepSeek-V3: 128 + 128."""
+        return self.qk_nope_head_dim + self.v_head_dim
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Widths of the vectors that are normalised, and of which heads are made. By hand, DeepSeek-V3: 1,536, 512."""
+        return tuple(rank for rank in (self.q_lora_rank, self.kv_lora_rank) if rank is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A decoder as its `config.json` describes it, in transformers' terms."""
 
@@ -123,6 +153,9 @@ class Architecture:
 
     first_layers: tuple["Architecture", ...] = ()
     """Its layers of other kinds, which begin before those of this one: per kind the model with these layers alone."""
+
+    latent: LatentAttention | None = None
+    """The widths of latent attention, whose `head_dim` is that of rotary positions; None for other attention."""
 
     vision: VisionTower | None = None
     """The tower for images; None for a model of text alone."""

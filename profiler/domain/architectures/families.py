@@ -7,7 +7,7 @@ peft 0.21.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -29,6 +29,11 @@ class Defaults:
     n_shared_experts: int | None = None
     first_k_dense_replace: int | None = None
     use_qk_norm: bool = False
+    q_lora_rank: int | None = None
+    kv_lora_rank: int | None = None
+    qk_nope_head_dim: int | None = None
+    qk_rope_head_dim: int | None = None
+    v_head_dim: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +72,18 @@ class Layers:
     """The router weighs results in float32 (`MixtralTopKRouter`)."""
     widens_router: bool = False
     """The router casts its input and its weight to float32; under autocast it computes in bfloat16 nevertheless
-    (`DeepseekV3TopkRouter`)."""
+    (`DeepseekV3TopkRouter`), but for a softmax in float32 (`DeepseekV2TopkRouter`, with `has_float32_router`)."""
     adds_shared_expert: bool = False
     """The shared expert comes after the others, and its result is added as it is; else before them, and weighed."""
     has_biased_experts: bool = False
     """Experts and their router have biases, and gate and up are clamped (`GptOssExperts`)."""
     has_sinks: bool = False
     """Each head has a logit to which attention can go, which torch's SDPA does not support (`_supports_sdpa`)."""
+    names_mlp_types: bool = False
+    """`mlp_layer_types` says which layers have a dense MLP, and `first_k_dense_replace` nothing; a stated `head_dim` is
+    `qk_rope_head_dim` (`Glm4MoeLiteConfig`)."""
+    has_latent_attention: bool = False
+    """Keys and values are made of one vector per token (`DeepseekV3Attention`)."""
     alternates: bool = False
     """Every other layer slides, where `layer_types` says nothing else; windows of such models are counted."""
 
@@ -109,6 +119,12 @@ class Checks:
     types_layer_types: bool = False
     """layer_types must be a list where it is stated."""
     rotary_types: RotaryTypes = RotaryTypes.COMMON
+    head_dim_is_rotary: bool = False
+    """head_dim, where it is stated, must be qk_rope_head_dim."""
+    types_dropout: bool = False
+    """attention_dropout must be no whole number."""
+    names_choice: bool = False
+    """topk_method must be a way to choose experts that the router knows."""
     rotates_half: bool = False
     """Rotary positions turn half of each head where the file does not say which part."""
 
@@ -169,6 +185,32 @@ _GLM = Defaults(
     num_key_value_heads=2,
     head_dim=128,
     attention_bias=True,
+)
+
+_DEEPSEEK = Defaults(
+    max_position_embeddings=4096,
+    vocab_size=129_280,
+    num_attention_heads=128,
+    num_key_value_heads=128,
+    num_experts=256,
+    moe_intermediate_size=2048,
+    num_experts_per_tok=8,
+    n_shared_experts=1,
+    first_k_dense_replace=3,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    qk_nope_head_dim=128,
+    qk_rope_head_dim=64,
+    v_head_dim=128,
+)
+_LATENT_LAYERS = Layers(
+    biased=("q_a_proj", "kv_a_proj_with_mqa", "o_proj"),
+    concatenates_heads=True,
+    expert_width="moe_intermediate_size",
+    expert_names=_EXPERT_NAMES,
+    widens_router=True,
+    adds_shared_expert=True,
+    has_latent_attention=True,
 )
 
 _FAMILIES = (
@@ -330,6 +372,49 @@ _FAMILIES = (
             adds_shared_expert=True,
         ),
         checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
+    ),
+    Family(
+        model_type="deepseek_v2",
+        defaults=replace(
+            _DEEPSEEK,
+            max_position_embeddings=2048,
+            vocab_size=102_400,
+            num_attention_heads=32,
+            num_key_value_heads=None,
+            num_experts=64,
+            moe_intermediate_size=1407,
+            num_experts_per_tok=None,
+            n_shared_experts=2,
+            first_k_dense_replace=0,
+        ),
+        layers=replace(_LATENT_LAYERS, has_float32_router=True),
+        checks=Checks(multiple_of_heads=True, types_head_dim=False, types_dropout=True, names_choice=True),
+    ),
+    Family(
+        model_type="deepseek_v3",
+        defaults=_DEEPSEEK,
+        layers=_LATENT_LAYERS,
+        checks=Checks(types_head_dim=False, head_dim_is_rotary=True),
+    ),
+    Family(
+        model_type="glm4_moe_lite",
+        has_reward_model=False,
+        defaults=replace(
+            _DEEPSEEK,
+            max_position_embeddings=202_752,
+            vocab_size=154_880,
+            num_attention_heads=20,
+            num_key_value_heads=20,
+            num_experts=64,
+            moe_intermediate_size=1536,
+            num_experts_per_tok=4,
+            first_k_dense_replace=1,
+            q_lora_rank=768,
+            qk_nope_head_dim=192,
+            v_head_dim=256,
+        ),
+        layers=replace(_LATENT_LAYERS, names_mlp_types=True),
+        checks=Checks(types_head_dim=False, takes_null_key_value_heads=False),
     ),
     Family(
         model_type="gpt_oss",

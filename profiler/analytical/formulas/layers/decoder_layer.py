@@ -24,6 +24,7 @@ from profiler.analytical.formulas.models.parameters import (
     layers_of,
     mlp_width,
     norms_after,
+    output_width,
     query_width,
 )
 from profiler.analytical.formulas.models.tensor_groups import Projection
@@ -44,7 +45,9 @@ from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention, Tuning
 
 _MASK_ALIGNMENT = 8
 MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj", SHARED_GATE)
-ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_a_proj", "kv_a_proj_with_mqa")
+LATENT_INPUTS = ("q_b_proj", "kv_b_proj")
+"""Linear layers that make heads of a normalised vector (`LatentAttention`)."""
 
 
 def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
@@ -83,6 +86,27 @@ def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, given: Count,
     return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
 
 
+def latent_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what latent attention saves before its heads: its norms, and the inputs of what makes heads of them.
+
+    0 for other attention. By hand, T = 10, ranks 6 and 4 in bfloat16, full: norms 10 x (10 x 4 + 2 x 4 + 10 x 2) B, and
+    inputs of 10 x 10 x 2 B: 880 B.
+    """
+    latent, sizes, block = architecture.latent, element_bytes(spec), block_of(spec)
+    if latent is None:
+        return 0
+    saved = sum(norm_saved_bytes(spec, positions, rank) for rank in latent.ranks)
+    if trains_everything(spec):
+        return saved + sum(block(positions * rank * sizes.compute) for rank in latent.ranks)
+    adapted = adapted_parts(spec, architecture, LATENT_INPUTS)
+    element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
+    inputs = sum(
+        block(positions * part.in_features * element) + input_mask_bytes(spec, positions * part.in_features)
+        for part in adapted
+    )
+    return saved + inputs + len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
+
+
 def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what attention saves: queries, keys, values, output, and statistics.
 
@@ -103,36 +127,58 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     compute = element_bytes(spec).compute
     heads, width = architecture.num_attention_heads, batch.width
     queries, keys = query_width(architecture), key_width(architecture)
-    block = block_of(spec)
+    block, latent = block_of(spec), architecture.latent
     statistics = block(FLOAT32_BYTES * batch.rows * heads * width)
     one_query, one_key = block(batch.positions * queries * compute), block(batch.positions * keys * compute)
+    output = block(batch.positions * output_width(architecture) * compute)
     products = query_side_saved_bytes(spec, architecture, batch) + saved_scores_bytes(spec, architecture, batch)
     # A matrix product does not save its result; o does, or an adapter that casts nothing.
-    with_scores = products + where(saves_output(spec, architecture), one_query, 0)
-    copied = _copied_output_bytes(spec, architecture, batch)
+    with_scores = products + where(saves_output(spec, architecture), output, 0)
+    copied = copied_output_bytes(spec, architecture, batch)
     if spec.attn_implementation is Attention.EAGER:
         return with_scores
     # The values that a kernel reads in their place keep the product that they are a part of.
-    others = (
-        block(batch.positions * (queries + 2 * keys) * compute) - one_key
-        if layers_of(architecture).has_fused_attention
-        else 0
-    )
-    own_heads = 2 * (one_query + one_key) + statistics + others + copied
+    fused = layers_of(architecture).has_fused_attention
+    others = block(batch.positions * (queries + 2 * keys) * compute) - one_key if fused else 0
+    of_heads = 2 * (one_query + one_key) + others if latent is None else latent_heads_bytes(spec, architecture, batch)
+    own_heads = of_heads + statistics + copied
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
         real = batch.rows * batch.prompt_tokens + batch.scored_tokens
         packed = 2 * (block(real * queries * compute) + block(real * keys * compute))
-        unpadded = packed + one_query + statistics
+        unpadded = packed + output + statistics
         return where(batch.has_mask, unpadded, own_heads)
     aligned = whole_units(width, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
     mask = block(batch.rows * width * aligned * compute)
     shares_keys = architecture.num_attention_heads != architecture.num_key_value_heads
-    masked = 4 * one_query + statistics + mask + where(shares_keys, 0, others) + copied
+    masked = 4 * one_query + statistics + where(shares_keys, 0, others) + copied if latent is None else own_heads
+    masked = masked + mask
     fitting = where(batch.has_mask, masked, own_heads)
     return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), with_scores, fitting)
 
 
-def _copied_output_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+def latent_heads_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the queries, keys, values and output of latent attention; 0 for other attention.
+
+    Values are a part of the product of which the keys are made too, which is kept. FlashAttention-2 gets values of the
+    width of the keys, and returns such an output.
+
+    By hand, T = 10, 2 heads of 4 + 2, values of 3, bfloat16: 10 x (2 x 12 + 14 + 6) x 2 B, in FlashAttention-2
+    10 x 4 x 12 x 2 B.
+
+    Source: `flash_attention_forward` in transformers' `integrations/flash_attention.py`.
+    """
+    latent, block = architecture.latent, block_of(spec)
+    if latent is None:
+        return 0
+    compute, heads = element_bytes(spec).compute, batch.positions * architecture.num_attention_heads
+    queries = block(heads * latent.head_dim * compute)
+    if spec.attn_implementation is Attention.FLASH_ATTENTION_2 and latent.head_dim != latent.v_head_dim:
+        return 4 * queries
+    output = block(heads * latent.v_head_dim * compute)
+    return 2 * queries + block(heads * latent.expanded_dim * compute) + output
+
+
+def copied_output_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the copy of attention's output that o saves besides the output itself; 0 where both are one tensor.
 
     Flash attention and cuDNN return the layout of the queries. Concatenated queries are contiguous by heads, so the
@@ -142,15 +188,21 @@ def _copied_output_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
     Source: `attn_output.reshape(...).contiguous()` in transformers' attention; `mha_fwd` in torch's `flash_api.cpp`.
     """
+    copy = block_of(spec)(batch.positions * output_width(architecture) * element_bytes(spec).compute)
+    return where(both(copies_output(spec, architecture, batch), saves_output(spec, architecture)), copy, 0)
+
+
+def copies_output(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Flag:
+    """Return whether o gets a copy of attention's output (`copied_output_bytes`)."""
     if not layers_of(architecture).concatenates_heads:
-        return 0
-    sizes = element_bytes(spec)
+        return False
     keeps_layout = negated(batch.has_mask)
     if spec.attn_implementation is Attention.SDPA:
+        # Flash attention returns no output of another width.
+        keeps_layout = both(keeps_layout, output_width(architecture) == query_width(architecture))
         keeps_layout = either(keeps_layout, holds(spec.gpu, _has_cudnn_attention))
-        keeps_layout = both(keeps_layout, sizes.compute < FLOAT32_BYTES)
-    copy = block_of(spec)(batch.positions * query_width(architecture) * sizes.compute)
-    return where(both(keeps_layout, saves_output(spec, architecture)), copy, 0)
+        keeps_layout = both(keeps_layout, element_bytes(spec).compute < FLOAT32_BYTES)
+    return keeps_layout
 
 
 def saves_output(spec: TrialKeys, architecture: DecoderShape) -> Flag:
@@ -195,7 +247,8 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     """
     sizes, hidden, block = element_bytes(spec), architecture.hidden_size, block_of(spec)
     if trains_everything(spec):
-        return where(sizes.autocast_casts, 3, 1) * block(positions * hidden * sizes.compute)
+        parts = 3 if architecture.latent is None else 2
+        return where(sizes.autocast_casts, parts, 1) * block(positions * hidden * sizes.compute)
     adapted = adapted_parts(spec, architecture, ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ATTENTION_INPUTS)
@@ -225,7 +278,7 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         shared = bool(names.intersection(MLP_INPUTS)) * block(positions * hidden * element)
         shared = shared + ("down_proj" in names) * block(positions * inner * element)
         # Under autocast the input of o is bfloat16 already, so its adapter casts nothing.
-        uncast = ("o_proj" in names) * block(positions * query_width(architecture) * element)
+        uncast = ("o_proj" in names) * block(positions * output_width(architecture) * element)
         kept = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
         own = where(drops_inputs(spec), own, kept)
     own = own + sum(input_mask_bytes(spec, positions * part.in_features) for part in adapted)
@@ -292,8 +345,21 @@ def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     )
     saved = saved + head_norms_saved_bytes(spec, architecture, positions)
     saved = saved + attention_saved_bytes(spec, architecture, batch)
+    saved = saved + latent_saved_bytes(spec, architecture, positions)
     saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
     return saved + mlp_saved_bytes(spec, architecture, positions)
+
+
+def saved_after_attention_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what a layer saves after its attention: by the MLP, norms, and linear layers but those before attention.
+
+    By hand, T = 10, H = 8, I = 16 in bfloat16, full: 960 B of the MLP, 520 B of a norm and 480 B of inputs.
+    """
+    layers = layers_of(architecture)
+    norms = architecture.norms_per_layer - (1 if layers.has_input_norms else 0)
+    norm = norm_saved_bytes(spec, positions, architecture.hidden_size, in_float32=layers.has_float32_norms)
+    saved = mlp_saved_bytes(spec, architecture, positions) + norms * norm
+    return saved + other_inputs_saved_bytes(spec, architecture, positions)
 
 
 def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -313,7 +379,10 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
     if parts := adapted.intersection(ATTENTION_INPUTS):
         # What is left of the inputs is saved, and the mask only for a gradient of the input.
         return before + len(parts) * input_mask_bytes(spec, batch.positions * architecture.hidden_size)
+    if adapted.intersection(LATENT_INPUTS) and architecture.latent is not None:
+        return before + sum(norm_saved_bytes(spec, batch.positions, rank) for rank in architecture.latent.ranks)
     unsaved = before + attention_saved_bytes(spec, architecture, batch)
+    unsaved = unsaved + latent_saved_bytes(spec, architecture, batch.positions)
     unsaved = unsaved + head_norms_saved_bytes(spec, architecture, batch.positions)
     unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, ATTENTION_INPUTS)
     if "o_proj" in adapted:

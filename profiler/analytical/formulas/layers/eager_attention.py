@@ -18,7 +18,7 @@ type, the softmax of a float32 copy in float32, and a copy of it in the compute 
 converted to float32, queries and keys scaled, the softmax in float32.
 """
 
-from profiler.analytical.formulas.models.parameters import key_width, layers_of, query_width
+from profiler.analytical.formulas.models.parameters import key_width, layers_of, output_width, query_width
 from profiler.analytical.formulas.models.trained import (
     FLOAT16_BYTES,
     FLOAT32_BYTES,
@@ -142,7 +142,10 @@ def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: B
     """
     compute = element_bytes(spec).compute
     factor = compute if spec.attn_implementation is Attention.EAGER else FLOAT32_BYTES
-    return 3 * block_of(spec)(batch.positions * query_width(architecture) * factor)
+    block, positions = block_of(spec), batch.positions
+    return 2 * block(positions * query_width(architecture) * factor) + block(
+        positions * output_width(architecture) * factor
+    )
 
 
 def held_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:

@@ -201,7 +201,7 @@ def _weighted(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, 
     layers, narrow = layers_of(architecture), _result(spec, architecture, positions)
     pairs = positions * architecture.experts_per_token
     wide = block_of(spec)(pairs * architecture.hidden_size * FLOAT32_BYTES)
-    if layers.widens_router:
+    if layers.widens_router and not layers.has_float32_router:
         casts_back = spec.bf16 if trains_everything(spec) else both(autocast, spec.bf16)
         return where(casts_back, narrow, wide)
     return wide if layers.has_float32_router else narrow

@@ -6,12 +6,13 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     ATTENTION_INPUTS,
     MLP_INPUTS,
     adapted_parts,
+    copied_output_bytes,
     layer_input_bytes,
     layer_saved_bytes,
     linear_output_bytes,
     mlp_saved_bytes,
     norm_saved_bytes,
-    other_inputs_saved_bytes,
+    saved_after_attention_bytes,
     saves_output,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
@@ -31,6 +32,7 @@ from profiler.analytical.formulas.layers.experts import (
 from profiler.analytical.formulas.layers.layer_without_gradient import (
     adapter_input_bytes,
     adapter_result_bytes,
+    latent_forward_bytes,
     layer_without_gradient_bytes,
 )
 from profiler.analytical.formulas.models.parameters import (
@@ -38,6 +40,7 @@ from profiler.analytical.formulas.models.parameters import (
     layers_of,
     mlp_width,
     norms_after,
+    output_width,
     query_width,
 )
 from profiler.analytical.formulas.models.trained import (
@@ -141,19 +144,27 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
 
     The activations of the MLP, the norms after attention's scores and the output projection are freed by then; the
     gradients of the values and of the residual stream are there. Negative or 0 if the backward of the MLP is higher,
-    and for other kernels, whose scratch is left out.
+    and for other kernels, whose scratch is left out, but those of latent attention, whose heads can be wider than the
+    MLP: the gradients of queries, keys, values and output, and cuDNN's sum of the gradients of queries in float32, with
+    one number per row.
+
+    By hand, of latent attention, T = 10, 2 heads of 4 + 2, values of 3, in bfloat16: 10 x (2 x (12 + 6) x 2 +
+    (12 + 2) x 4) B, less what is freed.
     """
     sizes, positions = element_bytes(spec), batch.positions
-    layers = layers_of(architecture)
-    norms = architecture.norms_per_layer - (1 if layers.has_input_norms else 0)
-    norm = norm_saved_bytes(spec, positions, architecture.hidden_size, in_float32=layers.has_float32_norms)
-    freed = mlp_saved_bytes(spec, architecture, positions) + norms * norm
-    freed = freed + other_inputs_saved_bytes(spec, architecture, positions)
-    output = block_of(spec)(positions * query_width(architecture) * sizes.compute)
+    freed = saved_after_attention_bytes(spec, architecture, positions)
+    output = block_of(spec)(positions * output_width(architecture) * sizes.compute)
+    stream = layer_input_bytes(spec, architecture, batch)
+    of_kernel: Count = 0
+    if architecture.latent is not None:
+        queries = block_of(spec)(positions * query_width(architecture) * sizes.compute)
+        summed = positions * (query_width(architecture) + architecture.num_attention_heads)
+        of_kernel = stream + 2 * (queries + output) + block_of(spec)(summed * FLOAT32_BYTES) - freed
+        of_kernel = of_kernel - copied_output_bytes(spec, architecture, batch)
     freed = freed + where(saves_output(spec, architecture), output, 0)
     transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
-    added = transient + layer_input_bytes(spec, architecture, batch) - freed
-    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), added, 0)
+    added = transient + stream - freed
+    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), added, of_kernel)
 
 
 def norm_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
@@ -259,7 +270,13 @@ def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
     if spec.gradient_checkpointing:
         return layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16) - referenced
     unsaved = where(saves_stream(spec, architecture, ATTENTION_INPUTS), 0, referenced)
-    return down_forward_bytes(spec, architecture, batch) + unsaved
+    peak = down_forward_bytes(spec, architecture, batch)
+    if architecture.latent is not None:
+        stream = where(
+            _saves_inputs(spec, architecture, ATTENTION_INPUTS), 0, layer_input_bytes(spec, architecture, batch)
+        )
+        peak = larger(peak, stream + latent_forward_bytes(spec, architecture, batch))
+    return peak + unsaved
 
 
 def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

@@ -2,7 +2,11 @@
 
 from profiler.analytical.formulas.layers.decoder_layer import (
     adapted_parts,
+    copies_output,
+    latent_heads_bytes,
     linear_output_bytes,
+    saved_after_attention_bytes,
+    saves_output,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
     drops_inputs,
@@ -20,6 +24,7 @@ from profiler.analytical.formulas.models.parameters import (
     key_width,
     layers_of,
     mlp_width,
+    output_width,
     query_width,
 )
 from profiler.analytical.formulas.models.trained import (
@@ -70,7 +75,10 @@ def layer_without_gradient_bytes(
     mlp = embeddings + 2 * stream + normed + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
     transient = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
     attention = embeddings + stream + normed + query_side_bytes(spec, architecture, batch, autocast=autocast)
-    rotary = embeddings + stream + normed + rotary_bytes(spec, architecture, batch, autocast=autocast)
+    rotary = rotary_bytes(spec, architecture, batch, autocast=autocast)
+    if architecture.latent is not None:
+        rotary = latent_bytes(spec, architecture, batch, adapted=adapted, autocast=autocast)
+    rotary = embeddings + stream + normed + rotary
     return larger(mlp, rotary, where(transient > 0, attention + transient, 0))
 
 
@@ -100,8 +108,7 @@ def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: C
     adapted = 2 * values if fused else values
     at_up = copy + 2 * block(values * given) + larger(adapter_result_bytes(spec, adapted, autocast=autocast), dropped)
     wide = adapter_input_bytes(spec, values, given, autocast=autocast)
-    sizes = element_bytes(spec)
-    back = where(both(autocast, sizes.adapter > sizes.compute), block(values * sizes.compute), 0)
+    back = _narrowed_bytes(spec, values, autocast=autocast)
     result = larger(back, adapter_result_bytes(spec, hidden, autocast=autocast))
     result = larger(result, _dropping_bytes(spec, values, given, autocast=autocast))
     held = block(2 * values * given) if fused else 0
@@ -112,6 +119,12 @@ def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: C
         at_up if adapted_parts(spec, architecture, ("up_proj", "gate_up_proj")) else 0,
         at_down if adapted_parts(spec, architecture, ("down_proj",)) else 0,
     )
+
+
+def _narrowed_bytes(spec: TrialKeys, values: Count, *, autocast: Flag) -> Count:
+    """Return what autocast makes of the float32 input of an adapter, in the compute type; 0 without."""
+    sizes = element_bytes(spec)
+    return where(both(autocast, sizes.adapter > sizes.compute), block_of(spec)(values * sizes.compute), 0)
 
 
 def _dropping_bytes(spec: TrialKeys, values: Count, given: Count, *, autocast: Flag) -> Count:
@@ -176,6 +189,94 @@ def _experts_without_gradient_bytes(
     """Return the peak of the experts, with their adapters or without."""
     alone = experts_without_gradient_bytes(spec, architecture, positions, autocast=autocast)
     return where(adapted, alone + merged_bytes(spec, architecture), alone)
+
+
+def latent_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag, autocast: Flag) -> Count:
+    """Return what latent attention needs at its end: all that it has made, and the result of o or a copy of the output.
+
+    With the result of o what its adapter needs. Per token the queries twice, before and after their parts with
+    positions are joined to the others, and those parts; the vector of keys and values as it is made and normalised,
+    with and without positions; the product that is made of it, the keys, and the output. Or, if that is more, what the
+    adapter of this product needs, when keys and output are not there. 0 for other attention.
+
+    By hand, T = 10, 2 heads of 4 + 2, values of 3, rank 4, H = 8, bfloat16, no adapters: 10 x (2 x 12 + 4 + 2 x (4 + 2)
+    + 14 + 12 + 6 + 8) x 2 = 1,600 B.
+
+    Source: `forward` and `expand_kv` of transformers' `DeepseekV3Attention`, whose names live until it returns.
+    """
+    latent, positions, block = architecture.latent, batch.positions, block_of(spec)
+    if latent is None:
+        return 0
+    given, hidden = linear_output_bytes(spec, autocast=autocast), positions * architecture.hidden_size
+    heads = positions * architecture.num_attention_heads
+
+    def product(values: Count) -> Count:
+        return block(values * given)
+
+    compressed = latent.kv_lora_rank + latent.qk_rope_head_dim
+    before = 2 * product(heads * latent.head_dim) + product(heads * latent.qk_rope_head_dim)
+    before = before + 2 * product(positions * compressed) + product(heads * latent.expanded_dim)
+    output = heads * latent.v_head_dim
+    at_end = product(heads * latent.head_dim) + product(output) + product(hidden)
+    copied = where(copies_output(spec, architecture, batch), product(output), 0)
+    at_copy = product(heads * latent.head_dim) + product(output) + copied
+
+    def in_layer(name: str, inputs: Count, results: Count) -> Count:
+        """Return what a linear layer makes in addition to its result, for a 4-bit weight or an adapter."""
+        weight = inputs // positions * (results // positions)
+        widened = widened_bytes(spec, weight, positions, autocast=autocast) if spec.tuning is Tuning.QLORA else 0
+        if not adapted_parts(spec, architecture, (name,)):
+            return widened
+        made = larger(
+            _narrowed_bytes(spec, inputs, autocast=autocast),
+            adapter_result_bytes(spec, results, autocast=autocast),
+            _dropping_bytes(spec, inputs, given, autocast=autocast),
+        )
+        there = adapter_input_bytes(spec, inputs, given, autocast=autocast) + made
+        return larger(widened, where(adapted, there, 0))
+
+    at_end = larger(at_end + in_layer("o_proj", output, hidden), at_copy)
+    at_product = in_layer("kv_b_proj", positions * latent.kv_lora_rank, heads * latent.expanded_dim)
+    return before + larger(at_end, at_product)
+
+
+def latent_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what latent attention needs in training in addition to what its layer saves until the end of the MLP.
+
+    As without gradient, less what is saved. The output is saved, so a copy of it is there too; and the input of o's
+    adapter is saved in the compute type, and is there together with the adapter's results.
+
+    By hand, T = 10, as in `latent_bytes`, I = 16, full: 1,600 - 880 B of heads, and less 960 + 520 + 480 B.
+    """
+    made = latent_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16)
+    made = made - latent_heads_bytes(spec, architecture, batch)
+    output = block_of(spec)(batch.positions * output_width(architecture) * element_bytes(spec).compute)
+    is_unsaved = both(copies_output(spec, architecture, batch), negated(saves_output(spec, architecture)))
+    made = made + where(is_unsaved, output, 0)
+    if adapted_parts(spec, architecture, ("o_proj",)):
+        values = batch.positions * architecture.hidden_size
+        made = made + adapter_result_bytes(spec, values, autocast=spec.bf16)
+    return made - saved_after_attention_bytes(spec, architecture, batch.positions)
+
+
+def expanded_cache_bytes(spec: TrialKeys, architecture: DecoderShape, *, tokens: Count) -> Count:
+    """Return what a layer of latent attention makes of its whole cache to decode one token; 0 for other attention.
+
+    The product of which keys and values are parts, and the keys; or the product and what its adapter needs.
+
+    By hand, 3 sequences of 10 tokens, 2 heads of 4 + 2, values of 3, bfloat16, no adapters: 30 x (14 + 12) x 2 B.
+    """
+    latent, block = architecture.latent, block_of(spec)
+    if latent is None:
+        return 0
+    present, element = spec.generation_batch_size * tokens, linear_output_bytes(spec, autocast=False)
+    heads = present * architecture.num_attention_heads
+    made = heads * latent.expanded_dim
+    more = block(heads * latent.head_dim * element)
+    if adapted_parts(spec, architecture, ("kv_b_proj",)):
+        copy = adapter_input_bytes(spec, present * latent.kv_lora_rank, element, autocast=False)
+        more = larger(more, copy + adapter_result_bytes(spec, made, autocast=False))
+    return block(made * element) + more
 
 
 def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:

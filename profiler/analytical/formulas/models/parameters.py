@@ -82,12 +82,39 @@ def _with_layers(architecture: DecoderShape, first: Sequence[DecoderShape], laye
 
 def query_width(architecture: DecoderShape) -> Count:
     """Return the width of all query heads together: heads x head_dim."""
-    return architecture.num_attention_heads * architecture.head_dim
+    return architecture.num_attention_heads * _key_dim(architecture)
 
 
 def key_width(architecture: DecoderShape) -> Count:
-    """Return the width of all key heads, or of all value heads, together: key-value heads x head_dim."""
-    return architecture.num_key_value_heads * architecture.head_dim
+    """Return the width of all key heads together, which is that of all value heads: key-value heads x head_dim.
+
+    Values of latent attention have another width, which is that of its output.
+    """
+    return architecture.num_key_value_heads * _key_dim(architecture)
+
+
+def _key_dim(architecture: DecoderShape) -> Count:
+    return architecture.head_dim if architecture.latent is None else architecture.latent.head_dim
+
+
+def output_width(architecture: DecoderShape) -> Count:
+    """Return the width of the output of attention. By hand, DeepSeek-V3: 128 x 128, and its queries have 128 x 192."""
+    if architecture.latent is None:
+        return query_width(architecture)
+    return architecture.num_attention_heads * architecture.latent.v_head_dim
+
+
+def cached_widths(architecture: DecoderShape) -> tuple[Count, Count]:
+    """Return the values per token of the two tensors of a layer's cache: keys and values, or what these are made of.
+
+    By hand, DeepSeek-V3: 512 and 64, in place of 128 x 192 and 128 x 128.
+
+    Source: `past_key_values.update(kv_nope, k_rot, ...)` in transformers' `DeepseekV3Attention`.
+    """
+    latent = architecture.latent
+    if latent is None:
+        return key_width(architecture), key_width(architecture)
+    return latent.kv_lora_rank, latent.qk_rope_head_dim
 
 
 def is_mixture(architecture: DecoderShape) -> bool:
@@ -138,7 +165,7 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     weights of `Qwen3MoeExperts` have three dimensions and belong to no linear layer, nor does that of its router.
     """
     hidden, inner, layers = architecture.hidden_size, mlp_width(architecture), layers_of(architecture)
-    query, key = query_width(architecture), key_width(architecture)
+    query, key, latent = query_width(architecture), key_width(architecture), architecture.latent
 
     def part(name: str, in_features: Count, out_features: Count) -> Projection:
         has_bias = both(architecture.qkv_bias, name in layers.biased)
@@ -146,9 +173,16 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
 
     if layers.has_fused_attention:
         inputs: tuple[Projection, ...] = (part("qkv_proj", hidden, query + 2 * key),)
+    elif latent is not None:
+        rank, compressed = latent.q_lora_rank, latent.kv_lora_rank
+        inputs = (part("q_proj", hidden, query),)
+        if rank is not None:
+            inputs = (part("q_a_proj", hidden, rank), part("q_b_proj", rank, query))
+        inputs += (part("kv_a_proj_with_mqa", hidden, compressed + latent.qk_rope_head_dim),)
+        inputs += (part("kv_b_proj", compressed, architecture.num_attention_heads * latent.expanded_dim),)
     else:
         inputs = (part("q_proj", hidden, query), part("k_proj", hidden, key), part("v_proj", hidden, key))
-    attention = (*inputs, part("o_proj", query, hidden))
+    attention = (*inputs, part("o_proj", output_width(architecture), hidden))
     if is_mixture(architecture) and not has_shared_expert(architecture):
         return attention
     if layers.has_fused_mlp:
@@ -218,7 +252,9 @@ def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
 def _norms(architecture: DecoderShape) -> list[TensorGroup]:
     """Return the weights of the norms of one decoder layer."""
     of_layer = TensorGroup(shape=(architecture.hidden_size,), copies=architecture.norms_per_layer)
-    return [of_layer, *_head_norms(architecture)]
+    latent = architecture.latent
+    of_latent = [TensorGroup(shape=(rank,), copies=1) for rank in latent.ranks] if latent else []
+    return [of_layer, *of_latent, *_head_norms(architecture)]
 
 
 def norm_count(architecture: DecoderShape) -> Count:

@@ -23,7 +23,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     where,
     whole_units,
 )
-from profiler.domain.architectures.architecture import VisionTower
+from profiler.domain.architectures.architecture import LatentAttention, VisionTower
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
@@ -177,6 +177,8 @@ class DecoderShape(Protocol):
     def sliding_window(self) -> int | None: ...  # noqa: D102
     @property
     def first_layers(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
+    @property
+    def latent(self) -> LatentAttention | None: ...  # noqa: D102
     @property
     def vision(self) -> VisionTower | None: ...  # noqa: D102
     @property

@@ -276,10 +276,8 @@ class FusedAttention(torch.autograd.Function):
         end (its seed holds two numbers). The memory-efficient kernel keeps them on the host.
         """
         seeds = _seeds(launch.recorder, ()) if launch.kernel is Kernel.CUDNN else []
-        if launch.kernel is Kernel.EFFICIENT or query.shape[-1] != value.shape[-1]:
-            output = _by_tokens(query, value.shape[-1])
-        else:
-            output = torch.empty_like(query)
+        make = _by_tokens if launch.kernel is Kernel.EFFICIENT else laid_out_like
+        output = make(query, value.shape[-1])
         logsumexp = None
         if launch.wants_gradient or launch.kernel is Kernel.FLASH:
             logsumexp = torch.empty(
@@ -378,6 +376,19 @@ def _by_tokens(like: torch.Tensor, width: int) -> torch.Tensor:
     """Make [rows, heads, tokens, width], in memory [rows, tokens, heads, width]."""
     rows, heads, tokens, _ = like.shape
     return like.new_empty((rows, tokens, heads, width)).transpose(1, 2)
+
+
+def laid_out_like(like: torch.Tensor, width: int) -> torch.Tensor:
+    """Make [rows, heads, tokens, width], in memory in the order of the dimensions of `like`.
+
+    Source: `alloc_with_matching_layout` in `aten/src/ATen/native/cudnn/MHA.cpp`.
+    """
+    if width == like.shape[-1]:
+        return torch.empty_like(like)
+    order = sorted(range(like.dim()), key=like.stride)[::-1]
+    shape = (*like.shape[:-1], width)
+    made = like.new_empty([shape[dim] for dim in order])
+    return made.permute([order.index(dim) for dim in range(like.dim())])
 
 
 def scaled_dot_product_attention(
