@@ -1,9 +1,11 @@
 """Words for sizes of memory and their errors, which an estimate shows, so that it imports no pandas."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from profiler.analysis.forecast.lengths import trend
+from profiler.analysis.forecast.outlook import full_at
 from profiler.domain.cards.capabilities import COMPARED_CARDS, ComparedCard, Within
-from profiler.domain.memory import MIB, Category, as_gib
+from profiler.domain.memory import MIB, Category, as_gib, gib_text
 
 CATEGORY_TITLES = {
     Category.WEIGHTS: "weights",
@@ -39,6 +41,28 @@ def mib_text(size_bytes: float) -> str:
     """Return ``"2.1 MiB"``: two significant digits, or whole MiB from 100 on."""
     value = size_bytes / MIB
     return f"{value:,.0f} MiB" if abs(value) >= 99.5 else f"{value:.2g} MiB"
+
+
+def growth_text(points: Sequence[tuple[int, int]], limit_bytes: int | None) -> str | None:
+    """Return how measured memory grows, and when the card is full; None for fewer than four steps.
+
+    Args:
+        points: Steps, from 1 on, and the memory of each.
+        limit_bytes: What the process can have on the card; None if that is unknown.
+    """
+    line, sizes = trend(points), [size for _, size in points]
+    if line is None:
+        return None
+    text = (
+        f"Measured memory has {gib_text(min(sizes))} to {gib_text(max(sizes))}, "
+        f"{mib_text(line.slope)} per step ({mib_text(line.low)} to {mib_text(line.high)}, 95 %)."
+    )
+    full = full_at(line, limit_bytes) if limit_bytes is not None else None
+    if full is None:
+        return text
+    step, early, late = full
+    ends = f"{early:,.0f}" if early is not None else "?", f"{late:,.0f}" if late is not None else "never"
+    return f"{text} At this rate of growth the card is full at step {step:,.0f} ({ends[0]} to {ends[1]})."
 
 
 def compared_text(method: Callable[[ComparedCard], Within]) -> str:

@@ -27,8 +27,7 @@ from profiler.rendering.document import (
 )
 from profiler.rendering.estimate.table import method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import gib_number, mib_text, percent
-from profiler.rendering.runs.monitored import growth_text
+from profiler.rendering.memory_words import gib_number, growth_text, mib_text, percent
 
 
 @dataclass(frozen=True, kw_only=True)

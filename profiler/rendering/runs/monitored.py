@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from profiler.analysis.forecast.lengths import trend
-from profiler.analysis.forecast.outlook import full_at
 from profiler.analysis.runs import MonitoredLines, own_peak_bytes
 from profiler.domain.memory import as_gib, gib_text
 from profiler.domain.runs.other_runs import MonitoredGpu, Watcher
 from profiler.domain.runs.outcome import CardFacts
 from profiler.rendering.document import Block, Document, RenderedFigure, Section
-from profiler.rendering.memory_words import mib_text
+from profiler.rendering.memory_words import growth_text
 from profiler.rendering.runs.page import run_section, run_table, runs_page
 from profiler.rendering.runs.script import (
     failure_sentence,
@@ -132,28 +130,6 @@ def monitored_sentences(run: MonitoredLines) -> Iterator[str]:
         yield _host(run)
     if run.outcome.verdict.unavailable:
         yield f"Not measured: {run.outcome.verdict.unavailable}."
-
-
-def growth_text(points: Sequence[tuple[int, int]], limit_bytes: int | None) -> str | None:
-    """Return how measured memory grows, and when the card is full; None for fewer than four steps.
-
-    Args:
-        points: Steps, from 1 on, and the memory of each.
-        limit_bytes: What the process can have on the card; None if that is unknown.
-    """
-    line, sizes = trend(points), [size for _, size in points]
-    if line is None:
-        return None
-    text = (
-        f"Measured memory has {gib_text(min(sizes))} to {gib_text(max(sizes))}, "
-        f"{mib_text(line.slope)} per step ({mib_text(line.low)} to {mib_text(line.high)}, 95 %)."
-    )
-    full = full_at(line, limit_bytes) if limit_bytes is not None else None
-    if full is None:
-        return text
-    step, early, late = full
-    ends = f"{early:,.0f}" if early is not None else "?", f"{late:,.0f}" if late is not None else "never"
-    return f"{text} At this rate of growth the card is full at step {step:,.0f} ({ends[0]} to {ends[1]})."
 
 
 def growth_of_steps(peaks: Sequence[tuple[int, int]], card: CardFacts, *, others_bytes: int | None) -> str | None:
