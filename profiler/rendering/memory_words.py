@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from profiler.analysis.forecast.lengths import trend
-from profiler.analysis.forecast.outlook import full_at
 from profiler.domain.cards.capabilities import COMPARED_CARDS, ComparedCard, Within
 from profiler.domain.memory import MIB, Category, as_gib, gib_text
 
@@ -50,6 +48,10 @@ def growth_text(points: Sequence[tuple[int, int]], limit_bytes: int | None) -> s
         points: Steps, from 1 on, and the memory of each.
         limit_bytes: What the process can have on the card; None if that is unknown.
     """
+    # Imported here: an estimate needs no trends.
+    from profiler.analysis.forecast.lengths import trend
+    from profiler.analysis.forecast.outlook import full_at
+
     line, sizes = trend(points), [size for _, size in points]
     if line is None:
         return None
