@@ -70,7 +70,7 @@ class StepCounters:
     def _refused(self, _: int, free_bytes: int) -> None:
         """Write the request that is refused: torch passes the size of a segment, its history that of the block."""
         entries = torch.cuda.memory._snapshot()["device_traces"][0]
-        (*_, requested) = (entry["size"] for entry in entries if entry["action"] == "oom")
+        requested = next(entry["size"] for entry in reversed(entries) if entry["action"] == "oom")
         self._write(
             kind="died",
             step=max(1, self._begun),

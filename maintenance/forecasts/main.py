@@ -47,8 +47,9 @@ Runs {len(RUNS)} runs of drawn lengths on an emulated card, forecasts the same d
 and compares memory step by step. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 job=NAME is one of {", ".join(_NAMES)}; at_most=N emulates at most N runs in
-this call, and at_most=0 only compares; jobs=N runs at the same time; python=PATH
-is a Python with torch's CUDA build. The exit code is 4 if a step differs.
+this call, and at_most=0 only compares; jobs=N runs at the same time;
+python=PATH is a Python with torch's CUDA build. The exit code is 4 if a step
+differs.
 
 Examples:
   python -m maintenance.forecasts job=sft at_most=1
@@ -81,6 +82,8 @@ def main(
         print_text(_USAGE)
         return EXIT_OK
     settings = _settings(words)
+    if settings.at_most == 0:
+        return _run(settings, emulating)
     return _run(settings, partial(emulating, python=python_of(settings.python), timeout_s=settings.timeout_s))
 
 

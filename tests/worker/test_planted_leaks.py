@@ -1,7 +1,7 @@
 """Leaks that are planted into the steps of a run are called leaks, and longer rows are not, over 20 seeds each."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -76,7 +76,11 @@ def kept_by_the_engine(steps: Any) -> Steps:
         yield shape, [kept_blocks([2 * MIB], number, Phase.ROLLOUT), *pieces]
 
 
-LEAKS = {"none": iter, "losses with their graph": kept_losses, "a block per wake-up": kept_by_the_engine}
+LEAKS: dict[str, Callable[[Any], Any]] = {
+    "none": iter,
+    "losses with their graph": kept_losses,
+    "a block per wake-up": kept_by_the_engine,
+}
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
