@@ -18,7 +18,8 @@ SEED = 1
 """Of the rows of every job."""
 
 _SMALL_MODEL = {**BUILTIN_MODELS["tiny"].config, "vocab_size": 151_936}
-"""Two layers of 64, with the vocabulary of a real model: logits are the largest blocks, as they are there."""
+"""Two layers of 64 (one where every token is decoded), with the vocabulary of a real model: logits are the largest
+blocks, as they are there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +81,10 @@ JOBS: Sequence[Job] = (
             **_LORA,
             rollout=Rollout.GENERATE,
             max_prompt_length=96,
-            max_completion_length=64,
+            max_completion_length=24,
         ),
-        model_config=_SMALL_MODEL,
-        lengths=_lengths("lognormal(24,0.5)", "lognormal(40,0.5)"),
+        model_config={**_SMALL_MODEL, "num_hidden_layers": 1},
+        lengths=_lengths("lognormal(10,0.5)", "lognormal(40,0.5)"),
     ),
     Job(
         name="sft",

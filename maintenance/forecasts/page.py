@@ -31,8 +31,8 @@ def comparison_page(found: Sequence[Compared], *, versions: str) -> str:
             ("run", "card", "steps", "peak", "allocated equal", "reserved equal", "worst reserved", "ends"),
             [_row(each) for each in found],
         ),
-        "`small`: a card with what tensors take at most in the first two thirds of the steps. `peak`: the largest "
-        "reserved memory that was emulated. Two ends: emulated, then forecast.",
+        "`small`: the smallest card on which the first two thirds of the steps run, by the forecast. `peak`: the "
+        "largest reserved memory that was emulated. Two ends: emulated, then forecast.",
         "## Requirements that do not hold",
         "\n".join(f"- {escaped(problem)}" for problem in problems) or "None.",
         command="python -m maintenance.forecasts results_dir=results/reference",

@@ -21,7 +21,7 @@ from profiler.emulation.launch import EmulatedPython, process_environment
 
 PROGRAM = Path(__file__).with_name("emulated_run.py")
 
-_GRANULARITY_BYTES = 2 * MIB
+_PAGE_BYTES = 2 * MIB
 """The driver gives memory in whole pages of this size."""
 
 Line = Mapping[str, Any]
@@ -57,20 +57,47 @@ def has_ended(path: Path) -> bool:
 
 
 def forecast(job: Job, files: Files) -> None:
-    """Forecast all runs of a job: on its card with each setting, and then on the small card.
+    """Forecast all runs of a job.
 
     Raises:
         UnequalStepsError: Its steps cannot be written out.
     """
     from profiler.worker.forecast import capacity_of, learn, replayed, written_steps
 
-    learnt = learn(job.spec, job.model_config, [job.rows])
-    runs = [run for run in RUNS if run.job is job]
-    for run in sorted(runs, key=lambda run: run.is_small):
-        capacity = small_capacity_bytes(job, files) if run.is_small else capacity_of(job.spec)
-        steps = written_steps(job.spec, learnt, job.rows)
-        found = list(replayed(steps, seed=0, alloc_conf=run.alloc_conf, capacity_bytes=capacity))
-        _write(files.forecast(run), [*map(_line, found), {"kind": "end"}])
+    steps = list(written_steps(job.spec, learn(job.spec, job.model_config, [job.rows]), job.rows))
+
+    def replay(run: Run, capacity_bytes: int, most_steps: int | None = None) -> list[Line]:
+        found = replayed(steps[:most_steps], seed=0, alloc_conf=run.alloc_conf, capacity_bytes=capacity_bytes)
+        return [_line(each) for each in found]
+
+    for run in RUNS:
+        if run.job is not job:
+            continue
+        capacity = capacity_of(job.spec)
+        if run.is_small:
+            part = 2 * job.spec.steps // 3
+            whole = replay(run, capacity, part)
+            capacity = smallest_capacity_bytes(
+                max(line["allocated_bytes"] for line in whole),
+                max(line["reserved_bytes"] for line in whole),
+                lambda tried, run=run, part=part: replay(run, tried, part)[-1]["kind"] == "step",  # type: ignore[misc]
+            )
+        _write(files.forecast(run), [*replay(run, capacity), {"kind": "end", "capacity_bytes": capacity}])
+
+
+def smallest_capacity_bytes(least_bytes: int, enough_bytes: int, survives: Callable[[int], bool]) -> int:
+    """Return the smallest capacity that is enough, in whole pages, by halving what lies between.
+
+    Args:
+        least_bytes: Nothing below it is enough.
+        enough_bytes: This is.
+        survives: Whether a capacity is enough.
+    """
+    low, high = (-(-size // _PAGE_BYTES) for size in (least_bytes, enough_bytes))
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if survives(middle * _PAGE_BYTES) else (middle + 1, high)
+    return high * _PAGE_BYTES
 
 
 def _line(found: Any) -> Line:  # noqa: ANN401  # a step or a death; their module imports torch
@@ -79,14 +106,6 @@ def _line(found: Any) -> Line:  # noqa: ANN401  # a step or a death; their modul
     is_step = hasattr(found, "reserved_after_bytes")
     values = {name: getattr(found, name) for name in (*names, *refused) if hasattr(found, name)}
     return {"kind": "step" if is_step else "died", **values}
-
-
-def small_capacity_bytes(job: Job, files: Files) -> int:
-    """Return what the small card can give: what tensors take in the first two thirds of the steps, by the forecast."""
-    whole = next(run for run in RUNS if run.job is job and not run.is_small)
-    steps = [line for line in lines_of(files.forecast(whole)) if line["kind"] == "step"]
-    most = max(line["allocated_bytes"] for line in steps[: 2 * len(steps) // 3])
-    return -(-most // _GRANULARITY_BYTES) * _GRANULARITY_BYTES
 
 
 def _write(path: Path, lines: Sequence[Line]) -> None:
@@ -109,8 +128,8 @@ def card_of(run: Run, files: Files) -> Gpu:
     gpu = KNOWN_GPUS[str(run.job.spec.gpu)]
     if not run.is_small:
         return gpu
-    context = cuda_context_bytes(gpu.compute_capability)
-    return replace(gpu, memory_bytes=small_capacity_bytes(run.job, files) + context)
+    capacity = lines_of(files.forecast(run))[-1]["capacity_bytes"]
+    return replace(gpu, memory_bytes=capacity + cuda_context_bytes(gpu.compute_capability))
 
 
 def emulate(run: Run, files: Files, *, python: EmulatedPython, timeout_s: float) -> None:

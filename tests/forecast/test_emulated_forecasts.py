@@ -12,7 +12,7 @@ from maintenance.forecasts.emulated_run import StepCounters
 from maintenance.forecasts.jobs import JOBS, RUNS
 from maintenance.forecasts.main import PAGE, main
 from maintenance.forecasts.page import comparison_page
-from maintenance.forecasts.running import Files, card_of, small_capacity_bytes
+from maintenance.forecasts.running import Files, card_of, smallest_capacity_bytes
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import MIB, Phase
@@ -65,13 +65,19 @@ def test_every_difference_is_a_sentence(tmp_path):
     assert both(tmp_path, steps, [step(1), died(2, 512)]) == [survives]
 
 
-def test_the_small_card_has_what_two_thirds_of_the_steps_take(tmp_path):
-    files = Files(folder=tmp_path)
-    write(files.forecast(SFT[0]), step(1, 100), step(2, 103), step(3, 500), END)
-    assert small_capacity_bytes(SFT[0].job, files) == 104 * MIB
-    small = next(run for run in SFT if run.is_small)
+def test_the_small_card_is_the_smallest_on_which_most_steps_run(tmp_path):
+    tried = []
+
+    def survives(capacity: int) -> bool:
+        tried.append(capacity // MIB)
+        return capacity >= 117 * MIB
+
+    assert smallest_capacity_bytes(99 * MIB, 200 * MIB, survives) == 118 * MIB
+    assert len(tried) <= 6
+    files, small = Files(folder=tmp_path), next(run for run in SFT if run.is_small)
+    write(files.forecast(small), END | {"capacity_bytes": 118 * MIB})
     card = card_of(small, files)
-    assert card.memory_bytes - cuda_context_bytes(card.compute_capability) == 104 * MIB
+    assert card.memory_bytes - cuda_context_bytes(card.compute_capability) == 118 * MIB
     assert card_of(SFT[0], files).memory_bytes > 10**10
 
 
