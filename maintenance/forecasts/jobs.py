@@ -95,7 +95,7 @@ JOBS: Sequence[Job] = (
     Job(
         name="7b",
         spec=TrialSpec(
-            **{**_SMALL, "model": "qwen2.5-7b", "steps": 24},
+            **{**_SMALL, "model": "qwen2.5-7b", "steps": 12},
             **_GROUPS,
             **_LORA,
             rollout=Rollout.SYNTHETIC,

@@ -86,7 +86,7 @@ def forecast(job: Job, files: Files) -> None:
 
 
 def smallest_capacity_bytes(least_bytes: int, enough_bytes: int, survives: Callable[[int], bool]) -> int:
-    """Return the smallest capacity that is enough, in whole pages, by halving what lies between.
+    """Return the smallest capacity that is enough, in whole pages, within 1/200, by halving what lies between.
 
     Args:
         least_bytes: Nothing below it is enough.
@@ -94,7 +94,7 @@ def smallest_capacity_bytes(least_bytes: int, enough_bytes: int, survives: Calla
         survives: Whether a capacity is enough.
     """
     low, high = (-(-size // _PAGE_BYTES) for size in (least_bytes, enough_bytes))
-    while low < high:
+    while high - low > high // 200:
         middle = (low + high) // 2
         low, high = (low, middle) if survives(middle * _PAGE_BYTES) else (middle + 1, high)
     return high * _PAGE_BYTES
