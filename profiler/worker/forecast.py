@@ -214,8 +214,10 @@ def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | 
 
 
 def _death(shape: StepLengths, error: RefusedError, *, seed: int, alloc_conf: str, step: int) -> Death:
-    # Before the first micro-batch the rows are those that it will have.
-    batch, refusal = shape.micro_batches[max(0, error.piece - 1)], error.refusal
+    # Before the first micro-batch, by a piece, and in the first step by one more for loading, the rows are those that
+    # it will have.
+    before = 2 if step == 1 else 1
+    batch, refusal = shape.micro_batches[max(0, error.piece - before)], error.refusal
     return Death(
         seed=seed,
         alloc_conf=alloc_conf,
