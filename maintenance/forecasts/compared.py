@@ -111,7 +111,7 @@ def _end(lines: Sequence[Line]) -> End | None:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-STEPS, ENDS = "steps.parquet", "ends.csv"
+STEPS, ENDS, CAUSES = "steps.parquet", "ends.csv", "causes.csv"
 
 _END_COLUMNS = ("run", "side", "step", "phase", "requested_bytes")
 
@@ -149,3 +149,17 @@ def kept(folder: Path) -> list[Compared]:
         for run in RUNS
         if (rows.run == run.name).any()
     ]
+
+
+def read_causes(folder: Path) -> Mapping[str, str]:
+    """Return why a run differs, found by hand, by its name; empty without the file."""
+    path = folder / CAUSES
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {row["run"]: row["cause"] for row in csv.DictReader(file)}
+
+
+def unexplained(found: Sequence[Compared], causes: Mapping[str, str]) -> list[str]:
+    """Return the sentences about runs of which no cause is known."""
+    return [problem for each in found for problem in each.problems if each.run.name not in causes]

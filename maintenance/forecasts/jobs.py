@@ -31,6 +31,8 @@ class Job:
     """With as many steps as the run has, on a card that it does not fill."""
     model_config: Mapping[str, Any]
     lengths: RunLengths
+    runs_out: bool = True
+    """Whether it also runs on a card on which memory runs out."""
 
     @cached_property
     def rows(self) -> RowLengths:
@@ -95,7 +97,7 @@ JOBS: Sequence[Job] = (
     Job(
         name="7b",
         spec=TrialSpec(
-            **{**_SMALL, "model": "qwen2.5-7b", "steps": 12},
+            **{**_SMALL, "model": "qwen2.5-7b", "steps": 8},
             **_GROUPS,
             **_LORA,
             rollout=Rollout.SYNTHETIC,
@@ -105,6 +107,7 @@ JOBS: Sequence[Job] = (
         ),
         model_config=BUILTIN_MODELS["qwen2.5-7b"].config,
         lengths=_lengths("lognormal(500,0.8)", "lognormal(180,0.5)", "2"),
+        runs_out=False,
     ),
 )
 
@@ -131,5 +134,8 @@ class Run:
 
 
 RUNS: Sequence[Run] = tuple(
-    Run(job=job, alloc_conf=conf, is_small=is_small) for job in JOBS for conf in SETTINGS for is_small in (False, True)
+    Run(job=job, alloc_conf=conf, is_small=is_small)
+    for job in JOBS
+    for conf in SETTINGS
+    for is_small in (False, *([True] if job.runs_out else []))
 )

@@ -49,7 +49,7 @@ and compares memory step by step. Keys and defaults:
 job=NAME is one of {", ".join(_NAMES)}; at_most=N emulates at most N runs in
 this call, and at_most=0 only compares; jobs=N runs at the same time;
 python=PATH is a Python with torch's CUDA build. The exit code is 4 if a step
-differs.
+differs without a known cause.
 
 Examples:
   python -m maintenance.forecasts job=sft at_most=1
@@ -121,8 +121,8 @@ def _run(settings: Settings, emulating: Emulate) -> int:
 
 
 def _write(folder: Path, files: Files) -> list[str]:
-    """Write rows and page of all runs that have ended on both sides; return what does not hold."""
-    from maintenance.forecasts.compared import compared, keep  # imports pandas
+    """Write rows and page of the runs that have ended on both sides; return what does not hold for no known cause."""
+    from maintenance.forecasts.compared import compared, keep, read_causes, unexplained  # imports pandas
     from maintenance.forecasts.page import comparison_page
     from profiler.storage.records.versioned import installed_versions
 
@@ -133,5 +133,6 @@ def _write(folder: Path, files: Files) -> list[str]:
     torch = (versions.torch or "").partition("+")[0]
     line = f"torch {torch}, trl {versions.trl}, transformers {versions.transformers}, peft {versions.peft}"
     keep(found, folder)
-    write_atomically(folder / PAGE, comparison_page(found, versions=line).encode())
-    return [problem for each in found for problem in each.problems]
+    causes = read_causes(folder)
+    write_atomically(folder / PAGE, comparison_page(found, causes, versions=line).encode())
+    return unexplained(found, causes)

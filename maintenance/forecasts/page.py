@@ -1,6 +1,6 @@
 """The comparison as a page of Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from maintenance.emulated.page import small_percent
 from maintenance.forecasts.compared import METRICS, Compared, End
@@ -9,16 +9,19 @@ from profiler.domain.memory import MIB
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 
 
-def comparison_page(found: Sequence[Compared], *, versions: str) -> str:
+def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, versions: str) -> str:
     """Return the page of the runs that have ended on both sides.
 
     Args:
         found: The runs.
+        causes: Why they differ, by the name of the run.
         versions: Of the packages.
     """
     steps = sum(len(each.rows) for each in found)
     equal = {metric: sum(each.equal[metric] for each in found) for metric in METRICS}
-    problems = [problem for each in found for problem in each.problems]
+    problems = [
+        f"{problem} {causes.get(each.run.name, 'The cause is open.')}" for each in found for problem in each.problems
+    ]
     return kept_page(
         "Emulated and forecast runs",
         f"{steps:,} steps of {len(found)} runs of drawn lengths: each step ran in torch's CUDA build on an emulated "
