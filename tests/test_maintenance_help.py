@@ -43,6 +43,13 @@ def engine_cost(monkeypatch):
     return main.main
 
 
+def forecasts(monkeypatch):
+    from maintenance.forecasts import main
+
+    monkeypatch.setattr(main, "_run", lambda *_: pytest.fail("a run has started"))
+    return main.main
+
+
 def several_gpus(monkeypatch):
     from maintenance import several_gpus
 
@@ -79,7 +86,20 @@ def vision(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "tool", [bench, accuracy, campaign, emulated, engine_cost, several_gpus, sharding_page, look_up, counted, vision]
+    "tool",
+    [
+        bench,
+        accuracy,
+        campaign,
+        emulated,
+        engine_cost,
+        forecasts,
+        several_gpus,
+        sharding_page,
+        look_up,
+        counted,
+        vision,
+    ],
 )
 def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
     for words in (["--help"], ["-h"], ["x", "--help"]):
@@ -92,7 +112,9 @@ def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
         assert max(map(len, (usage + examples).splitlines())) <= 80
 
 
-@pytest.mark.parametrize("tool", [bench, accuracy, campaign, emulated, engine_cost, look_up, counted, vision])
+@pytest.mark.parametrize(
+    "tool", [bench, accuracy, campaign, emulated, engine_cost, forecasts, look_up, counted, vision]
+)
 def test_an_unknown_option_is_a_fault(tool, monkeypatch, capsys):
     assert tool(monkeypatch)(["--limit-s", "5"]) == EXIT_USAGE
     assert "limit_s" in capsys.readouterr().err.replace("-", "_")

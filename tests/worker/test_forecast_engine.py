@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from matrix import further
 from simulating import LORA, small_spec
 
+from profiler.allocator.traces.card_replay import Piece
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.memory import MIB
+from profiler.domain.memory import MIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.forecast import Death, Draw, ForecastRequest, ForecastStep, Learnt
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
@@ -99,6 +101,30 @@ def test_shorter_rows_are_aligned_as_they_were(lengths: list[int], factor: float
         assert 1 <= shorter <= length
         assert (length - shorter) % 8 == 0
         assert shorter - length * factor < 8
+
+
+def test_a_death_names_the_rows_of_its_micro_batch() -> None:
+    def batch(tokens: int) -> MicroBatch:
+        return MicroBatch(rows=2, widths=(tokens,), scored=(tokens,), padded=(False,))
+
+    shape = StepLengths(micro_batches=(batch(30), batch(70)))
+
+    def died(step: int, number: int, pieces: int) -> Death:
+        """The piece of a number is too large for the card."""
+        sizes = [[2**40 if place == number else 512] for place in range(pieces)]
+        steps = [[_piece(place, [512]) for place in range(3)]] * (step - 1)
+        steps.append([_piece(100 + place, own) for place, own in enumerate(sizes)])
+        *_, last = replayed([(shape, each) for each in steps], seed=0, alloc_conf="", capacity_bytes=2**30)
+        assert isinstance(last, Death)
+        return last
+
+    # What is loaded is a piece of the first step.
+    assert [died(1, number, 4).row_tokens for number in range(4)] == [30, 30, 30, 70]
+    assert [died(2, number, 3).row_tokens for number in range(3)] == [30, 30, 70]
+
+
+def _piece(block: int, sizes_bytes: list[int]) -> Piece:
+    return Piece(events=[block + 1], first_block=block, sizes_bytes=sizes_bytes, phases=[(0, Phase.FORWARD)])
 
 
 def request_of(**keys: Any) -> ForecastRequest:

@@ -1,0 +1,1 @@
+"""Runs of drawn lengths, each step emulated and forecast, and what differs."""

@@ -1,0 +1,182 @@
+"""Both sides of a run: emulated in a process of its own, and forecast in this one. Each leaves a file of JSON lines."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from maintenance.forecasts.jobs import RUNS, Job, Run
+from profiler.config.trials.identity import spec_to_mapping
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
+from profiler.domain.errors import ProfilerError, shortened
+from profiler.domain.memory import MIB
+from profiler.domain.trials.trial import Backend
+from profiler.emulation.launch import EmulatedPython, process_environment
+
+PROGRAM = Path(__file__).with_name("emulated_run.py")
+
+_PAGE_BYTES = 2 * MIB
+"""The driver gives memory in whole pages of this size."""
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where the lines of each side are."""
+
+    folder: Path
+
+    def emulated(self, run: Run) -> Path:
+        """Return the file of the emulated side; it is whole if its last line is the end."""
+        return self.folder / f"{run.name}.emulated.jsonl"
+
+    def forecast(self, run: Run) -> Path:
+        """Return the file of the forecast, which is written at once."""
+        return self.folder / f"{run.name}.forecast.jsonl"
+
+
+def lines_of(path: Path) -> list[Line]:
+    """Return the lines of a file; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def has_ended(path: Path) -> bool:
+    """Whether the file has a run to its end, or to the request that was refused."""
+    lines = lines_of(path)
+    return bool(lines) and lines[-1]["kind"] == "end"
+
+
+# ---- the forecast ----------------------------------------------------------------------------------------------------
+
+
+def forecast(job: Job, files: Files) -> None:
+    """Forecast all runs of a job.
+
+    Raises:
+        UnequalStepsError: Its steps cannot be written out.
+    """
+    from profiler.worker.forecast import capacity_of, learn, replayed, written_steps
+
+    steps = list(written_steps(job.spec, learn(job.spec, job.model_config, [job.rows]), job.rows))
+
+    def replay(run: Run, capacity_bytes: int, most_steps: int | None = None) -> list[Line]:
+        found = replayed(steps[:most_steps], seed=0, alloc_conf=run.alloc_conf, capacity_bytes=capacity_bytes)
+        return [_line(each) for each in found]
+
+    for run in RUNS:
+        if run.job is not job:
+            continue
+        capacity = capacity_of(job.spec)
+        if run.is_small:
+            part = 2 * job.spec.steps // 3
+            whole = replay(run, capacity, part)
+            capacity = smallest_capacity_bytes(
+                max(line["allocated_bytes"] for line in whole),
+                max(line["reserved_bytes"] for line in whole),
+                lambda tried, run=run, part=part: replay(run, tried, part)[-1]["kind"] == "step",  # type: ignore[misc]
+            )
+        _write(files.forecast(run), [*replay(run, capacity), {"kind": "end", "capacity_bytes": capacity}])
+
+
+def smallest_capacity_bytes(least_bytes: int, enough_bytes: int, survives: Callable[[int], bool]) -> int:
+    """Return the smallest capacity that is enough, in whole pages, within 1/200, by halving what lies between.
+
+    Args:
+        least_bytes: Nothing below it is enough.
+        enough_bytes: This is.
+        survives: Whether a capacity is enough.
+    """
+    low, high = (-(-size // _PAGE_BYTES) for size in (least_bytes, enough_bytes))
+    while high - low > high // 200:
+        middle = (low + high) // 2
+        low, high = (low, middle) if survives(middle * _PAGE_BYTES) else (middle + 1, high)
+    return high * _PAGE_BYTES
+
+
+def _line(found: Any) -> Line:  # noqa: ANN401  # a step or a death; their module imports torch
+    names = ("step", "phase", "allocated_bytes", "reserved_bytes", "reserved_after_bytes", "inactive_split_bytes")
+    refused = ("requested_bytes", "free_bytes")
+    is_step = hasattr(found, "reserved_after_bytes")
+    values = {name: getattr(found, name) for name in (*names, *refused) if hasattr(found, name)}
+    return {"kind": "step" if is_step else "died", **values}
+
+
+def _write(path: Path, lines: Sequence[Line]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+# ---- the emulation ---------------------------------------------------------------------------------------------------
+
+
+class Emulate(Protocol):
+    """Emulates one run: `emulate`."""
+
+    def __call__(self, run: Run, files: Files) -> None:
+        """Leave the lines of the run."""
+
+
+def card_of(run: Run, files: Files) -> Gpu:
+    """Return the card of a run."""
+    gpu = KNOWN_GPUS[str(run.job.spec.gpu)]
+    if not run.is_small:
+        return gpu
+    capacity = lines_of(files.forecast(run))[-1]["capacity_bytes"]
+    return replace(gpu, memory_bytes=capacity + cuda_context_bytes(gpu.compute_capability))
+
+
+def emulate(run: Run, files: Files, *, python: EmulatedPython, timeout_s: float) -> None:
+    """Run the trainer in torch's CUDA build on the card of the run.
+
+    Raises:
+        ProfilerError: It ended with an error.
+        subprocess.TimeoutExpired: It took too long; the run begins anew with the next call.
+    """
+    answer = files.emulated(run)
+    answer.parent.mkdir(parents=True, exist_ok=True)
+    request = answer.with_suffix(".request.json")
+    rows = run.job.rows
+    request.write_text(
+        json.dumps(
+            {
+                "spec": spec_to_mapping(replace(run.spec, backend=Backend.EMULATED)),
+                "model_config": dict(run.job.model_config),
+                "prompts": rows.prompts,
+                "completions": rows.completions,
+                "shuffles": rows.shuffles,
+            }
+        )
+    )
+    environment = process_environment(python, card_of(run, files), base=os.environ) | {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [str(python.executable), str(PROGRAM), str(request), str(answer)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise ProfilerError(f"{run.name} ended early: {shortened(last, 500)}")
+
+
+def run_pending(
+    runs: Sequence[Run], files: Files, *, emulating: Emulate, at_most: int | None, jobs: int, say: Callable[[str], None]
+) -> int:
+    """Forecast and emulate runs that have not ended, at most `at_most` emulated ones; return how many are left."""
+    for job in dict.fromkeys(run.job.name for run in runs):
+        own = [run for run in runs if run.job.name == job]
+        if not all(has_ended(files.forecast(run)) for run in own):
+            say(f"forecasting {job}")
+            forecast(own[0].job, files)
+    pending = [run for run in runs if not has_ended(files.emulated(run))]
+    now = pending[:at_most]
+    with ThreadPoolExecutor(jobs) as pool:
+        for run, _ in zip(now, pool.map(partial(emulating, files=files), now), strict=True):
+            say(f"emulated {run.name}")
+    return len(pending) - len(now)

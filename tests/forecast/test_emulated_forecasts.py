@@ -1,0 +1,154 @@
+"""Runs of drawn lengths that are emulated and forecast: the comparison, its command, and the kept result."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maintenance.forecasts.compared import CAUSES, End, compared, kept, read_causes, unexplained
+from maintenance.forecasts.emulated_run import StepCounters
+from maintenance.forecasts.jobs import JOBS, RUNS
+from maintenance.forecasts.main import PAGE, main
+from maintenance.forecasts.page import comparison_page
+from maintenance.forecasts.running import Files, card_of, smallest_capacity_bytes
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
+from profiler.domain.memory import MIB, Phase
+
+KEPT = Path(__file__).parents[2] / "results" / "reference" / "forecasts"
+END = {"kind": "end"}
+SFT = [run for run in RUNS if run.job.name == "sft"]
+
+
+def step(number: int, allocated: int = 100, reserved: int = 200) -> dict[str, Any]:
+    return {
+        "kind": "step", "step": number, "phase": "backward", "allocated_bytes": allocated * MIB,
+        "reserved_bytes": reserved * MIB,
+    }  # fmt: skip
+
+
+def died(number: int, requested: int) -> dict[str, Any]:
+    return {"kind": "died", "step": number, "phase": "forward", "requested_bytes": requested}
+
+
+def write(path: Path, *lines: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def both(folder: Path, emulated: list[dict[str, Any]], forecast: list[dict[str, Any]]) -> list[str]:
+    """What is found wrong with one run."""
+    files = Files(folder=folder)
+    write(files.emulated(SFT[0]), *emulated, END)
+    write(files.forecast(SFT[0]), *forecast, END)
+    (found,) = compared(RUNS, files)
+    return list(found.problems)
+
+
+def test_every_difference_is_a_sentence(tmp_path):
+    steps = [step(1), step(2, 120, 220)]
+    assert both(tmp_path, steps, steps) == []
+    # The emulated request is rounded by torch already.
+    assert both(tmp_path, [*steps, died(3, 1024)], [*steps, died(3, 1000)]) == []
+    assert both(tmp_path, steps, [step(1), step(2, 121, 220)]) == [
+        "sft-default-whole: allocated memory differs in 1 of 2 steps."
+    ]
+    assert both(tmp_path, steps, [step(1), step(2, 120, 222)]) == []
+    assert both(tmp_path, steps, [step(1), step(2, 120, 224)]) == [
+        "sft-default-whole: reserved memory differs by up to 1.82%."
+    ]
+    ends = "sft-default-whole: emulated, step 3, forward, 1,024 bytes; forecast, step 3, forward, 1,536 bytes."
+    assert both(tmp_path, [*steps, died(3, 1024)], [*steps, died(3, 1500)]) == [ends]
+    survives = "sft-default-whole: emulated, it survives; forecast, step 2, forward, 512 bytes."
+    assert both(tmp_path, steps, [step(1), died(2, 512)]) == [survives]
+
+
+def test_the_small_card_is_the_smallest_on_which_most_steps_run(tmp_path):
+    tried = []
+
+    def survives(capacity: int) -> bool:
+        tried.append(capacity // MIB)
+        return capacity >= 117 * MIB
+
+    assert smallest_capacity_bytes(99 * MIB, 200 * MIB, survives) == 118 * MIB
+    assert len(tried) <= 6
+    files, small = Files(folder=tmp_path), next(run for run in SFT if run.is_small)
+    write(files.forecast(small), END | {"capacity_bytes": 118 * MIB})
+    card = card_of(small, files)
+    assert card.memory_bytes - cuda_context_bytes(card.compute_capability) == 118 * MIB
+    assert card_of(SFT[0], files).memory_bytes > 10**10
+
+
+class Card:
+    """Counters of a card, with a peak that is set before each phase."""
+
+    peak = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.peak
+
+    def stats_now(self) -> Any:
+        return {name: {"all": {"current": 0}} for name in ("inactive_split_bytes", "segment")}
+
+    def reset(self) -> None:
+        self.peak = 0
+
+
+def test_steps_begin_where_those_of_a_forecast_do():
+    card, text = Card(), io.StringIO()
+    counters = StepCounters(card, text)  # type: ignore[arg-type]
+    one = [Phase.ROLLOUT, Phase.FORWARD, Phase.BACKWARD, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+    for size, phase in enumerate([Phase.LOAD, *one, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, *one]):
+        counters.enter(phase)
+        card.peak = max(card.peak, size)
+    counters.end_step()
+    lines = [json.loads(line) for line in text.getvalue().splitlines()]
+    assert [(line["step"], line["allocated_bytes"]) for line in lines] == [(1, 6), (2, 9), (3, 15)]
+
+
+def test_the_command_goes_on_and_says_what_differs(tmp_path, capsys):
+    def emulating(run: Any, files: Files, **_: object) -> None:
+        size = 101 if run.is_small else 100
+        write(files.emulated(run), step(1, size), END)
+
+    files = Files(folder=tmp_path / "forecasts" / "runs")
+    for run in SFT:
+        write(files.forecast(run), step(1), END)
+
+    def command(*words: str) -> int:
+        chosen = ["job=sft", f"results_dir={tmp_path}", *words]
+        return main(chosen, python_of=lambda _: None, emulating=emulating)  # type: ignore[arg-type, return-value]
+
+    assert command("at_most=1") == EXIT_SOME_TRIALS_FAILED
+    assert len(list(files.folder.glob("*.emulated.jsonl"))) == 1
+    assert command("jobs=2") == EXIT_ANSWER_IS_NO
+    assert "sft-default-small: allocated memory differs in 1 of 1 steps." in capsys.readouterr().err
+    (tmp_path / "forecasts" / CAUSES).write_text("run,cause\nsft-expandable-small,A reason.\n")
+    write(files.emulated(SFT[1]), step(1), END)
+    assert command("at_most=0") == EXIT_OK
+    assert "differs in 1 of 1 steps. A reason." in (tmp_path / "forecasts" / PAGE).read_text()
+    assert len(kept(tmp_path / "forecasts")) == len(SFT)
+    assert main(["job=other"]) == EXIT_USAGE
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return kept(KEPT)
+
+
+def test_the_kept_page_is_that_of_the_kept_rows(runs):
+    page = (KEPT / PAGE).read_text()
+    versions = page.partition("same draws. ")[2].partition(". Nothing")[0]
+    assert page == comparison_page(runs, read_causes(KEPT), versions=versions)
+
+
+def test_every_kept_difference_has_a_cause(runs):
+    assert unexplained(runs, read_causes(KEPT)) == []
+    assert {each.run.job.name for each in runs} == {job.name for job in JOBS}
+    # On a card that is not full, reserved memory is equal in every step.
+    assert all(each.equal["reserved"] == len(each.rows) for each in runs if not each.run.is_small)
+    ends = [(each.emulated, each.forecast) for each in runs if each.run.is_small]
+    assert all(emulated == forecast for emulated, forecast in ends)
+    assert any(isinstance(emulated, End) for emulated, _ in ends)
