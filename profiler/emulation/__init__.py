@@ -6,8 +6,8 @@ of the simulation.
 
 Values that the host reads:
     - integers, booleans, small floats that follow from the program's data: computed.
-    - tokens that are sampled (`multinomial`, `argmax` of a network's output): any token, with equal probability;
-      stated as an assumption.
+    - tokens that are sampled (`multinomial`, `argmax` of a network's output): any token but special ones (ends of
+      text, padding, images), with equal probability: completions have their maximum of tokens; stated as an assumption.
     - what `topk` chooses of a network's output: experts of a mixture, or the most likely tokens: each equally often,
       row by row; stated as an assumption: `aten::topk chooses 8 of 128 equally often`.
     - other floats that follow from a network's output: 0; comparisons with infinity and NaN answer as for a finite
@@ -18,7 +18,7 @@ Values that the host reads:
       steers the host.
     - counts that liger_kernel's fused experts allocate by : computed on the CPU.
     - counts of tokens that vLLM 0.31 schedules by : computed on the CPU; sampled
-      tokens are any token.
+      tokens are any token but special ones.
     - results of other Triton kernels, also those of `torch.compile`: unknown; if the host reads an integer of one, the
       record names the kernel.
     - `profiler.emulation.card` reads what a process noted: `values` is `complete`, or the list of what was read

@@ -212,7 +212,29 @@ def _joined(first: str, rest: str | None) -> str:
     return f"{first}{os.pathsep}{rest}" if rest else first
 
 
-_PROGRAM = "profiler.emulation.inside.check_program"
+_PROGRAM = """
+import json, torch
+from profiler.emulation.card import marks_of_this_process
+device = torch.device("cuda")
+layers = torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 64), torch.nn.Linear(64, 1000)
+model = torch.nn.Sequential(*layers).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+tokens = torch.arange(512, device=device).remainder(7)
+loss = torch.nn.functional.cross_entropy(model(tokens), tokens)
+loss.backward()
+optimizer.step()
+marks = marks_of_this_process()
+print(json.dumps({
+    "card": torch.cuda.get_device_name(),
+    "memory_bytes": torch.cuda.mem_get_info()[1],
+    "allocated_bytes": torch.cuda.max_memory_allocated(),
+    "reserved_bytes": torch.cuda.max_memory_reserved(),
+    "zeros_counted": int((tokens == 0).sum()),
+    "values": marks.values if marks else "not emulated",
+}))
+"""
+"""Trains a small network for a step, reads values that the host needs, and prints what it found."""
+
 _ZEROS = 74
 """Of 0 to 511, so many are divisible by 7."""
 
@@ -243,7 +265,7 @@ def check(python: EmulatedPython, gpu: Gpu, *, strict: bool = True) -> Check:
         CheckError: It ended with an error, or a value was wrong.
     """
     environment = process_environment(python, gpu, base=os.environ, strict=strict)
-    command = [str(python.executable), *safe_path_flags(), "-m", _PROGRAM]
+    command = [str(python.executable), *safe_path_flags(), "-c", _PROGRAM]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

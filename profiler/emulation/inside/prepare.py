@@ -7,13 +7,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from profiler.emulation.inside.triton_kernels import note_compiled_launches, note_launches
+from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
 from profiler.seams.patching import around_import
 
 RUNTIME = "libcudart"
@@ -36,6 +37,31 @@ def find_emulated_runtime(library: Path) -> Callable[[ModuleType], None]:
         wrapper.find_loaded_library = found  # type: ignore[attr-defined]
 
     return after_import
+
+
+def note_generation(generation: ModuleType) -> None:
+    """Look for special tokens again when a model of transformers begins to generate."""
+    generate = generation.GenerationMixin.generate
+
+    @wraps(generate)
+    def noted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        SPECIAL_TOKENS.forget()
+        return generate(*args, **kwargs)
+
+    generation.GenerationMixin.generate = noted
+
+
+def note_requests(gpu_worker: ModuleType) -> None:
+    """Keep the tokens that end the new requests of a step of vLLM."""
+    execute = gpu_worker.Worker.execute_model
+
+    @wraps(execute)
+    def noted(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        for request in scheduler_output.scheduled_new_reqs:
+            SPECIAL_TOKENS.add(request.sampling_params)
+        return execute(self, scheduler_output, *args, **kwargs)
+
+    gpu_worker.Worker.execute_model = noted
 
 
 def answer_for_other_ranks(rendezvous: ModuleType) -> None:
@@ -194,6 +220,8 @@ def prepare(environment: Mapping[str, str]) -> None:
     around_import("torch", before=lambda: _load(libraries, built["load"]))
     if environment.get("EMULATED_VALUES") != "0":
         around_import("torch", after=lambda _torch: _install_values(libraries / built["values"]))
+    around_import("transformers.generation.utils", after=note_generation)
+    around_import("vllm.v1.worker.gpu_worker", after=note_requests)
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
     runtime = next(name for name in built["load"] if name.startswith(f"{RUNTIME}."))
@@ -212,4 +240,28 @@ def _load(libraries: Path, names: list[str]) -> None:
 
 
 def _install_values(path: Path) -> None:
-    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL).emulated_values_install()
+    values = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    values.emulated_values_install()
+    _avoid_special_tokens(values)
+
+
+def _avoid_special_tokens(values: ctypes.CDLL) -> None:
+    """Let each draw that takes the place of a network's choice avoid the special tokens of that time."""
+
+    def before_draw() -> None:
+        if SPECIAL_TOKENS.look():
+            tokens, sizes = _whole(SPECIAL_TOKENS.tokens), _whole(SPECIAL_TOKENS.vocabularies)
+            values.emulated_values_special(tokens, len(tokens), sizes, len(sizes))
+
+    callback = ctypes.CFUNCTYPE(None)(before_draw)
+    values.emulated_values_on_draw(callback)
+    _KEPT.append(callback)
+
+
+def _whole(numbers: Iterable[int]) -> ctypes.Array[ctypes.c_int64]:
+    kept = sorted(each for each in numbers if -(1 << 63) <= each < 1 << 63)
+    return (ctypes.c_int64 * len(kept))(*kept)
+
+
+_KEPT: list[object] = []
+"""Functions that the libraries call: ctypes frees those that Python does not keep."""

@@ -346,7 +346,7 @@ class Operator : public c10::OperatorKernel {
               ("aten::topk chooses " + std::to_string(k) + " of " + std::to_string(choices) + " equally often").c_str());
     } else {
       draw_uniformly(indices, choices);
-      em_mark("assumption", (name_ + " draws any token with equal probability").c_str());
+      em_mark("assumption", (name_ + " draws any token but special ones with equal probability").c_str());
     }
     note_right(indices);
   }
