@@ -30,6 +30,9 @@ Not known:
       it.
     - **The CUDA context** is the assumption of `profiler/domain/cards/card.py`. Kernels that load at their first
       use are not in it.
+    - **What another process wrote** to memory of a card that both have opened (CUDA IPC, shared pieces of virtual
+      memory): a read is named. Its bytes are those of the process that allocated it, and return when that one frees
+      them or ends; a card keeps them until the last one has closed them.
     - **NCCL's buffers** and those of other libraries on the card, which torch's counters do not see either.
     - **The choice of algorithms** by cuBLAS and cuDNN; workspaces that torch itself allocates for them are real.
     - **What the host has no memory for.** DeepSpeed's stage 3 copies a GPU's weights through the host: `qwen2.5-32b`

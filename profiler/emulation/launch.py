@@ -13,7 +13,7 @@ from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import safe_path_flags
 from profiler.emulation.building.build import installed_environment, libraries_of
-from profiler.emulation.card import card_description
+from profiler.emulation.card import PROCESSES_VARIABLE, card_description, processes_folder
 from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
 
 
@@ -171,7 +171,7 @@ def process_environment(
         "EMULATED_CARDS": str(max(cards, num_processes)),
         "EMULATED_EVENTS": events.value,
         "EMULATED_LIBRARIES": str(python.libraries),
-        "EMULATED_PROCESSES": base.get("EMULATED_PROCESSES") or _processes_folder(),
+        PROCESSES_VARIABLE: base.get(PROCESSES_VARIABLE) or processes_folder(),
         "LD_LIBRARY_PATH": _joined(str(python.libraries), base.get("LD_LIBRARY_PATH")),
         "PATH": _joined(str(python.executable.parent), base.get("PATH")),
         "PYTHONPATH": _joined(str(STARTUP_FOLDER), base.get("PYTHONPATH")),
@@ -200,12 +200,6 @@ def _distributed(num_processes: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
     }
-
-
-def _processes_folder() -> str:
-    """Return a folder for what the processes of this job hold; jobs of other callers do not see them."""
-    memory = Path("/dev/shm")  # in memory, and gone after a restart
-    return str((memory if memory.is_dir() else Path("/tmp")) / f"grpo-vram-emulated-{os.getuid()}-{os.getpid()}")
 
 
 def _joined(first: str, rest: str | None) -> str:
