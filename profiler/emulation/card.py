@@ -11,6 +11,7 @@ from profiler.domain.cards.capabilities import shared_memory
 from profiler.domain.cards.card import Board, cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import KIB, MIB
+from profiler.domain.runs.other_runs import JobMemory, JobProcess
 from profiler.emulation.building.library_sources import CORE_LIBRARY
 
 UNLIMITED_BYTES = 1 << 42
@@ -139,45 +140,13 @@ _COMPUTES = 4
 """Bits of what a process did, as in `driver/emulated.h`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessEntry:
-    """What one process of a job held and did, up to now or to its end."""
-
-    pid: int
-    parent: int
-    command: str
-    rank: int | None
-    """In the largest group of NCCL that it joined, or what its launcher said; None without either."""
-    ranks: int | None
-    roles: tuple[str, ...]
-    """See `roles_of`."""
-    last_sentence: str
-    """Of the error that ended it; empty if none did."""
-    has_ended_itself: bool
-    """False while it runs, and if a signal or `os._exit` ended it."""
-    peak_bytes: tuple[int, ...]
-    """The most that it held of each card of the machine, with its context."""
-    refused_bytes: int
-    """Bytes of its last allocation that the card had no memory for; 0 if there was none."""
-    refused_card: int | None
-
-    @staticmethod
-    def roles_of(did: int) -> tuple[str, ...]:
-        """Return what a process did on the cards: trains and generates, or scores if it computed without either."""
-        found = tuple(role for bit, role in _ROLES if did & bit)
-        return found or (("scores",) if did & _COMPUTES else ())
+def roles_of(did: int) -> tuple[str, ...]:
+    """Return what a process did on the cards: trains and generates, or scores if it computed without either."""
+    found = tuple(role for bit, role in _ROLES if did & bit)
+    return found or (("scores",) if did & _COMPUTES else ())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """All processes that have used the emulated cards of one job, in the order of their start."""
-
-    processes: tuple[ProcessEntry, ...] = ()
-    card_peak_bytes: tuple[int, ...] = ()
-    """The most that all of them held of each card at once."""
-
-
-def job_of(folder: Path) -> Job:
+def job_of(folder: Path) -> JobMemory:
     """Return what the processes of the job in this folder have said; an empty job if there is nothing to read."""
     try:
         table = (folder / _TABLE).read_bytes()
@@ -186,12 +155,12 @@ def job_of(folder: Path) -> Job:
         entries = tuple(
             _entry(table, at["first"] + number * at["each"], at) for number in range(_whole(table, at["count"]))
         )
-        return Job(processes=entries, card_peak_bytes=_numbers(table, at["card_most"], at["cards"]))
+        return JobMemory(processes=entries, card_peak_bytes=_numbers(table, at["card_most"], at["cards"]))
     except (OSError, ValueError, KeyError):
-        return Job()
+        return JobMemory()
 
 
-def _entry(table: bytes, start: int, at: Mapping[str, int]) -> ProcessEntry:
+def _entry(table: bytes, start: int, at: Mapping[str, int]) -> JobProcess:
     def whole(name: str) -> int:
         return _whole(table, start + at[name])
 
@@ -199,18 +168,19 @@ def _entry(table: bytes, start: int, at: Mapping[str, int]) -> ProcessEntry:
         return table[start + at[name] :][: at["text"]].partition(b"\0")[0].decode(errors="replace")
 
     rank, ranks, refused_on = whole("rank"), whole("ranks"), whole("refused_on")
-    return ProcessEntry(
+    return JobProcess(
         pid=whole("pid"),
         parent=whole("parent"),
         command=text("command"),
         rank=None if rank < 0 else rank,
         ranks=None if ranks < 0 else ranks,
-        roles=ProcessEntry.roles_of(whole("did")),
+        roles=roles_of(whole("did")),
         last_sentence=text("said"),
         has_ended_itself=bool(whole("ended")),
         peak_bytes=_numbers(table, start + at["most"], at["cards"]),
         refused_bytes=whole("refused"),
         refused_card=None if refused_on < 0 else refused_on,
+        last_sentence_s=whole("said_ms") / 1000,
     )
 
 

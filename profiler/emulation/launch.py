@@ -13,7 +13,7 @@ from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import safe_path_flags
 from profiler.emulation.building.build import installed_environment, libraries_of
-from profiler.emulation.card import PROCESSES_VARIABLE, card_description, processes_folder
+from profiler.emulation.card import FILE_VARIABLE, PROCESSES_VARIABLE, card_description, processes_folder
 from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
 
 
@@ -76,6 +76,9 @@ PROFILER_VARIABLE = "EMULATED_PROFILER"
 """Environment variable with the folder of the package `profiler`, for `STARTUP_FOLDER`."""
 
 _STRICT = "EMULATED_STRICT"
+
+_OF_A_JOB = {"EMULATED_SHARED": "1", "EMULATED_KEPT": "1", "EMULATED_ALL_RANKS": "1"}
+"""Processes share the cards, what they held is read after their end, and every rank is a process."""
 
 _OF_A_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
@@ -183,6 +186,30 @@ def process_environment(
     if num_processes > 1:
         found |= _distributed(num_processes)
     return found
+
+
+def job_environment(
+    python: EmulatedPython, gpu: Gpu, *, cards: int, base: Mapping[str, str], folder: Path, strict: bool = True
+) -> dict[str, str]:
+    """Return the environment of a command whose processes, however they are started, share the cards of one machine.
+
+    Args:
+        python: Its Python comes first on the path.
+        gpu: The card.
+        cards: Number of cards of the machine.
+        base: Environment of the caller.
+        folder: Where the processes say what they hold, and what the host read (`job_of`, `marks_of_file`).
+        strict: As in `process_environment`.
+    """
+    own = {name: value for name, value in base.items() if name not in _OF_A_RANK} | {PROCESSES_VARIABLE: str(folder)}
+    found = process_environment(python, gpu, cards=cards, base=own, strict=strict)
+    return found | _OF_A_JOB | {FILE_VARIABLE: str(folder / MARKS)}
+
+
+_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+MARKS = "marks"
+"""File in the folder of a job: the marks of all its processes."""
 
 
 def is_strict(environment: Mapping[str, str]) -> bool:

@@ -210,7 +210,7 @@ def test_a_second_build_is_not_needed(python):
     assert Path(again.libraries, "libemulatedvalues.so").exists()
 
 
-def test_completions_have_the_length_that_was_set_whatever_ends_a_text(python):
+def test_completions_have_the_length_that_was_set(python):
     """A planted end of text: all tokens but six are special, and draws of any kind take one of these."""
     found = run(
         python,

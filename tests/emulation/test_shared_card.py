@@ -10,7 +10,8 @@ from emulation.building import run_on_card
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB
-from profiler.emulation.card import Job, ProcessEntry, job_of, remove_abandoned_jobs
+from profiler.domain.runs.other_runs import JobMemory
+from profiler.emulation.card import job_of, remove_abandoned_jobs, roles_of
 
 T4 = KNOWN_GPUS["t4-16gb"]
 CONTEXT = cuda_context_bytes(T4.compute_capability)
@@ -65,7 +66,7 @@ def test_a_process_that_does_not_share_has_the_card_for_itself(driver, tmp_path)
     assert run_two(driver, tmp_path, first, second, EMULATED_SHARED="") == [CONTEXT, 0]
 
 
-def test_processes_that_take_memory_at_once_never_pass_the_end_of_the_card(driver, tmp_path):
+def test_processes_together_never_pass_the_end_of_the_card(driver, tmp_path):
     program = """
 import os, signal
 (ready, says_ready), (go, says_go), (counts, says_count) = os.pipe(), os.pipe(), os.pipe()
@@ -119,7 +120,7 @@ def test_an_allocation_that_another_process_opens_counts_once(driver, tmp_path, 
     assert marks == "value\tbytes of memory of another process\t1\n"
 
 
-def test_a_piece_of_virtual_memory_that_another_process_maps_counts_once(driver, tmp_path):
+def test_a_piece_that_another_process_maps_counts_once(driver, tmp_path):
     """As torch shares expandable segments: by the descriptor of a file."""
     found = run_two(
         driver,
@@ -147,7 +148,7 @@ tell(to_first, json.dumps([imported, both, released, broken]).encode())
     assert found == [801, 0, 0, counted, counted, 1]
 
 
-def test_an_event_of_another_process_is_one_that_has_been_reached(driver):
+def test_an_event_of_another_process_has_been_reached(driver):
     found = run_on_card(
         driver,
         """
@@ -188,6 +189,7 @@ def test_what_a_process_held_and_did_is_kept_after_it_was_killed(driver, tmp_pat
     assert (ended.rank, ended.ranks, ended.roles) == (None, None, ())
     assert (killed.last_sentence, killed.has_ended_itself) == ("ValueError: on purpose", False)
     assert (ended.last_sentence, ended.has_ended_itself) == ("", True)
+    assert killed.last_sentence_s > ended.last_sentence_s == 0
     assert (killed.refused_bytes, killed.refused_card) == (20 * 2**30, 1)
     assert killed.command.startswith(f"{sys.executable} -c import ctypes")
     assert job.card_peak_bytes == (0, 6 * 2**30 + CONTEXT)
@@ -201,7 +203,7 @@ def test_a_job_leaves_no_folder_unless_somebody_reads_it(driver, tmp_path):
     assert len(job_of(folder).processes) == 1
 
 
-def test_the_folder_of_a_job_whose_last_process_was_killed_is_removed_by_the_next_one(tmp_path):
+def test_a_folder_that_a_killed_job_left_is_removed_later(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
     kept = [tmp_path / f"grpo-vram-emulated-{os.getuid()}-{pid}" for pid in (os.getpid(), "x")]
@@ -214,19 +216,11 @@ def test_the_folder_of_a_job_whose_last_process_was_killed_is_removed_by_the_nex
 
 
 def test_roles_are_what_a_process_did():
-    def roles(did: int) -> tuple[str, ...]:
-        return ProcessEntry.roles_of(did)
-
-    assert [roles(did) for did in (0, 1 | 4, 2 | 4, 1 | 2 | 4, 4)] == [
-        (),
-        ("trains",),
-        ("generates",),
-        ("trains", "generates"),
-        ("scores",),
-    ]
+    found = [roles_of(did) for did in (0, 1 | 4, 2 | 4, 1 | 2 | 4, 4)]
+    assert found == [(), ("trains",), ("generates",), ("trains", "generates"), ("scores",)]
 
 
 def test_a_folder_without_a_job_has_no_processes(tmp_path):
-    assert job_of(tmp_path) == Job()
+    assert job_of(tmp_path) == JobMemory()
     (tmp_path / "cards").write_bytes(b"cards=2" + 600 * b"\0")
-    assert job_of(tmp_path) == Job()
+    assert job_of(tmp_path) == JobMemory()

@@ -13,7 +13,7 @@ MIDDLE = 32_000 // 2
 
 
 @pytest.mark.parametrize("ends", [MIDDLE, [MIDDLE, MIDDLE + 1]])
-def test_a_planted_end_of_text_is_not_drawn(ends):
+def test_a_planted_end_of_text_is_not_sampled(ends):
     """Also not if it is in the middle of the vocabulary, from which on a token is looked for."""
     model = LlamaConfig(eos_token_id=ends, pad_token_id=MIDDLE + 2, vocab_size=2 * MIDDLE)
     generation = GenerationConfig(eos_token_id=[MIDDLE + 3], pad_token_id=None)
@@ -35,7 +35,7 @@ def test_special_tokens_of_a_tokenizer_and_of_images_count():
     del image
 
 
-def test_what_ends_a_request_of_an_engine_is_kept_after_the_request():
+def test_what_ends_a_request_of_vllm_is_kept_after_it():
     """With the fields of vLLM's `SamplingParams`, the private ones among them."""
     request = SimpleNamespace(stop_token_ids=[100_001], _all_stop_token_ids={100_001, 100_002}, _eos_token_id=100_003)
     special = SpecialTokens()
@@ -52,7 +52,7 @@ def test_which_draws_look_depends_on_their_number_alone():
     assert special.look()
 
 
-def test_if_every_token_is_special_one_of_them_is_drawn():
+def test_if_every_token_is_special_one_of_them_is_sampled():
     special = SpecialTokens()
     special.tokens = frozenset(range(8))
     assert special.ordinary(8) == 4
@@ -60,7 +60,7 @@ def test_if_every_token_is_special_one_of_them_is_drawn():
     assert special.ordinary(8) == 0
 
 
-def test_an_unknown_vocabulary_has_a_token_that_ends_no_known_text():
+def test_the_token_of_an_unknown_vocabulary_ends_no_text():
     ends = {end for model_type in CONFIG_MAPPING_NAMES for end in tokens_of(CONFIG_MAPPING[model_type])}
     assert {2, 151643, 128001} <= ends
     assert SpecialTokens().ordinary() not in ends

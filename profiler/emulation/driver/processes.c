@@ -27,6 +27,7 @@ typedef struct {
     uint64_t did;     /* EM_TRAINS and others */
     uint64_t refused; /* bytes of the last allocation that failed */
     int64_t refused_on;
+    int64_t said_ms; /* when it said its last sentence, on a clock that all processes have */
     char command[TEXT], said[TEXT];
     uint64_t held[EM_MAX_CARDS], most[EM_MAX_CARDS];
 } Entry;
@@ -77,11 +78,11 @@ static void make_table(const char *path) {
         pthread_mutex_init(&made->lock, &kind);
         snprintf(made->layout, sizeof made->layout,
                  "cards=%d;text=%d;count=%zu;card_most=%zu;first=%zu;each=%zu;pid=%zu;parent=%zu;born=%zu;ended=%zu;rank=%zu;"
-                 "ranks=%zu;did=%zu;refused=%zu;refused_on=%zu;command=%zu;said=%zu;held=%zu;most=%zu",
+                 "ranks=%zu;did=%zu;refused=%zu;refused_on=%zu;said_ms=%zu;command=%zu;said=%zu;held=%zu;most=%zu",
                  em_count_present(), TEXT, offsetof(Table, count), offsetof(Table, most), offsetof(Table, entries), sizeof(Entry),
                  offsetof(Entry, pid), offsetof(Entry, parent), offsetof(Entry, born), offsetof(Entry, ended),
                  offsetof(Entry, rank), offsetof(Entry, ranks), offsetof(Entry, did), offsetof(Entry, refused),
-                 offsetof(Entry, refused_on), offsetof(Entry, command), offsetof(Entry, said), offsetof(Entry, held),
+                 offsetof(Entry, refused_on), offsetof(Entry, said_ms), offsetof(Entry, command), offsetof(Entry, said), offsetof(Entry, held),
                  offsetof(Entry, most));
         if (link(aside, path) && errno != EEXIST) perror(path);
         munmap(made, sizeof(Table));
@@ -203,24 +204,28 @@ static Entry *entry_of_this(void) {
 
 void em_join(void) { entry_of_this(); }
 
-/* The caller has locked the table, in which case this process has its entry by now, or has none. */
-static uint64_t held_by_all(int card) {
+/* What an entry holds of a card. The memory of a process that has ended has returned to the cards. */
+static uint64_t held_now(Entry *entry, int card) {
+    if (entry->held[card] && entry != own && !lives(entry)) memset(entry->held, 0, sizeof entry->held);
+    return entry->held[card];
+}
+
+static void note_most(int card) {
     uint64_t total = 0;
-    for (int64_t i = 0; i < table->count; i++) total += table->entries[i].held[card];
-    return total;
+    for (int64_t i = 0; i < table->count; i++) total += held_now(&table->entries[i], card);
+    if (total > table->most[card]) table->most[card] = total;
 }
 
 void em_publish(const uint64_t *held) {
     if (owner != getpid() || !own) return;
     int grows = 0;
     for (int card = 0; card < em_count_present(); card++) {
+        int more = held[card] > own->held[card];
         own->held[card] = held[card];
-        if (held[card] > own->most[card]) {
-            own->most[card] = held[card];
-            grows = 1;
-        }
-        uint64_t all = held_by_all(card);
-        if (all > table->most[card]) table->most[card] = all;
+        if (more) note_most(card);
+        if (held[card] <= own->most[card]) continue;
+        own->most[card] = held[card];
+        grows = 1;
     }
     if (grows) read_command(own);
 }
@@ -233,6 +238,9 @@ void em_refused(int physical, uint64_t bytes) {
 
 void em_did(unsigned what) {
     static __thread unsigned noted;
+    static __thread pid_t noted_by; /* a forked process has done nothing yet */
+    if (noted_by != getpid()) noted = 0;
+    noted_by = getpid();
     if ((noted & what) == what) return;
     Entry *entry = entry_of_this();
     noted |= what;
@@ -248,7 +256,11 @@ void em_rank(int rank, int ranks) {
 
 void em_said(const char *text) {
     Entry *entry = entry_of_this();
-    if (entry) snprintf(entry->said, sizeof entry->said, "%s", text);
+    struct timespec now;
+    if (!entry) return;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    entry->said_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    snprintf(entry->said, sizeof entry->said, "%s", text);
 }
 
 __attribute__((destructor)) static void end(void) {
@@ -273,12 +285,8 @@ int em_processes(int physical, unsigned *pids, uint64_t *bytes, int most) {
     if (!open_table()) return 0;
     for (int64_t i = 0; i < table->count; i++) {
         Entry *entry = &table->entries[i];
-        uint64_t held = entry->held[physical];
+        uint64_t held = held_now(entry, physical);
         if (!held) continue;
-        if (entry != own && !lives(entry)) { /* its memory has returned to the cards */
-            memset(entry->held, 0, sizeof entry->held);
-            continue;
-        }
         if (count == most) break;
         pids[count] = (unsigned)entry->pid;
         bytes[count++] = held;

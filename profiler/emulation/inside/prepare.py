@@ -5,19 +5,26 @@ import importlib
 import json
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
 from profiler.seams.patching import around_import
 
 RUNTIME = "libcudart"
+
+ALL_RANKS = "EMULATED_ALL_RANKS"
+"""Environment variable: every rank of the job is a process; without it this one is rank 0 and the others are answered
+for."""
+
+_MOST_CHARACTERS = 200
 
 
 def find_emulated_runtime(library: Path) -> Callable[[ModuleType], None]:
@@ -62,6 +69,50 @@ def note_requests(gpu_worker: ModuleType) -> None:
         return execute(self, scheduler_output, *args, **kwargs)
 
     gpu_worker.Worker.execute_model = noted
+
+
+def note_errors(card: ctypes.CDLL) -> None:
+    """Keep the last sentence of a process that ends by an error, where its job reads it.
+
+    `multiprocessing` and torch's `spawn` end a process themselves, and an error of theirs reaches no hook of Python.
+    """
+    show = sys.excepthook
+
+    def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _say(card, error)
+        show(kind, error, trace)
+
+    sys.excepthook = shown
+    around_import("multiprocessing.process", after=lambda module: _note_in_children(card, module.BaseProcess))
+
+
+def _note_in_children(card: ctypes.CDLL, process: Any) -> None:  # noqa: ANN401
+    start = process._bootstrap
+
+    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        run = self.run
+
+        def noted() -> None:
+            try:
+                run()
+            except BaseException as error:
+                _say(card, error)
+                raise
+
+        self.run = noted
+        return start(self, *args, **kwargs)
+
+    process._bootstrap = bootstrap
+
+
+def _say(card: ctypes.CDLL, error: BaseException) -> None:
+    """Keep an error, or the one that a library has turned into an exit code; not an interruption or a success."""
+    cause = error.__context__ if isinstance(error, SystemExit) and error.code else error
+    if cause is None or isinstance(cause, KeyboardInterrupt | SystemExit):
+        return
+    words = " ".join(str(cause).split())
+    sentence = f"{type(cause).__name__}: {words}" if words else type(cause).__name__
+    card.em_said(sentence[:_MOST_CHARACTERS].encode(errors="replace"))
 
 
 def answer_for_other_ranks(rendezvous: ModuleType) -> None:
@@ -228,7 +279,9 @@ def prepare(environment: Mapping[str, str]) -> None:
     around_import(
         "vllm.distributed.device_communicators.cuda_wrapper", after=find_emulated_runtime(libraries / runtime)
     )
-    if int(environment.get("WORLD_SIZE") or 1) > 1:
+    card.em_join()
+    note_errors(card)
+    if int(environment.get("WORLD_SIZE") or 1) > 1 and not environment.get(ALL_RANKS):
         around_import("torch.distributed.rendezvous", after=answer_for_other_ranks)
         around_import("torch.distributed.distributed_c10d", after=join_groups_alone)
 

@@ -25,6 +25,9 @@ from profiler.seams.special_tokens import SpecialTokens
 
 Arguments = Mapping[str, Any]
 
+GENERATES = 2
+"""Bit of what a process did: it sampled tokens (`driver/emulated.h`)."""
+
 SPECIAL_TOKENS = SpecialTokens()
 """Of this process; what the values draw avoids them too."""
 
@@ -262,6 +265,8 @@ class KernelNotes:
             return False
         if any(self._card.em_values_producer(*_extent(tensors[each])) for each in read - OF_THE_HOST):
             return False
+        if compute is sample:
+            self._card.em_did(GENERATES)
         compute({**arguments, **{each: on_host(tensor) for each, tensor in tensors.items()}})
         for each in written:
             self._card.em_values_right(*_extent(tensors[each]))

@@ -179,6 +179,7 @@ void draw_uniformly(const at::Tensor& indices, int64_t choices) {
   announce_draw();
   const std::lock_guard<std::mutex> guard(special_lock);
   const int64_t vocabulary = vocabulary_of(choices);
+  if (vocabulary) em_did(EM_GENERATES);
   auto* values = static_cast<int64_t*>(indices.data_ptr());
   for (int64_t i = 0; i < indices.numel(); i++) {
     const uint32_t scattered = count++ * 2654435761u;  // a multiplier that spreads consecutive numbers evenly

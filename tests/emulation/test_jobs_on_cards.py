@@ -1,0 +1,165 @@
+"""`python -m profiler.run gpus=`: every process of a command is part of its run, however it was started.
+
+On the small driver, in this Python: the processes use the cards through ctypes.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from emulation.building import LIBRARIES
+
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
+from profiler.domain.memory import MIB
+from profiler.domain.runs.other_runs import JobProcess, JobRecord
+from profiler.emulation.launch import EmulatedPython
+from profiler.run import job
+from profiler.run.main import main
+from profiler.storage.files.typed_json import from_json
+
+T4 = KNOWN_GPUS["t4-16gb"]
+CONTEXT = cuda_context_bytes(T4.compute_capability)
+
+START = f"""
+import ctypes, multiprocessing, os, signal, subprocess, sys, time
+rt = ctypes.CDLL({LIBRARIES["cudart"]!r})
+def take(mib, device=0):
+    rt.cudaSetDevice(device)
+    if rt.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(mib << 20)):
+        raise MemoryError(f"no {{mib}} MiB")
+"""
+
+
+@pytest.fixture
+def on_cards(driver, tmp_path, monkeypatch):
+    """Return the function that runs a command on two emulated T4, and returns exit code, and record if there is one."""
+    described = {"card": "libemulatedcard.so", "load": [LIBRARIES["cudart"]], "values": "none"}
+    (driver / "built.json").write_text(json.dumps(described))
+    python = EmulatedPython(executable=Path(sys.executable), torch="2.13.0", cuda="13.0", libraries=driver)
+    monkeypatch.setattr(job, "emulated_python", lambda *_args, **_options: python)
+    monkeypatch.setattr(job, "_GRACE_S", 0.2)
+    monkeypatch.setenv("EMULATED_VALUES", "0")
+    monkeypatch.chdir(tmp_path)
+
+    def run(program: str, *words: str, keys: tuple[str, ...] = ()) -> tuple[int, JobRecord | None]:
+        (tmp_path / "train.py").write_text(START + program)
+        code = main(["gpus=2xt4-16gb", f"results_dir={tmp_path}", *keys, *(words or ("train.py",))])
+        kept = tmp_path / "jobs" / "train" / "job.json"
+        found = from_json(JobRecord, json.loads(kept.read_text())) if kept.exists() else None
+        return code, found
+
+    return run
+
+
+def peaks(record: JobRecord) -> list[tuple[int, ...]]:
+    """The peaks of the processes that used a card, without contexts."""
+    used = [process.peak_bytes for process in record.memory.processes if any(process.peak_bytes)]
+    return sorted(tuple(max(0, size - CONTEXT) // MIB for size in sizes) for sizes in used)
+
+
+def of(record: JobRecord, words: str) -> JobProcess:
+    (found,) = (process for process in record.memory.processes if words in process.command)
+    return found
+
+
+def test_children_of_every_kind_are_part_of_the_run(on_cards, tmp_path, capsys):
+    code, record = on_cards(
+        """
+if __name__ == "__main__":
+    if os.fork() == 0:
+        take(20); os._exit(0)
+    os.wait()
+    for mib, method in ((30, "fork"), (40, "spawn"), (50, "forkserver")):
+        child = multiprocessing.get_context(method).Process(target=take, args=(mib, 1)); child.start(); child.join()
+    again = f"import runpy; runpy.run_path({__file__!r})['take'](60)"
+    subprocess.run([sys.executable, "-c", again], check=True)
+    subprocess.run(["bash", "-c", 'python -c "$1"', "bash", again.replace("60", "70")], check=True)
+    second = {**os.environ, "CUDA_VISIBLE_DEVICES": "1"}
+    subprocess.run([sys.executable, "-c", again.replace("60", "80")], check=True, env=second)
+    take(10)
+""",
+    )
+    assert (code, record.status, record.message) == (EXIT_OK, "ok", "")
+    assert peaks(record) == [(0, 30), (0, 40), (0, 50), (0, 80), (10, 0), (20, 0), (60, 0), (70, 0)]
+    assert record.memory.card_peak_bytes == (70 * MIB + CONTEXT, 80 * MIB + CONTEXT)
+    printed = capsys.readouterr().out
+    assert "Emulated on 2 x Tesla T4: python train.py" in " ".join(printed.split())
+    assert "The most on each card at once: card 0: 0.20 GiB, card 1: 0.21 GiB." in printed
+    assert sorted(path.name for path in (tmp_path / "jobs" / "train").iterdir()) == ["job.json"]
+
+
+def test_ranks_of_torchrun_are_processes_with_their_cards(on_cards):
+    code, record = on_cards(
+        "take(100 * (1 + int(os.environ['RANK'])), int(os.environ['LOCAL_RANK']))\n",
+        *["torchrun", "--nproc_per_node=2", "train.py"],
+    )
+    assert (code, record.message) == (EXIT_OK, "")
+    ranks = {(one.rank, one.ranks): one.peak_bytes for one in record.memory.processes if any(one.peak_bytes)}
+    assert ranks == {(0, 2): (100 * MIB + CONTEXT, 0), (1, 2): (0, 200 * MIB + CONTEXT)}
+
+
+FAILS = """
+def second():
+    take(10); time.sleep(0.1)
+    raise ValueError("on purpose")
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=second); child.start(); child.join()
+    raise SystemExit(f"a child ended with {child.exitcode}") from RuntimeError("later")
+"""
+
+
+def test_the_first_error_is_named_with_its_last_sentence(on_cards, capsys):
+    code, record = on_cards(FAILS)
+    child = of(record, "spawn_main")
+    assert (code, record.status) == (EXIT_SOME_TRIALS_FAILED, "failed")
+    assert record.message == f"process {child.pid} ({child.command}) ended by ValueError: on purpose"
+    assert child.peak_bytes == (10 * MIB + CONTEXT, 0)
+    assert "ended by ValueError: on purpose" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_process_that_is_killed_keeps_its_peaks_and_is_named(on_cards):
+    code, record = on_cards(
+        """
+if os.fork() == 0:
+    take(900); os.kill(os.getpid(), signal.SIGKILL)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]) + 14)
+"""
+    )
+    assert (code, record.exit_code) == (EXIT_SOME_TRIALS_FAILED, 5)
+    (killed,) = (one for one in record.memory.processes if any(one.peak_bytes))
+    assert killed.peak_bytes == (900 * MIB + CONTEXT, 0)
+    named = f"process {killed.pid} ({killed.command})"
+    assert record.message == f"the command ended with exit code 5; without a word ended {named}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"), [((), EXIT_OK), (("fail_if=does_not_fit",), EXIT_ANSWER_IS_NO)], ids=["answer", "asked"]
+)
+def test_a_process_runs_out_of_what_its_neighbour_has_taken(on_cards, keys, code):
+    """The second process has less than half of the card, and would fit alone; its error is named as torch names it."""
+    ended, record = on_cards(
+        """
+class OutOfMemoryError(RuntimeError): pass
+def neighbour():
+    try: take(6000)
+    except MemoryError as error: raise OutOfMemoryError("CUDA out of memory") from error
+if __name__ == "__main__":
+    take(9000)
+    child = multiprocessing.get_context("spawn").Process(target=neighbour); child.start(); child.join()
+    sys.exit(child.exitcode)
+""",
+        keys=keys,
+    )
+    assert (ended, record.status) == (code, "oom")
+    child = of(record, "spawn_main")
+    assert record.message.endswith("ended by OutOfMemoryError: CUDA out of memory")
+    assert (child.refused_bytes, child.refused_card) == (6000 * MIB, 0)
+
+
+def test_wrong_input_starts_nothing(on_cards, capsys):
+    code, record = on_cards("", "no-such-program", "train.py")
+    assert (code, record) == (EXIT_USAGE, None)
+    assert "cannot be started (No such file or directory)" in capsys.readouterr().err
