@@ -56,6 +56,7 @@ const char *em_option(const char *name);     /* environment variable; NULL if un
 int em_device(void); /* the thread's current card */
 void em_set_device(int device);
 void em_context(int device); /* create the context if there is none */
+int em_has_context(int device);
 
 int em_malloc(int device, size_t bytes, void **address);
 int em_free(void *address);

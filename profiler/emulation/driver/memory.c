@@ -144,6 +144,8 @@ static void publish(void) {
     em_publish(held);
 }
 
+int em_has_context(int device) { return device >= 0 && device < em_count() && has_context[device]; }
+
 void em_context(int device) {
     if (device < 0 || device >= em_count() || has_context[device]) return;
     em_join();
