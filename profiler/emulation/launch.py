@@ -206,6 +206,56 @@ def job_environment(
     return found | _OF_A_JOB | {FILE_VARIABLE: str(folder / MARKS)}
 
 
+def write_nvidia_smi(folder: Path, python: EmulatedPython) -> None:
+    """Write the program `nvidia-smi` of an emulated machine into a folder of the path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!{python.executable} -I\n{_NVIDIA_SMI}")
+    program.chmod(0o755)
+
+
+_NVIDIA_SMI = """
+import ctypes, sys
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+class Memory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+class Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong), ("gi", ctypes.c_uint), ("ci", ctypes.c_uint)]
+def text(function, *before):
+    found = ctypes.create_string_buffer(96); getattr(nvml, function)(*before, found, 96); return found.value.decode()
+nvml.nvmlInit_v2(); count = ctypes.c_uint(); nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+cards, apps = [], []
+for index in range(count.value):
+    card, memory, major, minor = ctypes.c_void_p(), Memory(), ctypes.c_int(), ctypes.c_int()
+    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card))
+    nvml.nvmlDeviceGetMemoryInfo(card, ctypes.byref(memory))
+    nvml.nvmlDeviceGetCudaComputeCapability(card, ctypes.byref(major), ctypes.byref(minor))
+    cards.append({"index": str(index), "count": str(count.value), "name": text("nvmlDeviceGetName", card),
+        "gpu_name": text("nvmlDeviceGetName", card), "uuid": text("nvmlDeviceGetUUID", card),
+        "gpu_uuid": text("nvmlDeviceGetUUID", card), "driver_version": text("nvmlSystemGetDriverVersion"),
+        "compute_cap": f"{major.value}.{minor.value}", "utilization.gpu": "0 %", "temperature.gpu": "30",
+        **{f"memory.{name}": f"{getattr(memory, name) >> 20} MiB" for name in ("total", "free", "used")}})
+    held, found = ctypes.c_uint(64), (Process * 64)()
+    nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(held), found)
+    apps += [{"pid": str(one.pid), "used_memory": f"{one.bytes >> 20} MiB", "used_gpu_memory": f"{one.bytes >> 20} MiB",
+        "gpu_uuid": cards[-1]["uuid"], "gpu_name": cards[-1]["name"]} for one in found[:held.value]]
+asked = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
+rows = {"query-gpu": cards, "query-compute-apps": apps}
+kind = next((each for each in rows if each in asked), None)
+if kind:
+    names, form = asked[kind].replace(" ", "").split(","), asked.get("format", "").replace(" ", "").split(",")
+    if "noheader" not in form: print(", ".join(names))
+    for row in rows[kind]:
+        values = [row.get(name, "[N/A]") for name in names]
+        print(", ".join(value.split()[0] if "nounits" in form and value[0].isdigit() else value for value in values))
+elif "L" in asked:
+    for card in cards: print(f"GPU {card['index']}: {card['name']} (UUID: {card['uuid']})")
+else:
+    print(f"NVIDIA-SMI (emulated)  Driver Version: {text('nvmlSystemGetDriverVersion')}")
+    for card in cards: print(f"{card['index']}  {card['name']}  {card['memory.used']} / {card['memory.total']}")
+"""
+"""Answers lists of cards and of processes, and queries with their formats, by the emulated NVML."""
+
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 MARKS = "marks"

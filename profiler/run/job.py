@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from profiler.command_line import print_line, print_text
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -26,8 +26,9 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_
 from profiler.domain.runs.other_runs import JobMemory, JobProcess, JobRecord
 from profiler.domain.runs.outcome import Status
 from profiler.emulation.card import job_of, marks_of_file
-from profiler.emulation.launch import MARKS, emulated_python, job_environment
+from profiler.emulation.launch import MARKS, emulated_python, job_environment, write_nvidia_smi
 from profiler.measurement.samples.host_usage import process_tree
+from profiler.rendering.runs.script import job_table, short_command
 from profiler.run.command import JobCommand
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import expanded
@@ -48,7 +49,7 @@ _OF_LIBRARIES = ("psm_", "sem.mp-", "mp-", "torch_", "pym-", "pymp-", "loky-", "
 JOBS_FOLDER = "jobs"
 """Folder of the results of commands, in `results_dir`."""
 RECORD = "job.json"
-_PROCESSES = "processes"
+_PROCESSES, _PROGRAMS = "processes", "bin"
 
 
 def run_job(command: JobCommand) -> int:
@@ -67,6 +68,8 @@ def run_job(command: JobCommand) -> int:
     environment = job_environment(
         python, gpu, cards=cards.count, base=os.environ, folder=processes, strict=options.strict
     )
+    write_nvidia_smi(processes / _PROGRAMS, python)
+    environment["PATH"] = f"{processes / _PROGRAMS}{os.pathsep}{environment['PATH']}"
     print_line(f"{cards.count} x {gpu.title}, emulated, with torch {python.torch} in {python.executable}.")
     end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s)
     memory, marks = job_of(processes), marks_of_file(processes / MARKS)
@@ -85,9 +88,6 @@ def run_job(command: JobCommand) -> int:
     )
     write_atomically(folder / RECORD, json.dumps(to_json(record), indent=1).encode())
     shutil.rmtree(processes, ignore_errors=True)
-    # Imported here, because importing pandas takes longer than everything before.
-    from profiler.rendering.runs.script import job_table
-
     print_text(job_table(record))
     print_line(f"Record: {folder / RECORD}")
     if status is Status.OOM:
@@ -122,7 +122,7 @@ def _when(process: JobProcess) -> float:
 
 def _named(process: JobProcess) -> str:
     rank = "" if process.rank is None else f"rank {process.rank}, "
-    return f"{rank}process {process.pid} ({process.command})"
+    return f"{rank}process {process.pid} ({short_command(process)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ def run_to_the_end(words: Sequence[str], environment: Mapping[str, str], *, time
         UsageError: The command cannot be started.
     """
     started_s = time.monotonic()
-    files = _Files.now()
+    files = Files.now()
     with tempfile.TemporaryDirectory(prefix=f"grpo-vram-job-{os.getuid()}-", ignore_cleanup_errors=True) as folder:
         with _adopting_orphans():
             caller, others = os.getpid(), process_tree()
@@ -249,7 +249,7 @@ class _Task:
     words: Sequence[str]
     environment: Mapping[str, str]
     caller: int
-    files: "_Files"
+    files: "Files"
 
     @property
     def is_wanted(self) -> bool:
@@ -304,13 +304,14 @@ def _said(task: _Task) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Files:
+class Files:
     """Names in shared memory and of sockets before a job."""
 
     names: frozenset[Path]
 
     @classmethod
-    def now(cls) -> "_Files":
+    def now(cls) -> Self:
+        """Return what is there."""
         return cls(frozenset((*_shared(), *_sockets())))
 
     def removed_since(self) -> list[str]:

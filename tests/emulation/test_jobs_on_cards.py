@@ -16,6 +16,7 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_
 from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import JobProcess, JobRecord
 from profiler.emulation.launch import EmulatedPython
+from profiler.rendering.runs.script import short_command
 from profiler.run import job
 from profiler.run.main import main
 from profiler.storage.files.typed_json import from_json
@@ -115,7 +116,7 @@ def test_the_first_error_is_named_with_its_last_sentence(on_cards, capsys):
     code, record = on_cards(FAILS)
     child = of(record, "spawn_main")
     assert (code, record.status) == (EXIT_SOME_TRIALS_FAILED, "failed")
-    assert record.message == f"process {child.pid} ({child.command}) ended by ValueError: on purpose"
+    assert record.message == f"process {child.pid} ({short_command(child)}) ended by ValueError: on purpose"
     assert child.peak_bytes == (10 * MIB + CONTEXT, 0)
     assert "ended by ValueError: on purpose" in " ".join(capsys.readouterr().out.split())
 
@@ -131,7 +132,7 @@ os._exit(os.waitstatus_to_exitcode(os.wait()[1]) + 14)
     assert (code, record.exit_code) == (EXIT_SOME_TRIALS_FAILED, 5)
     (killed,) = (one for one in record.memory.processes if any(one.peak_bytes))
     assert killed.peak_bytes == (900 * MIB + CONTEXT, 0)
-    named = f"process {killed.pid} ({killed.command})"
+    named = f"process {killed.pid} ({short_command(killed)})"
     assert record.message == f"the command ended with exit code 5; without a word ended {named}"
 
 
@@ -157,6 +158,26 @@ if __name__ == "__main__":
     child = of(record, "spawn_main")
     assert record.message.endswith("ended by OutOfMemoryError: CUDA out of memory")
     assert (child.refused_bytes, child.refused_card) == (6000 * MIB, 0)
+
+
+def test_nvidia_smi_shows_the_cards_and_what_is_on_them(on_cards, capfd):
+    queries = (
+        "-L",
+        "--query-gpu=index,name,memory.total --format=csv,noheader,nounits",
+        "--query-gpu=compute_cap,x --format=csv",
+        "--query-compute-apps=pid,used_memory --format=csv,noheader,nounits",
+        "",
+    )
+    program = "take(100, 1)\nprint(os.getpid(), flush=True)\n"
+    program += "".join(f"subprocess.run('nvidia-smi {query}'.split(), check=True)\n" for query in queries)
+    code, _ = on_cards(program)
+    _, pid, *lines = capfd.readouterr().out.splitlines()
+    assert code == EXIT_OK
+    assert [line.partition(" (")[0] for line in lines[:2]] == ["GPU 0: Tesla T4", "GPU 1: Tesla T4"]
+    assert lines[2:4] == ["0, Tesla T4, 15360", "1, Tesla T4, 15360"]
+    assert lines[4:7] == ["compute_cap, x", "7.5, [N/A]", "7.5, [N/A]"]
+    assert lines[7] == f"{pid}, {100 + CONTEXT // MIB}"
+    assert lines[8].startswith("NVIDIA-SMI (emulated)")
 
 
 def test_wrong_input_starts_nothing(on_cards, capsys):

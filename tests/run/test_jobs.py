@@ -1,10 +1,12 @@
 """A command with all its processes: how it ends, and that nothing of it stays."""
 
+import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -111,6 +113,30 @@ def test_whichever_of_both_is_killed_the_other_one_ends_the_job(tmp_path, number
         time.sleep(0.01)
     assert not is_there(daemon)
     assert not is_there(keeper)
+
+
+def test_what_another_job_uses_or_had_before_is_not_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "_SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "psm_before").touch()
+    files = job.Files.now()
+    for name in ("psm_left", "psm_used", "psm_open", "other"):
+        (tmp_path / name).write_bytes(b"x")
+    with (
+        socket.socket(socket.AF_UNIX) as bound,
+        socket.socket(socket.AF_UNIX) as dead,
+        (tmp_path / "psm_open").open() as _,
+        (tmp_path / "psm_used").open("r+b") as file,
+        mmap.mmap(file.fileno(), 1),
+    ):
+        bound.bind(str(tmp_path / "bound"))
+        dead.bind(str(tmp_path / "dead"))
+        dead.close()
+        file.close()
+        removed = files.removed_since()
+        kept = sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(removed) == [str(tmp_path / "dead"), str(tmp_path / "psm_left")]
+    assert kept == ["bound", "other", "psm_before", "psm_open", "psm_used"]
 
 
 LEAVES = """

@@ -1,7 +1,5 @@
 """Tokens that a draw must not take, of what is alive in this process."""
 
-from types import SimpleNamespace
-
 import pytest
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
@@ -36,8 +34,13 @@ def test_special_tokens_of_a_tokenizer_and_of_images_count():
 
 
 def test_what_ends_a_request_of_vllm_is_kept_after_it():
-    """With the fields of vLLM's `SamplingParams`, the private ones among them."""
-    request = SimpleNamespace(stop_token_ids=[100_001], _all_stop_token_ids={100_001, 100_002}, _eos_token_id=100_003)
+    """With the fields of vLLM's `SamplingParams`, the private ones among them; a struct has no dictionary of them."""
+
+    class Request:
+        __slots__ = ("_all_stop_token_ids", "_eos_token_id", "stop_token_ids")
+
+    request = Request()
+    request.stop_token_ids, request._all_stop_token_ids, request._eos_token_id = [100_001], {100_002}, 100_003
     special = SpecialTokens()
     special.add(request)
     special.look()

@@ -173,7 +173,7 @@ class JobProcess:
     pid: int
     parent: int
     command: str
-    """Its words, or the title that it gave itself; cut after some 200 bytes."""
+    """Its words, or the title that it gave itself; cut after some 400 bytes."""
     rank: int | None
     """In the largest group of NCCL that it joined, or what its launcher said; None without either."""
     ranks: int | None

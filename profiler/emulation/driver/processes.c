@@ -17,7 +17,7 @@
 #include "emulated.h"
 
 #define MOST_ENTRIES 2048
-#define TEXT 240
+#define TEXT 400
 
 typedef struct {
     int64_t pid, parent;

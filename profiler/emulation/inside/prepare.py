@@ -24,7 +24,7 @@ ALL_RANKS = "EMULATED_ALL_RANKS"
 """Environment variable: every rank of the job is a process; without it this one is rank 0 and the others are answered
 for."""
 
-_MOST_CHARACTERS = 200
+_MOST_CHARACTERS = 380
 
 
 def find_emulated_runtime(library: Path) -> Callable[[ModuleType], None]:

@@ -300,15 +300,15 @@ def _process_rows(process: JobProcess) -> Iterator[tuple[str, str, str, str, str
     rank = "" if process.rank is None else f"{process.rank} of {process.ranks}"
     for card, size in enumerate(process.peak_bytes):
         if size:
-            yield _short(process.command), ", ".join(process.roles), rank, str(card), f"{as_gib(size):.2f}"
+            yield short_command(process), ", ".join(process.roles), rank, str(card), f"{as_gib(size):.2f}"
 
 
 _MOST_OF_A_COMMAND = 60
 
 
-def _short(command: str) -> str:
-    """Return a command that fits a column: without the folder of its program, and with its end if it is long."""
-    program, _, words = command.partition(" ")
+def short_command(process: JobProcess) -> str:
+    """Return a command that fits a line: without the folder of its program, and with its end if it is long."""
+    program, _, words = process.command.partition(" ")
     text = f"{program.rpartition('/')[2]} {words}".rstrip()
     half = _MOST_OF_A_COMMAND // 2
     return text if len(text) <= _MOST_OF_A_COMMAND else f"{text[:half]} ... {text[5 - half :]}"
