@@ -202,13 +202,13 @@ def processes_folder() -> str:
     """Return a folder for what the processes of this job hold; jobs of other callers do not see them."""
     memory = Path("/dev/shm")  # in memory, and gone after a restart
     parent = memory if memory.is_dir() else Path("/tmp")
-    remove_abandoned_jobs(parent)
-    return str(parent / f"{_JOBS}-{os.getuid()}-{os.getpid()}")
+    remove_ended(parent, name := f"{_JOBS}-{os.getuid()}-")
+    return str(parent / f"{name}{os.getpid()}")
 
 
-def remove_abandoned_jobs(parent: Path) -> None:
-    """Remove folders of jobs of this user whose callers have ended: a process that is killed leaves its own."""
-    for folder in parent.glob(f"{_JOBS}-{os.getuid()}-*"):
-        pid = folder.name.rpartition("-")[2]
+def remove_ended(parent: Path, name: str) -> None:
+    """Remove the folders of this name and the number of a process that has ended: one that is killed leaves its own."""
+    for folder in parent.glob(f"{name}*"):
+        pid = folder.name.removeprefix(name)
         if pid.isdigit() and not Path("/proc", pid).exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -25,7 +25,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.runs.other_runs import JobMemory, JobProcess, JobRecord
 from profiler.domain.runs.outcome import Status
-from profiler.emulation.card import job_of, marks_of_file
+from profiler.emulation.card import job_of, marks_of_file, remove_ended
 from profiler.emulation.launch import MARKS, emulated_python, job_environment, write_nvidia_smi
 from profiler.measurement.samples.host_usage import process_tree
 from profiler.rendering.runs.script import job_table, short_command
@@ -37,6 +37,8 @@ from profiler.storage.files.typed_json import to_json
 _GRACE_S = 5.0
 """How long processes have to end after SIGINT, by which their `finally` blocks run."""
 _POLL_S = 0.05
+_LOOKS = 3
+"""How often no process must be found: the kernel may leave out some while others end."""
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 """Of prctl(2)."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -62,8 +64,8 @@ def run_job(command: JobCommand) -> int:
     python = emulated_python(None if options.python is None else expanded(str(options.python)), strict=options.strict)
     gpu = KNOWN_GPUS[cards.gpu]
     folder = Path(options.results_dir).expanduser().absolute() / JOBS_FOLDER / command.name
-    processes = folder / _PROCESSES
-    shutil.rmtree(processes, ignore_errors=True)  # of a run whose program was killed
+    processes = folder / f"{_PROCESSES}-{os.getpid()}"
+    remove_ended(folder, f"{_PROCESSES}-")
     processes.mkdir(parents=True)
     environment = job_environment(
         python, gpu, cards=cards.count, base=os.environ, folder=processes, strict=options.strict
@@ -71,28 +73,34 @@ def run_job(command: JobCommand) -> int:
     write_nvidia_smi(processes / _PROGRAMS, python)
     environment["PATH"] = f"{processes / _PROGRAMS}{os.pathsep}{environment['PATH']}"
     print_line(f"{cards.count} x {gpu.title}, emulated, with torch {python.torch} in {python.executable}.")
-    end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s)
-    memory, marks = job_of(processes), marks_of_file(processes / MARKS)
-    status, message = _verdict(end, memory, options.timeout_s)
-    record = JobRecord(
+    try:
+        end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s)
+        record = _record(command, gpu.title, end, processes)
+        write_atomically(folder / RECORD, json.dumps(to_json(record), indent=1).encode())
+    finally:
+        shutil.rmtree(processes, ignore_errors=True)
+    print_text(job_table(record))
+    print_line(f"Record: {folder / RECORD}")
+    if record.status is Status.OOM:
+        return EXIT_OK if options.fail_if is None else EXIT_ANSWER_IS_NO
+    return EXIT_OK if record.status is Status.OK else EXIT_SOME_TRIALS_FAILED
+
+
+def _record(command: JobCommand, gpu: str, end: "JobEnd", processes: Path) -> JobRecord:
+    memory = job_of(processes)
+    status, message = _verdict(end, memory, command.options.timeout_s)
+    return JobRecord(
         command=command.words,
-        gpu=gpu.title,
-        cards=cards.count,
+        gpu=gpu,
+        cards=command.cards.count,
         status=status,
         message=message,
         exit_code=end.exit_code,
         wall_s=end.wall_s,
         memory=memory,
-        values=marks.values,
+        values=marks_of_file(processes / MARKS).values,
         left=end.left,
     )
-    write_atomically(folder / RECORD, json.dumps(to_json(record), indent=1).encode())
-    shutil.rmtree(processes, ignore_errors=True)
-    print_text(job_table(record))
-    print_line(f"Record: {folder / RECORD}")
-    if status is Status.OOM:
-        return EXIT_OK if options.fail_if is None else EXIT_ANSWER_IS_NO
-    return EXIT_OK if status is Status.OK else EXIT_SOME_TRIALS_FAILED
 
 
 _OUT_OF_MEMORY = ("OutOfMemoryError:", "AcceleratorError: CUDA error: out of memory")
@@ -227,7 +235,10 @@ def end_descendants(*, grace_s: float = 0.0, except_for: frozenset[int] = frozen
     ends_s = time.monotonic() + grace_s
     first = signal.SIGINT if grace_s else signal.SIGKILL
     asked: set[int] = set()
-    while below := process_tree() - except_for - {os.getpid()}:
+    looks = 0
+    while looks < _LOOKS:
+        below = process_tree() - except_for - {os.getpid()}
+        looks = 0 if below else looks + 1
         over = time.monotonic() > ends_s
         for pid in below if over else below - asked:
             with suppress(ProcessLookupError, PermissionError):

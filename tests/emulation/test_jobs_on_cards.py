@@ -4,15 +4,18 @@ On the small driver, in this Python: the processes use the cards through ctypes.
 """
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from emulation.building import LIBRARIES
+from emulation.building import LIBRARIES, NEW
 
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SIGNAL_BASE, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import JobProcess, JobRecord
 from profiler.emulation.launch import EmulatedPython
@@ -108,7 +111,7 @@ def second():
     raise ValueError("on purpose")
 if __name__ == "__main__":
     child = multiprocessing.get_context("spawn").Process(target=second); child.start(); child.join()
-    raise SystemExit(f"a child ended with {child.exitcode}") from RuntimeError("later")
+    raise RuntimeError(f"a child ended with {child.exitcode}")
 """
 
 
@@ -178,6 +181,55 @@ def test_nvidia_smi_shows_the_cards_and_what_is_on_them(on_cards, capfd):
     assert lines[4:7] == ["compute_cap, x", "7.5, [N/A]", "7.5, [N/A]"]
     assert lines[7] == f"{pid}, {100 + CONTEXT // MIB}"
     assert lines[8].startswith("NVIDIA-SMI (emulated)")
+
+
+def test_a_process_that_calls_what_has_no_answer_says_so(on_cards):
+    code, record = on_cards(f"rt.{NEW}()\n")
+    assert (code, record.exit_code) == (EXIT_SOME_TRIALS_FAILED, 2)
+    assert f"ended by The emulated driver has no answer for {NEW} of libcudart: this program cannot" in record.message
+
+
+BUSY = """
+import socket
+with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0)); taken.listen()
+    port = taken.getsockname()[1]
+    sys.exit(subprocess.run(f"torchrun --nproc_per_node=1 --master_port={port} other.py".split()).returncode)
+"""
+
+
+def test_a_busy_port_is_one_sentence(on_cards):
+    code, record = on_cards(BUSY)
+    assert code == EXIT_SOME_TRIALS_FAILED
+    assert "ended by DistNetworkError: The server socket has failed to listen" in record.message
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from profiler.emulation.launch import EmulatedPython
+from profiler.run import job, main
+libraries, results = map(Path, sys.argv[1:])
+python = EmulatedPython(executable=Path(sys.executable), torch="2.13.0", cuda="13.0", libraries=libraries)
+job.emulated_python, job._GRACE_S = lambda *_, **__: python, 0.2
+sys.exit(main.main(["gpus=1xt4-16gb", f"results_dir={results}", "train.py"]))
+"""
+
+
+def test_ctrl_c_is_one_sentence_and_leaves_nothing(on_cards, driver, tmp_path):
+    (tmp_path / "train.py").write_text(
+        START + "if os.fork() == 0: os.setsid()\ntake(10)\nopen(str(os.getpid()), 'w'); time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", INTERRUPTED, str(driver), str(tmp_path / "results")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+        while len(pids := [path.name for path in tmp_path.iterdir() if path.name.isdigit()]) < 2:
+            time.sleep(0.01)
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate(timeout=60)
+    assert program.returncode == EXIT_SIGNAL_BASE + signal.SIGINT
+    assert said.splitlines()[-1] == "Interrupted."
+    assert not any(Path("/proc", pid).exists() for pid in pids)
+    assert list((tmp_path / "results" / "jobs" / "train").iterdir()) == []
 
 
 def test_wrong_input_starts_nothing(on_cards, capsys):

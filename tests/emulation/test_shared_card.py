@@ -11,7 +11,7 @@ from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import JobMemory
-from profiler.emulation.card import job_of, remove_abandoned_jobs, roles_of
+from profiler.emulation.card import job_of, remove_ended, roles_of
 
 T4 = KNOWN_GPUS["t4-16gb"]
 CONTEXT = cuda_context_bytes(T4.compute_capability)
@@ -211,7 +211,7 @@ def test_a_folder_that_a_killed_job_left_is_removed_later(tmp_path):
     for folder in folders:
         folder.mkdir()
         (folder / "cards").touch()
-    remove_abandoned_jobs(tmp_path)
+    remove_ended(tmp_path, f"grpo-vram-emulated-{os.getuid()}-")
     assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 

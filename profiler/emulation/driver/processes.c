@@ -41,7 +41,7 @@ typedef struct {
     Entry entries[MOST_ENTRIES];
 } Table;
 
-static char folder[256];
+static char folder[4000];
 static int shares;    /* whether memory of other processes counts against the card */
 static int is_kept;   /* whether somebody reads the file after the last process has ended */
 static Table *table;
@@ -66,7 +66,7 @@ static Table *mapped(int file) {
 
 /* A whole file gets its name at once: nobody sees a part of it. */
 static void make_table(const char *path) {
-    char aside[300];
+    char aside[sizeof folder + 128];
     snprintf(aside, sizeof aside, "%s.%ld", path, (long)getpid());
     int file = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     Table *made = file >= 0 && !ftruncate(file, sizeof(Table)) ? mapped(file) : NULL;
@@ -97,7 +97,7 @@ static void lock_table(Table *of) {
 
 /* The table, or NULL if there is no place for one. */
 static Table *open_table(void) {
-    char path[300];
+    char path[sizeof folder + 64];
     if (table || !*folder) return table;
     path_of(path, sizeof path, "cards");
     for (int tries = 0; tries < 3 && !table; tries++) {
@@ -264,7 +264,7 @@ void em_said(const char *text) {
 }
 
 __attribute__((destructor)) static void end(void) {
-    char path[300];
+    char path[sizeof folder + 64];
     if (owner != getpid() || !own) return;
     lock_table(table);
     memset(own->held, 0, sizeof own->held);
