@@ -64,6 +64,7 @@ class Cards:
 
 
 MOST_CARDS = 64
+"""Of the emulated driver (EM_MAX_CARDS in `emulated.h`)."""
 _CARDS = re.compile(r"(?:(\d+)x)?(.*)")
 
 

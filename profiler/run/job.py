@@ -28,7 +28,7 @@ from profiler.domain.runs.outcome import Status
 from profiler.emulation.card import job_of, marks_of_file, remove_ended
 from profiler.emulation.launch import MARKS, emulated_python, job_environment, write_nvidia_smi
 from profiler.measurement.samples.host_usage import process_tree
-from profiler.rendering.runs.script import job_table, short_command
+from profiler.rendering.runs.script import ended_by, job_table, process_name
 from profiler.run.command import JobCommand
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import expanded
@@ -41,8 +41,6 @@ _LOOKS = 3
 """How often no process must be found: the kernel may leave out some while others end."""
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 """Of prctl(2)."""
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 _SHARED_MEMORY = Path("/dev/shm")
 _OF_LIBRARIES = ("psm_", "sem.mp-", "mp-", "torch_", "pym-", "pymp-", "loky-", "nccl-", "vllm", "ray")
 """Beginnings of names in shared memory that Python's multiprocessing, torch, joblib, NCCL, vLLM and Ray choose."""
@@ -116,8 +114,8 @@ def _verdict(end: "JobEnd", memory: JobMemory, timeout_s: float) -> tuple[Status
     failed = min((one for one in memory.processes if one.last_sentence), key=_when, default=None)
     if failed is not None:
         status = Status.OOM if failed.last_sentence.startswith(_OUT_OF_MEMORY) else Status.FAILED
-        return status, f"{_named(failed)} ended by {failed.last_sentence}"
-    killed = [_named(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
+        return status, ended_by(failed)
+    killed = [process_name(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
     without = f"; without a word ended {', '.join(killed)}" if killed else ""
     if end.exit_code < 0:
         return Status.KILLED, f"the command ended by {signal.Signals(-end.exit_code).name}{without}"
@@ -126,11 +124,6 @@ def _verdict(end: "JobEnd", memory: JobMemory, timeout_s: float) -> tuple[Status
 
 def _when(process: JobProcess) -> float:
     return process.last_sentence_s
-
-
-def _named(process: JobProcess) -> str:
-    rank = "" if process.rank is None else f"rank {process.rank}, "
-    return f"{rank}process {process.pid} ({short_command(process)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,13 +264,14 @@ class _Task:
 def _keep(task: _Task, writer: int, folder: Path) -> NoReturn:
     """Start the command, wait for its end or for a signal, end what is left, and say how it ended."""
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOPS, signal.SIGCHLD))
-        for number in (*_STOPS, signal.SIGPIPE):
+        stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (*stops, signal.SIGCHLD))
+        for number in (*stops, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()  # Ctrl-C of a terminal reaches our caller alone
         _prctl(_SET_CHILD_SUBREAPER, 1)
         _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-        said = _said(task)
+        said = _said(task, stops)
         end_descendants(grace_s=_GRACE_S)
         left = task.files.removed_since()
         if not task.is_wanted:
@@ -289,7 +283,7 @@ def _keep(task: _Task, writer: int, folder: Path) -> NoReturn:
         os._exit(0)
 
 
-def _said(task: _Task) -> bytes:
+def _said(task: _Task, stops: Sequence[signal.Signals]) -> bytes:
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -304,7 +298,7 @@ def _said(task: _Task) -> bytes:
     except OSError as error:
         return f"refused {error.strerror}".encode()
     while process.poll() is None:
-        found = signal.sigtimedwait((*_STOPS, signal.SIGCHLD), 1.0)
+        found = signal.sigtimedwait((*stops, signal.SIGCHLD), 1.0)
         if not task.is_wanted or (found is not None and found.si_signo != signal.SIGCHLD):
             end_descendants(grace_s=_GRACE_S)
             return b"ended %d" % -signal.SIGKILL

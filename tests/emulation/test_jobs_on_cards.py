@@ -124,6 +124,13 @@ def test_the_first_error_is_named_with_its_last_sentence(on_cards, capsys):
     assert "ended by ValueError: on purpose" in " ".join(capsys.readouterr().out.split())
 
 
+def test_an_error_that_its_command_survives_is_named_too(on_cards, capsys):
+    code, record = on_cards(FAILS.replace("raise RuntimeError", "str"))
+    assert (code, record.message) == (EXIT_OK, "")
+    assert "Also, process" in (said := " ".join(capsys.readouterr().out.split()))
+    assert "ended by ValueError: on purpose" in said
+
+
 def test_a_process_that_is_killed_keeps_its_peaks_and_is_named(on_cards):
     code, record = on_cards(
         """

@@ -45,6 +45,7 @@ static char folder[4000];
 static int shares;    /* whether memory of other processes counts against the card */
 static int is_kept;   /* whether somebody reads the file after the last process has ended */
 static Table *table;
+static int has_none; /* the folder cannot be written */
 static Entry *own;
 static pid_t owner; /* the process whose entry `own` is; a forked one has none yet */
 
@@ -100,7 +101,7 @@ static Table *open_table(void) {
     char path[sizeof folder + 64];
     if (table || !*folder) return table;
     path_of(path, sizeof path, "cards");
-    for (int tries = 0; tries < 3 && !table; tries++) {
+    for (int tries = 0; tries < 3 && !table && !has_none; tries++) {
         mkdir(folder, 0700);
         int file = open(path, O_RDWR | O_CLOEXEC);
         if (file < 0) {
@@ -113,6 +114,7 @@ static Table *open_table(void) {
         if (opened && opened->closed) munmap(opened, sizeof(Table));
         else table = opened;
     }
+    has_none = !table;
     return table;
 }
 

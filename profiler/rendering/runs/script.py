@@ -289,6 +289,9 @@ def job_sentences(record: JobRecord) -> Iterator[str]:
         yield f"The most on each card at once: {', '.join(peaks)}."
     if record.message:
         yield first_lines(record.message)
+    errors = [process for process in record.memory.processes if process.last_sentence]
+    others = [process for process in errors if ended_by(process) != record.message]
+    yield from (f"Also, {first_lines(ended_by(process))}" for process in others[:_MOST_ERRORS])
     if record.values != "complete":
         yield f"Values that the host read and that a card would have computed: {record.values}."
     if record.left:
@@ -304,6 +307,20 @@ def _process_rows(process: JobProcess) -> Iterator[tuple[str, str, str, str, str
 
 
 _MOST_OF_A_COMMAND = 60
+
+
+_MOST_ERRORS = 8
+
+
+def process_name(process: JobProcess) -> str:
+    """Return ``"rank 1, process 4242 (python train.py)"``."""
+    rank = "" if process.rank is None else f"rank {process.rank}, "
+    return f"{rank}process {process.pid} ({short_command(process)})"
+
+
+def ended_by(process: JobProcess) -> str:
+    """Return the sentence of a process that ended by an error."""
+    return f"{process_name(process)} ended by {process.last_sentence}"
 
 
 def short_command(process: JobProcess) -> str:
