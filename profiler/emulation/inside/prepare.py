@@ -83,7 +83,10 @@ def note_errors(card: ctypes.CDLL) -> None:
         show(kind, error, trace)
 
     sys.excepthook = shown
-    around_import("multiprocessing.process", after=lambda module: _note_in_children(card, module.BaseProcess))
+    if (loaded := sys.modules.get("multiprocessing.process")) is not None:  # by a .pth file of the environment
+        _note_in_children(card, loaded.BaseProcess)
+    else:
+        around_import("multiprocessing.process", after=lambda module: _note_in_children(card, module.BaseProcess))
 
 
 def _note_in_children(card: ctypes.CDLL, process: Any) -> None:  # noqa: ANN401
@@ -295,14 +298,18 @@ def _load(libraries: Path, names: list[str]) -> None:
 def _install_values(path: Path) -> None:
     values = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     values.emulated_values_install()
-    _avoid_special_tokens(values)
+    avoid_special_tokens(values)
 
 
-def _avoid_special_tokens(values: ctypes.CDLL) -> None:
+def avoid_special_tokens(values: ctypes.CDLL) -> None:
     """Let each draw that takes the place of a network's choice avoid the special tokens of that time."""
+    told: frozenset[int] | None = None
 
     def before_draw() -> None:
-        if SPECIAL_TOKENS.look():
+        nonlocal told
+        SPECIAL_TOKENS.look()
+        if told is not SPECIAL_TOKENS.tokens:  # also where a kernel of vLLM has looked in between
+            told = SPECIAL_TOKENS.tokens
             tokens, sizes = _whole(SPECIAL_TOKENS.tokens), _whole(SPECIAL_TOKENS.vocabularies)
             values.emulated_values_special(tokens, len(tokens), sizes, len(sizes))
 
