@@ -164,14 +164,14 @@ def test_tokens_of_experts_are_counted_and_added_up_as_the_kernels_do():
 
 def test_draws_of_both_kinds_avoid_the_same_tokens():
     """A kernel of vLLM looks for them, and the next draw in place of an operator has them too."""
-    told, callbacks = [], []
+    passed_on, callbacks = [], []
     values = SimpleNamespace(
         emulated_values_on_draw=callbacks.append,
-        emulated_values_special=lambda tokens, count, _sizes, _count: told.append(set(tokens[:count])),
+        emulated_values_special=lambda tokens, count, _sizes, _count: passed_on.append(set(tokens[:count])),
     )
     avoid_special_tokens(values)
     callbacks[0]()
     SPECIAL_TOKENS.add(SimpleNamespace(eos_token_id=123_456))
     SPECIAL_TOKENS.look()
     callbacks[0]()
-    assert [123_456 in tokens for tokens in told] == [False, True]
+    assert [123_456 in tokens for tokens in passed_on] == [False, True]

@@ -303,13 +303,13 @@ def _install_values(path: Path) -> None:
 
 def avoid_special_tokens(values: ctypes.CDLL) -> None:
     """Let each draw that takes the place of a network's choice avoid the special tokens of that time."""
-    told: frozenset[int] | None = None
+    passed_on: frozenset[int] | None = None
 
     def before_draw() -> None:
-        nonlocal told
+        nonlocal passed_on
         SPECIAL_TOKENS.look()
-        if told is not SPECIAL_TOKENS.tokens:  # also where a kernel of vLLM has looked in between
-            told = SPECIAL_TOKENS.tokens
+        if passed_on is not SPECIAL_TOKENS.tokens:  # also where a kernel of vLLM has looked in between
+            passed_on = SPECIAL_TOKENS.tokens
             tokens, sizes = _whole(SPECIAL_TOKENS.tokens), _whole(SPECIAL_TOKENS.vocabularies)
             values.emulated_values_special(tokens, len(tokens), sizes, len(sizes))
 
