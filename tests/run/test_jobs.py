@@ -15,7 +15,7 @@ import pytest
 from profiler.domain.errors import UsageError
 from profiler.measurement.samples.host_usage import process_tree
 from profiler.run import job
-from profiler.run.job import run_to_the_end
+from profiler.run.job import end_descendants, run_to_the_end
 
 ESCAPES = """
 import os, signal, sys, time
@@ -62,10 +62,21 @@ def test_a_command_that_cannot_be_started_is_one_sentence():
     assert fault.problem == "cannot be started (No such file or directory)"
 
 
-def test_a_command_that_takes_too_long_is_interrupted(tmp_path):
-    text = "import sys, time\ntry: time.sleep(600)\nfinally: open(sys.argv[1], 'w')"
-    end = run(text, tmp_path / "ended", timeout_s=1)
-    assert end.timed_out
+def test_a_command_that_takes_too_long_is_ended(monkeypatch):
+    monkeypatch.setattr(job, "_GRACE_S", 0.2)
+    end = run("import time; time.sleep(600)", timeout_s=0.1)
+    assert (end.timed_out, end.exit_code) == (True, -signal.SIGKILL)
+
+
+def test_processes_have_time_for_their_finally_blocks(tmp_path):
+    text = "import sys, time\ntry: print('ready', flush=True); time.sleep(600)\nfinally: open(sys.argv[1], 'w')"
+    before = process_tree()
+    with subprocess.Popen(
+        command(text, tmp_path / "ended"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        end_descendants(grace_s=60, except_for=before)
     assert (tmp_path / "ended").exists()
 
 
