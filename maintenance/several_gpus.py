@@ -28,8 +28,8 @@ from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, Usag
 from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, TrialSpec
-from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import markdown_table
+from profiler.rendering.sweep.comparison import as_csv
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.stores.record_store import RecordStore
 

@@ -25,8 +25,8 @@ from profiler.config.verl.config import read_verl
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, UsageError
 from profiler.domain.memory import as_gib
-from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import markdown_table
+from profiler.rendering.sweep.comparison import as_csv
 from profiler.storage.files.atomic import write_atomically
 
 GRID = "verl_tuning"

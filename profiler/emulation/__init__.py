@@ -6,8 +6,8 @@ of the simulation.
 
 Values that the host reads:
     - integers, booleans, small floats that follow from the program's data: computed.
-    - tokens that are sampled (`multinomial`, `argmax` of a network's output): any token, with equal probability;
-      stated as an assumption.
+    - tokens that are sampled (`multinomial`, `argmax` of a network's output): any token but special ones (ends of
+      text, padding, images), with equal probability: completions have their maximum of tokens; stated as an assumption.
     - what `topk` chooses of a network's output: experts of a mixture, or the most likely tokens: each equally often,
       row by row; stated as an assumption: `aten::topk chooses 8 of 128 equally often`.
     - other floats that follow from a network's output: 0; comparisons with infinity and NaN answer as for a finite
@@ -18,7 +18,7 @@ Values that the host reads:
       steers the host.
     - counts that liger_kernel's fused experts allocate by : computed on the CPU.
     - counts of tokens that vLLM 0.31 schedules by : computed on the CPU; sampled
-      tokens are any token.
+      tokens are any token but special ones.
     - results of other Triton kernels, also those of `torch.compile`: unknown; if the host reads an integer of one, the
       record names the kernel.
     - `profiler.emulation.card` reads what a process noted: `values` is `complete`, or the list of what was read
@@ -30,6 +30,12 @@ Not known:
       it.
     - **The CUDA context** is the assumption of `profiler/domain/cards/card.py`. Kernels that load at their first
       use are not in it.
+    - **Which beam is the best**: a beam search has its lengths, and may return beams that were never filled.
+    - **What ranks send each other by NCCL**, also where all of them are processes (`gpus=`): each is answered as if the
+      others held what it holds, and one that receives a broadcast keeps its own values. Stores and gloo are real there.
+    - **What another process wrote** to memory of a card that both have opened (CUDA IPC, shared pieces of virtual
+      memory): a read is named. Its bytes are those of the process that allocated it, and return when that one frees
+      them or ends; a card keeps them until the last one has closed them.
     - **NCCL's buffers** and those of other libraries on the card, which torch's counters do not see either.
     - **The choice of algorithms** by cuBLAS and cuDNN; workspaces that torch itself allocates for them are real.
     - **What the host has no memory for.** DeepSpeed's stage 3 copies a GPU's weights through the host: `qwen2.5-32b`

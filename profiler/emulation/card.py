@@ -1,7 +1,9 @@
-"""The emulated card: as the driver reports it, in the process that calls, and marks on its figures."""
+"""The emulated card: as the driver reports it, marks on its figures, and what the processes of a job did with it."""
 
 import ctypes
-from collections.abc import Iterable
+import os
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from profiler.domain.cards.capabilities import shared_memory
 from profiler.domain.cards.card import Board, cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import KIB, MIB
+from profiler.domain.runs.other_runs import JobMemory, JobProcess
 from profiler.emulation.building.library_sources import CORE_LIBRARY
 
 UNLIMITED_BYTES = 1 << 42
@@ -123,3 +126,89 @@ def _marks(pairs: Iterable[list[str]]) -> Marks:
         assumptions=tuple(found[_ASSUMPTION]),
         unseen_entry_points=tuple(found[_ENTRY_POINT]),
     )
+
+
+PROCESSES_VARIABLE = "EMULATED_PROCESSES"
+"""Environment variable of an emulated process: the folder in which the processes of its job say what they hold."""
+
+_TABLE = "cards"
+"""File of that folder; `driver/processes.c` writes it, and says at its beginning what is where."""
+
+_LAYOUT_BYTES = 512
+_ROLES = ((1, "trains"), (2, "generates"))
+_COMPUTES = 4
+"""Bits of what a process did, as in `driver/emulated.h`."""
+
+
+def roles_of(did: int) -> tuple[str, ...]:
+    """Return what a process did on the cards: trains and generates, or scores if it computed without either."""
+    found = tuple(role for bit, role in _ROLES if did & bit)
+    return found or (("scores",) if did & _COMPUTES else ())
+
+
+def job_of(folder: Path) -> JobMemory:
+    """Return what the processes of the job in this folder have said; an empty job if there is nothing to read."""
+    try:
+        table = (folder / _TABLE).read_bytes()
+        words = table[:_LAYOUT_BYTES].partition(b"\0")[0].decode("ascii")
+        at = {name: int(value) for name, value in (word.split("=") for word in words.split(";"))}
+        entries = tuple(
+            _entry(table, at["first"] + number * at["each"], at) for number in range(_whole(table, at["count"]))
+        )
+        return JobMemory(processes=entries, card_peak_bytes=_numbers(table, at["card_most"], at["cards"]))
+    except (OSError, ValueError, KeyError):
+        return JobMemory()
+
+
+def _entry(table: bytes, start: int, at: Mapping[str, int]) -> JobProcess:
+    def whole(name: str) -> int:
+        return _whole(table, start + at[name])
+
+    def text(name: str) -> str:
+        return table[start + at[name] :][: at["text"]].partition(b"\0")[0].decode(errors="replace")
+
+    rank, ranks, refused_on = whole("rank"), whole("ranks"), whole("refused_on")
+    return JobProcess(
+        pid=whole("pid"),
+        parent=whole("parent"),
+        command=text("command"),
+        rank=None if rank < 0 else rank,
+        ranks=None if ranks < 0 else ranks,
+        roles=roles_of(whole("did")),
+        last_sentence=text("said"),
+        has_ended_itself=bool(whole("ended")),
+        peak_bytes=_numbers(table, start + at["most"], at["cards"]),
+        refused_bytes=whole("refused"),
+        refused_card=None if refused_on < 0 else refused_on,
+        last_sentence_s=whole("said_ms") / 1000,
+    )
+
+
+def _whole(table: bytes, at: int) -> int:
+    found = table[at : at + 8]
+    if len(found) < 8:
+        raise ValueError("the table ends before its entries")
+    return int.from_bytes(found, "little", signed=True)
+
+
+def _numbers(table: bytes, at: int, count: int) -> tuple[int, ...]:
+    return tuple(_whole(table, at + 8 * number) for number in range(count))
+
+
+_JOBS = "grpo-vram-emulated"
+
+
+def processes_folder() -> str:
+    """Return a folder for what the processes of this job hold; jobs of other callers do not see them."""
+    memory = Path("/dev/shm")  # in memory, and gone after a restart
+    parent = memory if memory.is_dir() else Path("/tmp")
+    remove_ended(parent, name := f"{_JOBS}-{os.getuid()}-")
+    return str(parent / f"{name}{os.getpid()}")
+
+
+def remove_ended(parent: Path, name: str) -> None:
+    """Remove the folders of this name and the number of a process that has ended: one that is killed leaves its own."""
+    for folder in parent.glob(f"{name}*"):
+        pid = folder.name.removeprefix(name)
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -13,7 +13,7 @@ from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import safe_path_flags
 from profiler.emulation.building.build import installed_environment, libraries_of
-from profiler.emulation.card import card_description
+from profiler.emulation.card import FILE_VARIABLE, PROCESSES_VARIABLE, card_description, processes_folder
 from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
 
 
@@ -76,6 +76,9 @@ PROFILER_VARIABLE = "EMULATED_PROFILER"
 """Environment variable with the folder of the package `profiler`, for `STARTUP_FOLDER`."""
 
 _STRICT = "EMULATED_STRICT"
+
+_OF_A_JOB = {"EMULATED_SHARED": "1", "EMULATED_KEPT": "1", "EMULATED_ALL_RANKS": "1"}
+"""Processes share the cards, what they held is read after their end, and every rank is a process."""
 
 _OF_A_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
@@ -171,7 +174,7 @@ def process_environment(
         "EMULATED_CARDS": str(max(cards, num_processes)),
         "EMULATED_EVENTS": events.value,
         "EMULATED_LIBRARIES": str(python.libraries),
-        "EMULATED_PROCESSES": base.get("EMULATED_PROCESSES") or _processes_folder(),
+        PROCESSES_VARIABLE: base.get(PROCESSES_VARIABLE) or processes_folder(),
         "LD_LIBRARY_PATH": _joined(str(python.libraries), base.get("LD_LIBRARY_PATH")),
         "PATH": _joined(str(python.executable.parent), base.get("PATH")),
         "PYTHONPATH": _joined(str(STARTUP_FOLDER), base.get("PYTHONPATH")),
@@ -183,6 +186,80 @@ def process_environment(
     if num_processes > 1:
         found |= _distributed(num_processes)
     return found
+
+
+def job_environment(
+    python: EmulatedPython, gpu: Gpu, *, cards: int, base: Mapping[str, str], folder: Path, strict: bool = True
+) -> dict[str, str]:
+    """Return the environment of a command whose processes, however they are started, share the cards of one machine.
+
+    Args:
+        python: Its Python comes first on the path.
+        gpu: The card.
+        cards: Number of cards of the machine.
+        base: Environment of the caller.
+        folder: Where the processes say what they hold, and what the host read (`job_of`, `marks_of_file`).
+        strict: As in `process_environment`.
+    """
+    own = {name: value for name, value in base.items() if name not in _OF_A_RANK} | {PROCESSES_VARIABLE: str(folder)}
+    found = process_environment(python, gpu, cards=cards, base=own, strict=strict)
+    return found | _OF_A_JOB | {FILE_VARIABLE: str(folder / MARKS)}
+
+
+def write_nvidia_smi(folder: Path, python: EmulatedPython) -> None:
+    """Write the program `nvidia-smi` of an emulated machine into a folder of the path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!{python.executable} -I\n{_NVIDIA_SMI}")
+    program.chmod(0o755)
+
+
+_NVIDIA_SMI = """
+import ctypes, sys
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+class Memory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+class Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong), ("gi", ctypes.c_uint), ("ci", ctypes.c_uint)]
+def text(function, *before):
+    found = ctypes.create_string_buffer(96); getattr(nvml, function)(*before, found, 96); return found.value.decode()
+nvml.nvmlInit_v2(); count = ctypes.c_uint(); nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+cards, apps = [], []
+for index in range(count.value):
+    card, memory, major, minor = ctypes.c_void_p(), Memory(), ctypes.c_int(), ctypes.c_int()
+    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(card))
+    nvml.nvmlDeviceGetMemoryInfo(card, ctypes.byref(memory))
+    nvml.nvmlDeviceGetCudaComputeCapability(card, ctypes.byref(major), ctypes.byref(minor))
+    cards.append({"index": str(index), "count": str(count.value), "name": text("nvmlDeviceGetName", card),
+        "gpu_name": text("nvmlDeviceGetName", card), "uuid": text("nvmlDeviceGetUUID", card),
+        "gpu_uuid": text("nvmlDeviceGetUUID", card), "driver_version": text("nvmlSystemGetDriverVersion"),
+        "compute_cap": f"{major.value}.{minor.value}", "utilization.gpu": "0 %", "temperature.gpu": "30",
+        **{f"memory.{name}": f"{getattr(memory, name) >> 20} MiB" for name in ("total", "free", "used")}})
+    held, found = ctypes.c_uint(64), (Process * 64)()
+    nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(held), found)
+    apps += [{"pid": str(one.pid), "used_memory": f"{one.bytes >> 20} MiB", "used_gpu_memory": f"{one.bytes >> 20} MiB",
+        "gpu_uuid": cards[-1]["uuid"], "gpu_name": cards[-1]["name"]} for one in found[:held.value]]
+asked = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
+rows = {"query-gpu": cards, "query-compute-apps": apps}
+kind = next((each for each in rows if each in asked), None)
+if kind:
+    names, form = asked[kind].replace(" ", "").split(","), asked.get("format", "").replace(" ", "").split(",")
+    if "noheader" not in form: print(", ".join(names))
+    for row in rows[kind]:
+        values = [row.get(name, "[N/A]") for name in names]
+        print(", ".join(value.split()[0] if "nounits" in form and value[0].isdigit() else value for value in values))
+elif "L" in asked:
+    for card in cards: print(f"GPU {card['index']}: {card['name']} (UUID: {card['uuid']})")
+else:
+    print(f"NVIDIA-SMI (emulated)  Driver Version: {text('nvmlSystemGetDriverVersion')}")
+    for card in cards: print(f"{card['index']}  {card['name']}  {card['memory.used']} / {card['memory.total']}")
+"""
+"""Answers lists of cards and of processes, and queries with their formats, by the emulated NVML."""
+
+_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+MARKS = "marks"
+"""File in the folder of a job: the marks of all its processes."""
 
 
 def is_strict(environment: Mapping[str, str]) -> bool:
@@ -202,17 +279,33 @@ def _distributed(num_processes: int) -> dict[str, str]:
     }
 
 
-def _processes_folder() -> str:
-    """Return a folder for what the processes of this job hold; jobs of other callers do not see them."""
-    memory = Path("/dev/shm")  # in memory, and gone after a restart
-    return str((memory if memory.is_dir() else Path("/tmp")) / f"grpo-vram-emulated-{os.getuid()}-{os.getpid()}")
-
-
 def _joined(first: str, rest: str | None) -> str:
     return f"{first}{os.pathsep}{rest}" if rest else first
 
 
-_PROGRAM = "profiler.emulation.inside.check_program"
+_PROGRAM = """
+import json, torch
+from profiler.emulation.card import marks_of_this_process
+device = torch.device("cuda")
+layers = torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 64), torch.nn.Linear(64, 1000)
+model = torch.nn.Sequential(*layers).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+tokens = torch.arange(512, device=device).remainder(7)
+loss = torch.nn.functional.cross_entropy(model(tokens), tokens)
+loss.backward()
+optimizer.step()
+marks = marks_of_this_process()
+print(json.dumps({
+    "card": torch.cuda.get_device_name(),
+    "memory_bytes": torch.cuda.mem_get_info()[1],
+    "allocated_bytes": torch.cuda.max_memory_allocated(),
+    "reserved_bytes": torch.cuda.max_memory_reserved(),
+    "zeros_counted": int((tokens == 0).sum()),
+    "values": marks.values if marks else "not emulated",
+}))
+"""
+"""Trains a small network for a step, reads values that the host needs, and prints what it found."""
+
 _ZEROS = 74
 """Of 0 to 511, so many are divisible by 7."""
 
@@ -243,7 +336,7 @@ def check(python: EmulatedPython, gpu: Gpu, *, strict: bool = True) -> Check:
         CheckError: It ended with an error, or a value was wrong.
     """
     environment = process_environment(python, gpu, base=os.environ, strict=strict)
-    command = [str(python.executable), *safe_path_flags(), "-m", _PROGRAM]
+    command = [str(python.executable), *safe_path_flags(), "-c", _PROGRAM]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

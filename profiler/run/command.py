@@ -1,5 +1,6 @@
 """The command line of `python -m profiler.run`: our options, a launcher, the script and its arguments, and the help."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +11,7 @@ from profiler.config.options.option import (
     FLAG,
     KNOWN_CARD,
     SECONDS,
+    Kind,
     choice,
     count,
     option,
@@ -17,14 +19,16 @@ from profiler.config.options.option import (
     path,
     read_options,
 )
-from profiler.config.options.reading import unknown_key
+from profiler.config.options.reading import FieldReader, show, unknown_key
 from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_into
 from profiler.config.trials.specification import DEFAULT_GPU
+from profiler.domain.cards.gpu_names import name_known_card
 from profiler.domain.errors import FailIf, Fault, UsageError
 from profiler.domain.runs.other_runs import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
 from profiler.run.launchers import Launch, read_launch, split_launcher
-from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
+from profiler.storage.files.foreign_files import Kind as FileKind
+from profiler.storage.files.foreign_files import expanded, kind_of, reason
 
 MOST_PROCESSES = 100_000
 MOST_STEPS = 1_000_000
@@ -49,6 +53,38 @@ class ScriptEvents(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cards:
+    """The emulated cards of a machine."""
+
+    count: int
+    gpu: str
+
+    def __str__(self) -> str:
+        return f"{self.count}x{self.gpu}"
+
+
+MOST_CARDS = 64
+"""Of the emulated driver (EM_MAX_CARDS in `emulated.h`)."""
+_CARDS = re.compile(r"(?:(\d+)x)?(.*)")
+
+
+def _cards(reader: FieldReader, key: str) -> Cards | None:
+    found = _CARDS.fullmatch(show(reader.value(key)))
+    card = name_known_card(found[2] if found else "")
+    if not card.name:
+        reader.fail(key, f"names no card: it {card.problem}", card.hint or "Such as 8xh100-80gb.")
+        return None
+    count = int(found[1] or 1) if found else 0
+    if not 1 <= count <= MOST_CARDS:
+        reader.fail(key, f"must have 1 to {MOST_CARDS} cards", "Such as 8xh100-80gb.")
+        return None
+    return Cards(count=count, gpu=card.name)
+
+
+CARDS: Kind[Cards | None] = Kind(allowed="a number and a card, such as 8xh100-80gb", shown="NxNAME", read=_cards)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScriptOptions:
     """The options, in the order of the help text."""
 
@@ -62,6 +98,12 @@ class ScriptOptions:
         KNOWN_CARD,
         "the emulated or simulated card; with backend=cuda a smaller card, to which the real one is capped",
         null=f"{DEFAULT_GPU}; the whole real card",
+    )
+    gpus: Cards | None = option(
+        None,
+        CARDS,
+        "emulated cards of a machine, on which a command is started as it stands, with every process that it starts",
+        null="the script alone, on one card",
     )
     steps: int | None = option(
         3,
@@ -154,7 +196,26 @@ class Command:
     arguments: tuple[str, ...]
 
 
-def read_command(words: Sequence[str]) -> Command:
+@dataclass(frozen=True, kw_only=True)
+class JobCommand:
+    """A command line without faults that starts a command on an emulated machine."""
+
+    options: ScriptOptions
+    cards: Cards
+    words: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the script, if a word names one; else of the program."""
+        script = next((word for word in self.words if word.endswith((".py", ".sh"))), self.words[0])
+        return PurePath(script).stem
+
+
+_OF_A_JOB = ("backend", "gpus", "python", "results_dir", "timeout_s", "fail_if", "strict")
+"""Keys that a command on an emulated machine takes."""
+
+
+def read_command(words: Sequence[str]) -> Command | JobCommand:
     """Parse `words` (argv without the program). Our keys end where `own_words` ends them.
 
     Raises:
@@ -165,6 +226,8 @@ def read_command(words: Sequence[str]) -> Command:
     values: dict[str, object] = {}
     for word in own:
         _read_word(word, values, faults)
+    if values.get("gpus") is not None:
+        return _job(values, others, faults)
     launcher, rest = split_launcher(others)
     launch = read_launch(launcher, faults)
     script = _script(rest, launcher, faults)
@@ -176,6 +239,27 @@ def read_command(words: Sequence[str]) -> Command:
     if options is None or script is None or faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     return Command(options=options, launch=launch, script=script, arguments=rest[1:])
+
+
+def _job(values: dict[str, object], words: Sequence[str], faults: list[Fault]) -> JobCommand:
+    for key in values.keys() - set(_OF_A_JOB):
+        hint = "Leave it out, or gpus=, with which the script alone is run."
+        faults.append(Fault(key=key, found=show(values[key]), problem="does not apply to a whole command", hint=hint))
+    if values.get("backend", AUTO) not in (AUTO, ScriptBackend.EMULATED):
+        hint = "Leave it out: the machine of gpus= is emulated."
+        faults.append(Fault(key="backend", found=show(values["backend"]), problem="has no such machine", hint=hint))
+    if not words:
+        hint = "Such as gpus=2xh100-80gb torchrun --nproc_per_node=2 train.py."
+        faults.append(Fault(key="command", found="none", problem="name a command to start", hint=hint))
+    options = None
+    try:
+        options = read_options(ScriptOptions, values)
+    except UsageError as error:
+        faults.extend(error.faults)
+    if options is None or options.gpus is None or faults:
+        raise UsageError(tuple(dict.fromkeys(faults)))
+    python = ("python",) if words[0].endswith(".py") else ()
+    return JobCommand(options=options, cards=options.gpus, words=(*python, *words))
 
 
 def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> None:
@@ -208,12 +292,12 @@ def _problem(name: str) -> tuple[str, str]:
         kind = kind_of(expanded(name))
     except OSError as error:
         return f"cannot be read ({reason(error)})", ""
-    if kind is Kind.MISSING:
+    if kind is FileKind.MISSING:
         if name.startswith("python"):
             return "no such file", "Leave it out: python=PATH chooses it."
         return "no such file", "Our keys are written as key=value." if name in OPTIONS else ""
-    if kind is not Kind.FILE:
-        return f"is a {kind.value if kind is Kind.FOLDER else 'device or a pipe'}, and a Python file is needed", ""
+    if kind is not FileKind.FILE:
+        return f"is a {kind.value if kind is FileKind.FOLDER else 'device or a pipe'}, and a Python file is needed", ""
     if not name.endswith(".py"):
         return "is not a Python file (.py)", ""
     return "", ""
@@ -224,12 +308,15 @@ def usage() -> str:
     return f"""\
 python -m profiler.run [key=value ...] train.py [argument ...]
 python -m profiler.run [key=value ...] torchrun [option ...] train.py
+python -m profiler.run gpus=NxNAME [key=value ...] command [word ...]
 
 Run a PyTorch training script as it is and show its GPU memory by phase:
 measured on a GPU, or emulated or simulated without one. Our keys (key=value or
 --key value) end at the first other word, or at "--"; the words after the script
 are its own.
 torchrun, accelerate launch and deepspeed in front of the script are understood.
+With gpus= any command is started as it stands, and each process that uses a
+card has its peaks.
 
 {option_lines(OPTIONS.values(), indent=_INDENT)}
 The results are a table, <results_dir>/scripts/<script>/report.html, parquet
@@ -239,5 +326,6 @@ Examples:
   python -m profiler.run train.py --learning_rate 1e-5
   python -m profiler.run gpu=rtx-4090-24gb steps=2 train.py config/small.py
   python -m profiler.run backend=emulated torchrun --nproc_per_node=8 train.py
+  python -m profiler.run gpus=2xl40s-48gb torchrun --nproc_per_node=2 train.py
   python -m profiler.run snapshot=true breakdown=true train.py
 """

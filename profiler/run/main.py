@@ -17,7 +17,8 @@ from profiler.domain.runs.other_runs import ScriptJob, ScriptRecord, ScriptSpec
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend
 from profiler.run.backend import Place, choose_place
-from profiler.run.command import Command, ScriptEvents, ScriptOptions, read_command, usage
+from profiler.run.command import Command, JobCommand, ScriptEvents, ScriptOptions, read_command, usage
+from profiler.run.job import run_job
 from profiler.run.process import (
     in_new_processes,
     launcher_arguments,
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_text(usage())
         return EXIT_OK
     command = read_command(words)
+    if isinstance(command, JobCommand):
+        return run_job(command)
     folder = Path(command.options.results_dir).expanduser() / SCRIPTS_FOLDER / command.script.stem
     RecordFolder(folder, SCRIPTS).read_all()  # a record of a newer version is found before anything starts
     place = choose_place(command.options, num_processes=_processes(command))

@@ -177,6 +177,23 @@ print(json.dumps(int(os.read(reader, 8))))
     assert found == 0
 
 
+def test_a_card_has_a_context_once_it_is_used(driver):
+    """torch asks, and passes by a card without one; else each rank would hold a context on the first card."""
+    found = run_on_card(
+        driver,
+        """
+flags, active = c_uint(), c_int()
+def contexts():
+    for device in (0, 1):
+        cu.cuDevicePrimaryCtxGetState(device, byref(flags), byref(active)); yield active.value
+before = list(contexts()); rt.cudaSetDevice(1)
+print(json.dumps([before, list(contexts())]))
+""",
+        EMULATED_CARDS="2",
+    )
+    assert found == [[0, 0], [0, 1]]
+
+
 def test_sums_over_ranks_are_of_values_that_all_of_them_hold(driver):
     found = run_on_card(
         driver,

@@ -208,3 +208,30 @@ def test_a_second_build_is_not_needed(python):
     again = emulated_python(python.executable)
     assert again == python
     assert Path(again.libraries, "libemulatedvalues.so").exists()
+
+
+def test_completions_have_the_length_that_was_set(python):
+    """A planted end of text: all tokens but six are special, and draws of any kind take one of these."""
+    found = run(
+        python,
+        """
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+shape = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)
+ends = list(range(2, 60))
+model = LlamaForCausalLM(LlamaConfig(vocab_size=64, eos_token_id=ends, pad_token_id=0, **shape)).cuda()
+prompt = torch.tensor([[60, 61], [62, 63]], device="cuda")
+ways = {"sampled": dict(do_sample=True), "greedy": dict(do_sample=False), "beams": dict(num_beams=3, do_sample=False)}
+found = {}
+for name, way in ways.items():
+    made = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, **way)[:, 2:]
+    found[name] = [list(made.shape), sorted(set(made.flatten().tolist()) & {0, *ends})]
+found["beams"][1] = []  # whose tokens are those of a beam that was never filled: scores are unknown
+other = GenerationConfig(eos_token_id=[60, 61, 62], max_new_tokens=20, do_sample=True, pad_token_id=0)
+made = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=other)[:, 2:]
+found["other ends"] = [list(made.shape), sorted(set(made.flatten().tolist()) & {60, 61, 62})]
+scores = torch.nn.functional.linear(torch.rand(8, 4096, device="cuda"), torch.rand(16, 4096, device="cuda"))
+found["experts"] = [sorted(scores.topk(2).indices.flatten().tolist()), None]
+print(json.dumps(found))""",
+    )
+    assert found.pop("experts") == [list(range(16)), None]
+    assert found == {way: [[2, 20], []] for way in ("sampled", "greedy", "beams", "other ends")}

@@ -10,8 +10,15 @@ from types import SimpleNamespace
 import pytest
 
 from profiler.emulation.card import Marks, marks_of_file, marks_of_this_process
-from profiler.emulation.inside.prepare import Answers, own_keys
-from profiler.emulation.inside.triton_kernels import LOOKED_AT, KernelNotes, add_up_tokens, count_tokens, is_result
+from profiler.emulation.inside.prepare import Answers, avoid_special_tokens, own_keys
+from profiler.emulation.inside.triton_kernels import (
+    LOOKED_AT,
+    SPECIAL_TOKENS,
+    KernelNotes,
+    add_up_tokens,
+    count_tokens,
+    is_result,
+)
 from profiler.emulation.launch import STARTUP_FOLDER
 from profiler.seams.patching import around_import
 
@@ -153,3 +160,18 @@ def test_tokens_of_experts_are_counted_and_added_up_as_the_kernels_do():
     assert starts.tolist() == [0, 3, 5, 10, 10]
     assert tiles.tolist() == [0, 1, 2, 4, 4]
     assert table.tolist() == [[0, 1, 2], [0, 1, 2], [0, 2, 4], [0, 0, 0]]
+
+
+def test_draws_of_both_kinds_avoid_the_same_tokens():
+    """A kernel of vLLM looks for them, and the next draw in place of an operator has them too."""
+    passed_on, callbacks = [], []
+    values = SimpleNamespace(
+        emulated_values_on_draw=callbacks.append,
+        emulated_values_special=lambda tokens, count, _sizes, _count: passed_on.append(set(tokens[:count])),
+    )
+    avoid_special_tokens(values)
+    callbacks[0]()
+    SPECIAL_TOKENS.add(SimpleNamespace(eos_token_id=123_456))
+    SPECIAL_TOKENS.look()
+    callbacks[0]()
+    assert [123_456 in tokens for tokens in passed_on] == [False, True]

@@ -1,18 +1,15 @@
 """Kernels of vLLM that keep the state of requests, on tensors of the CPU."""
 
-import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+from transformers import LlamaConfig
 
 from profiler.emulation.inside.triton_kernels import (
-    ANY_TOKEN,
     EQUIVALENTS,
+    SPECIAL_TOKENS,
     VLLM_EQUIVALENTS,
     VLLM_RESULTS,
     count_computed,
     count_sampled,
-    ordinary_token,
     place_tokens,
     rank,
     sample,
@@ -86,37 +83,17 @@ def test_a_step_counts_tokens_of_a_prompt_in_two_parts_and_of_a_decoding_request
     assert (computed[[5, 1]].tolist(), total[[5, 1]].tolist()) == ([7, 13], [10, 14])
 
 
-def test_a_sampled_token_is_any_and_has_the_first_rank():
+def test_a_sampled_token_ends_no_response_and_has_the_first_rank():
+    """Not even one of a model whose end of text is where a token is looked for."""
+    SPECIAL_TOKENS.forget()
+    SPECIAL_TOKENS.look()
+    first = SPECIAL_TOKENS.ordinary()
+    model = LlamaConfig(eos_token_id=first, vocab_size=min(SPECIAL_TOKENS.vocabularies, default=256))
     tokens, ranks = torch.zeros((2, 3), dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    SPECIAL_TOKENS.forget()
     sample({"local_argmax_ptr": tokens})
     rank({"output_ptr": ranks})
-    assert tokens.unique().tolist() == [ordinary_token()]
+    (token,) = tokens.unique().tolist()
+    assert token not in SPECIAL_TOKENS.tokens
+    assert token != model.eos_token_id
     assert ranks.tolist() == [1, 1]
-
-
-def test_the_sampled_token_ends_no_response():
-    """A model whose end of text it is would generate one token per response."""
-    ends = {end for model_type in CONFIG_MAPPING_NAMES for end in _ends(model_type)}
-    assert {2, 151643, 128001} <= ends
-    assert ANY_TOKEN not in ends
-
-
-@pytest.mark.parametrize("ends", [ANY_TOKEN, [ANY_TOKEN, ANY_TOKEN + 1]])
-def test_the_sampled_token_is_none_of_the_models_own_ends(ends):
-    """Also of a model whose configuration names it, and the token after it as padding."""
-    model = LlamaConfig(eos_token_id=ends, pad_token_id=ANY_TOKEN + 2)
-    sampling = GenerationConfig(eos_token_id=[ANY_TOKEN + 3])
-    ordinary_token.cache_clear()
-    try:
-        assert ordinary_token() not in _listed(model.eos_token_id)
-        assert ordinary_token() not in (ANY_TOKEN, model.pad_token_id, *sampling.eos_token_id)
-    finally:
-        ordinary_token.cache_clear()
-
-
-def _ends(model_type):
-    return _listed(getattr(CONFIG_MAPPING[model_type], "eos_token_id", None))
-
-
-def _listed(found):
-    return found if isinstance(found, list | tuple) else [found]

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from profiler.rendering.document import Align
-from profiler.rendering.layouts.csv_table import as_csv
 from profiler.rendering.layouts.markdown import code_block, escaped, markdown_table
+from profiler.rendering.sweep.comparison import as_csv
 
 
 def test_numbers_are_on_the_right_of_the_first_column():

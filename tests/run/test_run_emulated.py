@@ -1,5 +1,6 @@
 """`python -m profiler.run` on an emulated card. Skipped without an environment that has torch's CUDA build."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -12,9 +13,11 @@ import pytest
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB, NOT_EMULATED
+from profiler.domain.runs.other_runs import JobRecord
 from profiler.domain.runs.outcome import Status
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER
+from profiler.storage.files.typed_json import from_json
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
 pytestmark = [
@@ -160,3 +163,43 @@ def test_what_accelerate_launch_sets_reaches_the_script(tmp_path):
     assert (code, record.outcome.status) == (0, Status.OK), err
     assert "\n4 bf16 0\n" in out
     assert record.spec.num_processes == 4
+
+
+def run_job(folder, *words):
+    """Run a command with all its processes on the emulated driver; return its exit code, its output and its record."""
+    command = (
+        sys.executable,
+        "-m",
+        "profiler.run",
+        f"python={os.environ['EMULATION_PYTHON']}",
+        f"results_dir={folder}",
+    )
+    done = subprocess.run((*command, *words), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    (kept,) = (folder / "jobs").glob("*/job.json")
+    return done.returncode, done.stdout + done.stderr, from_json(JobRecord, json.loads(kept.read_text()))
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_a_trainer_and_a_generator_share_weights_on_one_card(tmp_path, monkeypatch, settings):
+    """The generator holds what it made itself, and not the 512 MiB that the trainer sent to it."""
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", settings)
+    code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", str(PROGRAMS / "shared_weights.py"))
+    assert (code, record.status) == (0, Status.OK), out
+    trainer, generator = (process for process in record.memory.processes if any(process.peak_bytes))
+    assert (trainer.roles, generator.roles) == (("trains",), ("generates",))
+    context = cuda_context_bytes(KNOWN_GPUS["l40s-48gb"].compute_capability)
+    assert 512 * MIB < trainer.peak_bytes[0] - context < 600 * MIB
+    assert 256 * MIB < generator.peak_bytes[0] - context < 400 * MIB
+    assert record.memory.card_peak_bytes[0] <= trainer.peak_bytes[0] + generator.peak_bytes[0]
+
+
+def test_all_ranks_of_torchrun_have_their_card_and_their_peak(tmp_path):
+    words = ("torchrun", "--nproc_per_node=2", str(PROGRAMS / "matrices.py"), "--width=1024", "--ddp")
+    code, out, record = run_job(tmp_path, "gpus=2xl40s-48gb", *words)
+    assert (code, record.status) == (0, Status.OK), out
+    ranks = {process.rank: process for process in record.memory.processes if any(process.peak_bytes)}
+    assert [ranks[rank].ranks for rank in sorted(ranks)] == [2, 2]
+    assert {process.roles for process in ranks.values()} == {("trains",)}
+    # Each has its own card alone, and both hold the same.
+    first, second = ranks[0].peak_bytes, ranks[1].peak_bytes
+    assert (first[1], second[0], first[0]) == (0, 0, second[1])

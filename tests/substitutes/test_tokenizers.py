@@ -56,3 +56,14 @@ def test_an_image_processor_is_that_of_the_models_type() -> None:
     assert type(made).__name__.startswith("ViTImageProcessor")
     assert (made.size["height"], made.size["width"]) == (224, 224)
     assert "image processor of google/vit-base-patch16-224-in21k (the defaults of ViTImageProcessor" in replaced.line()
+
+
+def test_newlines_are_a_token_of_their_own() -> None:
+    """verl encodes a newline, and stops unless it is one token."""
+    with substitutes():
+        tokenizer = AutoTokenizer.from_pretrained("tiny")
+    (newline,) = tokenizer.encode("\n", add_special_tokens=False)
+    assert tokenizer.decode([newline]) == "\n"
+    assert newline not in tokenizer.all_special_ids
+    assert tokenizer("two words\nand  four\twords\r\nmore")["input_ids"].count(newline) == 2
+    assert len(tokenizer("two words\n\nand four words more")["input_ids"]) == 6 + 1

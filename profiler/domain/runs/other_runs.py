@@ -166,6 +166,61 @@ class ScriptRecord(Run):
     """The other bound of an emulated run; None if it was not asked for, or if the run did not end well."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobProcess:
+    """What one process of a job held of the emulated cards and did, up to its end or up to now."""
+
+    pid: int
+    parent: int
+    command: str
+    """Its words, or the title that it gave itself; cut after some 400 bytes."""
+    rank: int | None
+    """In the largest group of NCCL that it joined, or what its launcher said; None without either."""
+    ranks: int | None
+    roles: tuple[str, ...]
+    """``"trains"`` after a backward pass, ``"generates"`` after a sampled token, else ``"scores"`` after a product."""
+    last_sentence: str
+    """Of the error that ended it; empty if none did."""
+    last_sentence_s: float
+    """When it said this, on the clock of the machine; 0 if it did not."""
+    has_ended_itself: bool
+    """False while it runs, and if a signal or `os._exit` ended it."""
+    peak_bytes: tuple[int, ...]
+    """The most that it held of each card of the machine, with its context."""
+    refused_bytes: int
+    """Bytes of its last allocation that a card had no memory for; 0 if there was none."""
+    refused_card: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobMemory:
+    """The processes of a job on emulated cards, in the order of their start."""
+
+    processes: tuple[JobProcess, ...] = ()
+    card_peak_bytes: tuple[int, ...] = ()
+    """The most that all of them held of each card at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """One run of a command on an emulated machine."""
+
+    command: tuple[str, ...]
+    gpu: str
+    cards: int
+    status: Status
+    message: str
+    """Why it has no answer; empty if it has one."""
+    exit_code: int
+    """Negative: minus the number of a signal."""
+    wall_s: float
+    memory: JobMemory
+    values: str
+    """``"complete"``, or what the host read of the cards that a real one would have computed."""
+    left: tuple[str, ...] = ()
+    """Files outside of any folder of ours that its processes left, and that were removed."""
+
+
 RANK = "-rank"
 """In the name of a run, before the rank."""
 

@@ -164,7 +164,7 @@ DRIVER_FOLDER = Path(__file__).parents[1] / "driver"
 CORE_LIBRARY = "libemulatedcard.so"
 """The card, its memory and its streams; every emulated library is linked with it."""
 
-CORE_SOURCES = ("card.c", "memory.c", "known_bytes.c", "processes.c", "streams.c", "marks.c")
+CORE_SOURCES = ("card.c", "memory.c", "known_bytes.c", "processes.c", "sharing.c", "streams.c", "marks.c")
 
 VALUES_LIBRARY = "libemulatedvalues.so"
 """Values of small tensors; compiled with torch's headers."""

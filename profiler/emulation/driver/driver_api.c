@@ -65,7 +65,7 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
 }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
     *flags = 0;
-    *active = 1;
+    *active = em_has_context(device); /* torch makes none where it only passes by */
     return EM_OK;
 }
 int cuCtxGetDevice(int *device) {
@@ -228,6 +228,23 @@ int cuMemGetAddressRange_v2(Address *start, size_t *bytes, Address address) {
     if (bytes) *bytes = found_bytes;
     return EM_OK;
 }
+
+/* ---- between processes ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    char bytes[EM_HANDLE_BYTES]; /* passed by value */
+} Handle;
+
+int cuIpcGetMemHandle(Handle *handle, Address address) { return em_share((void *)address, handle); }
+int cuIpcOpenMemHandle_v2(Address *address, Handle handle, unsigned flags) {
+    return em_open_shared(&handle, (void **)address);
+}
+int cuIpcCloseMemHandle(Address address) { return em_return((void *)address); }
+int cuIpcGetEventHandle(Handle *handle, void *event) {
+    memset(handle, 0, sizeof *handle);
+    return EM_OK;
+}
+int cuIpcOpenEventHandle(void **event, Handle handle) { return cuEventCreate(event, 0); }
 
 /* ---- entry points by name --------------------------------------------------------------------------------------------------- */
 

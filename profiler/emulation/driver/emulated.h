@@ -56,9 +56,13 @@ const char *em_option(const char *name);     /* environment variable; NULL if un
 int em_device(void); /* the thread's current card */
 void em_set_device(int device);
 void em_context(int device); /* create the context if there is none */
+int em_has_context(int device);
 
 int em_malloc(int device, size_t bytes, void **address);
 int em_free(void *address);
+int em_borrow(int device, size_t bytes, void **address); /* memory that another process counts */
+int em_is_borrowed(const void *address);
+int em_return(void *address);
 int em_account(int device, int64_t bytes); /* take or return bytes of a card without an address */
 void em_info(int device, size_t *free_bytes, size_t *total_bytes);
 
@@ -84,11 +88,29 @@ const char *em_values_producer(const void *address, size_t bytes); /* NULL: all 
 void em_reading(const char *type, int steers); /* of this thread, until it is called again; type NULL: bytes */
 void em_copy_all(int all); /* of this thread: copies of any size to a card are made */
 
-/* ---- processes.c: what the living processes of this machine hold, for NVML ------------------------------------------- */
+/* ---- processes.c: what the living processes of a job hold, and what each has done ----------------------------------- */
 
-void em_publish(const uint64_t *held); /* of this process: bytes per physical card */
+enum { EM_TRAINS = 1, EM_GENERATES = 2, EM_COMPUTES = 4 }; /* profiler/emulation/card.py has the same */
+
+void em_join(void);                            /* this process has an entry from here on */
+void em_publish(const uint64_t *held);         /* of this process: bytes per physical card; the cards are locked */
+void em_refused(int physical, uint64_t bytes); /* an allocation that failed */
+void em_lock_cards(void);                      /* no process takes memory until they are unlocked */
+void em_unlock_cards(void);
+void em_did(unsigned what);
+void em_rank(int rank, int ranks);
+void em_said(const char *text); /* the last sentence of a process that ends by an error */
+uint64_t em_born(long pid);     /* 0: it has ended */
 int em_processes(int physical, unsigned *pids, uint64_t *bytes, int most);
 uint64_t em_held_by_others(int physical);
+
+/* ---- sharing.c: memory that other processes open ------------------------------------------------------------------------ */
+
+#define EM_HANDLE_BYTES 64
+
+int em_share(const void *address, void *handle);
+int em_open_shared(const void *handle, void **address);
+int em_visible(int physical); /* index in the machine -> visible index; -1: not visible */
 
 /* ---- streams.c --------------------------------------------------------------------------------------------------------- */
 

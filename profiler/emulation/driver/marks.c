@@ -74,9 +74,12 @@ int em_unseen(const char *library, const char *name) {
     snprintf(text, sizeof text, "%s:%s", library, name);
     em_mark("entry point", text);
     if (em_option("EMULATED_STRICT")) {
-        fprintf(stderr,
-                "The emulated driver has no answer for %s of %s: this program cannot be emulated; strict=false goes on "
-                "and marks the record.\n", name, library);
+        char sentence[320];
+        snprintf(sentence, sizeof sentence,
+                 "The emulated driver has no answer for %s of %s: this program cannot be emulated; strict=false goes on and "
+                 "marks the record.", name, library);
+        em_said(sentence);
+        fprintf(stderr, "%s\n", sentence);
         fflush(NULL);
         _exit(2);
     }

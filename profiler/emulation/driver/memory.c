@@ -14,6 +14,7 @@ typedef struct {
     char *start;
     size_t bytes;
     int device;
+    int borrowed; /* of another process, which counts it */
 } Range;
 
 typedef struct {
@@ -86,7 +87,7 @@ static int removed(Ranges *all, const void *address, Range *range) {
 
 static void locked_add(Ranges *all, void *address, size_t bytes, int device) {
     pthread_mutex_lock(&lock);
-    add(all, (Range){address, bytes, device});
+    add(all, (Range){address, bytes, device, 0});
     pthread_mutex_unlock(&lock);
 }
 
@@ -143,11 +144,16 @@ static void publish(void) {
     em_publish(held);
 }
 
+int em_has_context(int device) { return device >= 0 && device < em_count() && has_context[device]; }
+
 void em_context(int device) {
     if (device < 0 || device >= em_count() || has_context[device]) return;
+    em_join();
     pthread_mutex_lock(&lock);
+    em_lock_cards();
     has_context[device] = 1;
     publish();
+    em_unlock_cards();
     pthread_mutex_unlock(&lock);
 }
 
@@ -160,11 +166,15 @@ int em_account(int device, int64_t bytes) {
     if (device < 0 || device >= em_count()) return EM_INVALID_DEVICE;
     em_context(device);
     pthread_mutex_lock(&lock);
+    em_lock_cards();
     int fits = bytes <= 0 || in_use(device) + (uint64_t)bytes <= em_card()->memory_bytes;
     if (fits) {
         taken[device] += (uint64_t)bytes;
         publish();
+    } else {
+        em_refused(em_physical(device), (uint64_t)bytes);
     }
+    em_unlock_cards();
     pthread_mutex_unlock(&lock);
     return fits ? EM_OK : EM_OUT_OF_MEMORY;
 }
@@ -176,25 +186,61 @@ void em_info(int device, size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = used > *total_bytes ? 0 : *total_bytes - used;
 }
 
+/* Addresses of the host, whose pages cost nothing yet; NULL if there are none. */
+static void *new_addresses(size_t bytes) {
+    void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return NULL;
+    madvise(start, bytes, MADV_NOHUGEPAGE); /* one written byte shall cost 4 KiB of the host, not 2 MiB */
+    return start;
+}
+
 int em_malloc(int device, size_t bytes, void **address) {
     size_t rounded = (bytes + EM_PAGE - 1) & ~(EM_PAGE - 1);
     *address = NULL;
     int error = em_account(device, (int64_t)rounded);
     if (error) return error;
-    void *start = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (start == MAP_FAILED) {
+    void *start = new_addresses(rounded);
+    if (!start) {
         em_account(device, -(int64_t)rounded);
         return EM_OUT_OF_MEMORY;
     }
-    madvise(start, rounded, MADV_NOHUGEPAGE); /* one written byte shall cost 4 KiB of the host, not 2 MiB */
     em_range(start, rounded, device);
     *address = start;
+    return EM_OK;
+}
+
+/* Memory of another process: addresses here, and no bytes of the card. */
+int em_borrow(int device, size_t bytes, void **address) {
+    void *start = new_addresses(bytes);
+    if (!start) return EM_OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    add(&on_cards, (Range){start, bytes, device, 1});
+    pthread_mutex_unlock(&lock);
+    em_values_unknown(start, bytes, "memory of another process");
+    *address = start;
+    return EM_OK;
+}
+
+int em_is_borrowed(const void *address) {
+    pthread_mutex_lock(&lock);
+    const Range *range = containing(&on_cards, address);
+    int found = range && range->borrowed;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+int em_return(void *address) {
+    Range range;
+    if (!em_is_borrowed(address) || !locked_remove(&on_cards, address, &range)) return EM_INVALID_VALUE;
+    em_values_forget(range.start, range.bytes);
+    munmap(range.start, range.bytes);
     return EM_OK;
 }
 
 int em_free(void *address) {
     Range range;
     if (!address) return EM_OK;
+    if (em_is_borrowed(address)) return EM_INVALID_VALUE;
     if (!locked_remove(&on_cards, address, &range)) return EM_INVALID_VALUE;
     em_values_forget(range.start, range.bytes);
     munmap(range.start, range.bytes);

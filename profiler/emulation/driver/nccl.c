@@ -28,6 +28,7 @@ static Communicator *new_communicator(int ranks, int rank) {
     made->rank = rank;
     made->device = em_device();
     em_context(made->device);
+    em_rank(rank, ranks);
     return made;
 }
 

@@ -1,87 +1,306 @@
-/* What the living processes of this machine hold, so that NVML can list them: one small file per process in a folder.
+/* What the processes of a job hold of each card, in one file that all of them have mapped: a card is one state.
  *
- * A file has one number per card of the machine. Files of ended processes are removed by whoever reads next. */
-#include <dirent.h>
+ * Each process has an entry, which it writes as it goes: what is there survives its end, whatever ends it. */
+#define _GNU_SOURCE
 #include <errno.h>
-#include <signal.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "emulated.h"
 
-static char folder[256];
+#define MOST_ENTRIES 2048
+#define TEXT 400
+
+typedef struct {
+    int64_t pid, parent;
+    uint64_t born;    /* ticks since the start of the machine: the kernel uses numbers of processes again */
+    int64_t ended;    /* 1: it has left by itself */
+    int64_t rank, ranks; /* of the largest group of NCCL; -1: none */
+    uint64_t did;     /* EM_TRAINS and others */
+    uint64_t refused; /* bytes of the last allocation that failed */
+    int64_t refused_on;
+    int64_t said_ms; /* when it said its last sentence, on a clock that all processes have */
+    char command[TEXT], said[TEXT];
+    uint64_t held[EM_MAX_CARDS], most[EM_MAX_CARDS];
+} Entry;
+
+typedef struct {
+    char layout[512]; /* where what is, for readers in other languages */
+    pthread_mutex_t lock;
+    int64_t closed; /* 1: removed by the last process */
+    int64_t count;
+    uint64_t most[EM_MAX_CARDS]; /* of all processes together */
+    Entry entries[MOST_ENTRIES];
+} Table;
+
+static char folder[4000];
 static int shares;    /* whether memory of other processes counts against the card */
-static pid_t published; /* the process whose file this is; a forked one has none yet */
+static int is_kept;   /* whether somebody reads the file after the last process has ended */
+static Table *table;
+static int has_none; /* the folder cannot be written */
+static Entry *own;
+static pid_t owner; /* the process whose entry `own` is; a forked one has none yet */
 
 __attribute__((constructor)) static void start(void) {
     const char *option = em_option("EMULATED_PROCESSES");
     shares = em_option("EMULATED_SHARED") != NULL;
+    is_kept = em_option("EMULATED_KEPT") != NULL;
     if (option) snprintf(folder, sizeof folder, "%s", option);
 }
 
-static void path_of(char *path, size_t size, long pid) { snprintf(path, size, "%s/%ld", folder, pid); }
+/* ---- the file ---------------------------------------------------------------------------------------------------------------- */
+
+static void path_of(char *path, size_t size, const char *name) { snprintf(path, size, "%s/%s", folder, name); }
+
+static Table *mapped(int file) {
+    void *found = mmap(NULL, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    return found == MAP_FAILED ? NULL : found;
+}
+
+/* A whole file gets its name at once: nobody sees a part of it. */
+static void make_table(const char *path) {
+    char aside[sizeof folder + 128];
+    snprintf(aside, sizeof aside, "%s.%ld", path, (long)getpid());
+    int file = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    Table *made = file >= 0 && !ftruncate(file, sizeof(Table)) ? mapped(file) : NULL;
+    if (made) {
+        pthread_mutexattr_t kind;
+        pthread_mutexattr_init(&kind);
+        pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+        pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+        pthread_mutex_init(&made->lock, &kind);
+        snprintf(made->layout, sizeof made->layout,
+                 "cards=%d;text=%d;count=%zu;card_most=%zu;first=%zu;each=%zu;pid=%zu;parent=%zu;born=%zu;ended=%zu;rank=%zu;"
+                 "ranks=%zu;did=%zu;refused=%zu;refused_on=%zu;said_ms=%zu;command=%zu;said=%zu;held=%zu;most=%zu",
+                 em_count_present(), TEXT, offsetof(Table, count), offsetof(Table, most), offsetof(Table, entries), sizeof(Entry),
+                 offsetof(Entry, pid), offsetof(Entry, parent), offsetof(Entry, born), offsetof(Entry, ended),
+                 offsetof(Entry, rank), offsetof(Entry, ranks), offsetof(Entry, did), offsetof(Entry, refused),
+                 offsetof(Entry, refused_on), offsetof(Entry, said_ms), offsetof(Entry, command), offsetof(Entry, said), offsetof(Entry, held),
+                 offsetof(Entry, most));
+        if (link(aside, path) && errno != EEXIST) perror(path);
+        munmap(made, sizeof(Table));
+    }
+    if (file >= 0) close(file);
+    unlink(aside);
+}
+
+static void lock_table(Table *of) {
+    if (pthread_mutex_lock(&of->lock) == EOWNERDEAD) pthread_mutex_consistent(&of->lock);
+}
+
+/* The table, or NULL if there is no place for one. */
+static Table *open_table(void) {
+    char path[sizeof folder + 64];
+    if (table || !*folder) return table;
+    path_of(path, sizeof path, "cards");
+    for (int tries = 0; tries < 3 && !table && !has_none; tries++) {
+        mkdir(folder, 0700);
+        int file = open(path, O_RDWR | O_CLOEXEC);
+        if (file < 0) {
+            make_table(path);
+            continue;
+        }
+        struct stat found;
+        Table *opened = !fstat(file, &found) && (size_t)found.st_size == sizeof(Table) ? mapped(file) : NULL;
+        close(file);
+        if (opened && opened->closed) munmap(opened, sizeof(Table));
+        else table = opened;
+    }
+    has_none = !table;
+    return table;
+}
+
+void em_lock_cards(void) {
+    if (open_table()) lock_table(table);
+}
+void em_unlock_cards(void) {
+    if (table) pthread_mutex_unlock(&table->lock);
+}
+
+/* ---- entries ----------------------------------------------------------------------------------------------------------------- */
+
+/* When a process was born; 0 if there is none, or if it has ended and only its exit code is left. */
+uint64_t em_born(long pid) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    if (length <= 0) return 0;
+    text[length] = 0;
+    char *at = strrchr(text, ')'), state = 0;
+    unsigned long long born = 0;
+    if (!at) return 0;
+    sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &born);
+    return state == 'Z' || state == 'X' ? 0 : born;
+}
+
+static int lives(const Entry *entry) { return entry->pid && !entry->ended && em_born((long)entry->pid) == entry->born; }
+
+/* Its words now: a process may give itself a title later. */
+static void read_command(Entry *entry) {
+    char text[TEXT];
+    int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0) close(file);
+    if (length <= 0) return;
+    while (length && !text[length - 1]) length--;
+    for (ssize_t i = 0; i < length; i++)
+        if (!text[i] || text[i] == '\n' || text[i] == '\t') text[i] = ' ';
+    text[length] = 0;
+    strcpy(entry->command, text);
+}
+
+/* The caller has locked the table. An entry of this process from before an exec is its own; one that nobody needs is taken
+ * again when the table is full. */
+static Entry *new_entry(void) {
+    uint64_t born = em_born(getpid());
+    Entry *found = NULL;
+    for (int64_t i = 0; i < table->count && !found; i++) {
+        Entry *each = &table->entries[i];
+        if (each->pid == getpid() && each->born == born) found = each;
+    }
+    if (!found && table->count < MOST_ENTRIES) found = &table->entries[table->count++];
+    for (int64_t i = 0; i < table->count && !found; i++) {
+        Entry *each = &table->entries[i];
+        uint64_t most = 0;
+        for (int card = 0; card < EM_MAX_CARDS; card++) most |= each->most[card];
+        if (!most && !*each->said && !lives(each)) found = each;
+    }
+    if (!found) return NULL;
+    memset(found, 0, sizeof *found);
+    found->pid = getpid();
+    found->parent = getppid();
+    found->born = born;
+    found->rank = found->ranks = found->refused_on = -1;
+    const char *rank = em_option("RANK"), *ranks = em_option("WORLD_SIZE");
+    if (rank && ranks) {
+        found->rank = atoi(rank);
+        found->ranks = atoi(ranks);
+    }
+    read_command(found);
+    return found;
+}
+
+/* This process's entry; NULL if there is no table, or no place in it. */
+static Entry *entry_of_this(void) {
+    if (owner == getpid()) return own;
+    if (!open_table()) return NULL;
+    lock_table(table);
+    if (owner != getpid()) { /* else another thread has made it */
+        own = new_entry();
+        owner = getpid();
+    }
+    pthread_mutex_unlock(&table->lock);
+    return own;
+}
+
+void em_join(void) { entry_of_this(); }
+
+/* What an entry holds of a card. The memory of a process that has ended has returned to the cards. */
+static uint64_t held_now(Entry *entry, int card) {
+    if (entry->held[card] && entry != own && !lives(entry)) memset(entry->held, 0, sizeof entry->held);
+    return entry->held[card];
+}
+
+static void note_most(int card) {
+    uint64_t total = 0;
+    for (int64_t i = 0; i < table->count; i++) total += held_now(&table->entries[i], card);
+    if (total > table->most[card]) table->most[card] = total;
+}
 
 void em_publish(const uint64_t *held) {
-    char path[300];
-    if (!*folder) return;
-    if (published != getpid()) mkdir(folder, 0700);
-    path_of(path, sizeof path, getpid());
-    FILE *file = fopen(path, "w");
-    if (!file) return;
-    for (int card = 0; card < em_count_present(); card++) fprintf(file, "%llu\n", (unsigned long long)held[card]);
-    fclose(file);
-    published = getpid();
+    if (owner != getpid() || !own) return;
+    int grows = 0;
+    for (int card = 0; card < em_count_present(); card++) {
+        int more = held[card] > own->held[card];
+        own->held[card] = held[card];
+        if (more) note_most(card);
+        if (held[card] <= own->most[card]) continue;
+        own->most[card] = held[card];
+        grows = 1;
+    }
+    if (grows) read_command(own);
+}
+
+void em_refused(int physical, uint64_t bytes) {
+    if (owner != getpid() || !own) return;
+    own->refused = bytes;
+    own->refused_on = physical;
+}
+
+void em_did(unsigned what) {
+    static __thread unsigned noted;
+    static __thread pid_t noted_by; /* a forked process has done nothing yet */
+    if (noted_by != getpid()) noted = 0;
+    noted_by = getpid();
+    if ((noted & what) == what) return;
+    Entry *entry = entry_of_this();
+    noted |= what;
+    if (entry) __atomic_or_fetch(&entry->did, what, __ATOMIC_RELAXED);
+}
+
+void em_rank(int rank, int ranks) {
+    Entry *entry = entry_of_this();
+    if (!entry || ranks < entry->ranks) return;
+    entry->rank = rank;
+    entry->ranks = ranks;
+}
+
+void em_said(const char *text) {
+    Entry *entry = entry_of_this();
+    struct timespec now;
+    if (!entry) return;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    entry->said_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    snprintf(entry->said, sizeof entry->said, "%s", text);
 }
 
 __attribute__((destructor)) static void end(void) {
-    char path[300];
-    if (published != getpid()) return;
-    path_of(path, sizeof path, getpid());
-    unlink(path);
-    rmdir(folder); /* succeeds for the last one */
-}
-
-static uint64_t held_by(const char *path, int physical) {
-    FILE *file = fopen(path, "r");
-    unsigned long long bytes = 0;
-    if (!file) return 0;
-    for (int card = 0; card <= physical; card++)
-        if (fscanf(file, "%llu", &bytes) != 1) bytes = 0;
-    fclose(file);
-    return bytes;
+    char path[sizeof folder + 64];
+    if (owner != getpid() || !own) return;
+    lock_table(table);
+    memset(own->held, 0, sizeof own->held);
+    own->ended = 1;
+    int last = !is_kept;
+    for (int64_t i = 0; i < table->count && last; i++) last = !lives(&table->entries[i]);
+    if (last) {
+        table->closed = 1;
+        path_of(path, sizeof path, "cards");
+        unlink(path);
+        rmdir(folder);
+    }
+    pthread_mutex_unlock(&table->lock);
 }
 
 int em_processes(int physical, unsigned *pids, uint64_t *bytes, int most) {
     int count = 0;
-    DIR *files = *folder ? opendir(folder) : NULL;
-    if (!files) return 0;
-    for (struct dirent *file = readdir(files); file; file = readdir(files)) {
-        char path[300];
-        int pid = atoi(file->d_name);
-        if (pid <= 0) continue;
-        path_of(path, sizeof path, pid);
-        if (kill(pid, 0) && errno == ESRCH) {
-            unlink(path);
-            continue;
-        }
-        uint64_t held = held_by(path, physical);
-        if (held && count < most) {
-            pids[count] = (unsigned)pid;
-            bytes[count++] = held;
-        }
+    if (!open_table()) return 0;
+    for (int64_t i = 0; i < table->count; i++) {
+        Entry *entry = &table->entries[i];
+        uint64_t held = held_now(entry, physical);
+        if (!held) continue;
+        if (count == most) break;
+        pids[count] = (unsigned)entry->pid;
+        bytes[count++] = held;
     }
-    closedir(files);
     return count;
 }
 
 uint64_t em_held_by_others(int physical) {
-    unsigned pids[64];
-    uint64_t bytes[64], total = 0;
+    unsigned pids[256];
+    uint64_t bytes[256], total = 0;
     if (!shares) return 0;
-    int count = em_processes(physical, pids, bytes, 64);
+    int count = em_processes(physical, pids, bytes, 256);
     for (int i = 0; i < count; i++)
         if (pids[i] != (unsigned)getpid()) total += bytes[i];
     return total;

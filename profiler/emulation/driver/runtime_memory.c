@@ -118,15 +118,24 @@ int cudaMemset(void *to, int value, size_t bytes) {
 }
 int cudaMemsetAsync(void *to, int value, size_t bytes, void *stream) { return cudaMemset(to, value, bytes); }
 
-/* ---- between processes: a card's memory is not shared ------------------------------------------------------------------- */
+/* ---- between processes -------------------------------------------------------------------------------------------------- */
 
-int cudaIpcGetMemHandle(void *handle, void *address) {
-    memset(handle, 0, 64);
-    memcpy(handle, &address, sizeof address);
+typedef struct {
+    char bytes[EM_HANDLE_BYTES]; /* passed by value */
+} Handle;
+
+int cudaIpcGetMemHandle(Handle *handle, void *address) { return rt_result(em_share(address, handle)); }
+int cudaIpcOpenMemHandle(void **address, Handle handle, unsigned flags) {
+    return rt_result(em_open_shared(&handle, address));
+}
+int cudaIpcCloseMemHandle(void *address) { return rt_result(em_return(address)); }
+
+/* An event of another process has been reached: what it stands for has been launched, and nothing runs. */
+int cudaIpcGetEventHandle(Handle *handle, void *event) {
+    memset(handle, 0, sizeof *handle);
     return EM_OK;
 }
-int cudaIpcOpenMemHandle(void **address, void *handle, unsigned flags) { return rt_result(EM_NOT_SUPPORTED); }
-int cudaIpcGetEventHandle(void *handle, void *event) {
-    memset(handle, 0, 64);
+int cudaIpcOpenEventHandle(void **event, Handle handle) {
+    *event = em_event_create();
     return EM_OK;
 }

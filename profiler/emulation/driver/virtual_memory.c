@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "emulated.h"
 
@@ -14,6 +16,7 @@ typedef struct {
     int device;
     size_t bytes;
     int maps, handles;
+    int borrowed; /* of another process, which counts it */
 } Piece;
 
 typedef struct {
@@ -73,7 +76,7 @@ int cuMemCreate(Address *handle, size_t bytes, const void *properties, unsigned 
 /* The caller holds the lock. */
 static void return_if_unused(Piece *piece) {
     if (piece->handles || piece->maps) return;
-    em_account(piece->device, -(int64_t)piece->bytes);
+    if (!piece->borrowed) em_account(piece->device, -(int64_t)piece->bytes);
 }
 
 int cuMemRelease(Address handle) {
@@ -101,6 +104,7 @@ int cuMemMap(Address address, size_t bytes, size_t offset, Address handle, unsig
     piece->maps++;
     maps[map_count++] = (Map){address, bytes, piece};
     pthread_mutex_unlock(&lock);
+    if (piece->borrowed) em_values_unknown((void *)address, bytes, "memory of another process");
     return EM_OK;
 }
 
@@ -137,6 +141,42 @@ int cuMemRetainAllocationHandle(Address *handle, void *address) {
 }
 
 int cuMemSetAccess(Address address, size_t bytes, const void *descriptions, size_t count) { return EM_OK; }
+
+/* ---- between processes: the descriptor of a file that says which piece it is --------------------------------------------- */
+
+enum { DESCRIPTOR = 1 }; /* the kind of handle; others, such as those of a fabric, need hardware */
+
+typedef struct {
+    char mark[8];
+    int64_t physical;
+    uint64_t bytes;
+} Shared;
+
+static const char mark[8] = "em piece";
+
 int cuMemExportToShareableHandle(void *shareable, Address handle, int kind, unsigned long long flags) {
-    return EM_NOT_SUPPORTED;
+    const Piece *piece = (const Piece *)handle;
+    Shared shared = {.physical = em_physical(piece->device), .bytes = piece->bytes};
+    if (kind != DESCRIPTOR) return EM_NOT_SUPPORTED;
+    if (!piece->handles) return EM_INVALID_VALUE;
+    memcpy(shared.mark, mark, sizeof mark);
+    int file = memfd_create("emulated piece", MFD_CLOEXEC);
+    if (file < 0 || pwrite(file, &shared, sizeof shared, 0) != sizeof shared) return EM_OUT_OF_MEMORY;
+    memcpy(shareable, &file, sizeof file);
+    return EM_OK;
+}
+
+int cuMemImportFromShareableHandle(Address *handle, void *shareable, int kind) {
+    Shared shared;
+    if (kind != DESCRIPTOR) return EM_NOT_SUPPORTED;
+    if (pread((int)(long)shareable, &shared, sizeof shared, 0) != sizeof shared || memcmp(shared.mark, mark, sizeof mark))
+        return EM_INVALID_VALUE;
+    int device = em_visible((int)shared.physical);
+    if (device < 0) return EM_INVALID_DEVICE;
+    Piece *piece = calloc(1, sizeof *piece);
+    piece->device = device;
+    piece->bytes = shared.bytes;
+    piece->handles = piece->borrowed = 1;
+    *handle = (Address)piece;
+    return EM_OK;
 }

@@ -5,18 +5,26 @@ import importlib
 import json
 import os
 import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
-from profiler.emulation.inside.triton_kernels import note_compiled_launches, note_launches
+from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
 from profiler.seams.patching import around_import
 
 RUNTIME = "libcudart"
+
+ALL_RANKS = "EMULATED_ALL_RANKS"
+"""Environment variable: every rank of the job is a process; without it this one is rank 0 and the others are answered
+for."""
+
+_MOST_CHARACTERS = 380
 
 
 def find_emulated_runtime(library: Path) -> Callable[[ModuleType], None]:
@@ -36,6 +44,78 @@ def find_emulated_runtime(library: Path) -> Callable[[ModuleType], None]:
         wrapper.find_loaded_library = found  # type: ignore[attr-defined]
 
     return after_import
+
+
+def note_generation(generation: ModuleType) -> None:
+    """Look for special tokens again when a model of transformers begins to generate."""
+    generate = generation.GenerationMixin.generate
+
+    @wraps(generate)
+    def noted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        SPECIAL_TOKENS.forget()
+        return generate(*args, **kwargs)
+
+    generation.GenerationMixin.generate = noted
+
+
+def note_requests(gpu_worker: ModuleType) -> None:
+    """Keep the tokens that end the new requests of a step of vLLM."""
+    execute = gpu_worker.Worker.execute_model
+
+    @wraps(execute)
+    def noted(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        for request in scheduler_output.scheduled_new_reqs:
+            SPECIAL_TOKENS.add(request.sampling_params)
+        return execute(self, scheduler_output, *args, **kwargs)
+
+    gpu_worker.Worker.execute_model = noted
+
+
+def note_errors(card: ctypes.CDLL) -> None:
+    """Keep the last sentence of a process that ends by an error, where its job reads it.
+
+    `multiprocessing` and torch's `spawn` end a process themselves, and an error of theirs reaches no hook of Python.
+    """
+    show = sys.excepthook
+
+    def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _say(card, error)
+        show(kind, error, trace)
+
+    sys.excepthook = shown
+    if (loaded := sys.modules.get("multiprocessing.process")) is not None:  # by a .pth file of the environment
+        _note_in_children(card, loaded.BaseProcess)
+    else:
+        around_import("multiprocessing.process", after=lambda module: _note_in_children(card, module.BaseProcess))
+
+
+def _note_in_children(card: ctypes.CDLL, process: Any) -> None:  # noqa: ANN401
+    start = process._bootstrap
+
+    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        run = self.run
+
+        def noted() -> None:
+            try:
+                run()
+            except BaseException as error:
+                _say(card, error)
+                raise
+
+        self.run = noted
+        return start(self, *args, **kwargs)
+
+    process._bootstrap = bootstrap
+
+
+def _say(card: ctypes.CDLL, error: BaseException) -> None:
+    """Keep an error, or the one that a library has turned into an exit code; not an interruption or a success."""
+    cause = error.__context__ if isinstance(error, SystemExit) and error.code else error
+    if cause is None or isinstance(cause, KeyboardInterrupt | SystemExit):
+        return
+    words = " ".join(str(cause).split())
+    sentence = f"{type(cause).__name__}: {words}" if words else type(cause).__name__
+    card.em_said(sentence[:_MOST_CHARACTERS].encode(errors="replace"))
 
 
 def answer_for_other_ranks(rendezvous: ModuleType) -> None:
@@ -194,13 +274,17 @@ def prepare(environment: Mapping[str, str]) -> None:
     around_import("torch", before=lambda: _load(libraries, built["load"]))
     if environment.get("EMULATED_VALUES") != "0":
         around_import("torch", after=lambda _torch: _install_values(libraries / built["values"]))
+    around_import("transformers.generation.utils", after=note_generation)
+    around_import("vllm.v1.worker.gpu_worker", after=note_requests)
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
     runtime = next(name for name in built["load"] if name.startswith(f"{RUNTIME}."))
     around_import(
         "vllm.distributed.device_communicators.cuda_wrapper", after=find_emulated_runtime(libraries / runtime)
     )
-    if int(environment.get("WORLD_SIZE") or 1) > 1:
+    card.em_join()
+    note_errors(card)
+    if int(environment.get("WORLD_SIZE") or 1) > 1 and not environment.get(ALL_RANKS):
         around_import("torch.distributed.rendezvous", after=answer_for_other_ranks)
         around_import("torch.distributed.distributed_c10d", after=join_groups_alone)
 
@@ -212,4 +296,32 @@ def _load(libraries: Path, names: list[str]) -> None:
 
 
 def _install_values(path: Path) -> None:
-    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL).emulated_values_install()
+    values = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    values.emulated_values_install()
+    avoid_special_tokens(values)
+
+
+def avoid_special_tokens(values: ctypes.CDLL) -> None:
+    """Let each draw that takes the place of a network's choice avoid the special tokens of that time."""
+    passed_on: frozenset[int] | None = None
+
+    def before_draw() -> None:
+        nonlocal passed_on
+        SPECIAL_TOKENS.look()
+        if passed_on is not SPECIAL_TOKENS.tokens:  # also where a kernel of vLLM has looked in between
+            passed_on = SPECIAL_TOKENS.tokens
+            tokens, sizes = _whole(SPECIAL_TOKENS.tokens), _whole(SPECIAL_TOKENS.vocabularies)
+            values.emulated_values_special(tokens, len(tokens), sizes, len(sizes))
+
+    callback = ctypes.CFUNCTYPE(None)(before_draw)
+    values.emulated_values_on_draw(callback)
+    _KEPT.append(callback)
+
+
+def _whole(numbers: Iterable[int]) -> ctypes.Array[ctypes.c_int64]:
+    kept = sorted(each for each in numbers if -(1 << 63) <= each < 1 << 63)
+    return (ctypes.c_int64 * len(kept))(*kept)
+
+
+_KEPT: list[object] = []
+"""Functions that the libraries call: ctypes frees those that Python does not keep."""

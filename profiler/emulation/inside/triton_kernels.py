@@ -3,7 +3,7 @@
 Kernels of vLLM 0.31 that keep the state of its requests on the card, computed on the CPU.
 
 The engine reads how many tokens a step has sampled, and which. The counts follow from the lengths of the prompts; a
-sampled token is any token, stated as an assumption.
+sampled token is any token but a special one, stated as an assumption.
 
 Kernels of Triton whose small results steer the host, computed on the CPU. A closed list, by module and name.
 
@@ -17,25 +17,19 @@ steers the host. Of every other kernel each argument may be a result, and a reco
 """
 
 import ctypes
-import gc
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from profiler.seams.special_tokens import SpecialTokens
+
 Arguments = Mapping[str, Any]
 
-ANY_TOKEN = 100
-"""The token that is sampled if it ends no text: memory does not depend on which one it is.
+GENERATES = 2
+"""Bit of what a process did: it sampled tokens (`driver/emulated.h`)."""
 
-Ends of text of the configurations in transformers 5.23: 2 (116 classes, Llama 2 and Mistral among them), 1, 3, 0, 11,
-53, 102, 106, and above 300. Where it is one of a model's, the next one is taken.
-"""
-
-_CONFIGS = (("transformers.configuration_utils", "PreTrainedConfig"), ("transformers", "GenerationConfig"))
-_ENDS = ("eos_token_id", "pad_token_id")
+SPECIAL_TOKENS = SpecialTokens()
+"""Of this process; what the values draw avoids them too."""
 
 _STATE = "vllm.v1.worker.gpu"
 
@@ -92,24 +86,9 @@ def count_computed(arguments: Arguments) -> None:
 
 
 def sample(arguments: Arguments) -> None:
-    """Sample the same ordinary token in every block of the vocabulary."""
-    arguments["local_argmax_ptr"].fill_(ordinary_token())
-
-
-@cache
-def ordinary_token() -> int:
-    """Return a token that is neither an end of text nor padding of any model in this process.
-
-    So responses have their maximum length. Asked when the first token is sampled: the engine has its model by then.
-    """
-    classes = tuple(found for module, name in _CONFIGS if (found := getattr(sys.modules.get(module), name, None)))
-    configs = [each for each in gc.get_objects() if isinstance(each, classes)]
-    ends = {token for config in configs for name in _ENDS for token in _listed(getattr(config, name, None))}
-    return next(token for token in count(ANY_TOKEN) if token not in ends)
-
-
-def _listed(tokens: object) -> Iterable[object]:
-    return tokens if isinstance(tokens, list | tuple) else (tokens,)
+    """Sample the same ordinary token in every block of the vocabulary: none that ends a response."""
+    SPECIAL_TOKENS.look()
+    arguments["local_argmax_ptr"].fill_(SPECIAL_TOKENS.ordinary())
 
 
 def rank(arguments: Arguments) -> None:
@@ -286,6 +265,8 @@ class KernelNotes:
             return False
         if any(self._card.em_values_producer(*_extent(tensors[each])) for each in read - OF_THE_HOST):
             return False
+        if compute is sample:
+            self._card.em_did(GENERATES)
         compute({**arguments, **{each: on_host(tensor) for each, tensor in tensors.items()}})
         for each in written:
             self._card.em_values_right(*_extent(tensors[each]))

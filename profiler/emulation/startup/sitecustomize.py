@@ -3,6 +3,7 @@
 The environment need not have the profiler installed. An emulated process gets its card here as well.
 """
 
+import enum
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -57,6 +58,7 @@ def prepare_process() -> None:
 
 if os.environ.get("EMULATED_PROFILER"):
     sys.meta_path.insert(0, ThisProfiler(Path(os.environ["EMULATED_PROFILER"])))
-if os.environ.get("EMULATED_LIBRARIES"):
+# Another Python of the machine, in which a command runs a tool of the system, has no torch of ours.
+if os.environ.get("EMULATED_LIBRARIES") and hasattr(enum, "StrEnum"):
     prepare_process()
 run_other_sitecustomize()

@@ -6,7 +6,15 @@ from dataclasses import fields
 
 from profiler.analysis.runs import RunLines, ShownRun
 from profiler.domain.memory import GIB, Origin, Phase, as_gib, gib_text, mib_text
-from profiler.domain.runs.other_runs import COMPLETION_TOKENS, PROMPT_TOKENS, HeldTensors, LateEvents, ScriptWeights
+from profiler.domain.runs.other_runs import (
+    COMPLETION_TOKENS,
+    PROMPT_TOKENS,
+    HeldTensors,
+    JobProcess,
+    JobRecord,
+    LateEvents,
+    ScriptWeights,
+)
 from profiler.domain.runs.outcome import Status, UnlimitedCard, Versions
 from profiler.rendering.document import (
     Block,
@@ -256,3 +264,68 @@ def script_table(run: RunLines) -> str:
         columns = [*(Column(title=title) for title in ("GiB", "tensors")), *text_columns(("what", "line"))]
         blocks += [Heading(f"{held_title(run)}:"), Table(columns, held_rows(run))]
     return plain_text(Document(title=run_title(run), blocks=blocks))
+
+
+def job_title(record: JobRecord) -> str:
+    """Return ``"Emulated on 2 x NVIDIA L40S: torchrun --nproc_per_node=2 train.py"``."""
+    return f"{Origin.EMULATED.capitalize()} on {record.cards} x {record.gpu}: {shlex.join(record.command)}"
+
+
+def job_table(record: JobRecord) -> str:
+    """Return the table of the processes that used a card, and what there is to say of the run."""
+    columns = [*text_columns(("process", "does")), *(Column(title=title) for title in ("rank", "card", "peak"))]
+    rows = [row for process in record.memory.processes for row in _process_rows(process)]
+    blocks: list[Block] = [Heading(job_title(record))]
+    if rows:
+        blocks += [Table(columns, rows), Text("GiB (2^30 bytes) of each process on each card, with its CUDA context.")]
+    blocks += [Text(sentence) for sentence in job_sentences(record)]
+    return plain_text(Document(title=job_title(record), blocks=blocks))
+
+
+def job_sentences(record: JobRecord) -> Iterator[str]:
+    """Yield what there is to say of a command's run, one sentence per line."""
+    peaks = [f"card {card}: {gib_text(size, 2)}" for card, size in enumerate(record.memory.card_peak_bytes)]
+    if record.memory.processes and any(record.memory.card_peak_bytes):
+        yield f"The most on each card at once: {', '.join(peaks)}."
+    if record.message:
+        yield first_lines(record.message)
+    errors = [process for process in record.memory.processes if process.last_sentence]
+    others = [process for process in errors if ended_by(process) != record.message]
+    yield from (f"Also, {first_lines(ended_by(process))}" for process in others[:_MOST_ERRORS])
+    if record.values != "complete":
+        yield f"Values that the host read and that a card would have computed: {record.values}."
+    if record.left:
+        yield f"Removed after its end: {', '.join(record.left)}."
+    yield f"Status: {record.status}."
+
+
+def _process_rows(process: JobProcess) -> Iterator[tuple[str, str, str, str, str]]:
+    rank = "" if process.rank is None else f"{process.rank} of {process.ranks}"
+    for card, size in enumerate(process.peak_bytes):
+        if size:
+            yield short_command(process), ", ".join(process.roles), rank, str(card), f"{as_gib(size):.2f}"
+
+
+_MOST_OF_A_COMMAND = 60
+
+
+_MOST_ERRORS = 8
+
+
+def process_name(process: JobProcess) -> str:
+    """Return ``"rank 1, process 4242 (python train.py)"``."""
+    rank = "" if process.rank is None else f"rank {process.rank}, "
+    return f"{rank}process {process.pid} ({short_command(process)})"
+
+
+def ended_by(process: JobProcess) -> str:
+    """Return the sentence of a process that ended by an error."""
+    return f"{process_name(process)} ended by {process.last_sentence}"
+
+
+def short_command(process: JobProcess) -> str:
+    """Return a command that fits a line: without the folder of its program, and with its end if it is long."""
+    program, _, words = process.command.partition(" ")
+    text = f"{program.rpartition('/')[2]} {words}".rstrip()
+    half = _MOST_OF_A_COMMAND // 2
+    return text if len(text) <= _MOST_OF_A_COMMAND else f"{text[:half]} ... {text[5 - half :]}"

@@ -16,6 +16,7 @@ from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
 from profiler.seams.patching import Patch, patched
+from profiler.seams.special_tokens import SpecialTokens
 from profiler.simulation.cuda.offloading import offloaded_activations
 from profiler.simulation.script.torch_cuda.card_names import META, CardNames
 from profiler.simulation.script.torch_cuda.cuda_calls import cuda_calls
@@ -128,8 +129,9 @@ class SimulatedScript:
 
     def __init__(self, gpu: Gpu, *, alloc_conf: str, add_model: Count, add_optimizer: Count) -> None:
         self._gpu = gpu
+        self._special_tokens = SpecialTokens()
         self._simulation = Simulation(
-            gpu, extrapolation=Extrapolation(decoding=False, steps=False), sampled_token=_ordinary_token
+            gpu, extrapolation=Extrapolation(decoding=False, steps=False), sampled_token=self._sampled_token
         )
         self.recorder = self._simulation.recorder
         capacity = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
@@ -163,7 +165,13 @@ class SimulatedScript:
         """Begin `phase`."""
         if phase is Phase.ROLLOUT:
             self.reads.note("where completions end: every one has its maximum of tokens")
+            self._special_tokens.forget()
         self._simulation.enter(phase)
+
+    def _sampled_token(self, vocabulary: int) -> int:
+        """Return a token that ends no completion."""
+        self._special_tokens.look()
+        return self._special_tokens.ordinary(vocabulary)
 
     def model_found(self, model: Any) -> None:
         """Attribute the tensors of a model; one that requires no gradient is a reference."""
@@ -220,11 +228,6 @@ class SimulatedScript:
             for kind, value in state.items():
                 if isinstance(value, torch.Tensor) and value.is_meta:
                     yield f"{kind} of {self._names.get(id(parameter), 'a parameter')}", value
-
-
-def _ordinary_token(vocabulary: int) -> int:
-    """Return the token that is sampled: in the middle of the vocabulary, where no special token is."""
-    return vocabulary // 2
 
 
 @contextmanager

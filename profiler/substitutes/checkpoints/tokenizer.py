@@ -1,14 +1,15 @@
 """A tokenizer of a given vocabulary size with a chat template, where a model's own is unavailable.
 
 It has the words of the synthetic prompts (`profiler/training/data/tokenizer.py`), one token per word, and any other
-word is one token too. Rows of a user's own text therefore have about as many tokens as words.
+word is one token too. So are newlines that follow each other: programs look for the token of a newline. Rows of a
+user's own text therefore have about as many tokens as words.
 """
 
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.pre_tokenizers import Sequence, Split
 
 from profiler.training.data.tokenizer import EOS_TOKEN, PAD_TOKEN, WORDS, word
 
@@ -19,6 +20,8 @@ _SPECIAL = {
     name: f"<|{name.removesuffix('_token')}|>" for name in ("unk_token", "cls_token", "sep_token", "mask_token")
 }
 """Tokens that encoders and their collators ask for."""
+
+_NEWLINE = "\n"
 
 _CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -37,11 +40,11 @@ def substitute_tokenizer(vocabulary_size: int, name: str, *, longest: int | None
     """Return a tokenizer with `vocabulary_size` tokens, if that is enough for its words; `longest` is the context."""
     from transformers import PreTrainedTokenizerFast
 
-    known = [PAD_TOKEN, EOS_TOKEN, *(word(index) for index in range(WORDS)), *_OF_CHATS, *_SPECIAL.values()]
+    known = [PAD_TOKEN, EOS_TOKEN, *(word(index) for index in range(WORDS)), *_OF_CHATS, *_SPECIAL.values(), _NEWLINE]
     filler = (f"<|{index}|>" for index in range(len(known), vocabulary_size))
     vocabulary = {token: index for index, token in enumerate([*known, *filler])}
     tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=word(0)))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.pre_tokenizer = Sequence([Split(Regex(r"[^\S\n]+"), "removed"), Split(Regex(r"\n+"), "isolated")])
     made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD_TOKEN,

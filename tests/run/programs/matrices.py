@@ -1,6 +1,7 @@
 """One linear layer on the card."""
 
 import argparse
+import os
 
 import torch
 
@@ -11,6 +12,7 @@ arguments.add_argument("--ddp", action="store_true")
 chosen = arguments.parse_args()
 
 if chosen.ddp:
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.distributed.init_process_group("nccl")
 model = torch.nn.Linear(chosen.width, chosen.width, bias=False, device="cuda")
 trained = torch.nn.parallel.DistributedDataParallel(model) if chosen.ddp else model

@@ -287,3 +287,16 @@ def test_compilation_is_left_out_and_noted() -> None:
         assert torch.compile(model) is model
         assert torch.compile(dynamic=True)(model) is model
     assert "torch.compile" in session.reads.phrases()[0]
+
+
+def test_a_completion_is_not_ended_by_the_token_that_is_sampled() -> None:
+    """The end of text is in the middle of the vocabulary, from where a token is looked for."""
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Qwen2Config(**shape, num_key_value_heads=2, vocab_size=64, eos_token_id=[32, 33], pad_token_id=34)
+    with script():
+        model = AutoModelForCausalLM.from_config(config).to("cuda")
+        ids = torch.ones(2, 4, dtype=torch.long, device="cuda")
+        for sampled in (True, False):
+            made = model.generate(ids, max_new_tokens=8, do_sample=sampled)
+            assert made.shape == (2, 12)
+            assert set(made[:, 4:].flatten().tolist()) == {35}

@@ -7,7 +7,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <pthread.h>
+
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -64,6 +67,21 @@ bool overwrites(const std::string& name) {
   return contains(name, {"aten::copy_", "aten::fill_", "aten::zero_", "aten::random_", "aten::uniform_", "aten::normal_",
                          "aten::bernoulli_", "aten::exponential_", "aten::geometric_", "aten::cauchy_",
                          "aten::log_normal_"});
+}
+
+// What a network is made of: a process that runs them computes on the card.
+bool multiplies(const std::string& name) {
+  static const std::set<std::string> products = {"aten::mm",     "aten::addmm",   "aten::bmm",    "aten::baddbmm",
+                                                 "aten::linear", "aten::_scaled_mm", "aten::_grouped_mm"};
+  return products.count(name) > 0;
+}
+
+// A backward pass runs in a thread of autograd for each card.
+bool in_backward() {
+  static thread_local int answer = -1;
+  char name[16] = "";
+  if (answer < 0) answer = !pthread_getname_np(pthread_self(), name, sizeof name) && !strncmp(name, "pt_autograd", 11);
+  return answer;
 }
 
 // Choices among a network's floats.
@@ -132,7 +150,7 @@ struct Inputs {
 class Operator : public c10::OperatorKernel {
  public:
   Operator(c10::SafeKernelFunction real, const std::string& name, const c10::FunctionSchema& schema)
-      : real_(std::move(real)), name_(name), kind_(kind_of(name, schema)), counts_(counts(name)), chooses_(chooses(name)) {
+      : real_(std::move(real)), name_(name), kind_(kind_of(name, schema)), counts_(counts(name)), chooses_(chooses(name)), multiplies_(multiplies(name)) {
     const auto& arguments = schema.arguments();
     for (size_t i = 0; i < arguments.size(); i++) {
       const auto& argument = arguments[i];
@@ -165,7 +183,7 @@ class Operator : public c10::OperatorKernel {
   c10::SafeKernelFunction real_;
   const std::string name_;
   const Kind kind_;
-  const bool counts_, chooses_;
+  const bool counts_, chooses_, multiplies_;
   std::vector<size_t> written_;    // arguments that it writes to
   std::set<size_t> overwritten_;   // those that it does not read
   std::set<size_t> generators_;
@@ -180,6 +198,7 @@ class Operator : public c10::OperatorKernel {
 
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack& stack, const Stack& arguments, size_t results) {
     const Inputs inputs = look_at(arguments);
+    if (multiplies_ && inputs.on_card) em_did(in_backward() ? EM_COMPUTES | EM_TRAINS : EM_COMPUTES);
     const bool small = inputs.whole ? inputs.elements <= MOST_WHOLE : inputs.elements <= MOST_ANY;
     const bool computes = kind_ == Kind::COMPUTES && small && inputs.on_card && !inputs.odd;
     if (const auto answer = inputs.unknown_floats ? if_finite(name_, arguments) : std::nullopt) {
@@ -346,7 +365,7 @@ class Operator : public c10::OperatorKernel {
               ("aten::topk chooses " + std::to_string(k) + " of " + std::to_string(choices) + " equally often").c_str());
     } else {
       draw_uniformly(indices, choices);
-      em_mark("assumption", (name_ + " draws any token with equal probability").c_str());
+      em_mark("assumption", (name_ + " draws any token but special ones with equal probability").c_str());
     }
     note_right(indices);
   }

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <set>
 #include <vector>
 
 namespace emulated {
@@ -137,22 +139,77 @@ void replace_not_finite(const at::Tensor& tensor) {
   }
 }
 
+// ---- draws --------------------------------------------------------------------------------------------------------------------
+
+// Tokens that mean something to a program, such as ends of text, and sizes of vocabularies: profiler/seams/special_tokens.py.
+static std::mutex special_lock;
+static std::set<int64_t> special;
+static std::set<int64_t> vocabularies;
+static std::atomic<void (*)()> on_draw{nullptr};
+
+// More choices than a mixture has experts are tokens, whether or not a vocabulary of their number is known.
+constexpr int64_t MOST_EXPERTS = 4096;
+
+// The vocabulary that is chosen from, for each beam of a search if there are several; 0: no tokens are.
+static int64_t vocabulary_of(int64_t choices) {
+  int64_t found = choices > MOST_EXPERTS ? choices : 0;
+  for (int64_t size : vocabularies) {
+    if (size > 1 && choices % size == 0) found = size;
+  }
+  return found;
+}
+
+// The first choice from `index` on that is no special token; `index` if there is none.
+static int64_t ordinary(int64_t index, int64_t choices, int64_t vocabulary) {
+  if (!vocabulary) return index;
+  for (int64_t tried = 0; tried < vocabulary; tried++) {
+    const int64_t next = (index + tried) % choices;
+    if (!special.count(next % vocabulary)) return next;
+  }
+  return index;
+}
+
+// Before the lock is taken: the callback sets tokens.
+static void announce_draw() {
+  if (auto* callback = on_draw.load()) callback();
+}
+
 void draw_uniformly(const at::Tensor& indices, int64_t choices) {
   static std::atomic<uint32_t> count{1};
+  announce_draw();
+  const std::lock_guard<std::mutex> guard(special_lock);
+  const int64_t vocabulary = vocabulary_of(choices);
+  if (vocabulary) em_did(EM_GENERATES);
   auto* values = static_cast<int64_t*>(indices.data_ptr());
   for (int64_t i = 0; i < indices.numel(); i++) {
     const uint32_t scattered = count++ * 2654435761u;  // a multiplier that spreads consecutive numbers evenly
-    values[i] = scattered % choices;
+    values[i] = ordinary(scattered % choices, choices, vocabulary);
   }
 }
 
 void draw_balanced(const at::Tensor& indices, int64_t dimension, int64_t choices) {
+  announce_draw();
+  const std::lock_guard<std::mutex> guard(special_lock);
+  const int64_t vocabulary = vocabulary_of(choices);
   auto bytes = on_cpu(indices).movedim(dimension, -1);
   const int64_t k = bytes.size(-1);
   auto rows = at::empty_strided({bytes.numel() / k, k}, {k, 1}, bytes.options());
   auto* values = static_cast<int64_t*>(rows.data_ptr());
-  for (int64_t i = 0; i < rows.numel(); i++) values[i] = i % choices;
+  int64_t next = 0;
+  for (int64_t i = 0; i < rows.numel(); i++) {
+    values[i] = ordinary(next % choices, choices, vocabulary);
+    next = values[i] + 1;
+  }
   bytes.copy_(rows.view(bytes.sizes()));
 }
 
 }  // namespace emulated
+
+extern "C" void emulated_values_special(const int64_t* tokens, size_t count, const int64_t* sizes, size_t size_count) {
+  const std::lock_guard<std::mutex> guard(emulated::special_lock);
+  emulated::special = {tokens, tokens + count};
+  emulated::vocabularies = {sizes, sizes + size_count};
+}
+
+// Called before each draw, by the thread that draws.
+extern "C" void emulated_values_on_draw(void (*callback)()) { emulated::on_draw = callback; }

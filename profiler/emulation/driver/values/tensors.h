@@ -31,6 +31,7 @@ void set_all(const at::Tensor& tensor, bool value);  // of booleans; noted as ri
 void replace_not_finite(const at::Tensor& tensor);
 
 // Draws in place of a choice among `choices` floats that are not known: any of them with equal probability ...
+// Tokens are drawn that mean nothing to a program: one that ends a text would decide how long it is.
 void draw_uniformly(const at::Tensor& indices, int64_t choices);
 // ... or, for the experts of a mixture, each of them equally often: row i takes the k experts after those of row i - 1.
 void draw_balanced(const at::Tensor& indices, int64_t dimension, int64_t choices);

@@ -1,0 +1,365 @@
+"""A command on an emulated machine: every process that it starts is part of the job, and none outlives it.
+
+The command is started by a process of ours that gets the orphans of all below it. It ends them when the command has
+ended, and when this program is gone; this program does the same if that process is gone.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Self
+
+from profiler.command_line import print_line, print_text
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.runs.other_runs import JobMemory, JobProcess, JobRecord
+from profiler.domain.runs.outcome import Status
+from profiler.emulation.card import job_of, marks_of_file, remove_ended
+from profiler.emulation.launch import MARKS, emulated_python, job_environment, write_nvidia_smi
+from profiler.measurement.samples.host_usage import process_tree
+from profiler.rendering.runs.script import ended_by, job_table, process_name
+from profiler.run.command import JobCommand
+from profiler.storage.files.atomic import write_atomically
+from profiler.storage.files.foreign_files import expanded
+from profiler.storage.files.typed_json import to_json
+
+_GRACE_S = 5.0
+"""How long processes have to end after SIGINT, by which their `finally` blocks run."""
+_POLL_S = 0.05
+_LOOKS = 3
+"""How often no process must be found: the kernel may leave out some while others end."""
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
+"""Of prctl(2)."""
+_SHARED_MEMORY = Path("/dev/shm")
+_OF_LIBRARIES = ("psm_", "sem.mp-", "mp-", "torch_", "pym-", "pymp-", "loky-", "nccl-", "vllm", "ray")
+"""Beginnings of names in shared memory that Python's multiprocessing, torch, joblib, NCCL, vLLM and Ray choose."""
+
+
+JOBS_FOLDER = "jobs"
+"""Folder of the results of commands, in `results_dir`."""
+RECORD = "job.json"
+_PROCESSES, _PROGRAMS = "processes", "bin"
+
+
+def run_job(command: JobCommand) -> int:
+    """Run a command on an emulated machine, keep its record, print the table of its processes; return the exit code.
+
+    Raises:
+        UsageError: The command cannot be started, or there is no Python with torch's CUDA build.
+    """
+    options, cards = command.options, command.cards
+    python = emulated_python(None if options.python is None else expanded(str(options.python)), strict=options.strict)
+    gpu = KNOWN_GPUS[cards.gpu]
+    folder = Path(options.results_dir).expanduser().absolute() / JOBS_FOLDER / command.name
+    processes = folder / f"{_PROCESSES}-{os.getpid()}"
+    remove_ended(folder, f"{_PROCESSES}-")
+    processes.mkdir(parents=True)
+    environment = job_environment(
+        python, gpu, cards=cards.count, base=os.environ, folder=processes, strict=options.strict
+    )
+    write_nvidia_smi(processes / _PROGRAMS, python)
+    environment["PATH"] = f"{processes / _PROGRAMS}{os.pathsep}{environment['PATH']}"
+    print_line(f"{cards.count} x {gpu.title}, emulated, with torch {python.torch} in {python.executable}.")
+    try:
+        end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s)
+        record = _record(command, gpu.title, end, processes)
+        write_atomically(folder / RECORD, json.dumps(to_json(record), indent=1).encode())
+    finally:
+        shutil.rmtree(processes, ignore_errors=True)
+    print_text(job_table(record))
+    print_line(f"Record: {folder / RECORD}")
+    if record.status is Status.OOM:
+        return EXIT_OK if options.fail_if is None else EXIT_ANSWER_IS_NO
+    return EXIT_OK if record.status is Status.OK else EXIT_SOME_TRIALS_FAILED
+
+
+def _record(command: JobCommand, gpu: str, end: "JobEnd", processes: Path) -> JobRecord:
+    memory = job_of(processes)
+    status, message = _verdict(end, memory, command.options.timeout_s)
+    return JobRecord(
+        command=command.words,
+        gpu=gpu,
+        cards=command.cards.count,
+        status=status,
+        message=message,
+        exit_code=end.exit_code,
+        wall_s=end.wall_s,
+        memory=memory,
+        values=marks_of_file(processes / MARKS).values,
+        left=end.left,
+    )
+
+
+_OUT_OF_MEMORY = ("OutOfMemoryError:", "AcceleratorError: CUDA error: out of memory")
+"""Beginnings of sentences of torch."""
+
+
+def _verdict(end: "JobEnd", memory: JobMemory, timeout_s: float) -> tuple[Status, str]:
+    """Return how a command ended, and the process whose error was the first one, with its sentence."""
+    if end.timed_out:
+        return Status.TIMEOUT, f"the command ran longer than timeout_s={timeout_s:g}"
+    if end.exit_code == 0:
+        return Status.OK, ""
+    failed = min((one for one in memory.processes if one.last_sentence), key=_when, default=None)
+    if failed is not None:
+        status = Status.OOM if failed.last_sentence.startswith(_OUT_OF_MEMORY) else Status.FAILED
+        return status, ended_by(failed)
+    killed = [process_name(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
+    without = f"; without a word ended {', '.join(killed)}" if killed else ""
+    if end.exit_code < 0:
+        return Status.KILLED, f"the command ended by {signal.Signals(-end.exit_code).name}{without}"
+    return Status.FAILED, f"the command ended with exit code {end.exit_code}{without}"
+
+
+def _when(process: JobProcess) -> float:
+    return process.last_sentence_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnd:
+    """How a command ended."""
+
+    exit_code: int
+    """Negative: minus the number of a signal."""
+    timed_out: bool
+    wall_s: float
+    left: tuple[str, ...]
+    """Files that its processes left in shared memory and of sockets; they are removed."""
+
+
+def run_to_the_end(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float) -> JobEnd:
+    """Run a command until it ends or its time is over, and end every process that it has started, in any group.
+
+    Raises:
+        UsageError: The command cannot be started.
+    """
+    started_s = time.monotonic()
+    files = Files.now()
+    with tempfile.TemporaryDirectory(prefix=f"grpo-vram-job-{os.getuid()}-", ignore_cleanup_errors=True) as folder:
+        with _adopting_orphans():
+            caller, others = os.getpid(), process_tree()
+            reader, writer = os.pipe()
+            keeper = os.fork()
+            if keeper == 0:
+                os.close(reader)
+                task = _Task(words=words, environment={**environment, "TMPDIR": folder}, caller=caller, files=files)
+                _keep(task, writer, Path(folder))
+            os.close(writer)
+            try:
+                said, timed_out = _hear(reader, keeper, started_s + timeout_s)
+            finally:
+                os.close(reader)
+                _stop(keeper)
+                end_descendants(except_for=others)
+        left = files.removed_since()
+    kind, _, rest = said.partition(b" ")
+    if kind == b"refused":
+        problem = f"cannot be started ({rest.decode(errors='replace')})"
+        raise UsageError([Fault(key="command", found=words[0], problem=problem, hint="Name a program or a script.")])
+    names = (*(os.fsdecode(name) for name in rest.split(b"\0")[1:]), *left)
+    code = int(rest.split(b"\0")[0]) if kind == b"ended" else -signal.SIGKILL
+    return JobEnd(exit_code=code, timed_out=timed_out, wall_s=time.monotonic() - started_s, left=names)
+
+
+# ---- this program ----------------------------------------------------------------------------------------------------
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+@contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        _prctl(_SET_CHILD_SUBREAPER, 0)
+
+
+def _hear(reader: int, keeper: int, ends_s: float) -> tuple[bytes, bool]:
+    """Return what the keeper says at its end, and whether the time was over before; nothing if it was killed."""
+    os.set_blocking(reader, False)
+    said, timed_out = b"", False
+    while True:
+        with suppress(BlockingIOError):
+            found = os.read(reader, 1 << 16)
+            if not found:
+                return said, timed_out
+            said += found
+            continue
+        over_s = time.monotonic() - ends_s
+        if over_s > 3 * _GRACE_S:  # it is stopped, or is not there
+            return said, True
+        if over_s > 0 and not timed_out:
+            timed_out = True
+            with suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGTERM)
+        time.sleep(_POLL_S)
+
+
+def _stop(keeper: int) -> None:
+    """Let the keeper end the job, and wait for it; one that takes too long is killed."""
+    with suppress(ProcessLookupError):
+        os.kill(keeper, signal.SIGTERM)
+    ends_s = time.monotonic() + 3 * _GRACE_S
+    with suppress(ChildProcessError):
+        while os.waitpid(keeper, os.WNOHANG) == (0, 0):
+            if time.monotonic() > ends_s:
+                os.kill(keeper, signal.SIGKILL)
+                os.waitpid(keeper, 0)
+                return
+            time.sleep(_POLL_S)
+
+
+def end_descendants(*, grace_s: float = 0.0, except_for: frozenset[int] = frozenset()) -> None:
+    """End the processes below this one: by SIGINT and after `grace_s` by SIGKILL, until there are none."""
+    ends_s = time.monotonic() + grace_s
+    first = signal.SIGINT if grace_s else signal.SIGKILL
+    asked: set[int] = set()
+    looks = 0
+    while looks < _LOOKS:
+        below = process_tree() - except_for - {os.getpid()}
+        looks = 0 if below else looks + 1
+        over = time.monotonic() > ends_s
+        for pid in below if over else below - asked:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if over else first)
+        asked |= below
+        time.sleep(_POLL_S)
+        for pid in below:
+            with suppress(ChildProcessError):  # a child of another one
+                os.waitpid(pid, os.WNOHANG)
+
+
+# ---- the keeper ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What the keeper runs."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    caller: int
+    files: "Files"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the program that asked for it is there."""
+        return os.getppid() == self.caller
+
+
+def _keep(task: _Task, writer: int, folder: Path) -> NoReturn:
+    """Start the command, wait for its end or for a signal, end what is left, and say how it ended."""
+    try:
+        stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (*stops, signal.SIGCHLD))
+        for number in (*stops, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()  # Ctrl-C of a terminal reaches our caller alone
+        _prctl(_SET_CHILD_SUBREAPER, 1)
+        _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        said = _said(task, stops)
+        end_descendants(grace_s=_GRACE_S)
+        left = task.files.removed_since()
+        if not task.is_wanted:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.write(writer, b"\0".join([said, *map(os.fsencode, left)]))
+    except BaseException as error:
+        sys.stderr.write(f"The processes of the job could not be ended: {type(error).__name__}: {error}\n")
+    finally:
+        os._exit(0)
+
+
+def _said(task: _Task, stops: Sequence[signal.Signals]) -> bytes:
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    try:
+        process = subprocess.Popen(
+            task.words,
+            env=dict(task.environment),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=unblock,
+        )
+    except OSError as error:
+        return f"refused {error.strerror}".encode()
+    while process.poll() is None:
+        found = signal.sigtimedwait((*stops, signal.SIGCHLD), 1.0)
+        if not task.is_wanted or (found is not None and found.si_signo != signal.SIGCHLD):
+            end_descendants(grace_s=_GRACE_S)
+            return b"ended %d" % -signal.SIGKILL
+    return b"ended %d" % process.returncode
+
+
+# ---- files that processes leave --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Files:
+    """Names in shared memory and of sockets before a job."""
+
+    names: frozenset[Path]
+
+    @classmethod
+    def now(cls) -> Self:
+        """Return what is there."""
+        return cls(frozenset((*_shared(), *_sockets())))
+
+    def removed_since(self) -> list[str]:
+        """Remove what is new, ours, and used by nobody: another job of this user may have made it. Return the names."""
+        new = [path for path in (*_shared(), *_sockets()) if path not in self.names]
+        used = _in_use() if new else frozenset()
+        removed = []
+        for path in new:
+            if str(path) not in used:
+                with suppress(OSError):
+                    path.unlink()
+                    removed.append(str(path))
+        return removed
+
+
+def _shared() -> list[Path]:
+    if not _SHARED_MEMORY.is_dir():
+        return []
+    return [path for path in _SHARED_MEMORY.iterdir() if path.name.startswith(_OF_LIBRARIES) and _is_ours(path)]
+
+
+def _sockets() -> list[Path]:
+    return [path for path in Path(tempfile.gettempdir()).iterdir() if _is_ours(path, is_kind=stat.S_ISSOCK)]
+
+
+def _is_ours(path: Path, *, is_kind: Callable[[int], bool] = stat.S_ISREG) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return found.st_uid == os.getuid() and is_kind(found.st_mode)
+
+
+def _in_use() -> frozenset[str]:
+    """Return the paths that a living process has mapped or open, and the sockets that somebody has bound."""
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found.update("/" + line.partition("/")[2] for line in (process / "maps").read_text().splitlines())
+        with suppress(OSError):
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    found.add(str(descriptor.readlink()))
+    with suppress(OSError):
+        found.update(line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "/" in line)
+    return frozenset(found)

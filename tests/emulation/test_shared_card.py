@@ -1,0 +1,226 @@
+"""Several processes on one emulated card: its memory, what they open of each other, and what is kept of each."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from emulation.building import run_on_card
+
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import MIB
+from profiler.domain.runs.other_runs import JobMemory
+from profiler.emulation.card import job_of, remove_ended, roles_of
+
+T4 = KNOWN_GPUS["t4-16gb"]
+CONTEXT = cuda_context_bytes(T4.compute_capability)
+
+TWO = """
+import os, signal
+free, total = c_size_t(), c_size_t()
+class Handle(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 64)]
+rt.cudaIpcOpenMemHandle.argtypes = (ctypes.POINTER(c_void_p), Handle, c_uint)
+cu.cuIpcOpenMemHandle_v2.argtypes = (ctypes.POINTER(c_void_p), Handle, c_uint)
+def used():
+    rt.cudaMemGetInfo(byref(free), byref(total)); return total.value - free.value
+def take(size):
+    p = c_void_p(); return rt.cudaMalloc(byref(p), c_size_t(size)), p
+(to_first, from_second), (to_second, from_first) = os.pipe()[::-1], os.pipe()[::-1]
+def tell(pipe, words=b"."): os.write(pipe, words)
+def hear(pipe): return os.read(pipe, 4096)
+second = os.fork()
+"""
+"""Two processes, of which the second is a child that was forked before either used a card."""
+
+
+def run_two(driver, folder, first: str, second: str, **variables: str):
+    """Run both programs at once; the first one prints the answer."""
+    body = "".join(f"    {line}\n" for line in second.strip().splitlines())
+    program = f"{TWO}if second == 0:\n{body}    os._exit(0)\n{first}"
+    variables = {"EMULATED_PROCESSES": str(folder / "job"), "EMULATED_SHARED": "1", **variables}
+    return run_on_card(driver, program, **variables)
+
+
+def test_a_card_is_one_state_for_its_processes(driver, tmp_path):
+    """A process that is killed gives its memory back, also while nobody has waited for it."""
+    found = run_two(
+        driver,
+        tmp_path,
+        """
+before = used(); tell(to_second); hear(from_second); during = used()
+refused = take(8 * 2**30)[0]; fits = take(4 * 2**30)[0]
+os.kill(second, signal.SIGKILL); os.waitid(os.P_PID, second, os.WEXITED | os.WNOWAIT)
+print(json.dumps([before, during, refused, fits, used(), take(8 * 2**30)[0]]))
+""",
+        "hear(from_first); take(8 * 2**30); tell(to_first); signal.pause()",
+    )
+    own = 4 * 2**30 + CONTEXT
+    assert found == [CONTEXT, 8 * 2**30 + 2 * CONTEXT, 2, 0, own, 0]
+
+
+def test_a_process_that_does_not_share_has_the_card_for_itself(driver, tmp_path):
+    first = "tell(to_second); hear(from_second); print(json.dumps([used(), take(12 * 2**30)[0]]))"
+    second = "hear(from_first); take(12 * 2**30); tell(to_first); signal.pause()"
+    first += "; os.kill(second, signal.SIGKILL)"
+    assert run_two(driver, tmp_path, first, second, EMULATED_SHARED="") == [CONTEXT, 0]
+
+
+def test_processes_together_never_pass_the_end_of_the_card(driver, tmp_path):
+    program = """
+import os, signal
+(ready, says_ready), (go, says_go), (counts, says_count) = os.pipe(), os.pipe(), os.pipe()
+children = []
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        rt.cudaFree(None); os.write(says_ready, b"."); os.read(go, 1); count = 0
+        while rt.cudaMalloc(byref(c_void_p()), c_size_t(16 * 2**20)) == 0: count += 1
+        os.write(says_count, b"%4d" % count); signal.pause()
+    children.append(child)
+for _ in children: os.read(ready, 1)
+os.write(says_go, b"....")
+print(json.dumps(sum(int(os.read(counts, 4)) for _ in children)))
+for child in children: os.kill(child, signal.SIGKILL)
+"""
+    found = run_on_card(driver, program, EMULATED_PROCESSES=str(tmp_path / "job"), EMULATED_SHARED="1")
+    assert found == (T4.memory_bytes - 4 * CONTEXT) // (16 * MIB)
+
+
+SHARES = """
+attributes = (c_int * 6)()
+hear(from_second); _, p = take(64 * 2**20); handle = Handle()
+error = rt.cudaIpcGetMemHandle(byref(handle), p); tell(to_second, bytes(handle)); found = json.loads(hear(from_second))
+print(json.dumps([error, used(), *found])); tell(to_second)
+"""
+OPENS = """
+mine = used(); tell(to_first); handle, p, again = Handle.from_buffer_copy(hear(from_first)), c_void_p(), c_void_p()
+opened = OPEN(byref(p), handle, 1); kind = (c_int * 6)(); rt.cudaPointerGetAttributes(kind, p)
+both = used() - mine; host = (ctypes.c_char * 4)(); rt.cudaMemcpy(host, p, c_size_t(4), 2)
+text = ctypes.create_string_buffer(4096); card.em_marks(text, 4096)
+freed, closed, twice = rt.cudaFree(p), CLOSE(p), CLOSE(p)
+handle.bytes = b"nobody"; broken = OPEN(byref(again), handle, 1)
+tell(to_first, json.dumps([opened, kind[0], both, text.value.decode(), freed, closed, twice, broken]).encode())
+hear(from_first)
+"""
+
+
+@pytest.mark.parametrize(
+    ("opened_by", "closed_by"),
+    [("rt.cudaIpcOpenMemHandle", "rt.cudaIpcCloseMemHandle"), ("cu.cuIpcOpenMemHandle_v2", "cu.cuIpcCloseMemHandle")],
+)
+def test_an_allocation_that_another_process_opens_counts_once(driver, tmp_path, opened_by, closed_by):
+    opens = OPENS.replace("OPEN", opened_by).replace("CLOSE", closed_by)
+    error, used, opened, kind, both, marks, freed, closed, twice, broken = run_two(driver, tmp_path, SHARES, opens)
+    # Kind 2: memory of a card. Only the first process's context and its 64 MiB were added.
+    assert (error, opened, kind, both) == (0, 0, 2, CONTEXT + 64 * MIB)
+    assert used == 2 * CONTEXT + 64 * MIB
+    # It is closed and not freed, once; a handle that no process made is an invalid one.
+    assert (freed, closed, twice, broken) == (1, 0, 1, 400)
+    assert marks == "value\tbytes of memory of another process\t1\n"
+
+
+def test_a_piece_that_another_process_maps_counts_once(driver, tmp_path):
+    """As torch shares expandable segments: by the descriptor of a file."""
+    found = run_two(
+        driver,
+        tmp_path,
+        """
+properties, piece, descriptor = (c_int * 8)(1, 1, 1, 0), c_size_t(), c_int()
+hear(from_second); cu.cuMemCreate(byref(piece), c_size_t(32 * 2**20), properties, c_size_t(0))
+fabric = cu.cuMemExportToShareableHandle(byref(descriptor), piece, 8, c_size_t(0))
+exported = cu.cuMemExportToShareableHandle(byref(descriptor), piece, 1, c_size_t(0))
+tell(to_second, json.dumps([os.getpid(), descriptor.value]).encode())
+print(json.dumps([fabric, exported, *json.loads(hear(from_second))]))
+""",
+        """
+mine = used(); tell(to_first); at, piece = c_size_t(), c_size_t(); pid, descriptor = json.loads(hear(from_first))
+file = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR); size, none = c_size_t(32 * 2**20), c_size_t(0)
+imported = cu.cuMemImportFromShareableHandle(byref(piece), c_void_p(file), 1)
+cu.cuMemAddressReserve(byref(at), size, none, none, none); cu.cuMemMap(at, size, none, piece, none)
+both = used() - mine
+cu.cuMemRelease(piece); cu.cuMemUnmap(at, size); released = used() - mine
+broken = cu.cuMemImportFromShareableHandle(byref(piece), c_void_p(os.open(os.devnull, os.O_RDWR)), 1)
+tell(to_first, json.dumps([imported, both, released, broken]).encode())
+""",
+    )
+    counted = CONTEXT + 32 * MIB
+    assert found == [801, 0, 0, counted, counted, 1]
+
+
+def test_an_event_of_another_process_has_been_reached(driver):
+    found = run_on_card(
+        driver,
+        """
+class Handle(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 64)]
+rt.cudaIpcOpenEventHandle.argtypes = (ctypes.POINTER(c_void_p), Handle)
+event, opened, handle = c_void_p(), c_void_p(), Handle()
+rt.cudaEventCreate(byref(event)); rt.cudaIpcGetEventHandle(byref(handle), event)
+print(json.dumps([rt.cudaIpcOpenEventHandle(byref(opened), handle), rt.cudaEventQuery(opened), bool(opened.value)]))
+""",
+    )
+    assert found == [0, 0, True]
+
+
+KEPT = """
+import os
+if os.fork() == 0:
+    p = c_void_p(); rt.cudaMalloc(byref(p), c_size_t(6 * 2**30)); rt.cudaFree(p)
+    rt.cudaMalloc(byref(p), c_size_t(2 * 2**20)); rt.cudaMalloc(byref(p), c_size_t(20 * 2**30))
+    class Id(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 128)]
+    for ranks, rank in ((2, 1), (8, 5), (1, 0)): nccl.ncclCommInitRank(byref(c_void_p()), ranks, Id(), rank)
+    card.em_did(1); card.em_did(4); card.em_said(b"ValueError: on purpose"); os.kill(os.getpid(), 9)
+os.wait(); rt.cudaMalloc(byref(c_void_p()), c_size_t(2**30))
+print(json.dumps(os.getpid()))
+"""
+
+
+def test_what_a_process_held_and_did_is_kept_after_it_was_killed(driver, tmp_path):
+    folder = tmp_path / "job"
+    pid = run_on_card(
+        driver, KEPT, EMULATED_PROCESSES=str(folder), EMULATED_KEPT="1", EMULATED_CARDS="2", CUDA_VISIBLE_DEVICES="1"
+    )
+    job = job_of(folder)
+    killed, ended = job.processes
+    assert (killed.parent, ended.pid) == (pid, pid)
+    assert killed.peak_bytes == (0, 6 * 2**30 + CONTEXT)
+    assert ended.peak_bytes == (0, 2**30 + CONTEXT)
+    assert (killed.rank, killed.ranks, killed.roles) == (5, 8, ("trains",))
+    assert (ended.rank, ended.ranks, ended.roles) == (None, None, ())
+    assert (killed.last_sentence, killed.has_ended_itself) == ("ValueError: on purpose", False)
+    assert (ended.last_sentence, ended.has_ended_itself) == ("", True)
+    assert killed.last_sentence_s > ended.last_sentence_s == 0
+    assert (killed.refused_bytes, killed.refused_card) == (20 * 2**30, 1)
+    assert killed.command.startswith(f"{sys.executable} -c import ctypes")
+    assert job.card_peak_bytes == (0, 6 * 2**30 + CONTEXT)
+
+
+def test_a_job_leaves_no_folder_unless_somebody_reads_it(driver, tmp_path):
+    folder = tmp_path / "job"
+    run_on_card(driver, "rt.cudaFree(None); print(1)", EMULATED_PROCESSES=str(folder))
+    assert not folder.exists()
+    run_on_card(driver, "rt.cudaFree(None); print(1)", EMULATED_PROCESSES=str(folder), EMULATED_KEPT="1")
+    assert len(job_of(folder).processes) == 1
+
+
+def test_a_folder_that_a_killed_job_left_is_removed_later(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    kept = [tmp_path / f"grpo-vram-emulated-{os.getuid()}-{pid}" for pid in (os.getpid(), "x")]
+    folders = [*kept, tmp_path / f"grpo-vram-emulated-{os.getuid()}-{ended.pid}"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "cards").touch()
+    remove_ended(tmp_path, f"grpo-vram-emulated-{os.getuid()}-")
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_roles_are_what_a_process_did():
+    found = [roles_of(did) for did in (0, 1 | 4, 2 | 4, 1 | 2 | 4, 4)]
+    assert found == [(), ("trains",), ("generates",), ("trains", "generates"), ("scores",)]
+
+
+def test_a_folder_without_a_job_has_no_processes(tmp_path):
+    assert job_of(tmp_path) == JobMemory()
+    (tmp_path / "cards").write_bytes(b"cards=2" + 600 * b"\0")
+    assert job_of(tmp_path) == JobMemory()
