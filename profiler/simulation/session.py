@@ -136,7 +136,10 @@ class Simulation:
         self.recorder.enter(phase)
 
     def left_open(self, part: Callable[..., object], *arguments: Any) -> None:
-        """Record that a part of the program runs here, without a gradient and a result, instead of running it."""
+        """Run a part of the program without a gradient and a result; or record that it runs, where scratch is open."""
+        if not self._extrapolation.scratch:
+            part(*arguments)
+            return
         call = ScratchCall.of(_events_of(part, self._gpu), self._chip, arguments, {"autocast": autocast_dtype()})
         self.recorder.deferred(call)
 

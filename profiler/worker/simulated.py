@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -251,8 +250,7 @@ def _run(
         extrapolation=extrapolation,
         offloads=spec.activation_offloading,
     )
-    left_open = entropy_left_to(simulation.left_open) if extrapolation.scratch else nullcontext()
-    with left_open:
+    with entropy_left_to(simulation.left_open):
         trained = run_training(spec, model_config, simulation, rows=rows)
     return SimulatedRun(
         trace=simulation.recorder.finished(),

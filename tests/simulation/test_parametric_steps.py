@@ -26,7 +26,7 @@ from profiler.simulation.extrapolation.parametric_steps import (
     variants,
 )
 from profiler.simulation.extrapolation.step_pieces import Fitted, features, fitted
-from profiler.simulation.session import Simulation
+from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.announced_steps import entropy
 
 CHIP = KNOWN_GPUS["h100-80gb"].chip
@@ -272,15 +272,12 @@ def test_aligned_masks_of_a_rollout_are_a_kind(widths: tuple[int, int], aligned:
 @pytest.mark.parametrize(("is_cast", "scores", "each"), [(False, (8_000, 4_000), 3), (True, (16_000, 8_000), 4)])
 def test_a_part_left_open_has_the_events_of_its_run(is_cast: bool, scores: tuple[int, int], each: int) -> None:
     def simulated(*, is_open: bool) -> Trace:
-        simulation = Simulation(KNOWN_GPUS["h100-80gb"])
+        simulation = Simulation(KNOWN_GPUS["h100-80gb"], extrapolation=Extrapolation(scratch=is_open))
         with simulation.computing(), torch.no_grad(), SimulatedAutocast(enabled=is_cast):
             simulation.recorder.enter(Phase.FORWARD)
             # Without the first token of each row: the flat logits are a copy.
             logits = torch.empty(2, 6, 1000, dtype=torch.bfloat16, device="meta")[:, 1:]
-            if is_open:
-                simulation.left_open(entropy, logits, 4)
-            else:
-                entropy(logits, 4)
+            simulation.left_open(entropy, logits, 4)
             return simulation.recorder.finished()
 
     found, ran = simulated(is_open=True), simulated(is_open=False)
