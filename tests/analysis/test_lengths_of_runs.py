@@ -137,7 +137,7 @@ def test_rows_of_a_run_by_hand(keys, rows_per_step, rows, longest):
     [
         # One row per step, each once.
         ({}, RunLengths(prompts=None, completions=Recorded((10, 20, 30), is_data_set=True)), (0, 20), (0, 30)),
-        # A generation of two prompts by two completions has the longest of each: 7 and 50 beside 4 and 50.
+        # A generation of two prompts by two completions has the longest of each: 7 and 50, then 4 and 50.
         (
             {"rows_per_step": 4, "rows_at_once": 4, "rows_per_prompt": 2, "longest_prompt": 9},
             RunLengths(prompts=Recorded((3, 7, 4, 4), is_data_set=True), completions=Distribution(Law.FIXED, 50.0)),

@@ -310,7 +310,7 @@ class StepWidths:
 
 
 TYPICAL, RARE = 0.5, 0.999
-"""The parts of the steps that need no more than what an estimate says for `lengths`."""
+"""The parts of the steps for which an estimate says what they need at most."""
 
 WIDTH_STEPS = 2000
 """Steps of which the parts are taken (our choice): two are beyond the 99.9th percentile."""
