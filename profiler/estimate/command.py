@@ -31,7 +31,7 @@ from profiler.domain.cards.gpu_names import find_gpu, name_card, sized_like
 from profiler.domain.errors import FailIf, Fault
 from profiler.domain.trials.trial import SPEC_KEYS, Backend
 from profiler.domain.verl import Release
-from profiler.storage.foreign.price_file import PRICES
+from profiler.storage.foreign.number_files import LENGTHS, PRICES
 
 GPU, MEMORY, CAPABILITY = "gpu", "gpu_memory_gib", "compute_capability"
 
@@ -187,6 +187,9 @@ _OF_ONE_TRIAL = (DETAILS, CONFIRM, HOST, PER_NODE)
 COMMON_OPTIONS = {name: each for name, each in OPTIONS.items() if name not in _OF_ONE_TRIAL}
 """Those that `solve` and `advise` have as well; they declare `confirm` themselves, because it is their default."""
 
+_NAMES_A_FILE = re.compile(r"[./~]")
+"""A value of `lengths` with one of these names a file: its own values have none."""
+
 OTHER_NAMES = {"trainer": "recipe"}
 """Keys by the names that users give them."""
 
@@ -208,6 +211,8 @@ class Command:
     """Words that set a key of verl, as Hydra spells them."""
     any_card: bool
     """Whether the verdict of every card is asked for."""
+    lengths_file: str | None
+    """A file with the lengths of rows, in place of a value of the key `lengths`."""
     options: EstimateOptions
     wants_help: bool
     faults: tuple[Fault, ...]
@@ -233,13 +238,16 @@ def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> C
     given = read_given(EstimateOptions, words)
     values: dict[str, tuple[object, ...]] = {}
     faults: list[Fault] = []
+    lengths_file: str | None = None
     overrides = tuple(word for word in given.others if "=" in word and _OF_VERL.match(word))
     for word in given.others:
         key, equals, text = word.partition("=")
         key = OTHER_NAMES.get(key, key)
         if word in overrides:
             continue
-        if equals and key in SPEC_KEYS:
+        if equals and key == LENGTHS and _NAMES_A_FILE.search(text):
+            lengths_file = text
+        elif equals and key in SPEC_KEYS:
             _read_values(key, text, values, faults)
         else:
             faults.append(_word_fault(word, known))
@@ -251,6 +259,9 @@ def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> C
             given.reader.fail(each, "is an option of python -m profiler.estimate")
         elif is_table:
             given.reader.fail(each, "is for the estimate of one trial on one card, and a table was asked for")
+    if lengths_file is not None and (is_table or DETAILS not in known):
+        problem = "is a file, and its lengths are for the estimate of one trial on one card"
+        faults.append(Fault(key=LENGTHS, found=lengths_file, problem=problem))
     if options.trl is not None and options.configs is None and options.launch is None:
         problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
         given.reader.fail(TRL, problem)
@@ -259,6 +270,7 @@ def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> C
         axes={key: found for key, found in values.items() if len(found) > 1},
         overrides=overrides,
         any_card=any_card,
+        lengths_file=lengths_file,
         options=options,
         wants_help=given.wants_help,
         faults=(*faults, *given.reader.faults),
@@ -331,6 +343,8 @@ differ, the peaks of all are printed, and the dearest is answered.
 gpu is a card's name or a part of it (gpu=4090), a size (gpu=24GiB, or
 gpu_memory_gib=24 compute_capability=8.6), or any, for the verdict of every card.
 prices=FILE.csv has the columns gpu,price_per_hour,currency,source,date.
+lengths=FILE.jsonl has lengths of rows, as for a forecast: then the answer says
+too what half of the steps need, and 99.9 % of them.
 
 Several values of a key, separated by commas, give one table of the estimates of
 all combinations (at most 100,000). Quote a value that contains a comma.

@@ -5,7 +5,7 @@ Exit codes: docs/exit_codes.md. An estimate that does not fit ends with 0, unles
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import fill
 
 from profiler.analytical.explanation.explained import ExplainedEstimate, Fit, Unanswered, all_cards, explain
@@ -26,7 +26,14 @@ from profiler.rendering.estimate.card_list import card_list, card_list_json, gri
 from profiler.rendering.estimate.table import estimate_json, estimate_table
 from profiler.rendering.layouts.plain_text import WIDTH
 from profiler.storage.foreign.model_config import load_model_config
-from profiler.storage.foreign.price_file import load_prices, unknown_cards_line
+from profiler.storage.foreign.number_files import (
+    LENGTHS,
+    length_fault,
+    load_prices,
+    read_lengths,
+    read_named,
+    unknown_cards_line,
+)
 
 Simulate = Callable[[TrialSpec], Outcome]
 """Returns the simulation of a trial."""
@@ -184,14 +191,69 @@ def _trial_answer(
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
     decisive = fits if simulated is None else [simulated_fit(simulated) or fits[0]]
     is_no = fails(command.options.fail_if, [*decisive, explained.host.fit])
+    needs = None if command.lengths_file is None else by_lengths(command.lengths_file, spec, architecture_of)
     if command.options.output_format is OutputFormat.JSON:
-        return _Answer(text=estimate_json(explained, notes=found.notes, simulated=simulated), is_no=is_no)
+        own = None if needs is None else needs.values
+        text = estimate_json(explained, notes=found.notes, simulated=simulated, by_lengths=own)
+        return _Answer(text=text, is_no=is_no)
     attention = attention_line(spec, architecture_of(spec.model))
-    lines = [*found.notes, attention] if attention else found.notes
+    lines = [*found.notes, *([attention] if attention else []), *([needs.sentence] if needs is not None else [])]
     text = estimate_table(
         explained, lines, decided_by=found.decided_by, details=command.options.details, simulated=simulated
     )
     return _Answer(text=text, is_no=is_no)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByLengths:
+    """What parts of the steps need with the lengths of a file, as a sentence and as values of JSON."""
+
+    sentence: str
+    values: object
+
+
+def by_lengths(path: str, spec: TrialSpec, architecture_of: Callable[[str], Architecture]) -> ByLengths:
+    """Return what a typical step and almost all steps need on the trial's card, with the lengths of a file.
+
+    Raises:
+        UsageError: The file has no lengths, or it is unknown how the trainer groups such rows.
+    """
+    # Imported here, as most estimates read no lengths.
+    from profiler.analysis.forecast.lengths import (
+        WIDTH_STEPS,
+        Distribution,
+        Law,
+        Recorded,
+        RowCounts,
+        RunLengths,
+        Source,
+        step_widths,
+        why_rows_are_unknown,
+    )
+    from profiler.rendering.answers.forecast import lengths_object, lengths_sentence
+
+    if fault := why_rows_are_unknown(spec):
+        raise UsageError([replace(fault, problem=f"{fault.problem}; leave {LENGTHS}={path} out")])
+    has_rollout = spec.recipe.facts.has_rollout
+    file = read_lengths(read_named(path, LENGTHS), path, has_rollout=has_rollout)
+    if not file.completions:
+        raise length_fault(path, "has prompts and no completions")
+    prompts: Source | None = None
+    if has_rollout:
+        prompts = Distribution(Law.FIXED, spec.max_prompt_length)
+        if file.prompts:
+            prompts = Recorded(file.prompts, is_data_set=True)
+    lengths = RunLengths(prompts=prompts, completions=Recorded(file.completions, is_data_set=not has_rollout))
+    found = {}
+    for part, widths in step_widths(lengths, RowCounts.of(spec, WIDTH_STEPS)).items():
+        if has_rollout:
+            shorter = replace(spec, max_prompt_length=widths.prompt, max_completion_length=widths.completion)
+        else:
+            shorter = replace(spec, max_length=widths.completion)
+        cards = explain(shorter, architecture_of(spec.model)).cards
+        (card,) = (card for card in cards if card.gpu.name == spec.gpu)
+        found[part] = widths, card
+    return ByLengths(sentence=lengths_sentence(found, path, spec), values=lengths_object(found))
 
 
 def simulated_fit(outcome: Outcome) -> Fit | None:

@@ -26,9 +26,9 @@ from profiler.domain.trials.trial import Lengths
 from profiler.estimate.command import COMMON_OPTIONS, LAUNCH
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
+from profiler.storage.foreign.number_files import LENGTHS
 
-LENGTHS, PROMPTS, COMPLETIONS, GROWTH, LOG, TOKENIZER = (
-    "lengths",
+PROMPTS, COMPLETIONS, GROWTH, LOG, TOKENIZER = (
     "prompts",
     "completions",
     "growth",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.analysis.forecast.lengths import MOST_TOKENS, ONE, Distribution, Law, Recorded, RunLengths, Source
+from profiler.analysis.forecast.lengths import ONE, Distribution, Law, Recorded, RunLengths, Source
 from profiler.analysis.forecast.training_log import (
     LogError,
     LoggedLengths,
@@ -23,29 +23,22 @@ from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu_names import find_gpu, name_card
 from profiler.domain.errors import Fault, UsageError, shortened
 from profiler.domain.machines.extras import safe_path_flags
-from profiler.domain.memory import MIB
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.job.trial import dearest_spec
-from profiler.forecast.command import LENGTHS, LOG, TOKENIZER, Command, ForecastOptions
-from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+from profiler.forecast.command import LOG, TOKENIZER, Command, ForecastOptions
+from profiler.storage.files.foreign_files import Kind, expanded, kind_of
+from profiler.storage.foreign.number_files import (
+    LENGTHS,
+    MOST_ROWS,
+    LengthFile,
+    length_fault,
+    read_lengths,
+    read_named,
+)
 
-MOST_ROWS = 1_000_000
-"""Rows of a file (our choice): more lengths change no draw."""
-
-_MOST_BYTES = 256 * MIB
 _TIMEOUT_S = 600
 _TOKENIZER_FILE = "tokenizer_config.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LengthFile:
-    """Lengths in the order of a file."""
-
-    prompts: tuple[int, ...]
-    """Empty if it has none."""
-    completions: tuple[int, ...]
-    """Or whole rows; empty if it has prompts alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +59,7 @@ def training_log(options: ForecastOptions) -> TrainingLog | None:
     if options.log is None:
         return None
     try:
-        return read_log(_read(options.log, LOG).decode(errors="replace"))
+        return read_log(read_named(options.log, LOG).decode(errors="replace"))
     except LogError as error:
         raise UsageError([Fault(key=LOG, found=options.log, problem=str(error))]) from error
 
@@ -184,95 +177,7 @@ def _length_file(options: ForecastOptions, *, has_rollout: bool) -> LengthFile:
     if is_folder:
         problem = "is a folder, and counting the tokens of a data set needs a tokenizer"
         raise UsageError([Fault(key=LENGTHS, found=path, problem=problem, hint="Add tokenizer=FOLDER.")])
-    return read_lengths(_read(path, LENGTHS), path, has_rollout=has_rollout)
-
-
-def read_lengths(content: bytes, path: str, *, has_rollout: bool) -> LengthFile:
-    """Return the lengths in the content of a file.
-
-    Args:
-        content: Numbers, one per line or between blanks and commas; a JSON list of numbers; or JSON lines of numbers or
-            of ``{"prompt": N, "completion": N}``.
-        path: The name of the file, for faults.
-        has_rollout: Whether a row with prompt and completion counts as both, or as one whole row.
-
-    Raises:
-        UsageError: A line is something else, has fewer than 1 token or too many; or there are no rows, or too many.
-    """
-    if (count := content.count(b"\n")) > MOST_ROWS:
-        raise _fault(path, f"has {count:,} rows, and at most {MOST_ROWS:,} are read")
-    prompts: list[int] = []
-    completions: list[int] = []
-    for line, row in _rows(content.decode(errors="replace"), path):
-        if isinstance(row, dict):
-            own = {key: _tokens(row[key], path, line) for key in ("prompt", "completion") if key in row}
-            if not own:
-                raise _fault(path, f"has in line {line:,} neither prompt nor completion")
-            if has_rollout:
-                prompts += [own["prompt"]] if "prompt" in own else []
-                completions += [own["completion"]] if "completion" in own else []
-            else:
-                completions.append(sum(own.values()))
-        else:
-            completions.append(_tokens(row, path, line))
-        if len(completions) > MOST_ROWS:
-            raise _fault(path, f"has more than {MOST_ROWS:,} rows, and at most so many are read")
-    if not prompts and not completions:
-        raise _fault(path, "has no rows")
-    return LengthFile(prompts=tuple(prompts), completions=tuple(completions))
-
-
-def _rows(text: str, path: str) -> Iterator[tuple[int, object]]:
-    """Yield the number of its line and the untyped value of each row."""
-    if text.lstrip()[:1] == "[":
-        try:
-            rows = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise _fault(path, "begins as a JSON list and is none") from error
-        yield from ((place, row) for place, row in enumerate(rows, start=1))
-        return
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.lstrip()[:1] in ("{", '"'):
-            try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise _fault(path, f"has in line {number:,} no JSON ({shortened(line, 40)})") from error
-        else:
-            for word in line.replace(",", " ").split():
-                yield number, int(word) if word.isascii() and word.isdigit() and len(word) < 20 else word
-
-
-def _tokens(value: object, path: str, line: int) -> int:
-    """Return a length.
-
-    Raises:
-        UsageError: It is none.
-    """
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    shown = shortened(str(value), 40)
-    if not isinstance(value, int) or isinstance(value, bool):
-        hint = "With tokenizer=FOLDER the texts of a data set are counted."
-        raise _fault(path, f"has in line {line:,} '{shown}', which is not a number of tokens", hint)
-    if not 1 <= value <= MOST_TOKENS:
-        raise _fault(path, f"has in line {line:,} a length of {shown}, and a row has 1 to {MOST_TOKENS:,} tokens")
-    return value
-
-
-def _fault(path: str, problem: str, hint: str = "") -> UsageError:
-    return UsageError([Fault(key=LENGTHS, found=path, problem=problem, hint=hint)])
-
-
-def _read(path: str, key: str) -> bytes:
-    """Return the content of a file that a key names.
-
-    Raises:
-        UsageError: It cannot be read.
-    """
-    try:
-        return read_bytes(expanded(path), most_bytes=_MOST_BYTES)
-    except OSError as error:
-        raise UsageError([Fault(key=key, found=path, problem=f"cannot be read ({reason(error)})")]) from error
+    return read_lengths(read_named(path, LENGTHS), path, has_rollout=has_rollout)
 
 
 def _counted(path: str, tokenizer: str, *, has_rollout: bool) -> LengthFile:
@@ -300,12 +205,12 @@ def _counted(path: str, tokenizer: str, *, has_rollout: bool) -> LengthFile:
         )
         found = json.loads(run.stdout)
     except subprocess.TimeoutExpired as error:
-        raise _fault(path, f"was not counted within {_TIMEOUT_S} s") from error
+        raise length_fault(path, f"was not counted within {_TIMEOUT_S} s") from error
     except (ValueError, OSError) as error:
         problem = f"cannot be counted with tokenizer={shortened(tokenizer, 100)}"
         raise UsageError([Fault(key=TOKENIZER, found=path, problem=problem)]) from error
     if "problem" in found:
-        raise _fault(path, f"cannot be counted: {shortened(str(found['problem']), 200)}")
+        raise length_fault(path, f"cannot be counted: {shortened(str(found['problem']), 200)}")
     return _as_rows(found["prompts"], found["completions"], has_rollout=has_rollout)
 
 

@@ -41,7 +41,7 @@ from profiler.solve.command import CARD, CHOICES, COUNT, MODEL, Command, read_co
 from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, limit_lines, simulated
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.model_config import load_model_config
-from profiler.storage.foreign.price_file import PUBLISHED, load_prices
+from profiler.storage.foreign.number_files import PUBLISHED, load_prices
 
 
 @as_command("solve")

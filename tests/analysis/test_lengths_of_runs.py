@@ -16,6 +16,7 @@ from profiler.analysis.forecast.lengths import (
     RunLengths,
     distribution_of,
     sampled,
+    step_widths,
     trend,
 )
 from profiler.analysis.forecast.training_log import (
@@ -129,6 +130,27 @@ def test_rows_of_a_run_by_hand(keys, rows_per_step, rows, longest):
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counts", "lengths", "typical", "rare"),
+    [
+        # One row per step, each once.
+        ({}, RunLengths(prompts=None, completions=Recorded((10, 20, 30), is_data_set=True)), (0, 20), (0, 30)),
+        # A generation of two prompts by two completions has the longest of each: 7 and 50, then 4 and 50.
+        (
+            {"rows_per_step": 4, "rows_at_once": 4, "rows_per_prompt": 2, "longest_prompt": 9},
+            RunLengths(prompts=Recorded((3, 7, 4, 4), is_data_set=True), completions=Distribution(Law.FIXED, 50.0)),
+            (7, 50),
+            (7, 50),
+        ),
+    ],
+)
+def test_widths_of_steps_by_hand(counts, lengths, typical, rare):
+    whole = {"steps": 3, "rows_per_step": 1, "rows_at_once": 1, "rows_per_prompt": 0, "longest_prompt": 0}
+    found = step_widths(lengths, RowCounts(**(whole | counts), longest_completion=100))
+    assert [(each.prompt, each.completion) for each in found.values()] == [typical, rare]
+    assert list(found) == [0.5, 0.999]
 
 
 def entry(step, mean=400.0, shortest=100.0, longest=900.0, **others):

@@ -220,3 +220,51 @@ def test_gpus_that_share_an_engine_are_named():
     assert _verdict(*words, "gpu=rtx-3060-12gb")[1].endswith(
         "no part of the card is enough, also with vllm_tensor_parallel_size."
     )
+
+
+SFT = ("model=qwen2.5-7b", "tuning=lora", "recipe=sft", "max_length=4096", "gpu=h100-80gb")
+GRPO = ("model=qwen2.5-7b", "tuning=lora", "gpu=h100-80gb", "max_prompt_length=256", "max_completion_length=900")
+
+
+@pytest.mark.parametrize(
+    ("job", "shorter", "row"),
+    [
+        (GRPO, ("max_prompt_length=50", "max_completion_length=700"), "50 + 700"),
+        (SFT, ("max_length=750",), "750"),
+    ],
+)
+def test_lengths_of_a_file_say_what_most_steps_need(tmp_path, job, shorter, row):
+    path = tmp_path / "lengths.jsonl"
+    path.write_text('{"prompt": 50, "completion": 700}\n' * 3)
+    typical, rare = json.loads(answer([*job, f"lengths={path}", "format=json"]))["by_lengths"]
+    assert (typical["part_of_steps"], rare["part_of_steps"]) == (0.5, 0.999)
+    (card,) = [each for each in _of(*job, *shorter) if each["gpu"] == "h100-80gb"]
+    assert typical["needed_bytes"] == rare["needed_bytes"] == card["needed_bytes"]
+    text = " ".join(answer([*job, f"lengths={path}"]).split())
+    assert f"50 % of the steps need at most {card['needed_bytes'] / 2**30:.1f} GiB (rows of {row} tokens)" in text
+    longest = {SFT: "4,096", GRPO: "1,156"}[job]
+    assert f"The answer above is for the longest rows, of {longest} tokens." in text
+    assert "by_lengths" not in json.loads(answer([*job, "format=json"]))
+
+
+def _of(*words):
+    return json.loads(answer([*words, "format=json"]))["gpus"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "says"),
+    [
+        (main, [*GRPO, "lengths=missing.txt"], "lengths=missing.txt: cannot be read (No such file or directory)"),
+        (main, [*SFT, "num_processes=2", "lengths={file}"], "num_processes=2: has no forecast yet, only one GPU has;"),
+        (main, ["model=qwen2.5-7b", "gpu=any", "lengths={file}"], "is a file, and its lengths are for the estimate of"),
+        (solve, ["gpu", "model=qwen2.5-7b", "lengths={file}"], "is a file, and its lengths are for the estimate of"),
+        (main, [*GRPO, "lengths={prompts}"], "has prompts and no completions"),
+        (main, [*GRPO, "lengths=raggd"], "lengths=raggd: must be one of"),
+    ],
+)
+def test_bad_files_of_lengths_are_one_sentence(tmp_path, monkeypatch, capsys, command, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.txt").write_text("10 20 30")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": 3}')
+    assert command([word.format(file="rows.txt", prompts="prompts.jsonl") for word in words]) == EXIT_USAGE
+    assert says in " ".join(capsys.readouterr().err.split())

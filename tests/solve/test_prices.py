@@ -8,7 +8,7 @@ import pytest
 import grpo_vram
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.solve.main import main
-from profiler.storage.foreign.price_file import PUBLISHED, load_prices
+from profiler.storage.foreign.number_files import PUBLISHED, load_prices
 
 WORDS = ["gpu", "model=qwen2.5-7b", "tuning=lora"]
 WITHOUT_A_PRICE = {

@@ -1,15 +1,16 @@
 """Whether a whole run survives, as a document for text and pages, and as JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from profiler.analysis.forecast.lengths import Sampled, Trend, trend
+from profiler.analysis.forecast.lengths import Sampled, StepWidths, Trend, trend
 from profiler.analysis.forecast.outlook import Cause, MemoryGrowth, Outlook, Share, died_by, full_at, measured_points
 from profiler.analysis.forecast.training_log import TrainingLog
 from profiler.analytical.explanation.explained import CardVerdict
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu import Gpu
+from profiler.domain.errors import shortened
 from profiler.domain.memory import Origin, as_gib, gib_text
 from profiler.domain.runs.forecast import Learnt
 from profiler.domain.trials.trial import TrialSpec
@@ -222,6 +223,29 @@ def growth_lines(growth: MemoryGrowth) -> Iterator[str]:
     )
     verdict = "Longer rows" if growth.cause is Cause.LENGTHS else "Undecided"
     yield f"Leak or longer rows? {verdict}. {share}. {grown}; {compared}."
+
+
+NeedByLengths = Mapping[float, tuple[StepWidths, CardVerdict]]
+"""Part of the steps -> the widths that they do not exceed, and the estimate of these."""
+
+
+def lengths_sentence(found: NeedByLengths, path: str, spec: TrialSpec) -> str:
+    """Return what parts of the steps need with the lengths of a file."""
+    needs = [
+        f"{100 * part:g} % of the steps need at most {gib_text(card.needed_bytes)} "
+        f"(rows of {f'{each.prompt:,} + ' if each.prompt else ''}{each.completion:,} tokens)"
+        for part, (each, card) in found.items()
+    ]
+    by_file = f"With the lengths of {shortened(path, 60)}, {', '.join(needs)}, with fragments and context."
+    return f"{by_file} The answer above is for the longest rows, of {spec.row_tokens:,} tokens."
+
+
+def lengths_object(found: NeedByLengths) -> list[dict[str, object]]:
+    """Return the same as values of JSON."""
+    return [
+        {"part_of_steps": part, "needed_bytes": card.needed_bytes, "verdict": card.fit.value, **asdict(widths)}
+        for part, (widths, card) in found.items()
+    ]
 
 
 def log_text(log: TrainingLog, limit_bytes: int | None) -> str:

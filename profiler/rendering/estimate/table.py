@@ -317,13 +317,20 @@ def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:
     return lines
 
 
-def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), simulated: Outcome | None = None) -> str:
+def estimate_json(
+    explained: ExplainedEstimate,
+    *,
+    notes: Sequence[str] = (),
+    simulated: Outcome | None = None,
+    by_lengths: object = None,
+) -> str:
     """Return one object: the trial, its peaks, the phases with their categories, the verdict for each card.
 
     Args:
         explained: The estimate.
         notes: What was assumed, and what is not counted.
         simulated: As of `estimate_table`; the object has it only where it was asked for.
+        by_lengths: What parts of the steps need, likewise.
     """
     found = explained.estimate
     content: dict[str, object] = {
@@ -368,6 +375,8 @@ def estimate_json(explained: ExplainedEstimate, *, notes: Sequence[str] = (), si
     content["host"] = host_object(explained.host)
     if simulated is not None:
         content["simulated"] = _simulated_object(simulated)
+    if by_lengths is not None:
+        content["by_lengths"] = by_lengths
     return json_text(content)
 
 

@@ -16,7 +16,7 @@ from profiler.measurement.driver.visible import VisibleGpus
 from profiler.storage.files.atomic import StorageError, remove_abandoned, sync_folder, write_atomically
 from profiler.storage.files.lock import LockError, take_lock
 from profiler.storage.files.trial_files import RECORDS
-from profiler.storage.foreign.price_file import PRICES, load_prices, unknown_cards_line
+from profiler.storage.foreign.number_files import PRICES, load_prices, unknown_cards_line
 from profiler.storage.stores.record_store import HINT, RESULTS_DIR, not_writable
 
 FilesOf = Callable[[TrialSpec], Mapping[str, str]]
