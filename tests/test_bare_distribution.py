@@ -20,6 +20,7 @@ from maintenance.planted_faults.faults import FAULTS
 from profiler import commands
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.machines.extras import ON_INDEX, TRAINING, Extra
+from profiler.emulation.building.library_sources import unpacked
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -251,6 +252,20 @@ def test_the_core_is_small(bare):
     own = [path for top in ("profiler", "grpo_vram") for path in (bare / top).rglob("*") if path.is_file()]
     of_packages = [Path(str(each.locate_file(file))) for each in packages for file in each.files or ()]
     assert sum(path.stat().st_size for path in (*own, *of_packages) if path.is_file()) <= 15_000_000
+
+
+def test_the_packed_driver_is_that_of_the_clone(bare, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRPO_VRAM_CACHE", str(tmp_path))
+    own, packed = ROOT / "profiler" / "emulation" / "driver", bare / "profiler" / "emulation" / "driver.tar.xz"
+    assert not (packed.parent / "driver").exists()
+    folder = unpacked(packed)
+    assert unpacked(packed) == folder
+    assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+
+    def contents(of: Path) -> dict[str, bytes]:
+        return {each.relative_to(of).as_posix(): each.read_bytes() for each in of.rglob("*") if each.is_file()}
+
+    assert contents(folder) == contents(own)
 
 
 def test_no_document_or_hint_names_what_is_on_no_index():

@@ -123,6 +123,11 @@ and for an emptied cache, offloaded activations and micro-batches by tokens ther
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("selective", "selective_row_entropy", "selective_in_place", "selective_kept"),
     "model": (
+        "deepseek-v2",
+        "deepseek-v2-lite",
+        "deepseek-v3",
+        "moonlight-16b-a3b",
+        "glm-4.7-flash",
         "deepseek-r1-distill-qwen-1.5b",
         "deepseek-r1-distill-qwen-7b",
         "deepseek-r1-distill-qwen-14b",

@@ -61,7 +61,7 @@ def test_the_key_changes_with_torch_its_files_and_the_sources(interpreter, monke
     }
     files_of(interpreter)[0].write_bytes(b"12345")
     keys.add(cache_key(interpreter, files_of(interpreter)))
-    monkeypatch.setattr(build, "every_source", lambda: [build.DRIVER_FOLDER / "card.c"])
+    monkeypatch.setattr(build, "every_source", lambda: [build.driver_folder() / "card.c"])
     keys.add(cache_key(interpreter, files_of(interpreter)))
     assert len(keys) == 6
     assert all(key.startswith("torch-") for key in keys)

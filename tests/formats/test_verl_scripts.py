@@ -24,6 +24,7 @@ from profiler.config.shell.run_script import read_run_script
 from profiler.config.verl.config import read_verl
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import UsageError
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.verl import Release, Strategy, VerlJob
 from profiler.estimate.command import read_command
 from profiler.estimate.job.counting import CountingError, read_and_counted
@@ -71,11 +72,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "moe_intermediate_size": 1536,
         "tie_word_embeddings": False,
     },
+    # DeepSeek's own weights have 8 bits.
+    "deepseek-v3": {**BUILTIN_MODELS["deepseek-v3"].config, "quantization_config": {"quant_method": "fp8"}},
     # Of these, only the family says why they are refused.
     **{
         name: {**SMALL, "model_type": model_type, **more}
         for name, model_type, more in (
-            ("deepseek-v3", "deepseek_v3", {"n_routed_experts": 256}),
             ("deepseek-v4", "deepseek_v4", {}),
             ("glm-4.1v", "glm4v", _TOWERS),
             ("gpt-oss", "gpt_oss", {"num_local_experts": 32}),

@@ -184,10 +184,15 @@ def test_a_t4_cannot_multiply_bfloat16_into_float32() -> None:
     assert run(gpu="a100-40gb").status is Status.OK
 
 
+MADE_UP = SMALL_MODEL | {"architectures": ["MadeUpForCausalLM"], "num_experts_per_tok": 1, "first_k_dense_replace": 0}
+MADE_UP |= {"num_key_value_heads": SMALL_MODEL["num_attention_heads"]}
+"""A model that every family can be read as: latent attention has keys for every head."""
+
+
 def test_families_without_sdpa_are_those_of_transformers() -> None:
     for model_type in (*MODEL_TYPES, "gpt_oss"):
         config = AutoConfig.for_model(model_type)
-        described = SMALL_MODEL | {"model_type": model_type, "architectures": ["MadeUpForCausalLM"]}
+        described = MADE_UP | {"model_type": model_type}
         described["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3]}  # sections of a head of 16
         architecture = read_architecture(described, model="m")
         is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
@@ -202,11 +207,10 @@ def test_families_with_optional_kernels_are_those_of_transformers() -> None:
         files = (folder / model_type_to_module_name(model_type)).glob("modeling_*.py")
         if any("@use_kernel_func_from_hub_with_fallback(" in file.read_text() for file in files):
             found.add(model_type)
-    described = SMALL_MODEL | {"architectures": ["MadeUpForCausalLM"]}
     noted = {
         model_type
         for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        if read_architecture(described | {"model_type": model_type}, model="m").has_optional_kernels
+        if read_architecture(MADE_UP | {"model_type": model_type}, model="m").has_optional_kernels
     }
     assert noted == found >= {"qwen3_next", "qwen3_5_text", "lfm2"}
 

@@ -21,11 +21,11 @@ from profiler.emulation.building.library_sources import (
     ANSWERS,
     CORE_LIBRARY,
     CORE_SOURCES,
-    DRIVER_FOLDER,
     VALUES_LIBRARY,
     VALUES_SOURCES,
     ExpectedLibrary,
     compiled_files,
+    driver_folder,
     every_source,
     expected_libraries,
     generated_answers,
@@ -206,7 +206,7 @@ def cache_key(interpreter: Interpreter, files: Iterable[Path]) -> str:
     """Return the name of the folder: the version of torch, and a hash of the sources and of what they are built for."""
     digest = hashlib.sha256()
     for source in every_source():
-        digest.update(f"{source.relative_to(DRIVER_FOLDER.parent)}\n".encode() + source.read_bytes())
+        digest.update(f"{source.parent.name}/{source.name}\n".encode() + source.read_bytes())
     digest.update(f"{interpreter.torch} {interpreter.commit} {interpreter.cuda}\n".encode())
     for path in files:
         # The compiled files have up to 1 GB: with the commit of torch, name and size say which ones they are.
@@ -275,7 +275,7 @@ class LibraryBuilder:
 
     def core(self) -> None:
         """Build the card."""
-        sources = [DRIVER_FOLDER / name for name in CORE_SOURCES]
+        sources = [driver_folder() / name for name in CORE_SOURCES]
         compile_library("gcc", self.folder / CORE_LIBRARY, sources, [*self._options(CORE_LIBRARY), "-lpthread"])
 
     def vendor(self, library: ExpectedLibrary) -> None:
@@ -289,7 +289,7 @@ class LibraryBuilder:
             path = work / f"{library.name}.map"
             path.write_text(script)
             options.append(f"-Wl,--version-script={path}")
-        sources = [generated, *(DRIVER_FOLDER / name for name in ANSWERS.get(library.name, ()))]
+        sources = [generated, *(driver_folder() / name for name in ANSWERS.get(library.name, ()))]
         compile_library("gcc", self.folder / library.file, sources, options)
 
     def values(self, torch_folder: Path) -> None:
@@ -306,12 +306,14 @@ class LibraryBuilder:
             f"-l:{CORE_LIBRARY}",
             "-ldl",
         ]
-        compile_library("g++", self.folder / VALUES_LIBRARY, [DRIVER_FOLDER / name for name in VALUES_SOURCES], options)
+        compile_library(
+            "g++", self.folder / VALUES_LIBRARY, [driver_folder() / name for name in VALUES_SOURCES], options
+        )
 
     def _options(self, file: str) -> list[str]:
         return [
             *(f"-D{name}={value}" for name, value in self.defines.items()),
-            f"-I{DRIVER_FOLDER}",
+            f"-I{driver_folder()}",
             f"-L{self.folder}",
             "-Wl,-rpath,$ORIGIN",
             f"-Wl,-soname,{file}",

@@ -1,8 +1,13 @@
 """What each emulated library is built from, and the names that an installed torch expects of it."""
 
+import hashlib
 import re
+import shutil
 import subprocess
+import tarfile
+import tempfile
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -159,7 +164,29 @@ def named(libraries: Mapping[str, ExpectedLibrary]) -> dict[str, list[str]]:
     return {name: sorted(library.entry_points) for name, library in sorted(libraries.items())}
 
 
-DRIVER_FOLDER = Path(__file__).parents[1] / "driver"
+@cache
+def driver_folder() -> Path:
+    """Return the folder with the driver's sources: that of a clone, or what a wheel has packed (`hatch_build.py`)."""
+    folder = Path(__file__).parents[1] / "driver"
+    packed = folder.with_suffix(".tar.xz")
+    return unpacked(packed) if packed.exists() else folder
+
+
+def unpacked(packed: Path) -> Path:
+    """Return the folder with the content of an archive, in the cache folder."""
+    from profiler.emulation.building.build import cache_folder  # imports this module
+
+    target = cache_folder() / "driver_sources" / hashlib.sha256(packed.read_bytes()).hexdigest()[:16]
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=target.parent))
+        with tarfile.open(packed) as archive:
+            archive.extractall(aside, filter="data")
+        with suppress(OSError):  # another process was faster
+            aside.rename(target)
+        shutil.rmtree(aside, ignore_errors=True)
+    return target
+
 
 CORE_LIBRARY = "libemulatedcard.so"
 """The card, its memory and its streams; every emulated library is linked with it."""
@@ -185,7 +212,7 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
 """Files of answers that are written by hand, by library of the vendor."""
 
 _SEEN = "answered_with_success.txt"
-"""File of `DRIVER_FOLDER`: names that were looked at, with success or a handle as an answer for each of them."""
+"""File of the driver's sources: names that were looked at, with success or a handle as an answer for each of them."""
 
 _HANDLES = ": handles"
 """Ends the heading of names that make an object."""
@@ -194,7 +221,7 @@ _HANDLES = ": handles"
 def every_source() -> list[Path]:
     """Return each file that decides what is built, in a fixed order: also this module and the one that builds."""
     builders = [Path(__file__).with_name(name) for name in ("build.py", "library_sources.py", "library_sources.py")]
-    return sorted(path for path in DRIVER_FOLDER.rglob("*") if path.suffix in (".c", ".cpp", ".h", ".txt")) + builders
+    return sorted(path for path in driver_folder().rglob("*") if path.suffix in (".c", ".cpp", ".h", ".txt")) + builders
 
 
 def generated_answers(library: str, expected: Iterable[str], seen: Mapping[str, Collection[str]]) -> str:
@@ -229,7 +256,7 @@ def version_script(versions: Iterable[str]) -> str:
 @cache
 def seen_entry_points() -> Mapping[str, frozenset[str]]:
     """Return the names that were looked at, by heading of the file."""
-    return read_seen((DRIVER_FOLDER / _SEEN).read_text())
+    return read_seen((driver_folder() / _SEEN).read_text())
 
 
 def read_seen(text: str) -> dict[str, frozenset[str]]:
