@@ -42,8 +42,8 @@ FORMER = re.compile("grpo[-_]vram[-_]profiler")
 STILL_HAVE_IT = {
     "profiler/cluster/__init__.py": "the same folder, in a limit",
     "profiler/domain/machines/extras.py": "the check for a conflict",
-    "profiler/emulation/building/build.py": "a folder of the user that keeps its name",
     "profiler/emulation/command.py": "its help text",
+    "profiler/emulation/interpreter.py": "a folder of the user that keeps its name",
     "profiler/execution/gpus.py": "a file that earlier versions lock as well",
     "profiler/rendering/figures/theme.py": "a salt",
 }

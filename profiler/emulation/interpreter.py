@@ -1,4 +1,4 @@
-"""What is installed in a Python environment, by asking it too, and the version of the emulation."""
+"""What is installed in a Python environment, by asking it too, the version of the emulation, and the cache folder."""
 
 import os
 import subprocess
@@ -175,3 +175,19 @@ def _reason(error: Exception) -> str:
 def _unusable(executable: Path, problem: str) -> UsageError:
     hint = "Give an environment with a CUDA build of torch, or run python -m profiler.emulation install."
     return UsageError([Fault(key="python", found=str(executable), problem=problem, hint=hint)])
+
+
+VARIABLE = "GRPO_VRAM_CACHE"
+"""Environment variable: a folder for built libraries and environments, instead of the user's cache folder."""
+
+
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder: `VARIABLE`, or `grpo-vram-profiler` in the XDG cache folder.
+
+    The folder keeps the former name of the distribution, and what is in it.
+    """
+    found = os.environ if environment is None else environment
+    if given := found.get(VARIABLE):
+        return Path(given).expanduser().absolute()
+    home = Path(found.get("HOME") or Path.home())
+    return Path(found.get("XDG_CACHE_HOME") or home / ".cache") / "grpo-vram-profiler"

@@ -13,7 +13,7 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.machines.engines import ADDRESS_FORMS, Address, address_of, is_address
-from profiler.emulation.building.build import cache_folder
+from profiler.emulation.interpreter import cache_folder
 from profiler.report.command import INTO, Command
 from profiler.storage.files.foreign_files import Kind, kind_of, reason
 from profiler.storage.foreign.model_config import load_model_config

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from profiler.domain.errors import UsageError
-from profiler.emulation.building.build import VARIABLE, refuse_of_others
+from profiler.emulation.building.build import refuse_of_others
+from profiler.emulation.interpreter import VARIABLE
 
 
 @pytest.fixture

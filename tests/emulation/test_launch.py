@@ -10,9 +10,9 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
 from profiler.emulation import launch
 from profiler.emulation import launch as refusals
-from profiler.emulation.building.build import COMPLETE, cache_folder, installed_environment
+from profiler.emulation.building.build import COMPLETE, installed_environment
 from profiler.emulation.card import card_description
-from profiler.emulation.interpreter import TRIED_TORCH, probe
+from profiler.emulation.interpreter import TRIED_TORCH, cache_folder, probe
 from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
 
 H100 = KNOWN_GPUS["h100-80gb"]

@@ -32,22 +32,7 @@ from profiler.emulation.building.library_sources import (
     seen_entry_points,
     version_script,
 )
-from profiler.emulation.interpreter import Interpreter
-
-VARIABLE = "GRPO_VRAM_CACHE"
-"""Environment variable: a folder for built libraries and environments, instead of the user's cache folder."""
-
-
-def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Return the folder: `VARIABLE`, or `grpo-vram-profiler` in the XDG cache folder.
-
-    The folder keeps the former name of the distribution, and what is in it.
-    """
-    found = os.environ if environment is None else environment
-    if given := found.get(VARIABLE):
-        return Path(given).expanduser().absolute()
-    home = Path(found.get("HOME") or Path.home())
-    return Path(found.get("XDG_CACHE_HOME") or home / ".cache") / "grpo-vram-profiler"
+from profiler.emulation.interpreter import VARIABLE, Interpreter, cache_folder
 
 
 def libraries_folder(environment: Mapping[str, str] | None = None) -> Path:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from profiler.domain.errors import ProfilerError
+from profiler.emulation.interpreter import cache_folder
 
 VENDOR_LIBRARIES = (
     "cublas",
@@ -174,8 +175,6 @@ def driver_folder() -> Path:
 
 def unpacked(packed: Path) -> Path:
     """Return the folder with the content of an archive, in the cache folder."""
-    from profiler.emulation.building.build import cache_folder  # imports this module
-
     target = cache_folder() / "driver_sources" / hashlib.sha256(packed.read_bytes()).hexdigest()[:16]
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from profiler.domain.machines.engines import Address, Scheduler, is_address
 from profiler.domain.machines.extras import missing_fault
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec, Weights
-from profiler.emulation.building.build import cache_folder
+from profiler.emulation.interpreter import cache_folder
 from profiler.execution.job import TRIAL_WORKER
 from profiler.execution.pythons import InterpreterOf
 from profiler.storage.files.foreign_files import expanded, reason
