@@ -1,9 +1,11 @@
-"""Part of the wheel's build: the sources of the emulated driver go into one archive, a quarter of their size.
+"""Part of the wheel's build: what few commands read is packed, a quarter of its size.
 
-Only a machine that emulates needs them, and the wheel is what everyone downloads first.
+Only a machine that emulates needs the sources of the driver, and only `python -m profiler.claims` the claims; the
+wheel is what everyone downloads first.
 """
 
 import io
+import lzma
 import tarfile
 import tempfile
 from pathlib import Path
@@ -13,17 +15,19 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 EDITABLE = "editable"
 DRIVER = Path("profiler") / "emulation" / "driver"
+CLAIMS = Path("profiler") / "published" / "claims.yaml"
 
 
-class DriverArchive(BuildHookInterface):
-    """Adds the archive to a wheel; an installation in place has the folder."""
+class Packed(BuildHookInterface):
+    """Adds the packed files to a wheel; an installation in place has them as they are."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the archive, the same for the same files."""
+        """Pack them, the same for the same content."""
         if version == EDITABLE:
             return
         folder = Path(self.root) / DRIVER
-        archive = Path(tempfile.mkdtemp()) / "driver.tar.xz"
+        work = Path(tempfile.mkdtemp())
+        archive, claims = work / "driver.tar.xz", work / "claims.yaml.xz"
         with tarfile.open(archive, "w:xz", preset=9) as packed:
             for path in sorted(each for each in folder.rglob("*") if each.is_file()):
                 content = path.read_bytes()
@@ -31,3 +35,5 @@ class DriverArchive(BuildHookInterface):
                 entry.size = len(content)
                 packed.addfile(entry, io.BytesIO(content))
         build_data["force_include"][str(archive)] = f"{DRIVER.as_posix()}.tar.xz"
+        claims.write_bytes(lzma.compress((Path(self.root) / CLAIMS).read_bytes(), preset=9))
+        build_data["force_include"][str(claims)] = f"{CLAIMS.as_posix()}.xz"

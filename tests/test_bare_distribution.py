@@ -21,6 +21,7 @@ from profiler import commands
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.machines.extras import ON_INDEX, TRAINING, Extra
 from profiler.emulation.building.library_sources import unpacked
+from profiler.storage.foreign.published import packed_text
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -266,6 +267,13 @@ def test_the_packed_driver_is_that_of_the_clone(bare, tmp_path, monkeypatch):
         return {each.relative_to(of).as_posix(): each.read_bytes() for each in of.rglob("*") if each.is_file()}
 
     assert contents(folder) == contents(own)
+
+
+def test_the_packed_claims_are_those_of_the_clone(bare):
+    folder = bare / "profiler" / "published"
+    assert not (folder / "claims.yaml").exists()
+    own = ROOT / "profiler" / "published"
+    assert packed_text(folder, "claims.yaml") == packed_text(own, "claims.yaml") == (own / "claims.yaml").read_text()
 
 
 def test_no_document_or_hint_names_what_is_on_no_index():

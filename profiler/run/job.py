@@ -31,7 +31,7 @@ from profiler.measurement.samples.host_usage import process_tree
 from profiler.rendering.runs.script import ended_by, job_table, process_name
 from profiler.run.command import JobCommand
 from profiler.storage.files.atomic import write_atomically
-from profiler.storage.files.foreign_files import expanded
+from profiler.storage.files.foreign_files import expanded, start_reason
 from profiler.storage.files.typed_json import to_json
 
 _GRACE_S = 5.0
@@ -296,7 +296,7 @@ def _said(task: _Task, stops: Sequence[signal.Signals]) -> bytes:
             preexec_fn=unblock,
         )
     except OSError as error:
-        return f"refused {error.strerror}".encode()
+        return f"refused {start_reason(task.words[0], error, task.environment.get('PATH'))}".encode()
     while process.poll() is None:
         found = signal.sigtimedwait((*stops, signal.SIGCHLD), 1.0)
         if not task.is_wanted or (found is not None and found.si_signo != signal.SIGCHLD):

@@ -1,11 +1,12 @@
 """Files that others named: regular ones, up to a limit; everything else is an `OSError` with its reason."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_bytes, reason
+from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_bytes, reason, start_reason
 
 
 def refused(path: Path) -> str:
@@ -76,3 +77,17 @@ def test_a_pointer_is_named_as_such(tmp_path, content, which):
 def test_a_file_that_only_mentions_one_is_read(tmp_path):
     (tmp_path / "file").write_bytes(b"# " + LFS)
     assert read_bytes(tmp_path / "file", most_bytes=1024) == b"# " + LFS
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "says"),
+    [
+        # A folder of PATH that may not be searched hides that the program is in none.
+        ("no-such-program", PermissionError(errno.EACCES, "Permission denied"), "No such file or directory"),
+        ("sh", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+        ("./no-such-program", PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+        ("no-such-program", OSError(errno.E2BIG, "Argument list too long"), "Argument list too long"),
+    ],
+)
+def test_a_program_that_is_nowhere_is_missing(program, error, says):
+    assert start_reason(program, error) == says

@@ -20,6 +20,7 @@ from profiler.measurement.samples.host_usage import (
     resident_and_shared_bytes,
 )
 from profiler.measurement.samples.sampler import MOST_SAMPLES, BoundedSamples, merged_host_sample
+from profiler.storage.files.foreign_files import start_reason
 
 PASSED_ON = (
     signal.SIGINT,
@@ -224,5 +225,5 @@ def _start(words: Sequence[str], mask: frozenset[int]) -> "subprocess.Popen[byte
     try:
         return subprocess.Popen(list(words), preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask))
     except OSError as error:
-        problem = f"cannot be started ({error.strerror or error})"
+        problem = f"cannot be started ({start_reason(words[0], error)})"
         raise UsageError([Fault(key="command", found=" ".join(words), problem=problem)]) from error

@@ -6,6 +6,7 @@ with a `strerror`, whatever Python's own functions raise.
 
 import errno
 import os
+import shutil
 import stat
 from enum import StrEnum
 from functools import reduce
@@ -154,3 +155,12 @@ def _read(file: BinaryIO, most_bytes: int, *, at_once: int) -> bytes:
 def reason(error: OSError) -> str:
     """Return why a file could not be read, in a few words."""
     return error.strerror or str(error) or type(error).__name__
+
+
+def start_reason(program: str, error: OSError, search_path: str | None = None) -> str:
+    """Return why a program was not started.
+
+    Of a missing program the system says "Permission denied" where a folder of PATH cannot be searched.
+    """
+    is_missing = os.sep not in program and shutil.which(program, path=search_path) is None
+    return os.strerror(errno.ENOENT) if is_missing and isinstance(error, PermissionError) else reason(error)

@@ -1,6 +1,7 @@
 """The published measurements and claims. They are compared with results and never used for tuning."""
 
 import csv
+import lzma
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -21,8 +22,16 @@ def read_published() -> tuple[PublishedFigure, ...]:
 
 def read_published_claims() -> tuple[Claim, ...]:
     """Return every claim of `profiler/published/claims.yaml`, in order."""
-    text = (files("profiler") / "published" / "claims.yaml").read_text(encoding="utf-8")
+    text = packed_text(files("profiler") / "published", "claims.yaml")
     return read_claims(text, published=[figure.id for figure in read_published()])
+
+
+def packed_text(folder: Traversable, name: str) -> str:
+    """Return the text of a file, which a wheel has compressed (`hatch_build.py`)."""
+    plain = folder / name
+    if plain.is_file():
+        return plain.read_text(encoding="utf-8")
+    return lzma.decompress((folder / f"{name}.xz").read_bytes()).decode("utf-8")
 
 
 def read_looked_up() -> dict[tuple[str, str], LookedUp]:
