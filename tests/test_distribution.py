@@ -29,7 +29,7 @@ def test_the_wheel_has_the_library_its_data_and_the_grids():
 
 
 def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
-    # What else hatchling is told may add files.
+    # Further settings of hatchling may add files.
     assert set(WHEEL) == {"packages", "exclude", "hooks", "force-include"}
     assert WHEEL["exclude"] == ["profiler/emulation/driver", "profiler/published/claims.yaml"]
     assert WHEEL["hooks"] == {"custom": {}}  # `hatch_build.py`, of which test_bare_distribution.py has a test

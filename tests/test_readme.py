@@ -19,6 +19,7 @@ from profiler.domain.memory import as_gib
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.main import answer
+from profiler.forecast.command import read_command as read_forecast
 from profiler.rendering.document import FigureKind, RenderedFigure
 from profiler.rendering.figures.catalogue import Drawing
 from profiler.report import drawing, estimated_limits
@@ -113,6 +114,11 @@ def test_the_estimate_in_the_readme_is_the_one_that_is_printed() -> None:
     tensors, card = re.findall(r"([\d.]+) GiB", text.split("here the peak is")[1])[:2]
     assert f"Peak allocated {tensors} GiB" in printed
     assert f"Fits: {card} GiB with fragments and context" in printed
+
+
+def test_the_forecast_of_the_readme_is_whole():
+    (words,) = re.findall(r"python -m profiler\.forecast (.*?)\s+#", README.read_text())
+    assert read_forecast(words.split()).faults == ()
 
 
 def test_the_readme_shows_one_picture() -> None:

@@ -75,13 +75,17 @@ def read_lengths(content: bytes, path: str, *, has_rollout: bool) -> LengthFile:
     Raises:
         UsageError: A line is something else, has fewer than 1 token or too many; or there are no rows, or too many.
     """
+    from profiler.analysis.forecast.lengths import MOST_TOKENS  # an estimate that reads no lengths does without
+
     if (count := content.count(b"\n")) > MOST_ROWS:
         raise length_fault(path, f"has {count:,} rows, and at most {MOST_ROWS:,} are read")
     prompts: list[int] = []
     completions: list[int] = []
     for line, row in _rows(content.decode(errors="replace"), path):
         if isinstance(row, dict):
-            own = {key: _tokens(row[key], path, line) for key in ("prompt", "completion") if key in row}
+            own = {
+                key: _tokens(row[key], path, line, most=MOST_TOKENS) for key in ("prompt", "completion") if key in row
+            }
             if not own:
                 raise length_fault(path, f"has in line {line:,} neither prompt nor completion")
             if has_rollout:
@@ -90,7 +94,7 @@ def read_lengths(content: bytes, path: str, *, has_rollout: bool) -> LengthFile:
             else:
                 completions.append(sum(own.values()))
         else:
-            completions.append(_tokens(row, path, line))
+            completions.append(_tokens(row, path, line, most=MOST_TOKENS))
         if len(completions) > MOST_ROWS:
             raise length_fault(path, f"has more than {MOST_ROWS:,} rows, and at most so many are read")
     if not prompts and not completions:
@@ -118,7 +122,7 @@ def _rows(text: str, path: str) -> Iterator[tuple[int, object]]:
                 yield number, int(word) if word.isascii() and word.isdigit() and len(word) < 20 else word
 
 
-def _tokens(value: object, path: str, line: int) -> int:
+def _tokens(value: object, path: str, line: int, *, most: int) -> int:
     """Return a length.
 
     Raises:
@@ -128,12 +132,10 @@ def _tokens(value: object, path: str, line: int) -> int:
         value = int(value)
     shown = shortened(str(value), 40)
     if not isinstance(value, int) or isinstance(value, bool):
-        hint = "With tokenizer=FOLDER the texts of a data set are counted."
+        hint = "With tokenizer=FOLDER a forecast counts the texts of a data set."
         raise length_fault(path, f"has in line {line:,} '{shown}', which is not a number of tokens", hint)
-    from profiler.analysis.forecast.lengths import MOST_TOKENS  # an estimate that reads no lengths does without
-
-    if not 1 <= value <= MOST_TOKENS:
-        raise length_fault(path, f"has in line {line:,} a length of {shown}, and a row has 1 to {MOST_TOKENS:,} tokens")
+    if not 1 <= value <= most:
+        raise length_fault(path, f"has in line {line:,} a length of {shown}, and a row has 1 to {most:,} tokens")
     return value
 
 
