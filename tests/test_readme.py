@@ -13,6 +13,7 @@ from matrix import further
 from rich.console import Console
 
 from maintenance.campaign.compared.kept import kept_rows
+from profiler.analytical.estimate import estimate
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.specification import parse_points
 from profiler.domain.memory import as_gib
@@ -168,6 +169,14 @@ def test_kept_results_are_those_of_the_simulation(again: tuple[str, int, int], m
         assert outcome.peaks.allocated_bytes == row.peak_allocated_bytes
         assert outcome.unlimited.required_allocated_bytes == row.required_allocated_bytes
         assert outcome.status == row.status
+
+
+def test_the_kept_estimates_of_the_readme_are_those_of_today() -> None:
+    kept = read_tables(REFERENCE / "lora_vs_full").runs
+    for spec in specs_of("lora_vs_full"):
+        found, row = estimate(spec, architecture(spec.model)), kept_row(kept, spec)
+        assert found.peak_allocated_bytes == row["estimated_peak_allocated_bytes"], spec.model
+        assert found.peak_reserved_bytes == row["estimated_peak_reserved_bytes"], spec.model
 
 
 def kept_row(kept: pd.DataFrame, spec: TrialSpec) -> pd.Series:
