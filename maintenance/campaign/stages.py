@@ -138,13 +138,18 @@ STAGES = (
         ),
     ),
     Stage(
+        letter="G",
+        title="the other trainers: SFT and DPO",
+        steps=tuple(_sweep(recipe, f"model={_SMALL},qwen2.5-7b,llama-3.2-3b") for recipe in ("sft", "dpo")),
+    ),
+    Stage(
         letter="F",
         title="the same trials simulated with this machine's versions, and the thresholds",
         steps=(_own("simulate", FOLDER), _own("thresholds", FOLDER)),
         needs_gpu=False,
     ),
 )
-"""Stages in the order of execution."""
+"""Stages in the order of execution: F reads what all others measured."""
 
 
 def stage(letter: str) -> Stage | None:
