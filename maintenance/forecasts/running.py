@@ -62,7 +62,8 @@ def forecast(job: Job, files: Files) -> None:
     Raises:
         UnequalStepsError: Its steps cannot be written out.
     """
-    from profiler.worker.forecast import capacity_of, learn, replayed, written_steps
+    from profiler.worker.forecast import capacity_of, replayed
+    from profiler.worker.forecast_steps import learn, written_steps
 
     steps = list(written_steps(job.spec, learn(job.spec, job.model_config, [job.rows]), job.rows))
 

@@ -302,14 +302,14 @@ def _answered(request: ForecastRequest, folder: Path, engine: Engine) -> Forecas
     try:
         path = folder / ANSWER
         answer = answer_of(_kept_lines(path))
-        if answer.missing(request):
+        if answer.open_runs(request):
             write_atomically(folder / REQUEST, json.dumps(request.as_object()).encode())
             engine(folder / REQUEST, path, _Progress(request, path))
             answer = answer_of(_kept_lines(path))
     finally:
         lock.release()
-    if missing := answer.missing(request):
-        raise ProfilerError(f"The forecast ended early: {missing} of its runs are missing in {path}.")
+    if missing := answer.open_runs(request):
+        raise ProfilerError(f"The forecast ended early: {len(missing)} of its runs are missing in {path}.")
     return answer
 
 
@@ -338,9 +338,8 @@ class _Progress:
     def __init__(self, request: ForecastRequest, path: Path) -> None:
         self._all = request.steps * len(request.draws) * len(request.settings)
         self._runs = len(request.draws) * len(request.settings)
-        self._path, self._read, self._said_s = path, 0, time.monotonic()
-        self._lines, self._begun = 0, 0
-        self._started_s = self._said_s
+        self._path, self._lines, self._known = path, 0, 0
+        self._said_s = self._since_s = time.monotonic()
 
     def __call__(self) -> None:
         """Say it, if it is time."""
@@ -348,16 +347,18 @@ class _Progress:
         if now - self._said_s < _SAY_AFTER_S or not self._path.exists():
             return
         self._said_s = now
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            content = file.read()
-        self._begun = self._begun or self._lines + content.count(b"\n")
-        self._lines += content.count(b"\n")
-        self._read += len(content)
-        rate = (self._lines - self._begun) / (now - self._started_s)
+        self._lines = self._path.read_bytes().count(b"\n")
+        print_error(self._said(now))
+
+    def _said(self, now: float) -> str:
+        if not self._lines:
+            return f"running the trainer on the simulated card to learn: {now - self._since_s:.0f} s"
+        if not self._known:  # what went before was learning, or is of an earlier command
+            self._known, self._since_s = self._lines, now
+        rate = (self._lines - self._known) / max(_POLL_S, now - self._since_s)
         steps = max(0, self._lines - 1)  # the first line is no step
         left = f", at most {(self._all - steps) / rate:,.0f} s left" if rate > 0 else ""
-        print_error(f"{steps:,} of at most {self._all:,} steps of {self._runs} runs{left}")
+        return f"{steps:,} of at most {self._all:,} steps of {self._runs} runs{left}"
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

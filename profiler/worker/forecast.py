@@ -3,24 +3,26 @@
 `python -m profiler.worker.forecast REQUEST ANSWER`; both files are described in `profiler/domain/runs/forecast.py`.
 """
 
+import gc
 import json
+import multiprocessing
+import os
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from profiler.allocator import parse_alloc_conf
 from profiler.allocator.refusal import Refusal
-from profiler.allocator.traces.card_replay import Piece, RefusedError, StepReplay, piece_of
+from profiler.allocator.traces.card_replay import RefusedError, StepReplay
 from profiler.analysis.forecast.lengths import why_rows_are_unknown
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.memory import Phase
 from profiler.domain.runs.forecast import (
     AnswerLine,
     Death,
@@ -32,175 +34,13 @@ from profiler.domain.runs.forecast import (
     line_object,
     line_of,
 )
-from profiler.domain.runs.step_shape import MicroBatch, StepLengths
-from profiler.domain.trials.trial import Attention, RowLengths, TrialSpec
-from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
-from profiler.simulation.extrapolation.parametric_steps import (
-    FEWEST_OCCURRENCES,
-    FIRST_STEPS,
-    ParametricSteps,
-    RunOfSteps,
-    UnequalStepsError,
-    Variant,
-    variants,
-)
-from profiler.simulation.extrapolation.step_pieces import step_bounds
-from profiler.training.recipes.step_grouping import step_shapes, steps_per_unit, unit_rows
-from profiler.worker.simulated import card_of, simulate
-
-_MOST_STEPS = 16
-"""Of one run to learn from: deep models run few layers in runs of so many steps."""
-
-_MOST_UNITS = 64
-"""Of all runs to learn from. More variants than they show are not learnt."""
-
-_SHORTER = (0.9, 0.75, 0.6, 0.8, 0.5, 0.7, 0.95, 0.4, 0.85, 0.3)
-"""Factors for the lengths of a rare kind of step, so that there are enough of its kind to learn from."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLearnt:
-    """What was learnt of a job."""
-
-    steps: ParametricSteps
-    first_shapes: Sequence[StepLengths]
-    """Of the first steps, which are not written out but replayed as they ran."""
-    runs: int
-    steps_run: int
-    layers_run: int | None
-
-
-def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowLengths]) -> RunLearnt:
-    """Run the real trainer for as many steps as are needed to write out all steps of `draws`.
-
-    Args:
-        spec: A simulated trial of one process, with the number of steps of the whole run.
-        model_config: The fields of the model's `config.json`.
-        draws: The rows of each run.
-
-    Raises:
-        UnequalStepsError: The steps cannot be written out.
-        UnsupportedTrialError: The trial cannot be simulated.
-    """
-    plan = _Plan(spec=spec, draws=draws, pads_masks=_pads_masks(spec))
-    first_steps = plan.first_units * steps_per_unit(spec)
-    runs, layers = [], None
-    every = spec.torch_empty_cache_steps
-    for units in plan.runs():
-        learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
-        rows = _joined(units)
-        run = simulate(learning, model_config, rows=rows, defers_scratch=True)
-        layers = run.layers_run
-        runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
-    empties = None if every is None else lambda step: step % every == 0
-    steps = ParametricSteps(runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks)
-    return RunLearnt(
-        steps=steps,
-        first_shapes=runs[0].shapes[:first_steps],
-        runs=len(runs),
-        steps_run=sum(len(run.shapes) for run in runs),
-        layers_run=layers,
-    )
-
-
-def _pads_masks(spec: TrialSpec) -> bool:
-    return spec.attn_implementation is Attention.SDPA and not card_of(spec).chip.has_cudnn_attention
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """Which units of the draws, and units like them, the runs to learn from have."""
-
-    spec: TrialSpec
-    draws: Sequence[RowLengths]
-    pads_masks: bool
-
-    @property
-    def first_units(self) -> int:
-        """Units with the first steps, which are not learnt from."""
-        return -(-FIRST_STEPS // steps_per_unit(self.spec))
-
-    def runs(self) -> list[list[RowLengths]]:
-        """Return the rows of each run, unit by unit.
-
-        Each begins with the first units of the first draw. Every variant occurs often enough in those that follow; the
-        two last ones are further units of the draws, of which the first confirms what was learnt.
-        """
-        begun = [unit_rows(self.spec, self.draws[0], unit) for unit in range(self.first_units)]
-        chosen = self._chosen()
-        per_run = max(1, _MOST_STEPS // steps_per_unit(self.spec) - self.first_units - 2)
-        runs = []
-        for start in range(0, len(chosen), per_run):
-            part = chosen[start : start + per_run]
-            confirming = [chosen[(start + len(part) + other) % len(chosen)] for other in range(2)]
-            runs.append([*begun, *part, *confirming])
-        return runs
-
-    def _chosen(self) -> list[RowLengths]:
-        """Return units in which every variant of the draws occurs often enough."""
-        places: dict[Variant, list[tuple[int, int]]] = defaultdict(list)
-        units = -(-self.spec.steps // steps_per_unit(self.spec))
-        for number, draw in enumerate(self.draws):
-            for unit in range(self.first_units, units):
-                for variant in self._variants(unit_rows(self.spec, draw, unit)):
-                    places[variant].append((number, unit))
-        chosen: list[RowLengths] = []
-        counts: Counter[Variant] = Counter()
-        used: set[tuple[int, int]] = set()
-        for variant in sorted(places, key=lambda each: len(places[each])):
-            for candidate in self._candidates(places[variant], used):
-                if counts[variant] > FEWEST_OCCURRENCES or len(chosen) == _MOST_UNITS:
-                    break
-                if variant in (found := list(self._variants(candidate))):
-                    chosen.append(candidate)
-                    counts.update(found)
-        return chosen
-
-    def _candidates(self, places: Sequence[tuple[int, int]], used: set[tuple[int, int]]) -> Iterator[RowLengths]:
-        """Yield units with a variant, from short to long ones in turn, each once; then shorter ones like them."""
-        by_length = sorted(places, key=lambda place: sum(self._unit(place).completions))
-        # Sizes are learnt best from lengths that lie far apart.
-        spread = [by_length[round(part * (len(by_length) - 1))] for part in (0, 1, 0.5, 0.25, 0.75, 0.1, 0.9, 0.4, 0.6)]
-        for place in dict.fromkeys(spread):
-            if place not in used:
-                used.add(place)
-                yield self._unit(place)
-        for factor in _SHORTER:
-            for place in dict.fromkeys(spread):
-                yield shorter(self._unit(place), factor)
-
-    def _unit(self, place: tuple[int, int]) -> RowLengths:
-        draw, unit = place
-        return unit_rows(self.spec, self.draws[draw], unit)
-
-    def _variants(self, unit: RowLengths) -> Iterator[Variant]:
-        """Yield the variant of each piece of a unit's steps."""
-        for shape in step_shapes(replace(self.spec, steps=steps_per_unit(self.spec)), unit):
-            yield from variants(shape, pads_masks=self.pads_masks)
-
-
-def shorter(rows: RowLengths, factor: float) -> RowLengths:
-    """Return shorter rows whose masks are aligned where they were."""
-
-    def less(length: int) -> int:
-        return length - int((1 - factor) * length / MASK_ALIGNMENT) * MASK_ALIGNMENT
-
-    return replace(rows, prompts=[*map(less, rows.prompts)], completions=[*map(less, rows.completions)])
-
-
-def _joined(units: Sequence[RowLengths]) -> RowLengths:
-    return RowLengths(
-        prompts=[length for unit in units for length in unit.prompts],
-        completions=[length for unit in units for length in unit.completions],
-        shuffles=[seed for unit in units for seed in unit.shuffles],
-    )
-
+from profiler.domain.runs.step_shape import MicroBatch
+from profiler.domain.trials.trial import RowLengths, TrialSpec
+from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
+from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
+from profiler.worker.simulated import card_of
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
-
-
-Steps = Iterable[tuple[StepLengths, Iterable[Piece]]]
-"""The shape of each step of a run, and its pieces, of which the last ones are its micro-batches."""
 
 
 def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | None) -> Iterator[ForecastStep | Death]:
@@ -254,42 +94,6 @@ def _death(batch: MicroBatch, refusal: Refusal, *, seed: int, alloc_conf: str, s
     )
 
 
-def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps:
-    """Yield the steps of a run as they are written out; the first ones are those of the first draw, as they ran.
-
-    Raises:
-        UnsupportedTrialError: A step is unlike all that were learnt from.
-    """
-    yield from zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
-    for number, shape in list(enumerate(step_shapes(spec, draw), start=1))[len(learnt.first_shapes) :]:
-        try:
-            pieces = list(learnt.steps.written(shape))
-        except UnequalStepsError as error:
-            raise UnsupportedTrialError(f"Step {number} cannot be written out: {error}.") from error
-        yield shape, pieces
-
-
-def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Steps:
-    """Yield the steps of a run that is simulated from its start to its end.
-
-    Raises:
-        UnsupportedTrialError: The trial cannot be simulated.
-    """
-    trace = simulate(spec, model_config, rows=draw).trace.on(card_of(spec).chip)
-    before = first_block = 0
-    for shape, (_, end) in zip(step_shapes(spec, draw), step_bounds(trace), strict=True):
-        forwards = [at for at, phase in trace.phase_starts if phase is Phase.FORWARD and before <= at < end]
-        # Of those that pass the model in parts, the first part.
-        begins = forwards[:: max(1, len(forwards) // len(shape.micro_batches))]
-        bounds = [before, *begins[: len(shape.micro_batches)], end]
-        pieces = []
-        for first, last in pairwise(bounds):
-            pieces.append(piece_of(trace, first, last, first_block=first_block))
-            first_block += len(pieces[-1].sizes_bytes)
-        yield shape, pieces
-        before = end
-
-
 def capacity_of(spec: TrialSpec) -> int:
     """Return what a process can take from the driver on the trial's card."""
     gpu = card_of(spec)
@@ -302,8 +106,17 @@ MOST_WHOLE_STEPS = 200
 """Of a run that cannot be written out: its trace is kept in memory as a whole."""
 
 
-def answer(request: ForecastRequest, known: Sequence[AnswerLine]) -> Iterator[AnswerLine]:
+_Run = tuple[int, str]
+"""The seed of a draw, and a setting of the allocator."""
+
+
+def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: int = 1) -> Iterator[AnswerLine]:
     """Yield the lines of an answer that are not among `known`.
+
+    Args:
+        request: What is asked.
+        known: Lines of an earlier answer to it.
+        processes: How many runs are written out at a time. One: run by run, in the order of the request.
 
     Raises:
         UnsupportedTrialError: There is no forecast of the trial.
@@ -313,6 +126,22 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine]) -> Iterator[An
     if (fault := why_rows_are_unknown(spec)) is not None:
         raise UnsupportedTrialError(fault.sentence())
     draws = {draw.seed: _rows(draw, request.steps) for draw in request.draws}
+    last = {(run.seed, run.alloc_conf): run.steps[-1].step if run.steps else 0 for run in done.runs}
+    runs = [(draw.seed, conf) for draw, conf in done.open_runs(request)]
+
+    def lines(run: _Run, steps: Steps) -> Iterator[AnswerLine]:
+        seed, conf = run
+        found = replayed(steps, seed=seed, alloc_conf=conf, capacity_bytes=capacity_of(spec))
+        return (line for line in found if line.step > last.get(run, 0))
+
+    begun = list(first_steps(spec, request.model_config, draws[request.draws[0].seed]))
+    ended = {run: list(lines(run, begun)) for run in runs}
+    if all(found and isinstance(found[-1], Death) for found in ended.values()):
+        if done.learnt is None:
+            yield _learnt(None, f"The card is full in one of the first {len(begun)}, which begin all runs.")
+        for found in ended.values():
+            yield from found
+        return
     learnt: RunLearnt | None = None
     try:
         learnt, reason = learn(spec, request.model_config, list(draws.values())), None
@@ -324,18 +153,73 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine]) -> Iterator[An
             ) from error
     if done.learnt is None:
         yield _learnt(learnt, reason)
-    ended = {(run.seed, run.alloc_conf): run for run in done.runs}
+    if learnt is not None:
+        steps = learnt
+        yield from _at_a_time(processes, runs, lambda run: lines(run, written_steps(spec, steps, draws[run[0]])))
+        return
     for seed, draw in draws.items():
-        for conf in request.settings:
-            run = ended.get((seed, conf))
-            if run is not None and (run.death is not None or run.survived(request.steps)):
-                continue
-            steps = (
-                whole_steps(spec, request.model_config, draw) if learnt is None else written_steps(spec, learnt, draw)
-            )
-            last = run.steps[-1].step if run is not None and run.steps else 0
-            lines = replayed(steps, seed=seed, alloc_conf=conf, capacity_bytes=capacity_of(spec))
-            yield from (line for line in lines if line.step > last)
+        if own := [run for run in runs if run[0] == seed]:
+            whole = list(whole_steps(spec, request.model_config, draw))
+            for run in own:
+                yield from lines(run, whole)
+
+
+def _at_a_time(
+    processes: int, runs: Sequence[_Run], lines: Callable[[_Run], Iterator[AnswerLine]]
+) -> Iterator[AnswerLine]:
+    """Yield the lines of each run, as they come; each run in a process that has all that this one has learnt.
+
+    Raises:
+        UnsupportedTrialError: That of a run.
+        ChildProcessError: A process ended early.
+    """
+    if processes == 1 or len(runs) == 1:
+        for run in runs:
+            yield from lines(run)
+        return
+    gc.freeze()  # what is learnt stays shared
+    context = multiprocessing.get_context("fork")
+    waiting, open_runs = list(runs), dict[Connection, BaseProcess]()
+    try:
+        while waiting or open_runs:
+            while waiting and len(open_runs) < processes:
+                ours, theirs = context.Pipe(duplex=False)
+                arguments = (lines, waiting.pop(0), theirs, [*open_runs, ours])
+                process = context.Process(target=_send_lines, args=arguments, daemon=True)
+                process.start()
+                theirs.close()
+                open_runs[ours] = process
+            for ready in wait(list(open_runs)):
+                assert isinstance(ready, Connection)
+                try:
+                    line = ready.recv()
+                except EOFError:
+                    ended = open_runs.pop(ready)
+                    ended.join()
+                    if ended.exitcode:
+                        raise ChildProcessError(f"a run of the forecast ended with {ended.exitcode}") from None
+                    continue
+                if isinstance(line, UnsupportedTrialError):
+                    raise line
+                yield line
+    finally:
+        for left in open_runs.values():
+            left.kill()
+            left.join()
+
+
+def _send_lines(
+    lines: Callable[[_Run], Iterator[AnswerLine]], run: _Run, into: Connection, inherited: Sequence[Connection]
+) -> None:
+    # Otherwise a process whose reader has died would not see it.
+    for connection in inherited:
+        connection.close()
+    with suppress(BrokenPipeError):
+        try:
+            for line in lines(run):
+                into.send(line)
+        except UnsupportedTrialError as error:
+            into.send(error)
 
 
 def _rows(draw: Draw, steps: int) -> RowLengths:
@@ -362,10 +246,15 @@ def main() -> int:
     lines = answer_path.read_text(encoding="utf-8").splitlines() if answer_path.exists() else []
     known = [line_of(json.loads(line)) for line in lines]
     with answer_path.open("a", encoding="utf-8") as file:
-        for line in answer(request, known):
+        for line in answer(request, known, processes=_processors()):
             file.write(json.dumps(line_object(line)) + "\n")
             file.flush()
     return 0
+
+
+def _processors() -> int:
+    """Return how many runs are written out at a time: one where processes cannot share what is learnt."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def test_an_answer_knows_what_is_missing():
     conf = REQUEST.settings[1]
     lines = [step_of(1), step_of(2), step_of(2), step_of(3), death_of(1, 0, conf), step_of(1, 1)]
     answer = answer_of(lines)
-    assert answer.missing(REQUEST) == 2
-    assert answer_of([*lines, death_of(2, 1), step_of(1, 1, conf)]).missing(REQUEST) == 1
+    assert len(answer.open_runs(REQUEST)) == 2
+    assert len(answer_of([*lines, death_of(2, 1), step_of(1, 1, conf)]).open_runs(REQUEST)) == 1
     assert [len(run.steps) for run in answer.runs] == [3, 0, 1]
 
 
@@ -75,6 +75,11 @@ def test_an_outlook_by_hand():
     assert [band.reserved for band in outlook.bands()] == [(5 * GIB, 5.5 * GIB, 6 * GIB), *[(5 * GIB,) * 3] * 2]
     assert [(each.step, each.reserved_bytes) for each in outlook.kept()] == [(1, 5.5 * GIB), (2, 5 * GIB), (3, 5 * GIB)]
     assert outlook.checkpoints == (1, 2, 3)
+
+
+def test_a_death_is_a_level_that_was_reached():
+    outlook = Outlook(steps=3, alloc_conf="", runs=answer_of([death_of(1)]).runs)
+    assert (outlook.allocated_bytes, outlook.reserved_bytes) == (4 * GIB, 5 * GIB)
 
 
 def test_when_the_card_is_full_by_hand():

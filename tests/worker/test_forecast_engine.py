@@ -1,7 +1,11 @@
 """Steps that are written out from a few equal steps that all run, through the allocator, in every step."""
 
+import multiprocessing
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +19,15 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.runs.forecast import Death, Draw, ForecastRequest, ForecastStep, Learnt
+from profiler.domain.runs.forecast import AnswerLine, Death, Draw, ForecastRequest, ForecastStep, Learnt, answer_of
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
-from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
+from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
 from profiler.worker import forecast
-from profiler.worker.forecast import answer, learn, replayed, whole_steps, written_steps
+from profiler.worker.forecast import answer, replayed
+from profiler.worker.forecast_steps import RunLearnt, first_steps, learn, shorter, whole_steps, written_steps
 
 TINY = dict(BUILTIN_MODELS["tiny"].config)
 STEPS = 14
@@ -95,12 +100,12 @@ def test_written_steps_equal_steps_that_run(keys: dict[str, Any]) -> None:
 
 @given(st.lists(st.integers(1, 3000), min_size=1), st.floats(0.1, 1))
 def test_shorter_rows_are_aligned_as_they_were(lengths: list[int], factor: float) -> None:
-    found = forecast.shorter(RowLengths(prompts=lengths, completions=lengths), factor)
+    found = shorter(RowLengths(prompts=lengths, completions=lengths), factor)
     assert found.prompts == found.completions
-    for shorter, length in zip(found.completions, lengths, strict=True):
-        assert 1 <= shorter <= length
-        assert (length - shorter) % 8 == 0
-        assert shorter - length * factor < 8
+    for less, length in zip(found.completions, lengths, strict=True):
+        assert 1 <= less <= length
+        assert (length - less) % 8 == 0
+        assert less - length * factor < 8
 
 
 def test_a_death_names_the_rows_of_its_micro_batch() -> None:
@@ -140,6 +145,24 @@ def request_of(**keys: Any) -> ForecastRequest:
     )
 
 
+def test_a_card_that_is_full_at_once_is_not_learnt_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_of()
+    spec = replace(spec_of(**LORA_KEYS), steps=request.steps)
+    begun = list(first_steps(spec, request.model_config, rows_of(spec)))
+    whole = list(whole_steps(spec, request.model_config, rows_of(spec)))[: len(begun)]
+    assert len(begun) == FIRST_STEPS
+    assert forecast_of(begun) == forecast_of(whole)
+    reached = [step.allocated_bytes for step in forecast_of(begun)]
+    monkeypatch.setattr(forecast, "capacity_of", lambda _: max(reached) - MIB // 4)
+    monkeypatch.setattr(forecast, "learn", lambda *_: pytest.fail("the card is full before anything is learnt"))
+    first, *lines = answer(request, [])
+    assert isinstance(first, Learnt)
+    assert first.whole == "The card is full in one of the first 2, which begin all runs."
+    ends = [line for line in lines if isinstance(line, Death)]
+    assert len(ends) == len(request.draws) * len(request.settings)
+    assert list(answer(request, [first, lines[0]])) == lines[1:]
+
+
 @pytest.mark.slow
 def test_an_answer_goes_on_where_it_stopped() -> None:
     lines = list(answer(request_of(), []))
@@ -154,6 +177,33 @@ def test_an_answer_goes_on_where_it_stopped() -> None:
     assert by_seed[0][:2] == by_seed[1][:2]
     assert by_seed[0][2:] != by_seed[1][2:]
     assert list(answer(request_of(), lines[:9])) == lines[9:]
+    at_once = list(answer(request_of(), [], processes=3))
+    assert at_once[0] == lines[0]
+    assert sorted(map(str, at_once)) == sorted(map(str, lines))
+    # Lines of one run keep their order.
+    assert answer_of(at_once) == answer_of(lines)
+    assert [line for line in at_once if of_run(line, 1, "")] == [line for line in lines if of_run(line, 1, "")]
+
+
+def of_run(line: AnswerLine, seed: int, conf: str) -> bool:
+    return not isinstance(line, Learnt) and (line.seed, line.alloc_conf) == (seed, conf)
+
+
+@pytest.mark.parametrize("way", ["raise", "exit"])
+def test_a_run_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    def fails(*_: object) -> Iterator[Any]:
+        if way == "exit":
+            os._exit(7)
+        raise UnsupportedTrialError("Step 3 cannot be written out: planted.")
+
+    steps: Any = SimpleNamespace(events_per_step=1)
+    learnt = RunLearnt(steps=steps, first_shapes=(), runs=1, steps_run=1, layers_run=None)
+    monkeypatch.setattr(forecast, "learn", lambda *_: learnt)
+    monkeypatch.setattr(forecast, "written_steps", fails)
+    error, said = (ChildProcessError, "ended with 7") if way == "exit" else (UnsupportedTrialError, "planted")
+    with pytest.raises(error, match=said):
+        list(answer(request_of(), [], processes=2))
+    assert not multiprocessing.active_children()
 
 
 def test_a_job_that_cannot_be_written_out_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.forecast import ForecastStep
 from profiler.domain.runs.step_shape import StepLengths
 from profiler.domain.trials.trial import Rollout, RowLengths, TrialSpec, Tuning
-from profiler.worker.forecast import RunLearnt, learn, replayed, written_steps
+from profiler.worker.forecast import replayed
+from profiler.worker.forecast_steps import RunLearnt, learn, written_steps
 
 SEEDS, STEPS = 20, 40
 HIDDEN, LAYERS = 64, 1

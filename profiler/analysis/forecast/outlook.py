@@ -94,13 +94,13 @@ class Outlook:
 
     @property
     def allocated_bytes(self) -> int:
-        """The largest peak of all seeds; what was asked for in vain is not in it."""
-        return max((each.allocated_bytes for run in self.runs for each in run.steps), default=0)
+        """The largest level of all seeds; what was asked for in vain is not in it."""
+        return max((each.allocated_bytes for run in self.runs for each in run.lines), default=0)
 
     @property
     def reserved_bytes(self) -> int:
-        """The largest peak of all seeds."""
-        return max((each.reserved_bytes for run in self.runs for each in run.steps), default=0)
+        """The largest level of all seeds."""
+        return max((each.reserved_bytes for run in self.runs for each in run.lines), default=0)
 
     @property
     def checkpoints(self) -> tuple[int, ...]:

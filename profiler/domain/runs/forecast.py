@@ -151,6 +151,11 @@ class ForecastRun:
     death: Death | None
     """None if the run survives, or is not finished."""
 
+    @property
+    def lines(self) -> tuple["ForecastStep | Death", ...]:
+        """The steps, and after them the death."""
+        return self.steps if self.death is None else (*self.steps, self.death)
+
     def survived(self, steps: int) -> bool:
         """Return whether it has all of `steps`."""
         return self.death is None and len(self.steps) >= steps
@@ -158,17 +163,18 @@ class ForecastRun:
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastAnswer:
-    """All lines of an answer, in order."""
+    """All lines of an answer."""
 
     learnt: Learnt | None
     runs: tuple[ForecastRun, ...]
 
-    def missing(self, request: ForecastRequest) -> int:
-        """Return how many pairs of draw and setting have no end yet."""
+    def open_runs(self, request: ForecastRequest) -> list[tuple[Draw, str]]:
+        """Return the pairs of draw and setting that have no end yet."""
         ended = {
             (run.seed, run.alloc_conf) for run in self.runs if run.death is not None or run.survived(request.steps)
         }
-        return sum((draw.seed, conf) not in ended for draw in request.draws for conf in request.settings)
+        pairs = [(draw, conf) for draw in request.draws for conf in request.settings]
+        return [(draw, conf) for draw, conf in pairs if (draw.seed, conf) not in ended]
 
 
 def answer_of(lines: Sequence[AnswerLine]) -> ForecastAnswer:
@@ -189,6 +195,6 @@ def answer_of(lines: Sequence[AnswerLine]) -> ForecastAnswer:
             steps=tuple(found[step] for step in sorted(found)),
             death=deaths.get((seed, conf)),
         )
-        for (seed, conf), found in steps.items()
+        for (seed, conf), found in sorted(steps.items())
     )
     return ForecastAnswer(learnt=learnt, runs=runs)
