@@ -50,8 +50,10 @@ Models:
     - **DeepSeek-V2, DeepSeek-V3, Moonlight and GLM-4.7-Flash** (latent attention): transformers caches the vectors of
       which keys and values are made, as vLLM does, and makes those of all heads and tokens anew for each generated
       token. Adapters of `all-linear` are on experts too. Checkpoints in 8 bits are refused; DeepSeek-V3 is built in in
-      bfloat16. Kimi-K2 names code of its own (`kimi_k2`) and is refused; with `model_type` `deepseek_v3` and weights in
-      bfloat16 it is read.
+      bfloat16. Kimi-K2 names code of its own (`kimi_k2`), which no trial runs; with `model_type` `deepseek_v3` and
+      weights in bfloat16 it is read.
+    - **Qwen3-Next, Qwen3.5, Gemma 3n and 4 and Nemotron-H** as models of text are simulated, and have no closed form.
+      Llama 4's has no base model for trl 1.16, so no trial runs it.
     - **Decoding copies weights.** With `rollout=generate`, transformers copies the weights of the expert of each pair
       of a sequence and an expert: 2.3 GiB for 32 sequences of Qwen3-30B-A3B.
     - **Which expert gets how many tokens** does not change memory: every pair of a token and an expert has a row.

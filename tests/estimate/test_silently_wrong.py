@@ -9,11 +9,18 @@ import json
 import pytest
 import yaml
 
+from profiler.analytical.estimate import refuse_model
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.architectures.architecture import ModelCount
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE, Fault, UsageError
 from profiler.domain.machines import extras
-from profiler.estimate.job.counting import CountingError, checked, counted_by_transformers, read_and_counted
+from profiler.estimate.job.counting import (
+    CountingError,
+    NoModelError,
+    checked,
+    counted_by_transformers,
+    read_and_counted,
+)
 from profiler.estimate.main import answer, main
 from profiler.sweep.main import main as sweep
 from profiler.training.models.parameter_count import count_model
@@ -157,10 +164,19 @@ def test_the_count_is_made_in_a_process_of_its_own():
 
 def test_a_type_that_transformers_does_not_have_is_refused():
     def none(_):
-        raise CountingError("transformers makes no language model of its config.json")
+        raise NoModelError("transformers makes no language model of its config.json")
 
-    with pytest.raises(UsageError, match="transformers makes no language model"):
+    with pytest.raises(UsageError, match=r"transformers makes no language model .* run it: python -m profiler\.run"):
         _read({**LLAMA, "model_type": "mine"}, none)
+
+
+def test_a_mixture_that_nothing_counts_is_refused_as_one():
+    def none(_):
+        raise CountingError("it needs torch")
+
+    mixture = {**LLAMA, "model_type": "granitemoe", "architectures": ["XForCausalLM"], "num_local_experts": 8}
+    with pytest.raises(UsageError, match="a mixture of 8 experts has no closed-form estimate"):
+        refuse_model(_read(mixture, none))
 
 
 def _answer(tmp_path, *words, **values):

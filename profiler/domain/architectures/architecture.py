@@ -191,6 +191,8 @@ class ModelCount:
     """Parameters that adapters of rank 1 on all of them have: inputs and outputs of each."""
     linear_names: tuple[str, ...]
     """Their names, each once, as `target_modules` takes them; without those that only have a number."""
+    has_base_model: bool = True
+    """Whether the model has a part without the LM head under the name that its class states."""
 
 
 ConfigValue = int | float | bool | str | None | Sequence[int] | Mapping[str, object]

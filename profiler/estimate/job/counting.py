@@ -16,6 +16,7 @@ from profiler.config.models.fields import Direction
 from profiler.config.models.lookup import checkpoint
 from profiler.config.notes import Note
 from profiler.config.options.reading import show
+from profiler.constraints.commands import RUN_SCRIPT
 from profiler.domain.architectures.architecture import Architecture, ModelCount
 from profiler.domain.errors import Fault, UsageError, shortened
 from profiler.domain.machines.extras import listed, missing, safe_path_flags, simulation_hint
@@ -30,7 +31,8 @@ TIMEOUT_S = 120
 ModelCounter = Callable[[Mapping[str, object]], ModelCount]
 """Returns the counts of the model with this `config.json`; raises `CountingError` where that fails."""
 
-_SCRIPT_HINT = "To see what your script needs, run it: python -m profiler.run gpu=CARD train.py."
+_NO_BASE_MODEL = "trl 1.16 cannot train it, because its class has no base model, of which trl takes the hidden states"
+"""`_fused_forward` in trl's `trainer/utils.py`; transformers 5.23 names none of Llama 4 (`base_model_prefix`)."""
 
 _AS_LLAMA = "an unknown type, with as many parameters as Llama's layers, whose activations are assumed"
 
@@ -48,11 +50,16 @@ class CountingError(Exception):
     """A model cannot be counted; the message is the reason."""
 
 
+class NoModelError(CountingError):
+    """transformers has no such model, so no trial can run it."""
+
+
 def counted_by_transformers(config: Mapping[str, object]) -> ModelCount:
     """Return the counts of the model that transformers makes of `config`, on torch's meta device.
 
     Raises:
-        CountingError: torch or transformers is missing, or there is no such model.
+        NoModelError: There is no such model.
+        CountingError: torch or transformers is missing, or the time is up.
     """
     if absent := missing(("torch", "transformers")):
         raise CountingError(f"counting it needs {listed(absent)}, which this installation lacks")
@@ -73,7 +80,7 @@ def counted_by_transformers(config: Mapping[str, object]) -> ModelCount:
     except subprocess.TimeoutExpired as error:
         raise CountingError(f"transformers did not count it within {TIMEOUT_S} s") from error
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise CountingError("transformers makes no language model of its config.json") from error
+        raise NoModelError("transformers makes no language model of its config.json") from error
 
 
 def read_and_counted(config: Mapping[str, object], *, model: str, count: ModelCounter) -> Architecture:
@@ -92,20 +99,30 @@ def checked(
 ) -> Architecture:
     """Return `architecture` with known layers, if the closed form counts as many parameters as transformers.
 
-    The answer then says that its activations are assumed.
+    The answer then says that its activations are assumed. A mixture of experts is returned as it is, if
+    transformers has it or cannot say, and trl trains it.
 
     Raises:
-        UsageError: It does not, or the model cannot be counted.
+        UsageError: It does not, or the model cannot be counted, or trl cannot train it.
     """
-    if architecture.has_known_layers or architecture.num_experts > 1:
+    if architecture.has_known_layers:
         return architecture
+    is_mixture = architecture.num_experts > 1
     if config.get("auto_map"):
-        raise _refused(model, architecture, "its layers are code of its repository, which is not run")
-    own = int(parameter_count(architecture))
+        raise _refused(model, architecture, "its layers are code of its repository, which is not run", RUN_SCRIPT)
     try:
         counted = count(config)
+    except NoModelError as error:
+        raise _refused(model, architecture, str(error), RUN_SCRIPT) from error
     except CountingError as error:
+        if is_mixture:
+            return architecture
         raise _refused(model, architecture, str(error)) from error
+    if not counted.has_base_model:
+        raise _refused(model, architecture, _NO_BASE_MODEL, RUN_SCRIPT)
+    if is_mixture:
+        return architecture
+    own = int(parameter_count(architecture))
     if counted.parameters != own:
         billions = f"it has {_billions(counted.parameters)}, of which the closed form counts {own / 1e9:.3g}"
         raise _refused(model, architecture, f"{billions}. {_known(counted)}")
@@ -129,7 +146,7 @@ def _with_towers(config: Mapping[str, object], *, model: str, count: ModelCounte
         f"has towers for images or sound (model_type {kind}), whose activations have no formula. It has "
         f"{_billions(counted.parameters)}, {counted.in_towers / 1e9:.3g} of them in the towers. {_known(counted)}"
     )
-    return UsageError([Fault(key="model", found=model, problem=problem, hint=_SCRIPT_HINT)])
+    return UsageError([Fault(key="model", found=model, problem=problem, hint=RUN_SCRIPT)])
 
 
 def _billions(parameters: int) -> str:
@@ -149,10 +166,11 @@ def _known(counted: ModelCount) -> str:
     )
 
 
-def _refused(model: str, architecture: Architecture, reason: str) -> UsageError:
+def _refused(model: str, architecture: Architecture, reason: str, hint: str = "") -> UsageError:
+    """Return the refusal of a model; without a hint of its own, a sweep simulates it."""
     kind = shortened(architecture.model_type, 60)
     problem = f"is of the unknown model_type {kind}, and {reason}"
-    return UsageError([Fault(key="model", found=model, problem=problem, hint=simulation_hint())])
+    return UsageError([Fault(key="model", found=model, problem=problem, hint=hint or simulation_hint())])
 
 
 """Time for the imports and for 10,000 prompts."""

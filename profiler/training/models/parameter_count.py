@@ -44,6 +44,7 @@ def count_model(config: dict[str, Any]) -> ModelCount:
         linear_layers=len(adapted),
         lora_per_rank=sum(layer.in_features + layer.out_features for layer in adapted.values()),
         linear_names=tuple(dict.fromkeys(last for name in adapted if not (last := name.rpartition(".")[2]).isdigit())),
+        has_base_model=model.base_model is not model,
     )
 
 
