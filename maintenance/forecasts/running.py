@@ -62,8 +62,9 @@ def forecast(job: Job, files: Files) -> None:
     Raises:
         UnequalStepsError: Its steps cannot be written out.
     """
-    from profiler.worker.forecast import capacity_of, replayed
+    from profiler.worker.forecast import replayed
     from profiler.worker.forecast_steps import learn, written_steps
+    from profiler.worker.simulated import card_of
 
     steps = list(written_steps(job.spec, learn(job.spec, job.model_config, [job.rows]), job.rows))
 
@@ -74,7 +75,7 @@ def forecast(job: Job, files: Files) -> None:
     for run in RUNS:
         if run.job is not job:
             continue
-        capacity = capacity_of(job.spec)
+        capacity = card_of(job.spec).usable_bytes
         if run.is_small:
             part = 2 * job.spec.steps // 3
             whole = replay(run, capacity, part)

@@ -19,7 +19,6 @@ from profiler.analysis.forecast.training_log import (
 )
 from profiler.config.options.reading import show
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu_names import find_gpu, name_card
 from profiler.domain.errors import Fault, UsageError, shortened
 from profiler.domain.machines.extras import safe_path_flags
@@ -77,7 +76,7 @@ def limit_of_card(command: Command) -> int | None:
     gpu = find_gpu(card.name)
     if gpu is None:
         raise UsageError([Fault(key="gpu", found=show(named), problem=card.problem, hint=card.hint)])
-    return gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+    return gpu.usable_bytes
 
 
 def length_inputs(

@@ -21,7 +21,7 @@ from profiler.allocator.refusal import Refusal
 from profiler.allocator.traces.card_replay import RefusedError, StepReplay
 from profiler.analysis.forecast.lengths import why_rows_are_unknown
 from profiler.config.trials.identity import spec_from_mapping
-from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
+from profiler.domain.cards.card import installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.runs.forecast import (
     AnswerLine,
@@ -35,7 +35,7 @@ from profiler.domain.runs.forecast import (
     line_of,
 )
 from profiler.domain.runs.step_shape import MicroBatch
-from profiler.domain.trials.trial import RowLengths, TrialSpec
+from profiler.domain.trials.trial import RowLengths
 from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
 from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
 from profiler.worker.simulated import card_of
@@ -43,7 +43,9 @@ from profiler.worker.simulated import card_of
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
-def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | None) -> Iterator[ForecastStep | Death]:
+def replayed(
+    steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | None, total_bytes: int | None = None
+) -> Iterator[ForecastStep | Death]:
     """Yield each step of a run after its replay, up to the one that the card refuses.
 
     Args:
@@ -51,9 +53,10 @@ def replayed(steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | 
         seed: Of the run.
         alloc_conf: Settings of torch's allocator.
         capacity_bytes: What the process can take from the driver, without its context; None: unlimited.
+        total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
     """
     config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
-    replay = StepReplay(capacity_bytes=capacity_bytes, config=config)
+    replay = StepReplay(capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
     for number, (shape, of_step) in enumerate(steps, start=1):
         pieces = list(of_step)
         try:
@@ -94,12 +97,6 @@ def _death(batch: MicroBatch, refusal: Refusal, *, seed: int, alloc_conf: str, s
     )
 
 
-def capacity_of(spec: TrialSpec) -> int:
-    """Return what a process can take from the driver on the trial's card."""
-    gpu = card_of(spec)
-    return gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
-
-
 # ---- the process -----------------------------------------------------------------------------------------------------
 
 MOST_WHOLE_STEPS = 200
@@ -130,8 +127,9 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
     runs = [(draw.seed, conf) for draw, conf in done.open_runs(request)]
 
     def lines(run: _Run, steps: Steps) -> Iterator[AnswerLine]:
-        seed, conf = run
-        found = replayed(steps, seed=seed, alloc_conf=conf, capacity_bytes=capacity_of(spec))
+        (seed, conf), gpu = run, card_of(spec)
+        limits = {"capacity_bytes": gpu.usable_bytes, "total_bytes": gpu.memory_bytes}
+        found = replayed(steps, seed=seed, alloc_conf=conf, **limits)
         return (line for line in found if line.step > last.get(run, 0))
 
     begun = list(first_steps(spec, request.model_config, draws[request.draws[0].seed]))

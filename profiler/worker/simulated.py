@@ -288,7 +288,7 @@ def outcome_on_card(run: SimulatedRun, spec: OnCard) -> Outcome:
     context = cuda_context_bytes(gpu.compute_capability)
     trace = run.trace.on(gpu.chip)
     unlimited = replay_on_card(trace, capacity_bytes=None, config=config)
-    on_card = _on_card(trace, unlimited, gpu.memory_bytes - context, config)
+    on_card = _on_card(trace, unlimited, gpu, config)
     return Outcome(
         verdict=Verdict(
             status=Status.OK if on_card.refusal is None else Status.OOM,
@@ -298,10 +298,7 @@ def outcome_on_card(run: SimulatedRun, spec: OnCard) -> Outcome:
         work=_work(run, on_card),
         card=CardFacts(name=gpu.title, memory_bytes=gpu.memory_bytes, context_bytes=context),
         peaks=_peaks(on_card, context),
-        breakdown=Breakdown(
-            shares=_shares(on_card.breakdown),
-            largest=largest_groups(trace, on_card.live_bytes),
-        ),
+        breakdown=Breakdown(shares=_shares(on_card.breakdown), largest=largest_groups(trace, on_card.live_bytes)),
         unlimited=UnlimitedCard(
             required_allocated_bytes=unlimited.peak_allocated_bytes,
             required_reserved_bytes=unlimited.peak_reserved_bytes,
@@ -341,18 +338,19 @@ def snapshot_on_card(run: SimulatedRun, spec: OnCard) -> Mapping[str, Any]:
     gpu = card_of(spec)
     return memory_snapshot(
         run.trace.on(gpu.chip),
-        capacity_bytes=gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability),
+        capacity_bytes=gpu.usable_bytes,
+        total_bytes=gpu.memory_bytes,
         alloc_conf=spec.alloc_conf,
         most_entries=_SNAPSHOT_ENTRIES,
         torch_version=installed_torch_version(),
     )
 
 
-def _on_card(trace: Trace, unlimited: CardReplay, capacity_bytes: int, config: AllocatorConfig) -> CardReplay:
+def _on_card(trace: Trace, unlimited: CardReplay, gpu: Gpu, config: AllocatorConfig) -> CardReplay:
     """Replay with a limit; the result without a limit is reused where the limit is never reached."""
-    if unlimited.peak_reserved_bytes <= capacity_bytes and config.per_process_memory_fraction == 1.0:
+    if unlimited.peak_reserved_bytes <= gpu.usable_bytes and config.per_process_memory_fraction == 1.0:
         return unlimited
-    return replay_on_card(trace, capacity_bytes=capacity_bytes, config=config)
+    return replay_on_card(trace, capacity_bytes=gpu.usable_bytes, config=config, total_bytes=gpu.memory_bytes)
 
 
 def _work(run: SimulatedRun, on_card: CardReplay) -> Work:

@@ -28,6 +28,7 @@ from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, Uneq
 from profiler.worker import forecast
 from profiler.worker.forecast import answer, replayed
 from profiler.worker.forecast_steps import RunLearnt, first_steps, learn, shorter, whole_steps, written_steps
+from profiler.worker.simulated import card_of
 
 TINY = dict(BUILTIN_MODELS["tiny"].config)
 STEPS = 14
@@ -153,7 +154,9 @@ def test_a_card_that_is_full_at_once_is_not_learnt_for(monkeypatch: pytest.Monke
     assert len(begun) == FIRST_STEPS
     assert forecast_of(begun) == forecast_of(whole)
     reached = [step.allocated_bytes for step in forecast_of(begun)]
-    monkeypatch.setattr(forecast, "capacity_of", lambda _: max(reached) - MIB // 4)
+    card = card_of(spec)
+    smaller = max(reached) - MIB // 4 + card.memory_bytes - card.usable_bytes
+    monkeypatch.setattr(forecast, "card_of", lambda _: replace(card, memory_bytes=smaller))
     monkeypatch.setattr(forecast, "learn", lambda *_: pytest.fail("the card is full before anything is learnt"))
     first, *lines = answer(request, [])
     assert isinstance(first, Learnt)

@@ -9,8 +9,9 @@ from simulating import LORA, small_spec
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.trials.trial import Dtype, Lengths, Rollout, Tuning
-from profiler.worker.simulated import outcome_on_card, simulate
+from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import Dtype, Lengths, Rollout, TrialSpec, Tuning
+from profiler.worker.simulated import SimulatedRun, outcome_on_card, simulate, snapshot_on_card
 
 TINY = BUILTIN_MODELS["tiny"].config
 EIGHT = ("a100-40gb", "rtx-4090-24gb", "rtx-5090-32gb")
@@ -71,3 +72,25 @@ def test_a_shared_run_is_not_valid_for_a_diverged_card() -> None:
 def test_a_run_is_not_valid_for_a_card_that_was_not_named() -> None:
     spec = small_spec(gpu="a100-40gb")
     assert not simulate(spec, TINY).answers(replace(spec, gpu="rtx-4090-24gb"))
+
+
+def test_a_fraction_is_one_of_all_memory_of_the_card() -> None:
+    """`setMemoryFraction` multiplies by the total of `cudaMemGetInfo`, which CUDA's context is a part of."""
+    spec = small_spec(gpu="h200-141gb", rollout=Rollout.SYNTHETIC, steps=1)
+    gpu, run = KNOWN_GPUS["h200-141gb"], simulate(spec, TINY)
+    needed = run_reserved(run, spec)
+    # Enough of all memory, and too little of what is left without the context.
+    enough = replace(spec, alloc_conf=f"per_process_memory_fraction:{(needed + 1) / gpu.memory_bytes!r}")
+    assert needed > (needed + 1) / gpu.memory_bytes * gpu.usable_bytes
+    assert run_reserved(run, enough) == needed
+    assert outcome_on_card(run, enough).status is Status.OK
+    less = replace(spec, alloc_conf=f"per_process_memory_fraction:{(needed - 1) / gpu.memory_bytes!r}")
+    assert outcome_on_card(run, less).peaks.alloc_retries or outcome_on_card(run, less).status is Status.OOM
+    history = snapshot_on_card(run, enough)["device_traces"][0]
+    assert "oom" not in {entry["action"] for entry in history}
+
+
+def run_reserved(run: SimulatedRun, spec: TrialSpec) -> int:
+    found = outcome_on_card(run, spec).peaks.reserved_bytes
+    assert found is not None
+    return found

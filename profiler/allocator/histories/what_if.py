@@ -20,7 +20,6 @@ from profiler.allocator.model.blocks import Block, BlockState
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.refusal import OutOfMemoryError
 from profiler.allocator.settings import SMALL_BYTES, AllocatorConfig, block_bytes
-from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
 
 _REFUSED_AT = -1
@@ -255,8 +254,7 @@ def _tried(
 ) -> Scenario:
     capacity, total_bytes = recorded, None
     if gpu is not None:
-        available_bytes = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
-        capacity = Capacity(size_bytes=available_bytes, source=CapacitySource.GPU)
+        capacity = Capacity(size_bytes=gpu.usable_bytes, source=CapacitySource.GPU)
         total_bytes = gpu.memory_bytes
 
     def run(capacity_bytes: int | None) -> WhatIf:

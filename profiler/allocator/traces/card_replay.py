@@ -77,9 +77,9 @@ class RefusedError(Exception):
 class StepReplay:
     """The allocator of a card during a run."""
 
-    def __init__(self, *, capacity_bytes: int | None, config: AllocatorConfig) -> None:
+    def __init__(self, *, capacity_bytes: int | None, config: AllocatorConfig, total_bytes: int | None = None) -> None:
         """Begin with nothing allocated; the arguments are those of `CachingAllocator`."""
-        self._allocator = CachingAllocator(capacity_bytes=capacity_bytes, config=config)
+        self._allocator = CachingAllocator(capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
         self._blocks: dict[int, Block] = {}
 
     def step(self, pieces: Iterable[Piece]) -> StepPeaks:

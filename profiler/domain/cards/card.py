@@ -218,6 +218,11 @@ class Gpu:
         """(major, minor)."""
         return self.chip.compute_capability
 
+    @property
+    def usable_bytes(self) -> int:
+        """What one process can take from the driver: all but its context (`cuda_context_bytes`, ASSUMED)."""
+        return self.memory_bytes - cuda_context_bytes(self.compute_capability)
+
     def is_called(self, title: str, memory_bytes: int) -> bool:
         """Return whether a real card with this name and memory is this card; drivers report up to 1 % more or less."""
         return title == self.title and abs(memory_bytes - self.memory_bytes) <= _SAME_CARD_RATIO * self.memory_bytes

@@ -154,7 +154,7 @@ def _share_cells(share: Share) -> tuple[str, str, str]:
 
 def _peaks(forecast: Forecast) -> Iterator[str]:
     outlook, worst = forecast.outlook, forecast.estimate
-    usable = forecast.gpu.memory_bytes - forecast.context_bytes
+    usable = forecast.gpu.usable_bytes
     yield (
         f"Peaks over all steps and seeds: {gib_text(outlook.allocated_bytes)} allocated, "
         f"{gib_text(outlook.reserved_bytes)} reserved, of {gib_text(usable)} that the card has beyond CUDA's context."
@@ -394,5 +394,5 @@ def figure_subtitle(forecast: Forecast) -> str:
 
 def card_line(forecast: Forecast) -> tuple[float, str]:
     """Return the height of the card's line in GiB, and its words."""
-    usable = forecast.gpu.memory_bytes - forecast.context_bytes
+    usable = forecast.gpu.usable_bytes
     return as_gib(usable), f"the card without CUDA's context: {gib_text(usable)}"

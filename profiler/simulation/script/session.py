@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import dot_natural_key
 from transformers.modeling_utils import caching_allocator_warmup
 
-from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
@@ -134,8 +133,7 @@ class SimulatedScript:
             gpu, extrapolation=Extrapolation(decoding=False, steps=False), sampled_token=self._sampled_token
         )
         self.recorder = self._simulation.recorder
-        capacity = gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
-        self._counters = Counters(self.recorder.trace, capacity_bytes=capacity, alloc_conf=alloc_conf)
+        self._counters = Counters(self.recorder.trace, gpu, alloc_conf=alloc_conf)
         self._add_model, self._add_optimizer = add_model, add_optimizer
         self._models: list[ref[Any]] = []
         self._optimizers: list[ref[Any]] = []

@@ -16,7 +16,7 @@ from profiler.allocator import OutOfMemoryError, memory_snapshot, parse_alloc_co
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.counting import CountingAllocator
 from profiler.allocator.traces.trace import TraceBuilder
-from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
+from profiler.domain.cards.card import installed_torch_version
 from profiler.domain.cards.gpu import Gpu
 from profiler.seams.patching import Patch
 from profiler.simulation.script.torch_cuda.refused import UnknownReads, nothing, refused, refused_class
@@ -29,12 +29,14 @@ class Counters:
     On a card that is full the counters stay where they are: the script goes on, and the record says that it failed.
     """
 
-    def __init__(self, trace: TraceBuilder, *, capacity_bytes: int, alloc_conf: str) -> None:
+    def __init__(self, trace: TraceBuilder, gpu: Gpu, *, alloc_conf: str) -> None:
         self._trace = trace
-        self._capacity_bytes = capacity_bytes
+        self._gpu = gpu
         self._alloc_conf = alloc_conf
         config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
-        self._allocator = CountingAllocator(capacity_bytes=capacity_bytes, config=config)
+        self._allocator = CountingAllocator(
+            capacity_bytes=gpu.usable_bytes, config=config, total_bytes=gpu.memory_bytes
+        )
         self._blocks: dict[int, Block] = {}
         self._events = self._emptyings = 0
         """How many of each the allocator has seen."""
@@ -66,8 +68,12 @@ class Counters:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the value of `torch.cuda.memory._snapshot()`: entries since the script began to record them."""
+        gpu = self._gpu
         found = memory_snapshot(
-            self._trace.finished(), capacity_bytes=self._capacity_bytes, alloc_conf=self._alloc_conf
+            self._trace.finished(),
+            capacity_bytes=gpu.usable_bytes,
+            alloc_conf=self._alloc_conf,
+            total_bytes=gpu.memory_bytes,
         )
         (entries,) = found["device_traces"]
         if self._recorded is None:
@@ -134,8 +140,7 @@ def runtime(gpu: Gpu, counters: Counters) -> SimpleNamespace:
 
 def memory_info(gpu: Gpu, counters: Counters) -> tuple[int, int]:
     """Return the free and all memory of the card."""
-    context = cuda_context_bytes(gpu.compute_capability)
-    return gpu.memory_bytes - context - counters.now().reserved_bytes, gpu.memory_bytes
+    return gpu.usable_bytes - counters.now().reserved_bytes, gpu.memory_bytes
 
 
 def _counted(gpu: Gpu, counters: Counters, recorder: Recorder, reads: UnknownReads) -> Mapping[str, Any]:
