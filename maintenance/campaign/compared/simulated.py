@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from maintenance.campaign.stages import LOOKING
+from maintenance.campaign.stages import DOOR, LOOKING
 from profiler.analytical import estimate
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import labels, relabelled, trial_id
@@ -133,15 +133,30 @@ def _files(spec: TrialSpec) -> Mapping[str, str]:
 
 def _write_tables(grid: Path, store: RecordStore) -> tuple[str, ...]:
     """The tables of a grid; returns a sentence for each record that they cannot take."""
-    records = relabelled(store.read_all())
+    return write_grid(grid, store.read_all())
+
+
+def kept_grids(folder: Path) -> Mapping[str, Sequence[TrialRecord]]:
+    """Return the records of each grid of a campaign that ran to their end, by the folder of the grid's tables."""
+    grids = {grid.relative_to(folder).parts[0]: RecordStore(grid) for grid in grid_folders(folder)}
+    return {
+        name: [record for record in store.read_all() if record.outcome.status in MEASURED]
+        for name, store in grids.items()
+        if name != DOOR
+    }
+
+
+def write_grid(folder: Path, records: Sequence[TrialRecord]) -> tuple[str, ...]:
+    """Write tables of records into a folder; return a sentence for each record that they cannot take."""
     if not records:
         return ()
+    records = relabelled(records)
     estimates = {
         record.trial_id: estimate(_as_it_ran(record), architecture)
         for record in records
         if (architecture := builtin_architecture(record.spec.model)) is not None
     }
-    return write_tables(grid, records, estimates).left_out
+    return write_tables(folder, records, estimates).left_out
 
 
 def _as_it_ran(record: TrialRecord) -> TrialSpec:
