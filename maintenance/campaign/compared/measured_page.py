@@ -127,9 +127,10 @@ def _capped(rows: pd.DataFrame) -> Iterable[str]:
     yield "## Capped cards"
     yield (
         "The card's own kernels, and an allocator that takes no more than the memory of a smaller card less the "
-        "context assumed for that. The context of this card is larger, and lies outside of the limit. Emulated and simulated "
-        "trials have the same limit (`per_process_memory_fraction`). The closed form takes what a full card cannot "
-        "return. *tight*: allocated memory is below the limit, and whether its fragments are is within the error."
+        "context assumed for that. The context of this card is larger, and lies outside of the limit. Emulated and "
+        "simulated trials have the same limit (`per_process_memory_fraction`). The closed form takes what a full card "
+        "cannot return. *tight*: allocated memory is below the limit, and whether its fragments are is within the "
+        "error."
     )
     header = ("trial", "limit, GiB", "on the card", "emulated", "simulated", "estimated", "needs, GiB, estimated")
     lines = [
