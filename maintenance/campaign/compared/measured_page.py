@@ -167,6 +167,11 @@ def _judged_by(side: str) -> tuple[str, ...]:
 
 def _errors(rows: pd.DataFrame) -> str:
     header = ("prediction", "memory", "trials", "equal to the byte", "median error", "95th percentile", "worst")
+    return markdown_table(header, error_lines(rows), align=_NUMBERS)
+
+
+def error_lines(rows: pd.DataFrame) -> Sequence[Sequence[str]]:
+    """Return a line of words per prediction: trials, how many of them are equal, and errors in percent."""
     lines = []
     for shown, side, metric in _PREDICTIONS:
         if f"{side}_{metric}_bytes" not in rows:
@@ -180,7 +185,7 @@ def _errors(rows: pd.DataFrame) -> str:
             lines.append(
                 (shown, metric, str(summary.rows), equal, *(f"{ratio * 100:.3f} %" for ratio in ratios), worst)
             )
-    return markdown_table(header, lines, align=_NUMBERS)
+    return lines
 
 
 def _ends(rows: pd.DataFrame) -> str:

@@ -42,6 +42,8 @@ _SHOWN_KEYS = (*_FIRST_KEYS, *_LATER_KEYS)
 HELD_OUT_MODELS = ("llama-3.2-3b", "qwen3-4b")
 HELD_OUT_LENGTHS = (1536,)
 """Values of `max_completion_length`. Both lists: docs/campaign.md, written before the first stage ran."""
+ONLY_JUDGED = ("sft", "dpo")
+"""Recipes, named before any of their trials ran."""
 
 CALIBRATION_MODELS = ("qwen2.5-0.5b", "qwen2.5-1.5b")
 """What these show may change an assumption of the sources (docs/campaign.md)."""
@@ -79,7 +81,8 @@ def with_corrected(rows: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
 
 def held_out(rows: pd.DataFrame) -> pd.Series:
     """Whether a row is held out: it judges, and nothing was changed after it was looked at."""
-    return rows.model.isin(HELD_OUT_MODELS) | rows.max_completion_length.isin(HELD_OUT_LENGTHS)
+    only_judges = rows.recipe.isin(ONLY_JUDGED) | rows.max_completion_length.isin(HELD_OUT_LENGTHS)
+    return only_judges | rows.model.isin(HELD_OUT_MODELS)
 
 
 def fits_on(rows: pd.DataFrame, sides: Iterable[str]) -> pd.DataFrame:
@@ -107,9 +110,8 @@ def _rows(grid: str, runs: pd.DataFrame) -> pd.DataFrame:
         found[f"{name}_status"] = [row.get("status") for row in rows]
         for metric in METRICS:
             found[f"{name}_{metric}_bytes"] = [row.get(f"peak_{metric}_bytes") for row in rows]
-    labels = found.label.str.replace(
-        f", backend={Backend.CUDA.value}", ""
-    )  # the tables name it next to the other sides
+    # The tables name the backend next to other sides, and no card where others are capped.
+    labels = found.label.str.replace(f", backend={Backend.CUDA.value}", "").str.replace(", gpu=none", "")
     return found.assign(grid=grid, label=labels)
 
 
