@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from maintenance.campaign import archive
 from maintenance.campaign.command import read_command
-from maintenance.campaign.compared.measured_rows import measured_rows
+from maintenance.campaign.compared.measured_rows import fit_of_estimate, measured_rows
 from maintenance.campaign.compared.simulated import allocator_limit_bytes, kept_grids, predicted_alloc_conf
 from maintenance.campaign.facts import FactTools, take_facts
 from maintenance.campaign.main import CampaignParts, main
@@ -385,6 +385,8 @@ def test_a_capped_card_is_predicted_as_what_ran_on_it(campaign, tmp_path):
     assert list(rows.measured_allocated_bytes) == [9000, 8000]
     assert list(rows.simulated_allocated_bytes) == [9090, 9090]
     assert list(rows.gpu.fillna("")) == ["", "rtx-4090-24gb"]
+    # Estimated with the kernels that ran, which are those of the whole card.
+    assert rows.estimated_allocated_bytes[0] == rows.estimated_allocated_bytes[1]
     assert set(kept_grids(tmp_path)) == {"lora_vs_full"}
     assert {record.outcome.status for record in kept_grids(tmp_path)["lora_vs_full"]} == {Status.OK}
 
@@ -396,6 +398,20 @@ def test_the_limit_of_a_capped_card_by_hand():
     share = predicted_alloc_conf("expandable_segments:True", "rtx-4090-24gb", h100, Backend.EMULATED)
     assert share == f"expandable_segments:True,per_process_memory_fraction:{24_875_368_448 / h100.memory_bytes!r}"
     assert predicted_alloc_conf("", None, h100, Backend.EMULATED) == ""
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "cap", "fit"),
+    [
+        (24_875_368_448, 24_875_368_448, "rtx-4090-24gb", "fits"),
+        (24_875_368_448, 24_875_368_449, "rtx-4090-24gb", "tight"),
+        (24_875_368_449, 24_875_368_449, "rtx-4090-24gb", "does not fit"),
+        (24_875_368_449, 24_875_368_449, None, "fits"),
+    ],
+)
+def test_the_verdict_of_an_estimate_is_that_of_the_limit(allocated, reserved, cap, fit):
+    sizes = {"estimated_peak_allocated_bytes": allocated, "estimated_peak_reserved_bytes": reserved}
+    assert fit_of_estimate({"gpu_name": CAPPED, "gpu": cap, **sizes}) == fit
 
 
 LARGER = [gpu for gpu in KNOWN_GPUS.values() if gpu.memory_bytes > 60 * GIB]
