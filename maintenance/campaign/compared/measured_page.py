@@ -137,7 +137,7 @@ def _capped(rows: pd.DataFrame) -> Iterable[str]:
         (
             f"{row['model']}, {row['label']}",
             f"{as_gib(allocator_limit_bytes(str(row['gpu']))):.2f}",
-            *(_END[str(row[f"{side}_status"])] for side in SIDES.values()),
+            *(_END.get(str(row[f"{side}_status"]), "·") for side in SIDES.values()),
             str(row["estimated_fit"]),
             f"{as_gib(row['estimated_allocated_bytes']):.2f}",
         )

@@ -39,6 +39,9 @@ _LATER_KEYS: Mapping[str, str | bool | None] = {
 _SHOWN_KEYS = (*_FIRST_KEYS, *_LATER_KEYS)
 """Keys of a trial in which the campaigns' trials differ; `gpu` is the card that the real one was capped to."""
 
+_OF_OTHER_ROWS = rf", (backend={Backend.CUDA.value}|gpu=none|alloc_conf='')"
+"""Parts of a label by which the tables tell a trial from other sides and from other rows."""
+
 HELD_OUT_MODELS = ("llama-3.2-3b", "qwen3-4b")
 HELD_OUT_LENGTHS = (1536,)
 """Values of `max_completion_length`. Both lists: docs/campaign.md, written before the first stage ran."""
@@ -110,8 +113,7 @@ def _rows(grid: str, runs: pd.DataFrame) -> pd.DataFrame:
         found[f"{name}_status"] = [row.get("status") for row in rows]
         for metric in METRICS:
             found[f"{name}_{metric}_bytes"] = [row.get(f"peak_{metric}_bytes") for row in rows]
-    # The tables name the backend next to other sides, and no card where others are capped.
-    labels = found.label.str.replace(f", backend={Backend.CUDA.value}", "").str.replace(", gpu=none", "")
+    labels = found.label.str.replace(_OF_OTHER_ROWS, "", regex=True)
     return found.assign(grid=grid, label=labels)
 
 
