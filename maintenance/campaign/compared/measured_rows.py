@@ -24,10 +24,11 @@ _ESTIMATED = {
     "estimated_peak_rule_bytes": "rule_allocated_bytes",
 }
 _OF_THE_MEASUREMENT = ("label", "parameters", "context_bytes", "step_time_s", "gpu_s")
-_FIRST_KEYS = (
+FIRST_KEYS = (
     "model", "tuning", "optim", "gradient_checkpointing", "lengths", "rollout", "logprobs", "max_completion_length",
     "per_device_train_batch_size", "steps",
 )  # fmt: skip
+"""Keys in which the trials of the first campaign differ."""
 _LATER_KEYS: Mapping[str, str | bool | None] = {
     "recipe": "grpo",
     "max_length": None,
@@ -36,7 +37,7 @@ _LATER_KEYS: Mapping[str, str | bool | None] = {
     "gpu": None,
 }
 """Keys in which the trials of a later campaign differ as well, with the value that all trials of the first had."""
-_SHOWN_KEYS = (*_FIRST_KEYS, *_LATER_KEYS)
+_SHOWN_KEYS = (*FIRST_KEYS, *_LATER_KEYS)
 """Keys of a trial in which the campaigns' trials differ; `gpu` is the card that the real one was capped to."""
 
 _OF_OTHER_ROWS = rf", (backend={Backend.CUDA.value}|gpu=none|alloc_conf='')"
