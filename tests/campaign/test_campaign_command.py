@@ -350,7 +350,7 @@ class Simulation:
             store.write(record)
 
 
-def test_what_was_measured_is_simulated_once_into_the_same_folder(campaign, tmp_path):
+def test_what_was_measured_is_simulated_once_in_the_same_folder(campaign, tmp_path):
     grid = tmp_path / "logprobs"
     keep(grid, "a", on_card())
     keep(grid, "b", builders.outcome_of(Status.IMPLIED, gpu_name="NVIDIA H100 80GB HBM3"), optim=Optimizer.SGD)

@@ -104,7 +104,7 @@ def test_every_trial_ends_as_on_the_card(kept: Kept) -> None:
     assert kept.rows.simulated_status.notna().all()
 
 
-def test_the_verdicts_of_capped_cards_are_those_that_documents_state() -> None:
+def test_all_verdicts_of_capped_cards_are_right() -> None:
     capped = SECOND.rows[SECOND.rows.gpu.notna()]
     fits = capped.measured_status == "ok"
     assert (len(capped), int(fits.sum())) == (19, 10)

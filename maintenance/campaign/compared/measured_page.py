@@ -129,8 +129,8 @@ def _capped(rows: pd.DataFrame) -> Iterable[str]:
         "The card's own kernels, and an allocator that takes no more than the memory of a smaller card less the "
         "context assumed for that. The context of this card is larger, and lies outside of the limit. Emulated and "
         "simulated trials have the same limit (`per_process_memory_fraction`). The closed form takes what a full card "
-        "cannot return. *tight*: allocated memory is below the limit, and whether its fragments are is within the "
-        "error."
+        "cannot return; a dot means not run. *tight*: allocated memory is below the limit, and whether its fragments "
+        "are is within the error."
     )
     header = ("trial", "limit, GiB", "on the card", "emulated", "simulated", "estimated", "needs, GiB, estimated")
     lines = [
@@ -191,9 +191,11 @@ def error_lines(rows: pd.DataFrame) -> Sequence[Sequence[str]]:
 def _ends(rows: pd.DataFrame) -> str:
     """How the trials ended, and whether each side ended alike."""
     out = rows[rows.measured_status == "oom"]
-    alike = {side: int((rows[f"{side}_status"] == rows.measured_status).sum()) for side in ("emulated", "simulated")}
-    said = " and ".join(f"{count} of {len(rows)} {side}" for side, count in alike.items())
-    return f"{len(out)} trials ran out of memory on the card. {said} trials end as on the card."
+    said = []
+    for side in ("emulated", "simulated"):
+        ran = rows[rows[f"{side}_status"].notna()]
+        said.append(f"{int((ran[f'{side}_status'] == ran.measured_status).sum())} of {len(ran)} {side}")
+    return f"{len(out)} trials ran out of memory on the card. {' and '.join(said)} trials end as on the card."
 
 
 def _trials(rows: pd.DataFrame) -> str:
