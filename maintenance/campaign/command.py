@@ -9,7 +9,7 @@ from profiler.config.options.command_words import as_pairs
 from profiler.config.options.option import MAX_S
 from profiler.config.options.reading import TextReader
 from profiler.domain.errors import Fault, UsageError, nearest
-from profiler.domain.trials.trial import Tuning
+from profiler.domain.trials.trial import Backend, Tuning
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, reason
 
 LIMIT_S = 500.0
@@ -30,6 +30,7 @@ WHAT is one of:
   rollouts FOLDER           trials with both rollouts, side by side
   looking FOLDER ...        step times at different sampling periods
   simulate FOLDER           simulate the measured trials into the same folder
+  emulate FOLDER            the same on emulated cards
   thresholds FOLDER ...     measured and simulated trials, and the thresholds
   keep FOLDER [FOLDER] KEPT rows, facts, page and figure of a campaign, in the
                             folder KEPT of results/reference; the second folder
@@ -39,6 +40,9 @@ Keys of stage; further keys go to each of its sweeps:
   limit_s={LIMIT_S:g}               the stage ends by then; the same command goes on
   archive=PATH              folder of the archive's parts: read first, written
                             at the end
+
+Key of simulate and emulate:
+  python=PATH               the Python that runs the trials
 
 Examples:
   python -m maintenance.campaign list
@@ -54,6 +58,7 @@ _FOLDERS: Mapping[str, tuple[int, int | None]] = {
     "rollouts": (1, 1),
     "looking": (1, None),
     "simulate": (1, 1),
+    "emulate": (1, 1),
     "thresholds": (1, None),
     "keep": (2, 3),
 }
@@ -65,7 +70,10 @@ _WANTED: Mapping[int | None, str] = {0: "no folder", 1: "one folder", 3: "two or
 _FIRST_WORD: Mapping[str, str] = {"stage": "LETTER", "allocator_truth": "TUNING"}
 """Commands with a word before their folder."""
 
-_MUST_EXIST = ("simulate", "thresholds", "keep")
+PREDICTED: Mapping[str, Backend] = {"simulate": Backend.SIMULATED, "emulate": Backend.EMULATED}
+"""Commands that predict what was measured."""
+
+_MUST_EXIST = (*PREDICTED, "thresholds", "keep")
 _HINT = "Write: scripts/campaign.sh list"
 _TUNINGS = (Tuning.FULL, Tuning.LORA)
 
@@ -80,6 +88,8 @@ class Command:
     tuning: Tuning | None = None
     limit_s: float = LIMIT_S
     archive: Path | None = None
+    python: Path | None = None
+    """The Python of predicted trials; None for this one, or the emulation's."""
     keys: list[str] = field(default_factory=list)
     """Further `key=value` for each sweep of a stage."""
 
@@ -119,7 +129,9 @@ def _is_key(word: str) -> bool:
 
 def _read_key(command: Command, word: str, faults: list[Fault]) -> None:
     key, _, text = word.partition("=")
-    if command.what != "stage" or not key or key.startswith("-"):
+    if command.what in PREDICTED and key == "python" and text:
+        command.python = Path(text)
+    elif command.what != "stage" or not key or key.startswith("-"):
         problem = "is not of the form key=value" if not key or key.startswith("-") else f"{command.what} has no keys"
         faults.append(Fault(key="argument", found=word, problem=problem))
     elif key == "limit_s":

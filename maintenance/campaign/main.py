@@ -8,16 +8,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from maintenance.campaign.archive import pack, unpack
-from maintenance.campaign.command import LIMIT_S, USAGE, Command, read_command
+from maintenance.campaign.command import LIMIT_S, PREDICTED, USAGE, Command, read_command
 from maintenance.campaign.compared.judged import threshold_lines
 from maintenance.campaign.compared.kept import keep
 from maintenance.campaign.compared.side_by_side import looking_lines, rollout_lines, sampled_times
-from maintenance.campaign.compared.simulated import Simulate, simulate_measured
+from maintenance.campaign.compared.simulated import simulate_measured
 from maintenance.campaign.facts import CardFacts, FactTools, take_facts
 from maintenance.campaign.recorded_history import recorded_history_lines, recorded_history_of
 from maintenance.campaign.running import StageEnd, run_stage
@@ -29,13 +30,14 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Versions
-from profiler.domain.trials.trial import PlannedTrial, TrialSpec
+from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 
-if TYPE_CHECKING:  # it imports torch, which takes seconds
+if TYPE_CHECKING:  # the worker imports torch, which takes seconds
+    from profiler.execution.pythons import Workers
     from profiler.worker.cuda.measured import Measured
 
 _WHOLE_HISTORY_ENTRIES = 5_000_000
@@ -69,17 +71,29 @@ def _record(spec: TrialSpec, uuid: str) -> "Measured":
     return run_real(spec, config, gpu_uuid=uuid, snapshot=True, history_entries=_WHOLE_HISTORY_ENTRIES)
 
 
-def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, versions: Versions) -> None:
+def _workers_of(backend: Backend, python: Path | None) -> "Workers | None":
+    from profiler.execution.pythons import emulated_workers, simulated_workers
+
+    if backend is Backend.EMULATED:
+        return emulated_workers(RunOptions(python=python))
+    return simulated_workers(RunOptions(python=python)) if python is not None else None
+
+
+def _simulate(
+    plan: Sequence[PlannedTrial], store: RecordStore, versions: Versions, *, workers: "Workers | None" = None
+) -> None:
     from profiler.execution import run_trials
+    from profiler.execution.job import TRIAL_WORKER
     from profiler.rendering.layouts.terminal import TerminalConsole
     from profiler.rendering.live.progress import SweepProgress
 
     if not plan:
         return
+    program = TRIAL_WORKER if workers is None else replace(TRIAL_WORKER, interpreter_of=workers.interpreter_of)
     with SweepProgress(SweepTally(plan), console=TerminalConsole()) as observer:
         jobs = min(len(os.sched_getaffinity(0)), len(plan))
         options = RunOptions(jobs=jobs, timeout_s=LIMIT_S)
-        run_trials(plan, options=options, store=store, versions=versions, observer=observer)
+        run_trials(plan, options=options, store=store, versions=versions, observer=observer, program=program)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +105,10 @@ class CampaignParts:
     facts_of: Callable[[str], CardFacts] = _facts_of
     """By the GPU's UUID."""
     record: Callable[[TrialSpec, str], "Measured"] = _record
-    simulate: Simulate = _simulate
+    workers_of: "Callable[[Backend, Path | None], Workers | None]" = _workers_of
+    """Workers in another Python; None for those of this one."""
+    simulate: Callable[..., None] = _simulate
+    """As `Simulate`; `workers` of another Python follow by name."""
     run_stage: Callable[..., StageEnd] = run_stage
 
 
@@ -138,8 +155,8 @@ def _lines(asked: Command, parts: CampaignParts) -> Sequence[str]:
         return rollout_lines(RecordStore(asked.folder).read_all())
     if what == "looking":
         return looking_lines(found for folder in asked.folders if (found := sampled_times(folder)) is not None)
-    if what == "simulate":
-        return _simulated_lines(asked.folder, parts)
+    if what in PREDICTED:
+        return _predicted_lines(asked, parts)
     if what == "thresholds":
         return threshold_lines(asked.folders)
     if what == "keep":
@@ -153,10 +170,17 @@ def _lines(asked: Command, parts: CampaignParts) -> Sequence[str]:
     )
 
 
-def _simulated_lines(folder: Path, parts: CampaignParts) -> Sequence[str]:
-    found = simulate_measured(folder, versions=parts.installed_versions(), simulate=parts.simulate)
-    unknown = [f"{card} is not a card that the simulation knows." for card in found.unknown_cards]
-    return [f"{found.trials} measured trials are simulated.", *unknown, *found.left_out]
+def _predicted_lines(asked: Command, parts: CampaignParts) -> Sequence[str]:
+    backend = PREDICTED[asked.what]
+    workers = parts.workers_of(backend, asked.python)
+    found = simulate_measured(
+        asked.folder,
+        backend=backend,
+        versions=parts.installed_versions() if workers is None else workers.versions,
+        simulate=parts.simulate if workers is None else partial(parts.simulate, workers=workers),
+    )
+    unknown = [f"{card} is not a card that can be {backend}." for card in found.unknown_cards]
+    return [f"{found.trials} measured trials are {backend}.", *unknown, *found.left_out]
 
 
 def folder_name(card: str) -> str:

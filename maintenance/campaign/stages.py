@@ -12,6 +12,9 @@ FOLDER = "{folder}"
 LOOKING = "looking"
 """Folder of trials that differ only in seed and sampling, which change no memory."""
 
+DOOR = "door"
+"""Folder of the first trial, which only shows that the card answers."""
+
 _SMALL, _MIDDLE = "qwen2.5-0.5b", "qwen2.5-1.5b"
 _UNPAGED = "adamw_torch_fused,adamw_torch,adamw_8bit,adafactor,sgd"
 """Optimizers without managed memory, which can hang a card."""
@@ -64,7 +67,7 @@ STAGES = (
             _sweep(
                 "logprobs",
                 "logprobs=fused model=tiny max_completion_length=32 steps=1 timeout_s=120",
-                folder="door",
+                folder=DOOR,
                 is_prerequisite=True,
             ),
             _own("facts", FOLDER),

@@ -6,25 +6,33 @@ import json
 import os
 import weakref
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import builders
 import pytest
 import torch
 from builders import VERSIONS
+from hypothesis import given
+from hypothesis import strategies as st
 from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, ScriptedCuda, ScriptedNvml
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maintenance.campaign import archive
 from maintenance.campaign.command import read_command
+from maintenance.campaign.compared.measured_rows import fit_of_estimate, measured_rows
+from maintenance.campaign.compared.simulated import allocator_limit_bytes, kept_grids, predicted_alloc_conf
 from maintenance.campaign.facts import FactTools, take_facts
 from maintenance.campaign.main import CampaignParts, main
 from maintenance.campaign.running import StageEnd
 from maintenance.campaign.warm_step import TorchWork
-from profiler.allocator import TraceBuilder, memory_snapshot
+from profiler.allocator import CachingAllocator, OutOfMemoryError, TraceBuilder, memory_snapshot, parse_alloc_conf
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import GIB, MIB, Category, Phase
 from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.runs.readings import PhasePeak
+from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import Backend, Rollout, TrialSpec, Tuning
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
@@ -342,10 +350,10 @@ class Simulation:
             store.write(record)
 
 
-def test_what_was_measured_on_the_whole_card_is_simulated_once_into_the_same_folder(campaign, tmp_path):
+def test_what_was_measured_is_simulated_once_in_the_same_folder(campaign, tmp_path):
     grid = tmp_path / "logprobs"
     keep(grid, "a", on_card())
-    keep(grid, "b", on_card(), gpu="rtx-4090-24gb")
+    keep(grid, "b", builders.outcome_of(Status.IMPLIED, gpu_name="NVIDIA H100 80GB HBM3"), optim=Optimizer.SGD)
     keep(grid, "c", builders.outcome_of(Status.FAILED, gpu_name="NVIDIA H100 80GB HBM3"), seed=1)
     keep(tmp_path / "looking" / "0.1" / "logprobs", "d", on_card(), seed=2)
     keep(tmp_path / "rollouts" / "logprobs", "e", builders.changed(on_card(), gpu_name="NVIDIA X1"))
@@ -353,11 +361,97 @@ def test_what_was_measured_on_the_whole_card_is_simulated_once_into_the_same_fol
     for _ in range(2):
         code, lines, _ = campaign("simulate", tmp_path, gpus=(), simulate=simulate)
         assert code == 0
-    assert lines == ["1 measured trials are simulated.", "NVIDIA X1 is not a card that the simulation knows."]
+    assert lines == ["1 measured trials are simulated.", "NVIDIA X1 is not a card that can be simulated."]
     assert [len(plan) for plan in simulate.plans] == [1, 0, 0, 0]
     (trial,) = simulate.plans[0]
     assert (trial.spec.backend, trial.spec.gpu, trial.spec.seed) == (Backend.SIMULATED, "h100-80gb", 0)
     assert len(RecordStore(grid).read_all()) == 4
+
+
+CAPPED = "NVIDIA H100 80GB HBM3 capped to 24 GiB"
+
+
+def test_a_capped_card_is_predicted_as_what_ran_on_it(campaign, tmp_path):
+    grid = tmp_path / "lora_vs_full"
+    keep(grid, "a", on_card())
+    keep(grid, "b", builders.changed(on_card(), gpu_name=CAPPED, peak_allocated_bytes=8000), gpu="rtx-4090-24gb")
+    keep(grid, "c", builders.outcome_of(Status.IMPLIED, gpu_name=CAPPED), gpu="rtx-4090-24gb", seed=1)
+    simulate = Simulation()
+    campaign("simulate", tmp_path, gpus=(), simulate=simulate)
+    (plan,) = simulate.plans
+    assert {trial.spec.gpu for trial in plan} == {"h100-80gb"}
+    assert sorted(bool(trial.spec.alloc_conf) for trial in plan) == [False, True]
+    rows = measured_rows(tmp_path)
+    assert list(rows.measured_allocated_bytes) == [9000, 8000]
+    assert list(rows.simulated_allocated_bytes) == [9090, 9090]
+    assert list(rows.gpu.fillna("")) == ["", "rtx-4090-24gb"]
+    # Estimated with the kernels that ran, which are those of the whole card.
+    assert rows.estimated_allocated_bytes[0] == rows.estimated_allocated_bytes[1]
+    assert set(kept_grids(tmp_path)) == {"lora_vs_full"}
+    assert {record.outcome.status for record in kept_grids(tmp_path)["lora_vs_full"]} == {Status.OK}
+
+
+def test_the_limit_of_a_capped_card_by_hand():
+    # 24,207 MiB of the card less 484 MiB, the context that is assumed of its generation.
+    assert allocator_limit_bytes("rtx-4090-24gb") == 24_875_368_448
+    h100 = KNOWN_GPUS["h100-80gb"]
+    share = predicted_alloc_conf("expandable_segments:True", "rtx-4090-24gb", h100, Backend.EMULATED)
+    assert share == f"expandable_segments:True,per_process_memory_fraction:{24_875_368_448 / h100.memory_bytes!r}"
+    assert predicted_alloc_conf("", None, h100, Backend.EMULATED) == ""
+
+
+@pytest.mark.parametrize(
+    ("allocated", "reserved", "cap", "fit"),
+    [
+        (24_875_368_448, 24_875_368_448, "rtx-4090-24gb", "fits"),
+        (24_875_368_448, 24_875_368_449, "rtx-4090-24gb", "tight"),
+        (24_875_368_449, 24_875_368_449, "rtx-4090-24gb", "does not fit"),
+        (24_875_368_449, 24_875_368_449, None, "fits"),
+    ],
+)
+def test_the_verdict_of_an_estimate_is_that_of_the_limit(allocated, reserved, cap, fit):
+    sizes = {"estimated_peak_allocated_bytes": allocated, "estimated_peak_reserved_bytes": reserved}
+    assert fit_of_estimate({"gpu_name": CAPPED, "gpu": cap, **sizes}) == fit
+
+
+LARGER = [gpu for gpu in KNOWN_GPUS.values() if gpu.memory_bytes > 60 * GIB]
+
+
+@given(host=st.sampled_from(LARGER), cap=st.sampled_from([one for one in KNOWN_GPUS.values() if one not in LARGER]))
+def test_the_simulated_allocator_stops_at_the_limit_of_the_cap(host, cap):
+    conf = predicted_alloc_conf("", cap.name, host, Backend.SIMULATED)
+    config = parse_alloc_conf(conf, torch_version="2.11.0")
+    left = host.memory_bytes - cuda_context_bytes(host.compute_capability)
+    limit = allocator_limit_bytes(cap.name) // (2 * MIB) * 2 * MIB
+    CachingAllocator(capacity_bytes=left, config=config).allocate(limit - 2 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        CachingAllocator(capacity_bytes=left, config=config).allocate(limit + 2 * MIB)
+
+
+def test_the_python_of_predictions_is_named_by_a_key(campaign, tmp_path):
+    keep(tmp_path / "logprobs", "a", on_card())
+    asked, given_workers = [], []
+
+    def workers_of(backend, python):
+        asked.append((backend, python))
+        return Workers(versions=replace(VERSIONS, torch="2.11.0+cu130"))
+
+    def simulate(plan, store, versions, *, workers):
+        given_workers.append((workers, versions.torch))
+        Simulation()(plan, store, versions)
+
+    code, lines, _ = campaign(
+        "emulate", tmp_path, "python=/x/bin/python", gpus=(), workers_of=workers_of, simulate=simulate
+    )
+    assert (code, lines) == (0, ["1 measured trials are emulated."])
+    assert asked == [(Backend.EMULATED, Path("/x/bin/python"))]
+    assert [torch for _, torch in given_workers] == ["2.11.0+cu130"]
+    assert campaign("thresholds", tmp_path, "python=/x", gpus=())[0] == 2
+
+
+@dataclass
+class Workers:
+    versions: object
 
 
 def test_the_thresholds_are_judged_over_all_folders(campaign, tmp_path):

@@ -7,16 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from maintenance.campaign.compared.measured_page import measured_page
+from maintenance.campaign.compared.measured_page import CAMPAIGNS, measured_page
 from maintenance.campaign.compared.measured_rows import fits_on, measured_rows, typed, with_corrected
+from maintenance.campaign.compared.simulated import kept_grids, write_grid
 from profiler.domain.errors import Fault, UsageError
 from profiler.storage.files.atomic import write_atomically
 
-ROWS, FACTS, PAGE, FIGURE = "rows.csv", "facts.jsonl", "README.md", "measured.png"
+ROWS, FACTS, PAGE, FIGURE, TABLES = "rows.csv", "facts.jsonl", "README.md", "measured.png", "tables"
 
 
 def keep(folder: Path, *others: Path) -> list[str]:
-    """Write rows, facts, page and figure of the campaign in `folder` to the last of `others`; return their paths.
+    """Write what is kept of the campaign in `folder` to the last of `others`; return the paths.
 
     One more folder before it has the same trials, simulated after an assumption was corrected.
 
@@ -36,16 +37,21 @@ def keep(folder: Path, *others: Path) -> list[str]:
     write_atomically(into / PAGE, page_of(into).encode())
     figure = measured_figure(fits_on(rows, ("measured", "simulated")), facts["name"])
     write_atomically(into / FIGURE, as_png(figure))
-    return [str(into / name) for name in (ROWS, FACTS, PAGE, FIGURE)]
+    for name, records in kept_grids(folder).items():
+        write_grid(into / TABLES / name, records)
+    return [str(into / name) for name in (ROWS, FACTS, PAGE, FIGURE, TABLES)]
 
 
 def page_of(kept: Path) -> str:
     """Return the page of kept rows and facts."""
+    rows = kept_rows(kept)
+    folders = "CAMPAIGN_DIR CORRECTED_DIR" if "corrected_status" in rows else "CAMPAIGN_DIR"
     return measured_page(
-        kept_rows(kept),
+        rows,
         kept_facts(kept),
+        CAMPAIGNS[kept.name],
         figure=FIGURE,
-        command=f"python -m maintenance.campaign keep CAMPAIGN_DIR CORRECTED_DIR results/reference/{kept.name}",
+        command=f"python -m maintenance.campaign keep {folders} results/reference/{kept.name}",
     )
 
 

@@ -1,14 +1,18 @@
-"""The last stage: simulate the measured trials with the installed versions, into the same folders."""
+"""The last stage: predict the measured trials, simulated or emulated, into the same folders.
+
+A card that was capped is predicted as what ran: the kernels of the whole card, and an allocator with the same limit.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from maintenance.campaign.stages import LOOKING
+from maintenance.campaign.stages import DOOR, LOOKING
 from profiler.analytical import estimate
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import labels, relabelled, trial_id
-from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.cards.card import cuda_context_bytes
+from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.errors import UsageError
 from profiler.domain.runs.outcome import Status, TrialRecord, Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
@@ -26,23 +30,26 @@ class Simulated:
 
     trials: int
     unknown_cards: tuple[str, ...]
-    """Cards that cannot be simulated."""
+    """Cards that neither the simulation nor the emulation knows."""
     left_out: tuple[str, ...]
     """One sentence per record that does not fit the tables."""
 
 
-def simulate_measured(folder: Path, *, versions: Versions, simulate: Simulate) -> Simulated:
-    """Simulate every measured trial of the whole card under `folder`, and rewrite the tables.
+def simulate_measured(
+    folder: Path, *, versions: Versions, simulate: Simulate, backend: Backend = Backend.SIMULATED
+) -> Simulated:
+    """Predict every measured trial under `folder`, and rewrite the tables.
 
     Args:
         folder: The folder of the campaign.
-        versions: The installed versions, stored in the records.
-        simulate: Simulates trials that are not stored.
+        versions: The versions of the Python that runs the trials, stored in the records.
+        simulate: Runs trials that are not stored.
+        backend: Simulated or emulated.
     """
     count, unknown, left_out = 0, dict[str, None](), list[str]()
     for grid in grid_folders(folder):
         store = RecordStore(grid)
-        specs, unnamed = _simulated_specs(store.read_all())
+        specs, unnamed = _predicted_specs(store.read_all(), backend)
         unknown.update(dict.fromkeys(unnamed))
         plan = [
             PlannedTrial(
@@ -62,23 +69,54 @@ def grid_folders(folder: Path) -> list[Path]:
     return [grid for grid in found if LOOKING not in grid.relative_to(folder).parts]
 
 
-def _simulated_specs(records: Iterable[TrialRecord]) -> tuple[list[TrialSpec], list[str]]:
-    """Return the specifications to simulate, without duplicates, and the cards that cannot be simulated."""
-    names: Mapping[str, str] = {gpu.title: gpu.name for gpu in KNOWN_GPUS.values()}
+def _predicted_specs(records: Iterable[TrialRecord], backend: Backend) -> tuple[list[TrialSpec], list[str]]:
+    """Return the specifications to run, without duplicates, and the cards that are unknown."""
     specs: dict[TrialSpec, None] = {}
     unknown: list[str] = []
     for record in records:
         card = record.outcome.card.name
-        # A capped card runs its own kernels within the memory of a smaller card, which cannot be simulated.
-        if record.spec.backend is not Backend.CUDA or record.spec.gpu is not None or card is None:
+        if record.spec.backend is not Backend.CUDA or card is None or record.outcome.status not in MEASURED:
             continue
-        if record.outcome.status not in (Status.OK, Status.OOM):
-            continue
-        if card in names:
-            specs[replace(record.spec, backend=Backend.SIMULATED, gpu=names[card])] = None
-        else:
+        host = host_of(card)
+        if host is None:
             unknown.append(card)
+        else:
+            alloc_conf = predicted_alloc_conf(record.spec.alloc_conf, record.spec.gpu, host, backend)
+            specs[replace(record.spec, backend=backend, gpu=host.name, alloc_conf=alloc_conf)] = None
     return list(specs), unknown
+
+
+MEASURED = (Status.OK, Status.OOM)
+"""Statuses of a trial that ran on a card of its own to its end."""
+
+
+def host_of(title: str) -> Gpu | None:
+    """Return the known card of a row's title, which says after the card's own what it was capped to."""
+    return next((gpu for gpu in KNOWN_GPUS.values() if title.partition(" capped to ")[0] == gpu.title), None)
+
+
+def allocator_limit_bytes(cap: str) -> int:
+    """Return the most that the allocator takes on a card that is capped to the known card `cap` (`prepare_card`)."""
+    gpu = KNOWN_GPUS[cap]
+    return gpu.memory_bytes - cuda_context_bytes(gpu.compute_capability)
+
+
+def predicted_alloc_conf(alloc_conf: str, cap: str | None, host: Gpu, backend: Backend) -> str:
+    """Return the allocator's settings of a predicted trial: the limit of a capped card is a share of the whole one.
+
+    torch takes the share of all memory of the card, the simulation of what the context leaves.
+
+    Args:
+        alloc_conf: Settings of the measured trial.
+        cap: The known card that the host was capped to; None if it was not.
+        host: The card that ran.
+        backend: Simulated or emulated.
+    """
+    if cap is None:
+        return alloc_conf
+    context = cuda_context_bytes(host.compute_capability) if backend is Backend.SIMULATED else 0
+    share = f"per_process_memory_fraction:{allocator_limit_bytes(cap) / (host.memory_bytes - context)!r}"
+    return f"{alloc_conf},{share}" if alloc_conf else share
 
 
 def _is_answered(record: TrialRecord | None) -> bool:
@@ -95,12 +133,33 @@ def _files(spec: TrialSpec) -> Mapping[str, str]:
 
 def _write_tables(grid: Path, store: RecordStore) -> tuple[str, ...]:
     """The tables of a grid; returns a sentence for each record that they cannot take."""
-    records = relabelled(store.read_all())
+    return write_grid(grid, store.read_all())
+
+
+def kept_grids(folder: Path) -> Mapping[str, Sequence[TrialRecord]]:
+    """Return the records of each grid of a campaign that ran to their end, by the folder of the grid's tables."""
+    grids = {grid.relative_to(folder).parts[0]: RecordStore(grid) for grid in grid_folders(folder)}
+    return {
+        name: [record for record in store.read_all() if record.outcome.status in MEASURED]
+        for name, store in grids.items()
+        if name != DOOR
+    }
+
+
+def write_grid(folder: Path, records: Sequence[TrialRecord]) -> tuple[str, ...]:
+    """Write tables of records into a folder; return a sentence for each record that they cannot take."""
     if not records:
         return ()
+    records = relabelled(records)
     estimates = {
-        record.trial_id: estimate(record.spec, architecture)
+        record.trial_id: estimate(_as_it_ran(record), architecture)
         for record in records
         if (architecture := builtin_architecture(record.spec.model)) is not None
     }
-    return write_tables(grid, records, estimates).left_out
+    return write_tables(folder, records, estimates).left_out
+
+
+def _as_it_ran(record: TrialRecord) -> TrialSpec:
+    """Return the specification with the card whose kernels ran: a capped card runs its own."""
+    host = host_of(record.outcome.card.name or "")
+    return record.spec if host is None or record.spec.gpu is None else replace(record.spec, gpu=host.name)
