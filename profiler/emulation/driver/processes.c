@@ -60,6 +60,11 @@ __attribute__((constructor)) static void start(void) {
 
 static void path_of(char *path, size_t size, const char *name) { snprintf(path, size, "%s/%s", folder, name); }
 
+int em_folder(char *path, size_t size, const char *name) {
+    if (*folder) path_of(path, size, name);
+    return *folder != 0;
+}
+
 static Table *mapped(int file) {
     void *found = mmap(NULL, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return found == MAP_FAILED ? NULL : found;
@@ -205,6 +210,18 @@ static Entry *entry_of_this(void) {
 }
 
 void em_join(void) { entry_of_this(); }
+
+int em_rank_has_ended(int rank, int ranks) {
+    int found = 0;
+    if (!open_table()) return 0;
+    for (int64_t i = 0; i < table->count; i++) {
+        const Entry *each = &table->entries[i];
+        if (each->rank != rank || each->ranks != ranks) continue;
+        if (lives(each)) return 0;
+        found = 1;
+    }
+    return found;
+}
 
 /* What an entry holds of a card. The memory of a process that has ended has returned to the cards. */
 static uint64_t held_now(Entry *entry, int card) {
