@@ -206,7 +206,7 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
     "cudart": ("runtime_devices.c", "runtime_memory.c", "runtime_streams.c", "runtime_kernels.c"),
     "cuda": ("driver_api.c", "virtual_memory.c"),
     "nvidia-ml": ("nvml.c",),
-    "nccl": ("nccl.c", "exchange.c", "channels.c", "reductions.c"),
+    "nccl": ("nccl.c", "groups.c", "exchange.c", "channels.c", "reductions.c"),
     "cublas": ("cublas.c",),
     "cublasLt": ("cublaslt.c",),
     "cudnn": ("cudnn.c",),

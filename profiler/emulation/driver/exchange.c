@@ -1,26 +1,19 @@
 /* Ranks that are processes send each other what steers the host: integers, and few floats. Larger messages keep no content.
  *
  * Nothing runs on a card, so a call writes what this rank sends and returns, as a launch does. What it receives arrives when
- * an operator or the host looks at it (known_bytes.c), or when host and card meet. Whoever waits for a rank that has ended
- * ends too, with a sentence. */
+ * an operator or the host looks at it (known_bytes.c), or when host and card meet. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "nccl.h"
 
 static const size_t most_whole = (size_t)32 << 20; /* bytes of integers that are sent */
 static const size_t most_any = (size_t)64 << 10;   /* bytes of floats, and of integers that are not known */
-static const unsigned look_ms = 50;                /* how often a rank that is waited for is looked at */
 static const int most_awaited = 256;               /* calls; before more are, the oldest one has to arrive */
-static double most_s = 600;                        /* a living rank is waited for so long, as torch does by default */
-
-static const char *const names[] = {"ncclAllReduce",  "ncclReduce",   "ncclReduceScatter", "ncclBroadcast", "ncclAllGather",
-                                    "ncclAlltoAll",   "ncclCommSplit", "ncclSend",          "ncclRecv"};
 
 typedef struct Awaited {
     EmAwaited base;
@@ -47,76 +40,8 @@ static void forget(void) {
 }
 
 __attribute__((constructor)) static void start(void) {
-    const char *option = em_option("EMULATED_WAIT_S");
-    if (option) most_s = atof(option);
     em_on_meeting(meet);
     pthread_atfork(NULL, NULL, forget);
-}
-
-/* ---- groups ------------------------------------------------------------------------------------------------------------------ */
-
-void ex_join(Communicator *c) {
-    size_t ranks = (size_t)c->ranks;
-    c->ports = calloc(ranks, sizeof(Port));
-    c->sends = calloc(ranks, sizeof(Port));
-    c->receives = calloc(ranks, sizeof(Port));
-    c->sent = calloc(ranks, sizeof(uint64_t));
-    c->received = calloc(ranks, sizeof(uint64_t));
-    for (int rank = 0; rank < c->ranks; rank++) {
-        snprintf(c->ports[rank].name, sizeof c->ports->name, "%s.%d", c->name, rank);
-        snprintf(c->sends[rank].name, sizeof c->ports->name, "%s.%d-%d", c->name, c->rank, rank);
-        snprintf(c->receives[rank].name, sizeof c->ports->name, "%s.%d-%d", c->name, rank, c->rank);
-    }
-    c->is_exchanged = port_make(&c->ports[c->rank]);
-}
-
-static double now_s(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
-static void end_process(const char *sentence) {
-    em_said(sentence);
-    fprintf(stderr, "%s\n", sentence);
-    fflush(NULL);
-    _exit(1);
-}
-
-/* Why a rank can send nothing more; NULL if it can. */
-static const char *reason_of(Communicator *c, int rank) {
-    const Port *port = &c->ports[rank];
-    if (!port_find(&c->ports[rank])) {
-        const char *ranks = em_option("WORLD_SIZE");
-        return ranks && atoi(ranks) == c->ranks && em_rank_has_ended(rank, c->ranks) ? "has ended" : NULL;
-    }
-    if (em_born((long)port->channel->pid) != port->channel->born) return "has ended";
-    return __atomic_load_n(&port->channel->closed, __ATOMIC_ACQUIRE) ? "has left the group" : NULL;
-}
-
-/* Wait until `is_there` says so, or end this process: `rank` is waited for, for the sake of `call`. */
-#define WAIT(c, rank, call, is_there, pause)                                                                  \
-    do {                                                                                                       \
-        double begun_s = now_s(), looked_s = begun_s;                                                          \
-        while (!(is_there)) {                                                                                  \
-            pause;                                                                                             \
-            if (now_s() - looked_s < look_ms / 1e3) continue;                                                  \
-            looked_s = now_s();                                                                                \
-            const char *reason = reason_of(c, rank);                                                           \
-            if (!(is_there) && (reason || looked_s - begun_s > most_s)) give_up(c, rank, call, reason);        \
-        }                                                                                                      \
-    } while (0)
-
-static void give_up(Communicator *c, int rank, int call, const char *reason) {
-    char sentence[320], process[64] = "";
-    if (c->ports[rank].channel) snprintf(process, sizeof process, " (process %ld)", (long)c->ports[rank].channel->pid);
-    if (reason)
-        snprintf(sentence, sizeof sentence, "Rank %d of %d%s %s without %s, for which rank %d waits.", rank, c->ranks, process,
-                 reason, names[call], c->rank);
-    else
-        snprintf(sentence, sizeof sentence, "Rank %d of %d%s has not called %s within %g s, for which rank %d waits.", rank,
-                 c->ranks, process, names[call], most_s, c->rank);
-    end_process(sentence);
 }
 
 /* ---- sending ----------------------------------------------------------------------------------------------------------------- */
@@ -200,13 +125,13 @@ static void check_same(const Communicator *c, int rank, const Message *message, 
     char sentence[320];
     snprintf(sentence, sizeof sentence,
              "Rank %d calls %s of %zu bytes, and rank %d answers with %s of %zu bytes: ranks of a group make the same calls.",
-             c->rank, names[call->call], bytes, rank, names[message->call], sent);
-    end_process(sentence);
+             c->rank, gr_name(call->call), bytes, rank, gr_name((int)message->call), sent);
+    gr_end_process(sentence);
 }
 
 static const Message *message_of(Communicator *c, Port *port, int rank, uint64_t turn, const Call *call) {
     WAIT(c, rank, call->call == RECEIVE ? SEND : call->call,
-         port_find(port) && __atomic_load_n(&port->channel->written, __ATOMIC_ACQUIRE) > turn, port_wait(port, turn, look_ms));
+         port_find(port) && __atomic_load_n(&port->channel->written, __ATOMIC_ACQUIRE) > turn, port_wait(port, turn, GR_LOOK_MS));
     const Message *message = port_message(port, turn);
     check_same(c, rank, message, call);
     return message;
@@ -378,7 +303,7 @@ void ex_call(Communicator *c, const Call *call, void *stream) {
     if (is_sent(c, call)) {
         await(c, call, turn, bytes, stream);
     } else {
-        em_values_unknown(call->to, bytes, names[call->call]);
+        em_values_unknown(call->to, bytes, gr_name(call->call));
         note_read(c);
     }
 }
@@ -401,7 +326,7 @@ void ex_receive(Communicator *c, const Call *call, void *stream) {
     if (is_sent(c, call)) {
         await(c, call, turn, bytes, stream);
     } else {
-        em_values_unknown(call->to, bytes, names[call->call]);
+        em_values_unknown(call->to, bytes, gr_name(call->call));
         port_find(&c->receives[call->root]);
         note_read(c);
     }

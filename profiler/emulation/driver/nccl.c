@@ -23,7 +23,7 @@ static Communicator *new_communicator(int ranks, int rank, const char *name) {
     made->device = em_device();
     em_context(made->device);
     snprintf(made->name, sizeof made->name, "%s", name);
-    if (ranks > 1 && *name && ranks_are_processes()) ex_join(made);
+    if (ranks > 1 && *name && ranks_are_processes()) gr_join(made);
     return made;
 }
 

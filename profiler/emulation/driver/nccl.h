@@ -40,7 +40,7 @@ int port_read(const Port *port, const Message *message, uint64_t from, void *con
 void port_wait(const Port *port, uint64_t number, unsigned ms); /* for a message of that number, or some time */
 void port_close(Port *port);
 
-/* ---- exchange.c: what ranks that are processes send each other ------------------------------------------------------------ */
+/* ---- groups.c: ranks that are processes, and the wait for one -------------------------------------------------------------- */
 
 typedef struct Communicator {
     int ranks, rank, device;
@@ -58,6 +58,31 @@ enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFL
 enum { SUM, PRODUCT, MAXIMUM, MINIMUM, AVERAGE, SCALED };
 enum { ALL_REDUCE, REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, ALL_TO_ALL, SPLIT, SEND, RECEIVE };
 
+#define GR_LOOK_MS 50 /* how often a rank that is waited for is looked at */
+
+void gr_join(Communicator *c);
+const char *gr_name(int call);
+double gr_now_s(void);
+double gr_most_s(void);
+const char *gr_reason(Communicator *c, int rank); /* why a rank can send nothing more; NULL if it can */
+void gr_give_up(Communicator *c, int rank, int call, const char *reason);
+void gr_end_process(const char *sentence);
+
+/* Wait until `is_there` says so, or end this process: `rank` is waited for, for the sake of `call`. */
+#define WAIT(c, rank, call, is_there, pause)                                                                  \
+    do {                                                                                                       \
+        double begun_s = gr_now_s(), looked_s = begun_s;                                                          \
+        while (!(is_there)) {                                                                                  \
+            pause;                                                                                             \
+            if (gr_now_s() - looked_s < GR_LOOK_MS / 1e3) continue;                                                  \
+            looked_s = gr_now_s();                                                                                \
+            const char *reason = gr_reason(c, rank);                                                           \
+            if (!(is_there) && (reason || looked_s - begun_s > gr_most_s())) gr_give_up(c, rank, call, reason);        \
+        }                                                                                                      \
+    } while (0)
+
+/* ---- exchange.c: what ranks that are processes send each other ------------------------------------------------------------ */
+
 typedef struct {
     int call;
     const void *from;
@@ -67,7 +92,6 @@ typedef struct {
     double factor; /* of an operation that scales */
 } Call;
 
-void ex_join(Communicator *c);
 void ex_leave(Communicator *c, int waits);
 void ex_call(Communicator *c, const Call *call, void *stream);
 void ex_send(Communicator *c, const Call *call); /* root: to whom */
