@@ -201,7 +201,9 @@ return reduced([1] * (1 + rank), SUM, group)
 """
     found, codes = run_ranks(driver, tmp_path, 2, body)
     assert (found, codes) == ([None, None], [1, 1])
-    sentence = "Rank 0 calls ncclAllReduce of 8 bytes, and rank 1 answers with ncclAllReduce of 16 bytes: ranks of a group "
+    sentence = (
+        "Rank 0 calls ncclAllReduce of 8 bytes, and rank 1 answers with ncclAllReduce of 16 bytes: ranks of a group "
+    )
     assert (tmp_path / "said0").read_text() == f"{sentence}make the same calls.\n"
 
 

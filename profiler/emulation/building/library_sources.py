@@ -195,7 +195,16 @@ def unpacked(packed: Path) -> Path:
 CORE_LIBRARY = "libemulatedcard.so"
 """The card, its memory and its streams; every emulated library is linked with it."""
 
-CORE_SOURCES = ("card.c", "memory.c", "known_bytes.c", "processes.c", "sharing.c", "streams.c", "marks.c")
+CORE_SOURCES = (
+    "card.c",
+    "memory.c",
+    "known_bytes.c",
+    "processes.c",
+    "sharing.c",
+    "streams.c",
+    "marks.c",
+    "torch_counts.c",
+)
 
 VALUES_LIBRARY = "libemulatedvalues.so"
 """Values of small tensors; compiled with torch's headers."""

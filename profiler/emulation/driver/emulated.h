@@ -112,6 +112,8 @@ void em_lock_cards(void);                      /* no process takes memory until 
 void em_unlock_cards(void);
 void em_did(unsigned what);
 void em_rank(int rank, int ranks);
+void em_counts(int device, uint64_t allocated, uint64_t reserved); /* torch's, after each change */
+void em_phase(int next); /* place of a phase in profiler/domain/memory.py */
 void em_said(const char *text); /* the last sentence of a process that ends by an error */
 uint64_t em_born(long pid);     /* 0: it has ended */
 int em_rank_has_ended(int rank, int ranks); /* every process that was this rank; 0 if none was */

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from profiler.domain.memory import Phase
 from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
 from profiler.seams.patching import around_import
 
@@ -266,14 +267,22 @@ def own_keys(key: str) -> list[str]:
     return [key[: match.start()] + "0" + key[match.end() :] for match in re.finditer(r"\d+", key)]
 
 
-def prepare(environment: Mapping[str, str]) -> None:
-    """Register what happens around the imports of the program."""
+def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any], None]], None]) -> None:
+    """Register what happens around the imports of the program.
+
+    Args:
+        environment: Of this process.
+        follow: Calls its argument from then on when a phase begins. A job of several processes has one per process; the
+            process of a single script follows its phases by itself.
+    """
     libraries = Path(environment["EMULATED_LIBRARIES"])
     built = json.loads((libraries / "built.json").read_text())
     card = ctypes.CDLL(str(libraries / built["card"]), mode=ctypes.RTLD_GLOBAL)
     around_import("torch", before=lambda: _load(libraries, built["load"]))
     if environment.get("EMULATED_VALUES") != "0":
         around_import("torch", after=lambda _torch: _install_values(libraries / built["values"]))
+    if environment.get(ALL_RANKS):
+        around_import("torch", after=lambda _torch: follow(lambda phase: card.em_phase(tuple(Phase).index(phase))))
     around_import("transformers.generation.utils", after=note_generation)
     around_import("vllm.v1.worker.gpu_worker", after=note_requests)
     around_import("triton.runtime.jit", after=note_launches(card))
