@@ -269,3 +269,31 @@ def test_rewards_of_all_ranks_are_gathered_in_grpo(tmp_path):
             assert values["num_tokens"] == found[0]["num_tokens"]
         phases = [[each.phase.value for each in one.phases] for one in record.memory.processes if one.phases]
         assert phases == [["load", "rollout", "reward", "forward", "backward", "optimizer"]] * 2
+
+
+def needs_ray() -> None:
+    asked = [os.environ["EMULATION_PYTHON"], "-c", "import ray"]
+    if subprocess.run(asked, capture_output=True, check=False).returncode:
+        pytest.skip("that Python has no Ray (emulated_environments/ray.txt)")
+
+
+def test_workers_of_ray_are_part_of_the_run_and_leave_nothing(tmp_path, monkeypatch):
+    """An actor that is killed keeps its peaks: they are what torch said in it."""
+    needs_ray()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", "python", str(PROGRAMS / "ray_actors.py"))
+    assert (code, record.status) == (0, Status.OK), out
+    gpus, trained, scored = json.loads(next(line for line in out.splitlines() if line.startswith("FOUND"))[6:])
+    workers = {process.command: process for process in record.memory.processes if process.phases}
+    assert gpus == 1
+    assert {name: max(phase.allocated_bytes for phase in one.phases) for name, one in workers.items()} == {
+        "ray::Trainer.step": trained,
+        "ray::score": scored,
+    }
+    assert workers["ray::Trainer.step"].roles == ("trains",)
+    assert not (tmp_path / "home" / ".ray").exists()
+    with subprocess.Popen(["bash", "-c", "exec -a gcs_server sleep 600"]) as other:
+        code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", "python", str(PROGRAMS / "ray_actors.py"))
+        other.kill()
+    assert (code, record.status) == (3, Status.FAILED)
+    assert f"A Ray cluster is running already (process {other.pid}), and its processes" in record.message
