@@ -62,8 +62,8 @@ parts, own = on_card(range(100 * rank, 100 * rank + ranks)), on_card([0])
 call("ReduceScatter", parts, own, 1, INT64, SUM, group)
 swapped = on_card([0] * ranks); call("AlltoAll", parts, swapped, 1, INT64, group)
 one = on_card([rank + 1]); call("Reduce", one, one, 1, INT64, SUM, 1, group)
-return [sums, mean, gathered([rank, 2 * rank], group, ranks), read(sent, 2), read(own, 1), read(swapped, ranks), read(one, 1),
-        marks()]
+pairs = gathered([rank, 2 * rank], group, ranks)
+return [sums, mean, pairs, read(sent, 2), read(own, 1), read(swapped, ranks), read(one, 1), marks()]
 """
     found, ends = run_ranks(driver, tmp_path, ranks, body)
     each = range(ranks)
@@ -158,10 +158,12 @@ def test_many_calls_that_nobody_reads_need_no_more_place(driver, tmp_path):
     body = """
 kept, place = on_card([rank + 1]), on_card([rank])
 call("AllReduce", kept, kept, 1, INT64, SUM, group)
-for _ in range(3000): call("AllReduce", place, place, 1, INT64, MAXIMUM, group)
-return [read(kept, 1), read(place, 1)]
+for _ in range(2000): call("Broadcast", place, place, 1, INT64, 0, group)
+first = [read(kept, 1), read(place, 1)]
+for _ in range(2000): call("AllReduce", place, place, 1, INT64, MAXIMUM, group)
+return [*first, read(place, 1)]
 """
-    assert run_ranks(driver, tmp_path, 2, body)[0] == [[[3], [1]]] * 2
+    assert run_ranks(driver, tmp_path, 2, body)[0] == [[[3], [0], [0]]] * 2
 
 
 ENDS = {
@@ -215,7 +217,8 @@ def test_ranks_of_one_process_exchange_too(driver, tmp_path):
 groups, host = (c_void_p * 2)(), (ctypes.c_int64 * 1)(); nccl.ncclCommInitAll(groups, 2, (c_int * 2)(0, 1)); found = []
 places = [c_void_p() for _ in groups]
 for rank, place in enumerate(places):
-    rt.cudaSetDevice(rank); rt.cudaMalloc(byref(place), c_size_t(8)); host[0] = rank + 20; rt.cudaMemcpy(place, host, c_size_t(8), 1)
+    rt.cudaSetDevice(rank); rt.cudaMalloc(byref(place), c_size_t(8)); host[0] = rank + 20
+    rt.cudaMemcpy(place, host, c_size_t(8), 1)
 for group, place in zip(groups, places): nccl.ncclBroadcast(place, place, c_size_t(1), 4, 1, c_void_p(group), None)
 for place in places: rt.cudaMemcpy(host, place, c_size_t(8), 2); found.append(host[0])
 print(json.dumps(found))
