@@ -249,10 +249,12 @@ from multiprocessing import resource_tracker, shared_memory
 class Id(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 128)]
 nccl = ctypes.CDLL("libnccl.so.2"); nccl.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, Id, ctypes.c_int)
 name, id = "psm_killed_" + str(os.getpid()), Id(); nccl.ncclGetUniqueId(ctypes.byref(id))
-made = shared_memory.SharedMemory(name=name, create=True, size=100); resource_tracker.unregister(made._name, "shared_memory")
+made = shared_memory.SharedMemory(name=name, create=True, size=100)
+resource_tracker.unregister(made._name, "shared_memory")
 rank = 0 if os.fork() else 1
 if rank: os.setsid(); signal.signal(signal.SIGINT, signal.SIG_IGN)
-take(10, rank); group, place = ctypes.c_void_p(), ctypes.c_void_p(); rt.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(8))
+take(10, rank); group, place = ctypes.c_void_p(), ctypes.c_void_p()
+rt.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(8))
 nccl.ncclCommInitRank(ctypes.byref(group), 2, id, rank)
 while True: nccl.ncclAllReduce(place, place, ctypes.c_size_t(1), 4, 0, group, None); rt.cudaDeviceSynchronize()
 """

@@ -33,7 +33,8 @@ pipes = [os.pipe() for _ in range(ranks)]
 for rank in range(ranks):
     if os.fork() == 0:
         group = c_void_p(); rt.cudaSetDevice(rank)
-        nccl.ncclCommInitRank.argtypes = (c_void_p, c_int, Id, c_int); nccl.ncclCommInitRank(byref(group), ranks, id, rank)
+        nccl.ncclCommInitRank.argtypes = (c_void_p, c_int, Id, c_int)
+        nccl.ncclCommInitRank(byref(group), ranks, id, rank)
         os.write(pipes[rank][1], json.dumps(body(rank, group)).encode()); os._exit(0)
 ends = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(ranks)]
 for _, writer in pipes: os.close(writer)
