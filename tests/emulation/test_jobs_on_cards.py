@@ -273,7 +273,7 @@ def what_is_left(results: Path, temporary: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("victim", ["program", "keeper"])
-def test_runs_that_are_killed_at_any_moment_leave_records_only(on_cards, driver, tmp_path, victim):
+def test_runs_that_are_killed_leave_records_only(on_cards, driver, tmp_path, victim):
     """Five of each: two ranks that exchange values, with shared memory, and one in a session of its own."""
     (tmp_path / "train.py").write_text(START + KILLED)
     random, results = Random(victim), tmp_path / "results"
@@ -304,7 +304,7 @@ def test_a_cluster_of_ray_that_an_address_names_is_refused(on_cards, monkeypatch
     assert "Unset RAY_ADDRESS" in said
 
 
-def test_a_cluster_of_ray_that_runs_is_seen_unless_it_is_of_the_job(tmp_path):
+def test_a_cluster_of_ray_that_runs_is_seen(tmp_path):
     assert process_of_another_cluster("/job", tmp_path) is None
     for number, (program, variables) in enumerate(
         [("/usr/bin/python", ""), ("/ray/gcs_server", "EMULATED_PROCESSES=/job"), ("/ray/gcs_server", "A=1")], start=1

@@ -53,7 +53,7 @@ def run_ranks(driver, folder, ranks: int, body: str, **variables: str):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_calls_of_the_whole_group_exchange_what_each_rank_has(driver, tmp_path, ranks):
+def test_calls_of_the_group_exchange_what_each_has(driver, tmp_path, ranks):
     body = """
 sums = [reduced([rank + 1, 5], operation, group) for operation in (SUM, PRODUCT, MAXIMUM, MINIMUM)]
 mean = reduced([rank + 0.5, 4.0], AVERAGE, group, FLOAT)
@@ -81,7 +81,7 @@ return [sums, mean, pairs, read(sent, 2), read(own, 1), read(swapped, ranks), re
     assert ends == [0] * ranks
 
 
-def test_a_rank_receives_what_its_neighbours_send_in_their_order(driver, tmp_path):
+def test_a_rank_receives_in_the_order_of_sends(driver, tmp_path):
     """All receive first, which only works if a call returns before its message is there."""
     body = """
 before, after = (rank - 1) % ranks, (rank + 1) % ranks
@@ -94,7 +94,7 @@ return [read(second, 1), read(first, 1)]
     assert found == [[[(rank - 1) % 3 + 50], [(rank - 1) % 3]] for rank in range(3)]
 
 
-def test_ranks_of_one_colour_become_a_group_in_the_order_of_keys(driver, tmp_path):
+def test_ranks_of_one_colour_become_a_group_by_their_keys(driver, tmp_path):
     body = """
 made, count, own = c_void_p(), c_int(), c_int()
 nccl.ncclCommSplit(group, 7 if rank != 1 else -1, -rank, byref(made), None)
@@ -106,7 +106,7 @@ return [count.value, own.value, gathered([rank], made, 2)]
     assert found == [[2, 1, [2, 0]], None, [2, 0, [2, 0]]]
 
 
-def test_a_call_returns_at_once_and_a_meeting_waits_for_the_others(driver, tmp_path):
+def test_a_call_returns_at_once_and_a_meeting_waits(driver, tmp_path):
     """Rank 1 calls when rank 0 has returned; rank 0 then waits at the meeting, also where it never reads the result."""
     note = str(tmp_path / "rank 1 calls")
     body = f"""
@@ -131,7 +131,7 @@ return read(place, 4)
     assert run_ranks(driver, tmp_path, 2, body)[0] == [[0, 3, 0, 3]] * 2
 
 
-def test_large_messages_have_no_content_and_a_read_is_marked(driver, tmp_path):
+def test_large_messages_have_no_content_and_reads_are_marked(driver, tmp_path):
     """65,536 bytes of floats are sent, and one float more is not; integers are sent if they are known."""
     body = """
 found = []
@@ -145,7 +145,7 @@ return found
     assert [[each[0], each[1], *each[3:]] for each in found] == [[2, "", mark, 2, mark]] * 2
 
 
-def test_what_a_rank_does_not_know_the_others_do_not_know_either(driver, tmp_path):
+def test_what_a_rank_does_not_know_no_other_knows(driver, tmp_path):
     body = """
 place = on_card([3])
 if rank == 1: card.em_values_unknown(place, c_size_t(8), b"a kernel")
@@ -175,7 +175,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("how", list(ENDS))
-def test_a_rank_that_ends_ends_the_wait_of_the_others_in_a_sentence(driver, tmp_path, how, capfd):
+def test_a_rank_that_ends_ends_the_wait_of_the_others(driver, tmp_path, how, capfd):
     ends, said, code = ENDS[how]
     note = str(tmp_path / "pid")
     body = f"""
@@ -261,7 +261,7 @@ def test_brain_floats_are_rounded_to_the_nearest_even_one(arithmetic):
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(-(1 << 40), 1 << 40), min_size=1, max_size=8), st.integers(2, 9))
-def test_a_sum_over_equal_ranks_is_divided_into_what_each_has(arithmetic, values, ranks):
+def test_a_sum_over_equal_ranks_is_divided_into_their_values(arithmetic, values, ranks):
     own = np.array(values, np.int64)
     total = own.copy()
     for _ in range(ranks - 1):

@@ -15,6 +15,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB, NOT_EMULATED
 from profiler.domain.runs.other_runs import JobRecord
 from profiler.domain.runs.outcome import Status
+from profiler.emulation.interpreter import VARIABLE, cache_folder
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER
 from profiler.storage.files.typed_json import from_json
@@ -205,7 +206,7 @@ def test_all_ranks_of_torchrun_have_their_card_and_their_peak(tmp_path):
     assert (first[1], second[0], first[0]) == (0, 0, second[1])
 
 
-def test_a_child_has_the_peaks_by_phase_of_a_script_that_is_run_alone(tmp_path):
+def test_a_child_has_the_peaks_by_phase_of_a_script(tmp_path):
     """The recorder of a process of a job and torch's own counters, read and reset at each phase, agree to the byte."""
     words = ("python", str(PROGRAMS / "matrices.py"), "--width=1024")
     code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", *words)
@@ -245,7 +246,7 @@ def test_ranks_of_torchrun_exchange_what_steers_their_hosts(tmp_path, ranks):
         assert values.get("pair") == (3 if rank < 2 else None)
 
 
-def test_a_rank_that_is_killed_is_named_by_those_that_wait_for_it(tmp_path):
+def test_a_rank_that_is_killed_is_named_by_the_others(tmp_path):
     words = ("torchrun", "--nproc_per_node=2", str(PROGRAMS / "collectives.py"), "--ends=1")
     code, out, record = run_job(tmp_path, "gpus=2xl40s-48gb", *words)
     assert (code, record.status) == (3, Status.FAILED), out
@@ -277,9 +278,11 @@ def needs_ray() -> None:
         pytest.skip("that Python has no Ray (emulated_environments/ray.txt)")
 
 
-def test_workers_of_ray_are_part_of_the_run_and_leave_nothing(tmp_path, monkeypatch):
+def test_workers_of_ray_are_part_of_the_run(tmp_path, monkeypatch):
     """An actor that is killed keeps its peaks: they are what torch said in it."""
     needs_ray()
+    monkeypatch.setenv(VARIABLE, str(cache_folder()))  # not that of the new home
+    (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", "python", str(PROGRAMS / "ray_actors.py"))
     assert (code, record.status) == (0, Status.OK), out
