@@ -248,7 +248,7 @@ KILLED = """
 from multiprocessing import resource_tracker, shared_memory
 class Id(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 128)]
 nccl = ctypes.CDLL("libnccl.so.2"); nccl.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, Id, ctypes.c_int)
-name, id = "psm_killed_" + str(os.getpid()), Id(); nccl.ncclGetUniqueId(ctypes.byref(id))
+name, id = f"psm_killed_{os.stat(os.curdir).st_ino}_{os.getpid()}", Id(); nccl.ncclGetUniqueId(ctypes.byref(id))
 made = shared_memory.SharedMemory(name=name, create=True, size=100)
 resource_tracker.unregister(made._name, "shared_memory")
 rank = 0 if os.fork() else 1
@@ -262,7 +262,10 @@ while True: nccl.ncclAllReduce(place, place, ctypes.c_size_t(1), 4, 0, group, No
 
 def what_is_left(results: Path, temporary: Path) -> list[str]:
     """Processes that were started for these folders, shared memory, and files that are no records."""
-    found = [str(path) for path in (*Path("/dev/shm").glob("psm_killed_*"), *temporary.iterdir())]
+    found = [
+        str(path)
+        for path in (*Path("/dev/shm").glob(f"psm_killed_{results.parent.stat().st_ino}_*"), *temporary.iterdir())
+    ]
     found += [str(path) for path in results.rglob("*") if path.is_file() and path.name != "job.json"]
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
