@@ -31,8 +31,9 @@ Not known:
     - **The CUDA context** is the assumption of `profiler/domain/cards/card.py`. Kernels that load at their first
       use are not in it.
     - **Which beam is the best**: a beam search has its lengths, and may return beams that were never filled.
-    - **What ranks send each other by NCCL**, also where all of them are processes (`gpus=`): each is answered as if the
-      others held what it holds, and one that receives a broadcast keeps its own values. Stores and gloo are real there.
+    - **Large messages of NCCL.** Ranks that are processes (`gpus=`) send each other integers up to 32 MiB and floats up
+      to 64 KiB per call; a larger message has no content, and its receiver does not wait for it. Where rank 0 runs
+      alone the others are taken to hold what it holds.
     - **What another process wrote** to memory of a card that both have opened (CUDA IPC, shared pieces of virtual
       memory): a read is named. Its bytes are those of the process that allocated it, and return when that one frees
       them or ends; a card keeps them until the last one has closed them.

@@ -3,15 +3,15 @@
 import ctypes
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from profiler.domain.cards.capabilities import shared_memory
 from profiler.domain.cards.card import Board, cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
-from profiler.domain.memory import KIB, MIB
-from profiler.domain.runs.other_runs import JobMemory, JobProcess
+from profiler.domain.memory import KIB, MIB, Phase
+from profiler.domain.runs.other_runs import JobMemory, JobPhase, JobProcess
 from profiler.emulation.building.library_sources import CORE_LIBRARY
 
 UNLIMITED_BYTES = 1 << 42
@@ -181,6 +181,14 @@ def _entry(table: bytes, start: int, at: Mapping[str, int]) -> JobProcess:
         refused_bytes=whole("refused"),
         refused_card=None if refused_on < 0 else refused_on,
         last_sentence_s=whole("said_ms") / 1000,
+        phases=_phases(*(_numbers(table, start + at[name], at["phases"]) for name in ("allocated", "reserved"))),
+    )
+
+
+def _phases(allocated: Sequence[int], reserved: Sequence[int]) -> tuple[JobPhase, ...]:
+    found = zip(Phase, allocated, reserved, strict=False)  # the table has place for more
+    return tuple(
+        JobPhase(phase=phase, allocated_bytes=tensors, reserved_bytes=cache) for phase, tensors, cache in found if cache
     )
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import secrets
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +80,9 @@ _STRICT = "EMULATED_STRICT"
 
 _OF_A_JOB = {"EMULATED_SHARED": "1", "EMULATED_KEPT": "1", "EMULATED_ALL_RANKS": "1"}
 """Processes share the cards, what they held is read after their end, and every rank is a process."""
+
+_RAY_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
+"""Without any of them Ray writes a token of its own into the user's home, and it stays there."""
 
 _OF_A_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
@@ -203,6 +207,8 @@ def job_environment(
     """
     own = {name: value for name, value in base.items() if name not in _OF_A_RANK} | {PROCESSES_VARIABLE: str(folder)}
     found = process_environment(python, gpu, cards=cards, base=own, strict=strict)
+    if not any(found.get(name) for name in _RAY_TOKENS):
+        found[_RAY_TOKENS[0]] = secrets.token_hex(32)
     return found | _OF_A_JOB | {FILE_VARIABLE: str(folder / MARKS)}
 
 

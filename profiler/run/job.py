@@ -56,9 +56,11 @@ def run_job(command: JobCommand) -> int:
     """Run a command on an emulated machine, keep its record, print the table of its processes; return the exit code.
 
     Raises:
-        UsageError: The command cannot be started, or there is no Python with torch's CUDA build.
+        UsageError: The command cannot be started, there is no Python with torch's CUDA build, or it would join a Ray
+            cluster that is running already.
     """
     options, cards = command.options, command.cards
+    _refuse_ray_address(os.environ)
     python = emulated_python(None if options.python is None else expanded(str(options.python)), strict=options.strict)
     gpu = KNOWN_GPUS[cards.gpu]
     folder = Path(options.results_dir).expanduser().absolute() / JOBS_FOLDER / command.name
@@ -72,7 +74,7 @@ def run_job(command: JobCommand) -> int:
     environment["PATH"] = f"{processes / _PROGRAMS}{os.pathsep}{environment['PATH']}"
     print_line(f"{cards.count} x {gpu.title}, emulated, with torch {python.torch} in {python.executable}.")
     try:
-        end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s)
+        end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s, own_folder=processes)
         record = _record(command, gpu.title, end, processes)
         write_atomically(folder / RECORD, json.dumps(to_json(record), indent=1).encode())
     finally:
@@ -82,6 +84,16 @@ def run_job(command: JobCommand) -> int:
     if record.status is Status.OOM:
         return EXIT_OK if options.fail_if is None else EXIT_ANSWER_IS_NO
     return EXIT_OK if record.status is Status.OK else EXIT_SOME_TRIALS_FAILED
+
+
+_RAY_ADDRESS = "RAY_ADDRESS"
+
+
+def _refuse_ray_address(environment: Mapping[str, str]) -> None:
+    if address := environment.get(_RAY_ADDRESS):
+        problem = "names a Ray cluster that is running already, whose processes are not part of the run"
+        hint = f"Unset {_RAY_ADDRESS}: the command then starts a cluster of its own."
+        raise UsageError([Fault(key=_RAY_ADDRESS, found=address, problem=problem, hint=hint)])
 
 
 def _record(command: JobCommand, gpu: str, end: "JobEnd", processes: Path) -> JobRecord:
@@ -138,8 +150,16 @@ class JobEnd:
     """Files that its processes left in shared memory and of sockets; they are removed."""
 
 
-def run_to_the_end(words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float) -> JobEnd:
+def run_to_the_end(
+    words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, own_folder: Path | None = None
+) -> JobEnd:
     """Run a command until it ends or its time is over, and end every process that it has started, in any group.
+
+    Args:
+        words: The command.
+        environment: Of its processes.
+        timeout_s: After which it is ended.
+        own_folder: Of the caller, who removes it; it is removed too if the caller is killed.
 
     Raises:
         UsageError: The command cannot be started.
@@ -154,7 +174,7 @@ def run_to_the_end(words: Sequence[str], environment: Mapping[str, str], *, time
             if keeper == 0:
                 os.close(reader)
                 task = _Task(words=words, environment={**environment, "TMPDIR": folder}, caller=caller, files=files)
-                _keep(task, writer, Path(folder))
+                _keep(task, writer, [Path(folder), *([own_folder] if own_folder else [])])
             os.close(writer)
             try:
                 said, timed_out = _hear(reader, keeper, started_s + timeout_s)
@@ -261,8 +281,11 @@ class _Task:
         return os.getppid() == self.caller
 
 
-def _keep(task: _Task, writer: int, folder: Path) -> NoReturn:
-    """Start the command, wait for its end or for a signal, end what is left, and say how it ended."""
+def _keep(task: _Task, writer: int, folders: Sequence[Path]) -> NoReturn:
+    """Start the command, wait for its end or for a signal, end what is left, and say how it ended.
+
+    The folders are removed if nobody else is there to do so.
+    """
     try:
         stops = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         signal.pthread_sigmask(signal.SIG_BLOCK, (*stops, signal.SIGCHLD))
@@ -275,7 +298,8 @@ def _keep(task: _Task, writer: int, folder: Path) -> NoReturn:
         end_descendants(grace_s=_GRACE_S)
         left = task.files.removed_since()
         if not task.is_wanted:
-            shutil.rmtree(folder, ignore_errors=True)
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
         os.write(writer, b"\0".join([said, *map(os.fsencode, left)]))
     except BaseException as error:
         sys.stderr.write(f"The processes of the job could not be ended: {type(error).__name__}: {error}\n")

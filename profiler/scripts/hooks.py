@@ -1,5 +1,6 @@
 """Where a script is seen from outside: torch's global hooks, and calls of torch, transformers and trl."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -14,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from profiler.domain.memory import Phase
 from profiler.scripts.phase_watch import PhaseWatch
+from profiler.scripts.session import PhasesOnly
 from profiler.seams.checked import owner_of, problem_of
 from profiler.seams.patching import around_import, patched
 from profiler.seams.registry import SEAM_OF
@@ -97,6 +99,19 @@ def watched(watch: PhaseWatch, *, models: Iterable[Any] | None = None) -> Iterat
             else:
                 stack.callback(around_import(module, after=wrap))
         yield unseen
+
+
+def follow(enter: Callable[[Phase], None]) -> None:
+    """From here to the end of this process, call `enter` when a phase begins; also in processes that it forks."""
+    watch = PhaseWatch(PhasesOnly(enter), steps=None)
+    os.register_at_fork(after_in_child=watch.move_here)
+    context = watched(watch)
+    context.__enter__()
+    _FOLLOWED.append(context)
+
+
+_FOLLOWED: list[AbstractContextManager[Unseen]] = []
+"""Kept: a context that is collected is left."""
 
 
 def _wrap(stack: ExitStack, unseen: Unseen, watch: PhaseWatch, owner: str, name: str, around: Around) -> None:

@@ -69,6 +69,14 @@ class PhaseWatch:
     def _is_not_watched(self) -> bool:
         return self._here() != self._place
 
+    def move_here(self) -> None:
+        """Watch this thread from here on, such as that of a forked process, which begins with loading."""
+        self._place = self._here()
+        self._within = False
+        self._depth = 0
+        self._before_pass = None
+        self._enter(Phase.LOAD)
+
     def finish(self) -> None:
         """Take note that the script is over."""
         self._end_step()

@@ -80,6 +80,29 @@ class ScriptSession(Protocol):
         """Take note that optimizer step `step`, from 1, is over. The script may be ended right after this call."""
 
 
+@dataclass(frozen=True)
+class PhasesOnly:
+    """A session that passes phases on, and nothing else."""
+
+    enter: Callable[[Phase], None]
+
+    def running(self) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
+    def model_found(self, model: Any) -> None:
+        """Do nothing."""
+
+    def model_trained(self, model: Any) -> None:
+        """Do nothing."""
+
+    def optimizer_found(self, optimizer: Any) -> None:
+        """Do nothing."""
+
+    def step_done(self, step: int) -> None:
+        """Do nothing."""
+
+
 class CountingObserver(Protocol):
     """Is notified when a phase begins, and of the size of what is trained."""
 

@@ -4,11 +4,15 @@ On the small driver, in this Python: the processes use the cards through ctypes.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 
 import pytest
 from emulation.building import LIBRARIES, NEW
@@ -18,6 +22,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SIGNAL_BASE, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import JobProcess, JobRecord
+from profiler.emulation.inside.prepare import process_of_another_cluster, refuse_other_clusters
 from profiler.emulation.launch import EmulatedPython
 from profiler.rendering.runs.script import short_command
 from profiler.run import job
@@ -237,6 +242,83 @@ def test_ctrl_c_is_one_sentence_and_leaves_nothing(on_cards, driver, tmp_path):
     assert said.splitlines()[-1] == "Interrupted."
     assert not any(Path("/proc", pid).exists() for pid in pids)
     assert list((tmp_path / "results" / "jobs" / "train").iterdir()) == []
+
+
+KILLED = """
+from multiprocessing import resource_tracker, shared_memory
+class Id(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 128)]
+nccl = ctypes.CDLL("libnccl.so.2"); nccl.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, Id, ctypes.c_int)
+name, id = f"psm_killed_{os.stat(os.curdir).st_ino}_{os.getpid()}", Id(); nccl.ncclGetUniqueId(ctypes.byref(id))
+made = shared_memory.SharedMemory(name=name, create=True, size=100)
+resource_tracker.unregister(made._name, "shared_memory")
+rank = 0 if os.fork() else 1
+if rank: os.setsid(); signal.signal(signal.SIGINT, signal.SIG_IGN)
+take(10, rank); group, place = ctypes.c_void_p(), ctypes.c_void_p()
+rt.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(8))
+nccl.ncclCommInitRank(ctypes.byref(group), 2, id, rank)
+while True: nccl.ncclAllReduce(place, place, ctypes.c_size_t(1), 4, 0, group, None); rt.cudaDeviceSynchronize()
+"""
+
+
+def what_is_left(results: Path, temporary: Path) -> list[str]:
+    """Processes that were started for these folders, shared memory, and files that are no records."""
+    found = [
+        str(path)
+        for path in (*Path("/dev/shm").glob(f"psm_killed_{results.parent.stat().st_ino}_*"), *temporary.iterdir())
+    ]
+    found += [str(path) for path in results.rglob("*") if path.is_file() and path.name != "job.json"]
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            if str(results).encode() in words:
+                found.append(f"process {process.name}")
+    return found
+
+
+@pytest.mark.parametrize("victim", ["program", "keeper"])
+def test_runs_that_are_killed_leave_records_only(on_cards, driver, tmp_path, victim):
+    """Five of each: two ranks that exchange values, with shared memory, and one in a session of its own."""
+    (tmp_path / "train.py").write_text(START + KILLED)
+    random, results = Random(victim), tmp_path / "results"
+    command = [sys.executable, "-c", INTERRUPTED, str(driver), str(results)]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
+    for number in range(5):
+        signals = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        ) as program:
+            time.sleep(random.uniform(0.2, 2.5))
+            children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+            one = int(children[0]) if victim == "keeper" and children else program.pid
+            os.kill(one, signal.SIGKILL if victim == "keeper" else signals[number % 3])
+            program.wait(60)
+        ends_s = time.monotonic() + 60
+        while (left := what_is_left(results, tmp_path / "temporary")) and time.monotonic() < ends_s:
+            time.sleep(0.05)
+        assert left == []
+
+
+def test_a_cluster_of_ray_that_an_address_names_is_refused(on_cards, monkeypatch, capsys):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert on_cards("") == (EXIT_USAGE, None)
+    said = capsys.readouterr().err
+    assert said.startswith("RAY_ADDRESS=10.0.0.1:6379: names a Ray cluster that is running already")
+    assert "Unset RAY_ADDRESS" in said
+
+
+def test_a_cluster_of_ray_that_runs_is_seen(tmp_path):
+    assert process_of_another_cluster("/job", tmp_path) is None
+    for number, (program, variables) in enumerate(
+        [("/usr/bin/python", ""), ("/ray/gcs_server", "EMULATED_PROCESSES=/job"), ("/ray/gcs_server", "A=1")], start=1
+    ):
+        (process := tmp_path / str(number)).mkdir()
+        (process / "cmdline").write_text(f"{program}\0--port=1\0")
+        (process / "environ").write_text(f"A=0\0{variables}\0")
+    assert process_of_another_cluster("/job", tmp_path) == 3
+    services = SimpleNamespace(get_ray_address_from_environment=lambda *_: "found")
+    refuse_other_clusters("/job")(services)
+    assert services.get_ray_address_from_environment(None, None) == "found"
 
 
 def test_wrong_input_starts_nothing(on_cards, capsys):

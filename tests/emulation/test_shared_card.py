@@ -224,3 +224,33 @@ def test_a_folder_without_a_job_has_no_processes(tmp_path):
     assert job_of(tmp_path) == JobMemory()
     (tmp_path / "cards").write_bytes(b"cards=2" + 600 * b"\0")
     assert job_of(tmp_path) == JobMemory()
+
+
+PHASES = """
+import os
+report = getattr(card, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
+def counts(allocated, reserved, device=1, number=0):
+    report(None, c_size_t(0), c_size_t(allocated << 20), c_size_t(reserved << 20), c_uint(device | number << 8))
+first = c_void_p(); rt.cudaMalloc(byref(first), c_size_t(40 << 20)); second = c_void_p()
+counts(10, 40); counts(30, 40); counts(20, 40); counts(500, 500, device=0)
+card.em_phase(5); rt.cudaMalloc(byref(second), c_size_t(20 << 20)); counts(50, 60); counts(5, 60)
+rt.cudaFree(second); card.em_phase(1); card.em_phase(6)
+rt.cudaSetDevice(1); rt.cudaMalloc(byref(second), c_size_t(90 << 20)); counts(7, 90, number=1)
+card.em_phase(99); counts(8, 60)
+os.kill(os.getpid(), 9) if os.fork() == 0 else os.wait()
+if os.fork() == 0:
+    rt.cudaSetDevice(0); rt.cudaMalloc(byref(first), c_size_t(2 << 20)); counts(1, 2); os.kill(os.getpid(), 9)
+os.wait(); print(1)
+"""
+
+
+def test_peaks_of_torchs_counters_are_kept_by_phase(driver, tmp_path):
+    """A phase begins with what the last one holds, without a cache that was emptied. A forked process begins anew."""
+    folder = tmp_path / "job"
+    run_on_card(driver, PHASES, EMULATED_PROCESSES=str(folder), EMULATED_KEPT="1", EMULATED_CARDS="2")
+    parent, child = (process for process in job_of(folder).processes if process.phases)
+    found = [(each.phase.value, each.allocated_bytes // MIB, each.reserved_bytes // MIB) for each in parent.phases]
+    assert found == [("load", 30, 40), ("rollout", 5, 40), ("forward", 50, 60), ("backward", 8, 90)]
+    assert [(each.phase.value, each.allocated_bytes, each.reserved_bytes) for each in child.phases] == [
+        ("load", MIB, 2 * MIB)
+    ]

@@ -15,6 +15,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB, NOT_EMULATED
 from profiler.domain.runs.other_runs import JobRecord
 from profiler.domain.runs.outcome import Status
+from profiler.emulation.interpreter import VARIABLE, cache_folder
 from profiler.emulation.launch import emulated_python, process_environment
 from profiler.measurement.driver.visible import TEST_ON_EMULATED_DRIVER
 from profiler.storage.files.typed_json import from_json
@@ -203,3 +204,99 @@ def test_all_ranks_of_torchrun_have_their_card_and_their_peak(tmp_path):
     # Each has its own card alone, and both hold the same.
     first, second = ranks[0].peak_bytes, ranks[1].peak_bytes
     assert (first[1], second[0], first[0]) == (0, 0, second[1])
+
+
+def test_a_child_has_the_peaks_by_phase_of_a_script(tmp_path):
+    """The recorder of a process of a job and torch's own counters, read and reset at each phase, agree to the byte."""
+    words = ("python", str(PROGRAMS / "matrices.py"), "--width=1024")
+    code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", *words)
+    assert (code, record.status) == (0, Status.OK), out
+    (process,) = (each for each in record.memory.processes if each.phases)
+    code, out, _, (alone,) = run(tmp_path, "gpu=l40s-48gb", *words[1:])
+    assert code == 0
+    expected = [
+        (peak.phase, peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in alone.outcome.peaks.phases
+    ]
+    assert [(each.phase, each.allocated_bytes, each.reserved_bytes) for each in process.phases] == expected
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_of_torchrun_exchange_what_steers_their_hosts(tmp_path, ranks):
+    words = ("torchrun", f"--nproc_per_node={ranks}", str(PROGRAMS / "collectives.py"))
+    code, out, record = run_job(tmp_path, f"gpus={ranks}xl40s-48gb", *words)
+    assert (code, record.status, record.values) == (0, Status.OK, "complete"), out
+    lines = [line.split(" ", 2) for line in out.splitlines() if line.startswith("RANK ")]
+    found = {int(rank): json.loads(values) for _, rank, values in lines}
+    each = range(ranks)
+    assert sorted(found) == list(each)
+    for rank, values in found.items():
+        product = 1.5 * 2.5 * (3.5 if ranks == 3 else 1)
+        assert values["SUM"] == [sum(1.5 + other for other in each), 2.0 * ranks]
+        assert values["MAX"] == [0.5 + ranks, 2.0]
+        assert values["AVG"] == [sum(1.5 + other for other in each) / ranks, 2.0]
+        assert values["PRODUCT"] == [product, 2.0**ranks]
+        assert values["all_gather"] == [[other, other * other] for other in each]
+        assert values["ragged"] == [[other] * (3 + other) + [-1] * (ranks - 1 - other) for other in each]
+        assert values["broadcast"] == 10.0 * ranks
+        assert values["objects"] == ["of rank 1"] * 2
+        assert values["gathered objects"] == [{"rank": other, "text": "x" * (other + 1)} for other in each]
+        assert values["reduce_scatter"] == [sum(rank + 100 * other for other in each)]
+        assert values["ring"] == (rank - 1) % ranks
+        assert values.get("received") == (7 if rank == 1 else None)
+        assert values.get("pair") == (3 if rank < 2 else None)
+
+
+def test_a_rank_that_is_killed_is_named_by_the_others(tmp_path):
+    words = ("torchrun", "--nproc_per_node=2", str(PROGRAMS / "collectives.py"), "--ends=1")
+    code, out, record = run_job(tmp_path, "gpus=2xl40s-48gb", *words)
+    assert (code, record.status) == (3, Status.FAILED), out
+    killed = next(process for process in record.memory.processes if process.rank == 1)
+    sentence = f"Rank 1 of 2 (process {killed.pid}) has ended without ncclAllReduce, for which rank 0 waits."
+    assert record.message.endswith(f"ended by {sentence}")
+
+
+def test_rewards_of_all_ranks_are_gathered_in_grpo(tmp_path):
+    """trl's trainer by DDP, and sharded: rank r adds r to each reward, so that the mean is half above the own one."""
+    words = ("torchrun", "--nproc_per_node=2", str(PROGRAMS / "grpo_ranks.py"))
+    for more in ((), ("--fsdp",)):
+        code, out, record = run_job(tmp_path, "gpus=2xl40s-48gb", *words, *more)
+        assert (code, record.status) == (0, Status.OK), out
+        lines = [line.split(" ", 2) for line in out.splitlines() if line.startswith("RANK ")]
+        found = {int(rank): json.loads(values) for _, rank, values in lines}
+        means = {rank: values["own"] for rank, values in found.items()}
+        assert means[1] != means[0]
+        for values in found.values():
+            assert values["reward"] == pytest.approx(sum(means.values()) / 2)
+            assert values["num_tokens"] == found[0]["num_tokens"]
+        phases = [[each.phase.value for each in one.phases] for one in record.memory.processes if one.phases]
+        assert phases == [["load", "rollout", "reward", "forward", "backward", "optimizer"]] * 2
+
+
+def needs_ray() -> None:
+    asked = [os.environ["EMULATION_PYTHON"], "-c", "import ray"]
+    if subprocess.run(asked, capture_output=True, check=False).returncode:
+        pytest.skip("that Python has no Ray (emulated_environments/ray.txt)")
+
+
+def test_workers_of_ray_are_part_of_the_run(tmp_path, monkeypatch):
+    """An actor that is killed keeps its peaks: they are what torch said in it."""
+    needs_ray()
+    monkeypatch.setenv(VARIABLE, str(cache_folder()))  # not that of the new home
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", "python", str(PROGRAMS / "ray_actors.py"))
+    assert (code, record.status) == (0, Status.OK), out
+    gpus, trained, scored = json.loads(next(line for line in out.splitlines() if line.startswith("FOUND"))[6:])
+    workers = {process.command: process for process in record.memory.processes if process.phases}
+    assert gpus == 1
+    assert {name: max(phase.allocated_bytes for phase in one.phases) for name, one in workers.items()} == {
+        "ray::Trainer.step": trained,
+        "ray::score": scored,
+    }
+    assert workers["ray::Trainer.step"].roles == ("trains",)
+    assert not (tmp_path / "home" / ".ray").exists()
+    with subprocess.Popen(["bash", "-c", "exec -a gcs_server sleep 600"]) as other:
+        code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", "python", str(PROGRAMS / "ray_actors.py"))
+        other.kill()
+    assert (code, record.status) == (3, Status.FAILED)
+    assert f"A Ray cluster is running already (process {other.pid}), and its processes" in record.message

@@ -4,6 +4,7 @@ import shlex
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from profiler.domain.memory import Phase
 from profiler.domain.runs.columns import column, spread
 from profiler.domain.runs.outcome import Run, Status, Versions
 from profiler.domain.trials.trial import Backend
@@ -167,6 +168,15 @@ class ScriptRecord(Run):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobPhase:
+    """The peaks of torch's counters in one phase of a process, on the card where each is highest."""
+
+    phase: Phase
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobProcess:
     """What one process of a job held of the emulated cards and did, up to its end or up to now."""
 
@@ -190,6 +200,8 @@ class JobProcess:
     refused_bytes: int
     """Bytes of its last allocation that a card had no memory for; 0 if there was none."""
     refused_card: int | None
+    phases: tuple[JobPhase, ...] = ()
+    """In the order of a training step; those in which torch held memory of a card."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -261,7 +261,7 @@ class LibraryBuilder:
     def core(self) -> None:
         """Build the card."""
         sources = [driver_folder() / name for name in CORE_SOURCES]
-        compile_library("gcc", self.folder / CORE_LIBRARY, sources, [*self._options(CORE_LIBRARY), "-lpthread"])
+        compile_library("gcc", self.folder / CORE_LIBRARY, sources, [*self._options(CORE_LIBRARY), "-lpthread", "-ldl"])
 
     def vendor(self, library: ExpectedLibrary) -> None:
         """Build one library of the vendor: generated answers, replaced where one is written by hand."""

@@ -195,7 +195,16 @@ def unpacked(packed: Path) -> Path:
 CORE_LIBRARY = "libemulatedcard.so"
 """The card, its memory and its streams; every emulated library is linked with it."""
 
-CORE_SOURCES = ("card.c", "memory.c", "known_bytes.c", "processes.c", "sharing.c", "streams.c", "marks.c")
+CORE_SOURCES = (
+    "card.c",
+    "memory.c",
+    "known_bytes.c",
+    "processes.c",
+    "sharing.c",
+    "streams.c",
+    "marks.c",
+    "torch_counts.c",
+)
 
 VALUES_LIBRARY = "libemulatedvalues.so"
 """Values of small tensors; compiled with torch's headers."""
@@ -206,7 +215,7 @@ ANSWERS: Mapping[str, tuple[str, ...]] = {
     "cudart": ("runtime_devices.c", "runtime_memory.c", "runtime_streams.c", "runtime_kernels.c"),
     "cuda": ("driver_api.c", "virtual_memory.c"),
     "nvidia-ml": ("nvml.c",),
-    "nccl": ("nccl.c",),
+    "nccl": ("nccl.c", "groups.c", "exchange.c", "channels.c", "reductions.c"),
     "cublas": ("cublas.c",),
     "cublasLt": ("cublaslt.c",),
     "cudnn": ("cudnn.c",),

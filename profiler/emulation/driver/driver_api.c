@@ -77,7 +77,7 @@ int cuCtxGetLimit(size_t *value, int limit) {
     return EM_OK;
 }
 int cuCtxSynchronize(void) {
-    em_synchronised();
+    em_meet(UINT64_MAX);
     return EM_OK;
 }
 
@@ -129,7 +129,7 @@ int cuStreamCreate(void **stream, unsigned flags) {
     return EM_OK;
 }
 int cuStreamSynchronize(void *stream) {
-    em_synchronised();
+    em_meet(em_stream(stream)->behind);
     return EM_OK;
 }
 int cuStreamQuery(void *stream) { return em_stream_query(); }
@@ -152,7 +152,7 @@ int cuEventRecord(void *event, void *stream) {
 }
 int cuEventQuery(void *event) { return em_event_query(event); }
 int cuEventSynchronize(void *event) {
-    em_synchronised();
+    em_meet(((EmEvent *)event)->behind);
     return EM_OK;
 }
 int cuEventDestroy_v2(void *event) {

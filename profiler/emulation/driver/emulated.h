@@ -88,6 +88,19 @@ const char *em_values_producer(const void *address, size_t bytes); /* NULL: all 
 void em_reading(const char *type, int steers); /* of this thread, until it is called again; type NULL: bytes */
 void em_copy_all(int all); /* of this thread: copies of any size to a card are made */
 
+/* Bytes that other ranks send: they arrive when somebody looks at them. */
+typedef struct EmAwaited {
+    int holders; /* the last one that lets go calls `end` */
+    void (*arrive)(struct EmAwaited *); /* wait for them, and call em_values_arrived */
+    void (*end)(struct EmAwaited *);
+} EmAwaited;
+
+void em_values_await(const void *address, size_t bytes, EmAwaited *awaited);
+void em_values_arrived(EmAwaited *awaited, char *address, const char *bytes, const char *producer); /* bytes NULL: zeros */
+int em_values_is_awaited(const EmAwaited *awaited); /* 0: all its bytes have been written over */
+void em_hold(EmAwaited *awaited);
+void em_let_go(EmAwaited *awaited);
+
 /* ---- processes.c: what the living processes of a job hold, and what each has done ----------------------------------- */
 
 enum { EM_TRAINS = 1, EM_GENERATES = 2, EM_COMPUTES = 4 }; /* profiler/emulation/card.py has the same */
@@ -99,8 +112,12 @@ void em_lock_cards(void);                      /* no process takes memory until 
 void em_unlock_cards(void);
 void em_did(unsigned what);
 void em_rank(int rank, int ranks);
+void em_counts(int device, uint64_t allocated, uint64_t reserved); /* torch's, after each change */
+void em_phase(int next); /* place of a phase in profiler/domain/memory.py */
 void em_said(const char *text); /* the last sentence of a process that ends by an error */
 uint64_t em_born(long pid);     /* 0: it has ended */
+int em_rank_has_ended(int rank, int ranks); /* every process that was this rank; 0 if none was */
+int em_folder(char *path, size_t size, const char *name); /* of a file of the job; 0 if it has no folder */
 int em_processes(int physical, unsigned *pids, uint64_t *bytes, int most);
 uint64_t em_held_by_others(int physical);
 
@@ -117,12 +134,14 @@ int em_visible(int physical); /* index in the machine -> visible index; -1: not 
 typedef struct {
     int device, priority;
     uint64_t capture; /* number of the capture that the stream takes part in, or 0 */
+    uint64_t behind;  /* number of the last call of NCCL whose end the stream waits for, or 0 */
 } EmStream;
 
 typedef struct {
     double at_ms;
     uint64_t capture; /* of the stream that recorded the event */
     uint64_t epoch;   /* the synchronisation after which it was recorded */
+    uint64_t behind;  /* of the stream */
 } EmEvent;
 
 EmStream *em_stream_create(int priority);
@@ -133,6 +152,8 @@ int em_event_query(const EmEvent *event);
 void em_stream_wait(void *stream, const EmEvent *event);
 int em_stream_query(void);
 void em_synchronised(void); /* host and card have met: everything recorded so far has been reached */
+void em_meet(uint64_t behind); /* the same, after the calls of NCCL up to this number have ended */
+void em_on_meeting(void (*function)(uint64_t behind));
 uint64_t em_capture_begin(void *stream);
 void em_capture_end(void *stream);
 

@@ -278,8 +278,7 @@ static void note_read(const void *from, size_t bytes) {
     em_mark(read_steers ? "value" : "float", text);
 }
 
-static void copy_values(void *to, const void *from, size_t bytes, int from_card) {
-    const char *producer = from_card ? em_values_producer(from, bytes) : NULL;
+static void copy_values(void *to, const char *producer, size_t bytes) {
     if (producer) em_values_unknown(to, bytes, producer);
     else em_values_right(to, bytes);
 }
@@ -299,8 +298,9 @@ void em_copy(void *to, const void *from, size_t bytes) {
         em_values_forget(to, bytes);
         return;
     }
+    const char *producer = to_card && from_card ? em_values_producer(from, bytes) : NULL; /* what is awaited arrives first */
     memmove(to, from, bytes);
-    if (to_card) copy_values(to, from, bytes, from_card);
+    if (to_card) copy_values(to, producer, bytes);
 }
 
 void em_set(void *to, int value, size_t bytes) {

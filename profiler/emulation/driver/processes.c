@@ -18,6 +18,7 @@
 
 #define MOST_ENTRIES 2048
 #define TEXT 400
+#define MOST_PHASES 16
 
 typedef struct {
     int64_t pid, parent;
@@ -30,6 +31,7 @@ typedef struct {
     int64_t said_ms; /* when it said its last sentence, on a clock that all processes have */
     char command[TEXT], said[TEXT];
     uint64_t held[EM_MAX_CARDS], most[EM_MAX_CARDS];
+    uint64_t allocated[MOST_PHASES], reserved[MOST_PHASES]; /* torch's peaks, on the card where each is highest */
 } Entry;
 
 typedef struct {
@@ -60,6 +62,11 @@ __attribute__((constructor)) static void start(void) {
 
 static void path_of(char *path, size_t size, const char *name) { snprintf(path, size, "%s/%s", folder, name); }
 
+int em_folder(char *path, size_t size, const char *name) {
+    if (*folder) path_of(path, size, name);
+    return *folder != 0;
+}
+
 static Table *mapped(int file) {
     void *found = mmap(NULL, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     return found == MAP_FAILED ? NULL : found;
@@ -79,12 +86,13 @@ static void make_table(const char *path) {
         pthread_mutex_init(&made->lock, &kind);
         snprintf(made->layout, sizeof made->layout,
                  "cards=%d;text=%d;count=%zu;card_most=%zu;first=%zu;each=%zu;pid=%zu;parent=%zu;born=%zu;ended=%zu;rank=%zu;"
-                 "ranks=%zu;did=%zu;refused=%zu;refused_on=%zu;said_ms=%zu;command=%zu;said=%zu;held=%zu;most=%zu",
+                 "ranks=%zu;did=%zu;refused=%zu;refused_on=%zu;said_ms=%zu;command=%zu;said=%zu;held=%zu;most=%zu;phases=%d;"
+                 "allocated=%zu;reserved=%zu",
                  em_count_present(), TEXT, offsetof(Table, count), offsetof(Table, most), offsetof(Table, entries), sizeof(Entry),
                  offsetof(Entry, pid), offsetof(Entry, parent), offsetof(Entry, born), offsetof(Entry, ended),
                  offsetof(Entry, rank), offsetof(Entry, ranks), offsetof(Entry, did), offsetof(Entry, refused),
                  offsetof(Entry, refused_on), offsetof(Entry, said_ms), offsetof(Entry, command), offsetof(Entry, said), offsetof(Entry, held),
-                 offsetof(Entry, most));
+                 offsetof(Entry, most), MOST_PHASES, offsetof(Entry, allocated), offsetof(Entry, reserved));
         if (link(aside, path) && errno != EEXIST) perror(path);
         munmap(made, sizeof(Table));
     }
@@ -206,6 +214,18 @@ static Entry *entry_of_this(void) {
 
 void em_join(void) { entry_of_this(); }
 
+int em_rank_has_ended(int rank, int ranks) {
+    int found = 0;
+    if (!open_table()) return 0;
+    for (int64_t i = 0; i < table->count; i++) {
+        const Entry *each = &table->entries[i];
+        if (each->rank != rank || each->ranks != ranks) continue;
+        if (lives(each)) return 0;
+        found = 1;
+    }
+    return found;
+}
+
 /* What an entry holds of a card. The memory of a process that has ended has returned to the cards. */
 static uint64_t held_now(Entry *entry, int card) {
     if (entry->held[card] && entry != own && !lives(entry)) memset(entry->held, 0, sizeof entry->held);
@@ -230,6 +250,44 @@ void em_publish(const uint64_t *held) {
         grows = 1;
     }
     if (grows) read_command(own);
+}
+
+/* ---- torch's counters, by phase ------------------------------------------------------------------------------------------------- */
+
+static int phase;
+static struct {
+    uint64_t allocated, reserved;
+} counted[EM_MAX_CARDS]; /* as torch has reported them last */
+
+static void forget_counts(void) {
+    memset(counted, 0, sizeof counted);
+    phase = 0;
+}
+__attribute__((constructor)) static void forget_counts_after_fork(void) { pthread_atfork(NULL, NULL, forget_counts); }
+
+static void note_counts(uint64_t allocated, uint64_t reserved) {
+    if (owner != getpid() || !own) return;
+    if (allocated > own->allocated[phase]) own->allocated[phase] = allocated;
+    if (reserved > own->reserved[phase]) own->reserved[phase] = reserved;
+}
+
+void em_counts(int device, uint64_t allocated, uint64_t reserved) {
+    if (device < 0 || device >= EM_MAX_CARDS) return;
+    counted[device].allocated = allocated;
+    counted[device].reserved = reserved;
+    note_counts(allocated, reserved);
+}
+
+/* A phase begins with what the last one holds. torch does not report that it has emptied its cache; the card knows. */
+void em_phase(int next) {
+    if (next < 0 || next >= MOST_PHASES) return;
+    phase = next;
+    for (int device = 0; device < em_count() && own; device++) {
+        if (!counted[device].reserved) continue;
+        uint64_t held = own->held[em_physical(device)], context = em_card()->context_bytes;
+        uint64_t taken = held > context ? held - context : 0, reserved = counted[device].reserved;
+        note_counts(counted[device].allocated, reserved < taken ? reserved : taken);
+    }
 }
 
 void em_refused(int physical, uint64_t bytes) {

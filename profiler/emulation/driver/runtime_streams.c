@@ -12,7 +12,7 @@ int cudaStreamCreate(void **stream) { return cudaStreamCreateWithPriority(stream
 int cudaStreamCreateWithFlags(void **stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
 int cudaStreamDestroy(void *stream) { return EM_OK; } /* kept: events may still name it */
 int cudaStreamSynchronize(void *stream) {
-    em_synchronised();
+    em_meet(em_stream(stream)->behind);
     return EM_OK;
 }
 int cudaStreamQuery(void *stream) { return em_stream_query(); }
@@ -55,7 +55,7 @@ int cudaEventRecord(void *event, void *stream) {
 int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags) { return cudaEventRecord(event, stream); }
 int cudaEventQuery(void *event) { return em_event_query(event); }
 int cudaEventSynchronize(void *event) {
-    em_synchronised();
+    em_meet(((EmEvent *)event)->behind);
     return EM_OK;
 }
 

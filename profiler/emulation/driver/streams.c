@@ -56,6 +56,7 @@ EmEvent *em_event_create(void) { return calloc(1, sizeof(EmEvent)); }
 void em_event_record(EmEvent *event, void *stream) {
     event->at_ms = now_ms();
     event->capture = em_stream(stream)->capture;
+    event->behind = em_stream(stream)->behind;
     event->epoch = epoch;
 }
 
@@ -76,9 +77,18 @@ int em_stream_query(void) { return late ? EM_NOT_READY : EM_OK; }
 
 void em_synchronised(void) { __atomic_add_fetch(&epoch, 1, __ATOMIC_SEQ_CST); }
 
+static void (*on_meeting)(uint64_t);
+void em_on_meeting(void (*function)(uint64_t)) { on_meeting = function; }
+
+void em_meet(uint64_t behind) {
+    if (behind && on_meeting) on_meeting(behind);
+    em_synchronised();
+}
+
 /* A stream that waits for an event of a capturing stream takes part in the capture. */
 void em_stream_wait(void *handle, const EmEvent *event) {
     EmStream *stream = em_stream(handle);
+    if (event->behind > stream->behind) stream->behind = event->behind;
     if (!event->capture || stream->capture == event->capture || joined_count == MOST_JOINED) return;
     stream->capture = event->capture;
     joined[joined_count].stream = stream;

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from profiler.domain.memory import Phase
+from profiler.emulation.card import PROCESSES_VARIABLE
 from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
 from profiler.seams.patching import around_import
 
@@ -69,6 +71,46 @@ def note_requests(gpu_worker: ModuleType) -> None:
         return execute(self, scheduler_output, *args, **kwargs)
 
     gpu_worker.Worker.execute_model = noted
+
+
+def refuse_other_clusters(folder: str) -> Callable[[ModuleType], None]:
+    """Return what has to be done after the import of Ray's `services`: it shall find no cluster of another job.
+
+    Processes of such a cluster do not run on the emulated cards, and would be missing in the figures.
+    """
+
+    def after_import(services: ModuleType) -> None:
+        find = services.get_ray_address_from_environment
+
+        @wraps(find)
+        def found(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            if other := process_of_another_cluster(folder):
+                raise RuntimeError(
+                    f"A Ray cluster is running already (process {other}), and its processes are not part of this run. "
+                    "End it with ray stop, or run on another machine."
+                )
+            return find(*args, **kwargs)
+
+        services.get_ray_address_from_environment = found  # type: ignore[attr-defined]
+
+    return after_import
+
+
+def process_of_another_cluster(folder: str, processes: Path = Path("/proc")) -> int | None:
+    """Return a process of a Ray cluster that was not started in the job of this folder; None if there is none."""
+    for process in processes.glob("[0-9]*"):
+        try:
+            program = (process / "cmdline").read_bytes().partition(b"\0")[0]
+            if Path(os.fsdecode(program)).name != "gcs_server":
+                continue
+            variables = (process / "environ").read_bytes().split(b"\0")
+        except PermissionError:  # of another user
+            return int(process.name)
+        except OSError:
+            continue
+        if os.fsencode(f"{PROCESSES_VARIABLE}={folder}") not in variables:
+            return int(process.name)
+    return None
 
 
 def note_errors(card: ctypes.CDLL) -> None:
@@ -266,16 +308,26 @@ def own_keys(key: str) -> list[str]:
     return [key[: match.start()] + "0" + key[match.end() :] for match in re.finditer(r"\d+", key)]
 
 
-def prepare(environment: Mapping[str, str]) -> None:
-    """Register what happens around the imports of the program."""
+def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any], None]], None]) -> None:
+    """Register what happens around the imports of the program.
+
+    Args:
+        environment: Of this process.
+        follow: Calls its argument from then on when a phase begins. A job of several processes has one per process; the
+            process of a single script follows its phases by itself.
+    """
     libraries = Path(environment["EMULATED_LIBRARIES"])
     built = json.loads((libraries / "built.json").read_text())
     card = ctypes.CDLL(str(libraries / built["card"]), mode=ctypes.RTLD_GLOBAL)
     around_import("torch", before=lambda: _load(libraries, built["load"]))
     if environment.get("EMULATED_VALUES") != "0":
         around_import("torch", after=lambda _torch: _install_values(libraries / built["values"]))
+    if environment.get(ALL_RANKS):
+        around_import("torch", after=lambda _torch: follow(lambda phase: card.em_phase(tuple(Phase).index(phase))))
     around_import("transformers.generation.utils", after=note_generation)
     around_import("vllm.v1.worker.gpu_worker", after=note_requests)
+    if environment.get(ALL_RANKS):
+        around_import("ray._private.services", after=refuse_other_clusters(environment[PROCESSES_VARIABLE]))
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
     runtime = next(name for name in built["load"] if name.startswith(f"{RUNTIME}."))

@@ -10,9 +10,10 @@ import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 class ThisProfiler(importlib.abc.MetaPathFinder):
@@ -44,12 +45,19 @@ def run_other_sitecustomize() -> None:
             return
 
 
+def follow_phases(enter: Callable[[Any], None]) -> None:
+    """Call `enter` when a phase of this process begins; torch is imported."""
+    from profiler.scripts.hooks import follow
+
+    follow(enter)
+
+
 def prepare_process() -> None:
     """Prepare the process. If that fails it ends: Python would go on, and its figures would be wrong."""
     try:
         from profiler.emulation.inside.prepare import prepare
 
-        prepare(os.environ)
+        prepare(os.environ, follow=follow_phases)
     except Exception as error:
         sys.stderr.write(f"The process could not be prepared for the emulated card: {type(error).__name__}: {error}\n")
         sys.stderr.flush()

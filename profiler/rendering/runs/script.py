@@ -278,8 +278,33 @@ def job_table(record: JobRecord) -> str:
     blocks: list[Block] = [Heading(job_title(record))]
     if rows:
         blocks += [Table(columns, rows), Text("GiB (2^30 bytes) of each process on each card, with its CUDA context.")]
+    if phases := _phase_rows(record.memory.processes):
+        columns = [
+            *text_columns(("does", "rank", "phase")),
+            *(Column(title=title) for title in ("allocated", "reserved")),
+        ]
+        note = "GiB, peaks of torch's counters in each phase; ranks with the same peaks have the same rows."
+        blocks += [Table(columns, phases), Text(note)]
     blocks += [Text(sentence) for sentence in job_sentences(record)]
     return plain_text(Document(title=job_title(record), blocks=blocks))
+
+
+def _phase_rows(processes: Sequence[JobProcess]) -> list[tuple[str, ...]]:
+    """Return the rows of each role and rank: what a process does, its ranks, the phase, and both peaks."""
+    equal: dict[tuple[object, ...], list[JobProcess]] = {}
+    for process in processes:
+        if process.phases:
+            equal.setdefault((process.roles, process.ranks, process.phases), []).append(process)
+    rows: list[tuple[str, ...]] = []
+    for same in equal.values():
+        ranks = sorted({process.rank for process in same if process.rank is not None})
+        named = f"{', '.join(map(str, ranks))} of {same[0].ranks}" if ranks else ""
+        first = (", ".join(same[0].roles), named)
+        for phase in same[0].phases:
+            sizes = (f"{as_gib(size):.3f}" for size in (phase.allocated_bytes, phase.reserved_bytes))
+            rows.append((*first, phase.phase.value, *sizes))
+            first = ("", "")
+    return rows
 
 
 def job_sentences(record: JobRecord) -> Iterator[str]:

@@ -165,7 +165,8 @@ class Operator : public c10::OperatorKernel {
   }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    if (computing || kind_ == Kind::PASSES) return real_.callBoxed(op, keys, stack);
+    if (computing) return real_.callBoxed(op, keys, stack);
+    if (kind_ == Kind::PASSES) return name_ == "aten::resize_" ? resize(op, keys, stack) : real_.callBoxed(op, keys, stack);
     const size_t count = op.schema().arguments().size(), results = op.schema().returns().size();
     const Stack arguments(stack->end() - count, stack->end());
     if (kind_ == Kind::ALLOCATES) {
@@ -194,6 +195,18 @@ class Operator : public c10::OperatorKernel {
     if (!scalar && !copy) return nullptr;
     const at::Tensor& source = arguments[copy ? 1 : 0].toTensor();
     return scalar || source.is_cuda() != arguments[0].toTensor().is_cuda() ? &source : nullptr;
+  }
+
+  // What integers gain when they grow is garbage on a card as well, and no program goes by it: objects that are gathered from
+  // several ranks are padded so. It is 0 here.
+  void resize(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) const {
+    const at::Tensor tensor = (*stack)[stack->size() - op.schema().arguments().size()].toTensor();
+    const size_t before = on_card(tensor) && tensor.is_contiguous() ? tensor.nbytes() : 0;
+    real_.callBoxed(op, keys, stack);
+    if (!before || !is_whole(tensor) || tensor.nbytes() <= before || tensor.numel() > MOST_WHOLE) return;
+    char* added = static_cast<char*>(tensor.data_ptr()) + before;
+    em_zero(added, tensor.nbytes() - before);
+    em_values_right(added, tensor.nbytes() - before);
   }
 
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack& stack, const Stack& arguments, size_t results) {
