@@ -48,9 +48,9 @@ def answer(question: Question) -> Said:
             ds_zero=DSZeRO(job["zero_stage"] or 0),
             flash_attn=job["attn_implementation"] != "eager",
             mlp_gated_linear_units=True,
-            # Adam without a master copy: two states of each parameter in its own type.
-            master_weights_dtype_bytes=0,
-            other_op_bytes=2 * bits // 8,
+            # Gradients take the first, states of Adam both: here in the type of the weights, without a master copy.
+            master_weights_dtype_bytes=bits // 8,
+            other_op_bytes=bits // 8,
         )
     except AssertionError as error:
         raise NotCoveredError(str(error).splitlines()[0]) from error
