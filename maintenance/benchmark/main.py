@@ -13,7 +13,7 @@ from pathlib import Path
 
 from maintenance.benchmark.answers.asking import ask, keep, kept_answers, kept_costs
 from maintenance.benchmark.answers.environments import install_bytes, python_of
-from maintenance.benchmark.answers.predictors import PREDICTORS
+from maintenance.benchmark.answers.predictors import PREDICTORS, RANKED
 from maintenance.benchmark.answers.simulating import simulate
 from maintenance.benchmark.imported.canifinetune import CANIFINETUNE
 from maintenance.benchmark.imported.fms import FMS
@@ -119,8 +119,8 @@ def write_results(rows: Sequence[Row]) -> None:
     from profiler.rendering.figures.theme import as_png
 
     answers = {key: kept_answers(key) for key in PREDICTORS}
-    errors = {each.title: [pair.error for pair in pairs_of(rows, answers[key])] for key, each in PREDICTORS.items()}
-    ours = [each.title for each in PREDICTORS.values() if each.is_ours]
+    errors = {each.title: [pair.error for pair in pairs_of(rows, answers[key])] for key, each in RANKED.items()}
+    ours = [each.title for each in RANKED.values() if each.is_ours]
     write_atomically(FIGURE, as_png(errors_figure(errors, ours=ours)))
     write_atomically(PAGE, page_of(rows).encode())
 

@@ -25,6 +25,14 @@ def test_who_is_not_ranked_is_named_with_the_reason(page):
     assert all(each.title in page for each in PREDICTORS.values())
 
 
+def test_a_predictor_of_another_trainers_jobs_has_no_score(page):
+    scored = page.partition("## What an answer costs")[0]
+    others = [each for each in PREDICTORS.values() if each.own_trainer]
+    assert others
+    assert not any(f"| {each.title} |" in scored for each in others)
+    assert all(f"| {each.title} |" in page for each in others)
+
+
 def test_where_this_project_loses_is_said(page):
     losses = page.partition("## Where this project loses")[2].partition("\n## ")[0]
     assert "- fitcheck: " in losses

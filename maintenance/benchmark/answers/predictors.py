@@ -31,7 +31,7 @@ class Predictor:
     """Answers here, from the job, the model's configuration and the card."""
     is_ours: bool = False
     own_trainer: bool = False
-    """Whether it predicts jobs of a trainer or kernels of its own, which are not those of the rows."""
+    """Whether it predicts jobs of a trainer or kernels of its own, of which the set has no row: it is not ranked."""
     seconds: Callable[[], float] | None = None
     """Seconds of one answer, where kept answers are read and not computed."""
     needs: tuple[str, ...] | None = None
@@ -165,6 +165,9 @@ PREDICTORS: Mapping[str, Predictor] = {
         ),
     )
 }
+
+RANKED: Mapping[str, Predictor] = {key: each for key, each in PREDICTORS.items() if not each.own_trainer}
+"""Those whose jobs the set has."""
 
 NOT_RANKED: Mapping[str, str] = {
     "hf-mem 0.5.6": "predicts inference only",

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from maintenance.benchmark.adapters.question import Said
-from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS, Predictor
+from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS, RANKED, Predictor
 from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, pairs_of, scores
 from maintenance.benchmark.rows.schema import Origin, Row
 from maintenance.pages.kept_page import kept_page
@@ -32,8 +32,6 @@ _SOURCES = {
     "deepspeed": "emulated by this project, DeepSpeed",
     "deepspeed_blind": "emulated by this project, DeepSpeed, blind",
 }
-OWN = " †"
-"""After the title of a predictor of jobs by a trainer of its own."""
 _LOST = 0.1
 """An error that is worth a row of the list of losses."""
 _LOSSES = 15
@@ -45,7 +43,7 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
     kinds = Counter(row.kind for row in rows if row.peaks)
     return kept_page(
         "One benchmark for all who predict memory",
-        f"{len(rows)} jobs with their peaks, and what {len(PREDICTORS)} predictors say of them. "
+        f"{len(rows)} jobs with their peaks, and what {len(RANKED)} predictors say of them. "
         f"{_origins(rows)}. What a predictor does not cover counts as not covered, not as wrong. "
         "This project made the set and the adapters, and is ranked in it: its formulas and its simulation were "
         "developed on emulated jobs like those here, so its scores on emulated rows say less than those on measured "
@@ -59,9 +57,9 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         _table(_of_origin(stated, Origin.OTHERS), answers),
         "Who covers few rows is compared on those few. fitcheck's constants are fitted to some of its own T4 rows, and "
         "canifinetune's to its own: [by source](#by-source) both are apart.",
-        f"{OWN.strip()} predicts jobs of a trainer or kernels of its own, which ran none of these rows: "
+        "Not ranked, because they predict jobs of a trainer or kernels of their own, of which the set has no row yet: "
         + ", ".join(each.title for each in PREDICTORS.values() if each.own_trainer)
-        + ".",
+        + ". Their adapters are written, and their answers to the rows are kept.",
         "## Measured here",
         "GRPO on one NVIDIA H200. The predictions of this project were committed before the card was met.",
         _table(_of_origin(stated, Origin.OURS), answers),
@@ -124,18 +122,18 @@ def _of_source(rows: Sequence[Row], name: str) -> list[Row]:
 
 
 def _table(rows: Sequence[Row], answers: Answers, *, cut: bool = False) -> str:
-    found = {key: scores(rows, answers[key]) for key in PREDICTORS}
+    found = {key: scores(rows, answers[key]) for key in RANKED}
     shown = {key: score for key, score in found.items() if score.compared or not cut}
     order = sorted(shown, key=lambda key: (shown[key].median_error is None, shown[key].median_error or 0))
     number = sum(1 for row in rows if row.peaks)
     if not shown:
         return f"{number} rows, of which no predictor covers one."
-    table = markdown_table(_COLUMNS, [_cells(PREDICTORS[key], shown[key]) for key in order], align=_ALIGN)
+    table = markdown_table(_COLUMNS, [_cells(RANKED[key], shown[key]) for key in order], align=_ALIGN)
     return f"{number} rows.\n\n{table}" if cut else table
 
 
 def _cells(predictor: Predictor, found: Scores) -> tuple[str, ...]:
-    name = f"**{predictor.title}**" if predictor.is_ours else predictor.title + (OWN if predictor.own_trainer else "")
+    name = f"**{predictor.title}**" if predictor.is_ours else predictor.title
     lowest = found.worst_too_low
     return (
         name,
@@ -176,7 +174,7 @@ def _losses(rows: Sequence[Row], answers: Answers) -> str:
 def _better(rows: Sequence[Row], answers: Answers) -> str:
     """Return which predictors have a lower median error than the estimate, on the rows that both answer."""
     lines = []
-    for key, predictor in PREDICTORS.items():
+    for key, predictor in RANKED.items():
         both = [row for row in rows if answers[key].get(row.row_id) and answers["estimate"].get(row.row_id)]
         theirs, ours = scores(both, answers[key]), scores(both, answers["estimate"])
         if predictor.is_ours or theirs.median_error is None or ours.median_error is None:
