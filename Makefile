@@ -4,7 +4,7 @@
 #   make test       format, lint, types, import rules, tests
 # For contributors: make check (make test without the tests), make matrix, make format, make bench, make stress,
 # make engines, make image, make machines, make emulated, make site, make docs, make dist, make lock,
-# make clean.
+# make benchmark, make clean.
 PYTHON ?= python3
 GRID ?= lora_vs_full
 ARGS ?=
@@ -21,7 +21,7 @@ TOOLS := maintenance/environments
 # The Pythons into whose empty environments `make dist` installs the wheel. One that is not here is skipped.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
-.PHONY: sweep test tests matrix bench stress engines image machines emulated emulation site docs install check style types format \
+.PHONY: sweep test tests matrix bench benchmark stress engines image machines emulated emulation site docs install check style types format \
 	dist lock clean
 
 sweep: $(INSTALLED)
@@ -55,6 +55,11 @@ types: $(INSTALLED)
 # How long trials and estimates take on this machine; not part of the tests. With Ray in the environment of `make engines`.
 bench: $(INSTALLED)
 	$(if $(wildcard $(ENGINES)/.installed),$(ENGINES)/bin,$(BIN))/python -m maintenance.bench
+
+# Who predicts memory how well: asks the predictors that run here, scores kept answers of the others, and writes
+# docs/benchmark.md. ARGS="environments=FOLDER" asks the others anew, in environments that it makes there.
+benchmark: $(INSTALLED)
+	$(BIN)/python -m maintenance.benchmark $(ARGS)
 
 # Random signals to all processes of running sweeps: nothing finished is lost, nothing runs twice, nothing is left. `make test`
 # sends a few. First with a worker that needs no torch, then with the real one; at last a sweep is killed 50 times.

@@ -1,5 +1,7 @@
 """Estimates of a trial by other tools."""
 
+import json
+from collections.abc import Mapping
 from functools import cache
 
 from maintenance.samples.sampling import architecture_of
@@ -38,20 +40,25 @@ def accelerate_bytes(spec: TrialSpec) -> int:
 
     It depends on the model and the precision, for full training at batch size 1.
     """
+    precision = "float16" if spec.bf16 or spec.dtype != "float32" else "float32"
+    return accelerate_training_bytes(BUILTIN_MODELS[spec.model].config, precision)
+
+
+def accelerate_training_bytes(config: Mapping[str, object], precision: str) -> int:
+    """Return the same of a model by its `config.json`."""
     from accelerate.commands.estimate import estimate_training_usage
 
-    precision = "float16" if spec.bf16 or spec.dtype != "float32" else "float32"
-    return int(max(estimate_training_usage(_float32_bytes(spec.model), precision).values()))
+    return int(max(estimate_training_usage(_float32_bytes(json.dumps(config)), precision).values()))
 
 
 @cache
-def _float32_bytes(model: str) -> int:
+def _float32_bytes(config_json: str) -> int:
     """Return the size of the model as accelerate computes it: from an empty `AutoModel`, which has no LM head."""
     from accelerate import init_empty_weights
     from accelerate.utils import calculate_maximum_sizes
     from transformers import AutoConfig, AutoModel
 
-    config = dict(BUILTIN_MODELS[model].config)
+    config = json.loads(config_json)
     with init_empty_weights():
         empty = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
     total, _ = calculate_maximum_sizes(empty)

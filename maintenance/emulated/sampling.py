@@ -92,10 +92,10 @@ ADDED = {Recipe.SFT: ("logprobs",)}
 
 def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
     """Return the first `count` trials of the sample, as simulated ones; they depend only on the seed."""
-    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_takes_seconds, added=ADDED)
+    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=takes_seconds, added=ADDED)
 
 
-def _takes_seconds(spec: TrialSpec) -> bool:
+def takes_seconds(spec: TrialSpec) -> bool:
     """Whether the emulated card decodes at most `MOST_DECODED_TOKENS`, one by one."""
     if not spec.recipe.facts.has_rollout or spec.rollout is Rollout.SYNTHETIC:
         return True

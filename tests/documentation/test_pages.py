@@ -20,6 +20,7 @@ BELOW_ANOTHER = ("docs/reference/commands/", "docs/reference/columns/", "docs/de
 """Folders whose pages commands.md, columns.md and the page of decisions list."""
 
 EVIDENCE = {
+    "docs/benchmark.md",
     "docs/campaign.md",
     "docs/claims.md",
     "docs/evidence.md",

@@ -1,0 +1,1 @@
+"""Who is ranked, and asking them."""

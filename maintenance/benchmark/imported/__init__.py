@@ -1,0 +1,1 @@
+"""Rows that others measured, read from their files: numbers and settings only."""

@@ -1,0 +1,131 @@
+"""`python -m maintenance.benchmark [key=value]`: ask the predictors, score them, write the page and the figure.
+
+Kept answers of packages are used as they are, unless `environments` names a folder for their environments. Rows are
+used as they are, unless `clones` names a folder with the repositories of others.
+
+Exit codes: docs/exit_codes.md.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from maintenance.benchmark.answers.asking import ask, keep, kept_answers, kept_costs
+from maintenance.benchmark.answers.environments import install_bytes, python_of
+from maintenance.benchmark.answers.predictors import PREDICTORS, RANKED
+from maintenance.benchmark.answers.simulating import simulate
+from maintenance.benchmark.imported.canifinetune import CANIFINETUNE
+from maintenance.benchmark.imported.fms import FMS
+from maintenance.benchmark.imported.held import coursia_rows, fitcheck_rows
+from maintenance.benchmark.imported.parts import Clone, Reader
+from maintenance.benchmark.imported.peft import PEFT
+from maintenance.benchmark.ranking.page import benchmark_page
+from maintenance.benchmark.ranking.scores import pairs_of
+from maintenance.benchmark.rows.jobs import FOLDER, checked
+from maintenance.benchmark.rows.kept import ROWS, all_rows, others_rows
+from maintenance.benchmark.rows.sampling import SAMPLED_JOBS, SEED, sample
+from maintenance.benchmark.rows.schema import Row, rows_text
+from maintenance.samples.sampling import sampled_text
+from maintenance.words import read_words
+from profiler.command_line import as_command, print_line, print_text
+from profiler.config.options.reading import FieldReader
+from profiler.config.options.run_options import RunOptions
+from profiler.domain.errors import EXIT_OK, UsageError
+from profiler.storage.files.atomic import write_atomically
+
+CLONES: tuple[Clone, ...] = (PEFT, FMS, CANIFINETUNE)
+PAGE, FIGURE = FOLDER.parent / "docs" / "benchmark.md", FOLDER / "errors.png"
+
+_DEFAULTS: Mapping[str, object] = {"clones": None, "environments": None, "simulations": None}
+
+_USAGE = f"""\
+python -m maintenance.benchmark [key=value ...]
+
+Asks the predictors that run here, scores all answers, and writes the page
+docs/benchmark.md and its figure. Keys and defaults:
+{chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
+clones=FOLDER reads rows of others anew, from git repositories OWNER+NAME below
+it; environments=FOLDER asks the predictors that have a package, in environments
+that are made there; simulations=FOLDER simulates rows of others that have no
+record there.
+
+Examples:
+  python -m maintenance.benchmark
+  python -m maintenance.benchmark environments=../environments
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The parsed command line."""
+
+    clones: Path | None
+    environments: Path | None
+    simulations: Path | None
+
+
+@as_command("benchmark", when_interrupted="Answers that are complete are kept.")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if {"-h", "--help"} & set(words):
+        print_text(_USAGE)
+        return EXIT_OK
+    return _run(_settings(words))
+
+
+def _settings(words: Sequence[str]) -> Settings:
+    values, faults = read_words(words, _DEFAULTS)
+    reader = FieldReader(values)
+    folders = {key: None if values[key] is None else Path(reader.text(key, "a folder")) for key in _DEFAULTS}
+    if faults or reader.faults:
+        raise UsageError((*faults, *reader.faults))
+    return Settings(**folders)
+
+
+def _run(settings: Settings) -> int:
+    if settings.clones is not None:
+        write_atomically(ROWS, rows_text(checked(imported(settings.clones))).encode())
+    write_atomically(SAMPLED_JOBS, sampled_text(sample(), seed=SEED).encode())
+    if settings.simulations is not None:
+        found = simulate(others_rows(), settings.simulations, options=RunOptions())
+        print_line(f"{found} rows of others are simulated.")
+    rows = all_rows()
+    for predictor in PREDICTORS.values():
+        if not predictor.package:
+            keep(predictor, ask(predictor, rows), install_bytes=0)
+        elif settings.environments is not None:
+            python = python_of(settings.environments, predictor)
+            size = install_bytes(settings.environments, predictor)
+            keep(predictor, ask(predictor, rows, python=python), install_bytes=size)
+    write_results(rows)
+    print_line(f"{len(rows)} rows, {len(PREDICTORS)} predictors: {PAGE}")
+    return EXIT_OK
+
+
+def imported(folder: Path) -> list[Row]:
+    """Return the rows of others, from repositories below `folder` and from the readings that this one holds."""
+    rows = [*fitcheck_rows(), *coursia_rows()]
+    for clone in CLONES:
+        place = folder / clone.name.replace("/", "+")
+        rows += clone.rows(Reader(folder=place / "repo" if (place / "repo").exists() else place, clone=clone))
+    return rows
+
+
+def write_results(rows: Sequence[Row]) -> None:
+    """Write the page and the figure of the kept answers."""
+    from maintenance.benchmark.ranking.figure import errors_figure
+    from profiler.rendering.figures.theme import as_png
+
+    answers = {key: kept_answers(key) for key in PREDICTORS}
+    errors = {each.title: [pair.error for pair in pairs_of(rows, answers[key])] for key, each in RANKED.items()}
+    ours = [each.title for each in RANKED.values() if each.is_ours]
+    write_atomically(FIGURE, as_png(errors_figure(errors, ours=ours)))
+    write_atomically(PAGE, page_of(rows).encode())
+
+
+def page_of(rows: Sequence[Row]) -> str:
+    """Return the page of the kept answers."""
+    answers = {key: kept_answers(key) for key in PREDICTORS}
+    return benchmark_page(rows, answers, kept_costs(), figure=f"../benchmark/{FIGURE.name}")

@@ -1,0 +1,1 @@
+"""How far each predictor is from the rows: scores, the page and its figure."""

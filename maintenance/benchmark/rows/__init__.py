@@ -1,0 +1,1 @@
+"""The set: its schema, its rows as jobs of this project, and the jobs that are still to be emulated."""

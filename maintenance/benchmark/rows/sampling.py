@@ -1,0 +1,66 @@
+"""Jobs to be emulated for the set, sampled by a seed and written down before any of them runs.
+
+Two thirds are sampled now. The last third follows once the estimate and the simulation are frozen for it: its seed is
+the hash of the frozen commit, and it is judged once.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from maintenance.benchmark.rows.jobs import FOLDER
+from maintenance.emulated.sampling import AXES as AXES_OF_ONE_GPU
+from maintenance.emulated.sampling import FIXED as FIXED_OF_ONE_GPU
+from maintenance.emulated.sampling import takes_seconds
+from maintenance.samples.sampling import sample_trials
+from profiler.domain.trials.trial import DistributedType, TrialSpec
+
+SAMPLED_JOBS = FOLDER / "sampled.jsonl"
+COUNT, SEED = 400, 3303
+LAST_COUNT = 200
+
+_MODELS = (
+    "qwen2.5-0.5b",
+    "qwen2.5-3b",
+    "llama-3.2-1b",
+    "llama-3.1-8b",
+    "qwen3-0.6b",
+    "qwen3-4b",
+    "mistral-7b",
+    "phi-3.5-mini",
+    "phi-4-mini",
+    "gemma-2-2b",
+    "gemma-3-1b",
+    "olmo-2-7b",
+    "granite-3.3-8b",
+    "smollm3-3b",
+)
+"""Of ten types of model."""
+
+AXES: Mapping[str, Sequence[object]] = {
+    **{key: values for key, values in AXES_OF_ONE_GPU.items() if key not in ("recipe", "model", "logprobs", "beta")},
+    "recipe": ("sft", "dpo", "grpo", "rloo"),
+    "model": _MODELS,
+    "logprobs": ("fused", "fused", "fused", "full", "nll", "nll_entropy"),
+    "beta": (0.0, 0.04, 0.04),
+    "rollout": ("synthetic",),
+    "num_processes": (1, 1, 2, 4),
+    "distributed_type": ("no", "no", "multi_gpu", "fsdp"),
+    "fsdp_reshard_after_forward": (None, True, False),
+}
+"""Values of each key, as literals; each entry is equally likely."""
+
+FIXED: Mapping[str, object] = {key: value for key, value in FIXED_OF_ONE_GPU.items() if key not in AXES}
+
+
+def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
+    """Return the first `count` jobs; they depend only on the seed."""
+    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_is_runnable)
+
+
+def sample_last(commit: str) -> tuple[TrialSpec, ...]:
+    """Return the last third, by the hash of the commit in which estimate and simulation are frozen for it."""
+    return sample(LAST_COUNT, seed=int(commit, 16))
+
+
+def _is_runnable(spec: TrialSpec) -> bool:
+    """Whether the emulation takes seconds. Whether the estimate covers a job is not asked."""
+    return takes_seconds(spec) and (spec.distributed_type is DistributedType.NO) == (spec.num_processes == 1)

@@ -1,0 +1,59 @@
+"""The page of the benchmark is that of its rows and kept answers."""
+
+import pytest
+
+from maintenance.benchmark import main
+from maintenance.benchmark.answers.asking import kept_answers, kept_costs
+from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS
+from maintenance.benchmark.ranking.page import benchmark_page
+from maintenance.benchmark.rows.kept import all_rows
+from maintenance.benchmark.rows.schema import Origin
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+
+
+@pytest.fixture(scope="module")
+def page():
+    return main.page_of(all_rows())
+
+
+def test_the_page_is_that_of_its_rows(page):
+    assert page == main.PAGE.read_text()
+
+
+def test_who_is_not_ranked_is_named_with_the_reason(page):
+    assert all(f"{name} ({reason})" in page for name, reason in NOT_RANKED.items())
+    assert all(each.title in page for each in PREDICTORS.values())
+
+
+def test_a_predictor_of_another_trainers_jobs_has_no_score(page):
+    scored = page.partition("## What an answer costs")[0]
+    others = [each for each in PREDICTORS.values() if each.own_trainer]
+    assert others
+    assert not any(f"| {each.title} |" in scored for each in others)
+    assert all(f"| {each.title} |" in page for each in others)
+
+
+def test_where_this_project_loses_is_said(page):
+    losses = page.partition("## Where this project loses")[2].partition("\n## ")[0]
+    assert "- fitcheck: " in losses
+    assert losses.count("| allocated |") + losses.count("| reserved |") == 15
+
+
+def test_a_better_answer_moves_a_predictor_to_the_top():
+    rows = [row for row in all_rows() if row.origin is Origin.OTHERS and not row.assumed and not row.beyond]
+    exact = {row.row_id: {peak.metric.value: peak.size_bytes for peak in row.peaks} for row in rows}
+    answers = {**{key: kept_answers(key) for key in PREDICTORS}, "rule": exact}
+    text = benchmark_page(rows, answers, kept_costs(), figure="errors.png")
+    first = text.partition("| --- |")[2].splitlines()[1]
+    assert first.startswith(f"| rule of thumb of a blog | 100% | {len(rows)} | 0.0 % | 0.0 % | 0% | none | 100.0%")
+
+
+def test_help_starts_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(main, "_run", lambda _: pytest.fail("predictors were asked"))
+    assert main.main(["--help"]) == EXIT_OK
+    assert "environments=FOLDER" in capsys.readouterr().out
+
+
+def test_an_unknown_key_is_refused(capsys):
+    assert main.main(["environment=x"]) == EXIT_USAGE
+    assert "environments" in capsys.readouterr().err

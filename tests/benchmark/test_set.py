@@ -1,0 +1,191 @@
+"""The set: its rows can be read, regenerate to the byte, and are refused where they are impossible."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maintenance.benchmark.imported.held import coursia_rows, fitcheck_rows
+from maintenance.benchmark.rows.jobs import architecture_of, checked, faults_of, least_bytes, other_models, spec_of
+from maintenance.benchmark.rows.kept import ROWS, all_rows, kept_simulations, others_rows
+from maintenance.benchmark.rows.schema import (
+    Card,
+    End,
+    Metric,
+    Origin,
+    Peak,
+    ReadBy,
+    Row,
+    Source,
+    read_row,
+    row_line,
+    rows_text,
+)
+from profiler.domain.errors import UsageError
+from profiler.domain.models.builtin_models import find_builtin
+from profiler.storage.files.typed_json import JsonMismatchError
+
+GB = 10**9
+
+
+def peaks(**sizes):
+    return tuple(
+        Peak(metric=Metric(name), size_bytes=size, unit_bytes=1, read_by=ReadBy.TORCH_COUNTER)
+        for name, size in sizes.items()
+    )
+
+
+def row(**changes):
+    made = Row(
+        row_id="made-up",
+        origin=Origin.OTHERS,
+        trainer="trl SFTTrainer",
+        versions={"trl": "1.16.0"},
+        card=Card(name="A card", memory_bytes=16 * GB, spills_to_host=False),
+        job={"recipe": "sft", "gpu": "t4-16gb", "model": "qwen2.5-0.5b", "tuning": "full", "max_length": 512},
+        assumed=(),
+        beyond=(),
+        differs=(),
+        missing=(),
+        end=End.OK,
+        peaks=peaks(allocated=8 * GB, reserved=9 * GB),
+        source=Source(url="https://example.org/row", commit="abc", licence="MIT"),
+    )
+    return replace(made, **changes)
+
+
+def test_every_row_is_possible_and_has_a_name_of_its_own():
+    rows = all_rows()
+    assert len(rows) == len({each.row_id for each in rows}) >= 500
+    assert {each.origin for each in rows} == set(Origin)
+
+
+def test_the_file_of_others_regenerates_to_the_byte():
+    text = ROWS.read_text("utf-8")
+    assert rows_text(others_rows()) == text
+    assert [each.row_id for each in others_rows()] == sorted(each.row_id for each in others_rows())
+
+
+def test_held_readings_make_the_rows_of_the_file():
+    held = {each.row_id: each for each in (*fitcheck_rows(), *coursia_rows())}
+    stored = {each.row_id: each for each in others_rows()}
+    assert len(held) == 39
+    assert {name: row_line(stored[name]) for name in held} == {name: row_line(each) for name, each in held.items()}
+
+
+def test_rows_of_others_name_a_source_that_can_be_opened():
+    for each in others_rows():
+        assert each.source.url.startswith("https://github.com/")
+        assert each.source.licence in ("MIT", "Apache-2.0")
+        assert each.source.commit in each.source.url or each.row_id.startswith("coursia")
+
+
+def test_a_row_becomes_the_job_of_this_project():
+    (found,) = [each for each in others_rows() if each.row_id == "fms-mistral-7b-v0.1-full-1x8"]
+    spec = spec_of(found)
+    assert (spec.recipe, spec.tuning, spec.max_length, spec.per_device_train_batch_size) == ("sft", "full", 4096, 8)
+    assert (spec.model, architecture_of(spec.model).vocab_size) == ("mistralai/Mistral-7B-v0.1", 32000)
+
+
+def test_what_no_key_can_say_is_refused_by_name():
+    with pytest.raises(UsageError, match="peft_type=VERA"):
+        spec_of(row(beyond=("peft_type=VERA",)))
+
+
+def test_kept_simulations_belong_to_rows():
+    named = {each.row_id for each in all_rows()}
+    assert len(kept_simulations()) >= 250
+    assert set(kept_simulations()) <= named
+
+
+def test_models_of_the_set_are_those_that_are_not_built_in():
+    assert not any(find_builtin(name) for name in other_models())
+    assert {str(each.job["model"]) for each in others_rows() if find_builtin(str(each.job["model"])) is None} <= set(
+        other_models()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"peaks": peaks(allocated=9 * GB, reserved=8 * GB)}, "is below allocated"),
+        ({"peaks": peaks(reserved=9 * GB, device=8 * GB)}, "is below reserved"),
+        ({"peaks": peaks(allocated=9 * GB, device=8 * GB)}, "is below allocated"),
+        ({"peaks": peaks(reserved=17 * GB)}, "is above the card's"),
+        ({"peaks": peaks(allocated=GB // 2)}, "is below the weights"),
+        ({"peaks": ()}, "must have one"),
+        ({"source": Source(url="", commit="abc", licence="MIT")}, "has no url"),
+        ({"source": Source(url="https://example.org", commit="", licence="MIT")}, "has no commit"),
+        ({"source": Source(url="https://example.org", commit="abc", licence="")}, "has no licence"),
+        ({"source": Source(url="a friend", commit="abc", licence="MIT")}, "that others can open"),
+    ],
+)
+def test_an_impossible_row_is_refused(changes, problem):
+    with pytest.raises(UsageError, match=problem):
+        checked([row(**changes)])
+
+
+def test_two_rows_of_one_name_are_refused():
+    with pytest.raises(UsageError, match="has the name of another one"):
+        checked([row(), row()])
+
+
+def test_a_driver_that_spills_allows_peaks_above_the_card():
+    above = peaks(reserved=17 * GB)
+    spilling = Card(name="A laptop card", memory_bytes=16 * GB, spills_to_host=True)
+    assert faults_of(row(peaks=above, card=spilling)) == []
+    assert len(faults_of(row(peaks=above))) == 1
+
+
+def test_a_printed_size_may_be_one_step_off():
+    coarse = [replace(peak, unit_bytes=GB) for peak in peaks(allocated=9 * GB, reserved=8 * GB)]
+    assert faults_of(row(peaks=coarse)) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "count"),
+    [
+        ({"tuning": "full"}, 2 * 494_032_768),
+        ({"tuning": "full", "dtype": "float32"}, 4 * 494_032_768),
+        ({"tuning": "qlora"}, 494_032_768 // 2),
+        ({"tuning": "full", "num_processes": 4, "distributed_type": "fsdp"}, 494_032_768 // 2),
+        ({"tuning": "full", "num_processes": 4, "distributed_type": "multi_gpu"}, 2 * 494_032_768),
+        ({"tuning": "full", "num_processes": 2, "zero_stage": 3}, 494_032_768),
+        ({"tuning": "full", "num_processes": 2, "zero_stage": 3, "offload_param_device": "cpu"}, 0),
+    ],
+)
+def test_the_least_memory_is_that_of_the_weights_of_one_card(job, count):
+    assert least_bytes(row(job={**row().job, **job})) == count
+
+
+@given(allocated=st.integers(1, 10**12), more=st.integers(0, 10**12), kind=st.sampled_from(list(ReadBy)))
+def test_a_row_is_read_as_it_was_written(allocated, more, kind):
+    sizes = [replace(peak, read_by=kind) for peak in peaks(allocated=allocated, reserved=allocated + more)]
+    made = row(peaks=tuple(sizes))
+    assert read_row(row_line(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("schema_version", 2, "must be 1"),
+        ("origin", "guessed", "must be one of measured by others"),
+        ("row_id", 3, "must be text"),
+        ("missing", "versions", "must be a list"),
+        ("job", [], "must be an object"),
+    ],
+)
+def test_a_field_of_another_kind_is_refused(field, value, problem):
+    line = json.dumps({**json.loads(row_line(row())), field: value})
+    with pytest.raises(JsonMismatchError, match=problem):
+        read_row(line)
+
+
+def test_a_missing_or_unknown_field_is_refused():
+    found = json.loads(row_line(row()))
+    with pytest.raises(JsonMismatchError, match="missing or unknown: peaks"):
+        read_row(json.dumps({name: value for name, value in found.items() if name != "peaks"}))
+    with pytest.raises(JsonMismatchError, match="missing or unknown: user"):
+        read_row(json.dumps({**found, "user": "me"}))
