@@ -224,15 +224,10 @@ def test_the_bare_wheel_lists_the_commands(bare, tmp_path):
     ("config", "words", "extra"),
     [
         ({**LLAMA, "model_type": "starcoder2"}, ["profiler.estimate", "model=config.json"], "simulate"),
-        (
-            {**LLAMA, "model_type": "x", "auto_map": {"A": "b.C"}},
-            ["profiler.estimate", "model=config.json"],
-            "simulate",
-        ),
         ({}, ["profiler.sweep", "+grid=lora_vs_full"], "sweep"),
         ({}, ["profiler.seams"], "simulate"),
     ],
-    ids=["family", "code", "sweep", "seams"],
+    ids=["family", "sweep", "seams"],
 )
 def test_what_needs_more_is_one_sentence_that_names_the_extra(bare, tmp_path, config, words, extra):
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -241,6 +236,14 @@ def test_what_needs_more_is_one_sentence_that_names_the_extra(bare, tmp_path, co
     assert len(found.stderr.splitlines()) == 1
     assert f"Install the extra '{extra}'" in found.stderr
     assert_can_be_installed(found.stderr)
+
+
+def test_code_of_a_repository_needs_the_users_script(bare, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "model_type": "x", "auto_map": {"A": "b.C"}}))
+    found = run(bare, "profiler.estimate", "model=config.json", folder=tmp_path)
+    assert found.returncode == EXIT_USAGE, found.stderr
+    assert len(found.stderr.splitlines()) == 1
+    assert found.stderr.endswith("run it: python -m profiler.run gpu=CARD train.py.\n")
 
 
 def test_the_core_is_small(bare):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.allocator.refusal import read_oom_message
+from profiler.allocator.oom_message import read_oom_message
 from profiler.config.options.command_words import HELP_FLAGS
 from profiler.console import main
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE

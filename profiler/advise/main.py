@@ -12,7 +12,7 @@ from profiler.advise.oom.diagnosis import diagnosis, diagnosis_alone, more_by_si
 from profiler.advise.oom.refusal import card_of
 from profiler.advise.plan import Advisor
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
-from profiler.allocator.refusal import OomReport, find_oom
+from profiler.allocator.oom_message import OomReport, find_oom
 from profiler.analytical.estimate import refuse_without_form
 from profiler.analytical.explanation.explained import Fit
 from profiler.command_line import as_command, print_error, print_text

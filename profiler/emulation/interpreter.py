@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from profiler.config.options.python_answer import is_flag, is_text, is_text_or_none, is_texts, read_answer
+from profiler.config.options.reading import is_flag, is_text, is_text_or_none, is_texts, read_answer
 from profiler.domain.errors import Fault, UsageError
 
 MOST_BYTES = 1 << 20

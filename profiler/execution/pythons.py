@@ -11,7 +11,7 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Protocol
 
-from profiler.config.options.python_answer import is_texts, is_version, read_answer, versions_of
+from profiler.config.options.reading import is_texts, is_version, read_answer, versions_of
 from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from profiler.config.options.python_answer import is_text_or_none, is_texts, is_version, read_answer, versions_of
+from profiler.config.options.reading import is_text_or_none, is_texts, is_version, read_answer, versions_of
 from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, ProfilerError, UsageError

@@ -379,11 +379,16 @@ def _in_use() -> frozenset[str]:
     found: set[str] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            found.update("/" + line.partition("/")[2] for line in (process / "maps").read_text().splitlines())
+            found.update("/" + line.partition("/")[2] for line in _lines_of(process / "maps"))
         with suppress(OSError):
             for descriptor in (process / "fd").iterdir():
                 with suppress(OSError):
                     found.add(str(descriptor.readlink()))
     with suppress(OSError):
-        found.update(line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "/" in line)
+        found.update(line.split()[-1] for line in _lines_of(Path("/proc/net/unix")) if "/" in line)
     return frozenset(found)
+
+
+def _lines_of(path: Path) -> list[str]:
+    """Names of files and of sockets may be any bytes."""
+    return os.fsdecode(path.read_bytes()).splitlines()

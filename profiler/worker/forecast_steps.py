@@ -164,7 +164,7 @@ def shorter(rows: RowLengths, factor: float) -> RowLengths:
     """Return shorter rows whose masks are aligned where they were."""
 
     def less(length: int) -> int:
-        return length - int((1 - factor) * length / MASK_ALIGNMENT) * MASK_ALIGNMENT
+        return length - int((length - factor * length) / MASK_ALIGNMENT) * MASK_ALIGNMENT
 
     return replace(rows, prompts=[*map(less, rows.prompts)], completions=[*map(less, rows.completions)])
 

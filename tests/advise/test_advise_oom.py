@@ -11,7 +11,7 @@ from profiler.advise.main import main
 from profiler.advise.oom.cause import Cause, explained
 from profiler.advise.oom.refusal import phase_of
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
-from profiler.allocator.refusal import read_oom_message
+from profiler.allocator.oom_message import read_oom_message
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trials.specification import parse_point

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from profiler.advise.main import main
 from profiler.advise.oom.cause import Cause, explained
-from profiler.allocator.refusal import OomMessage, find_oom, read_oom_message
+from profiler.allocator.oom_message import OomMessage, find_oom, read_oom_message
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import GIB
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.allocator.refusal import OomMessage, find_oom, read_oom_message
+from profiler.allocator.oom_message import OomMessage, find_oom, read_oom_message
 from profiler.domain.memory import GIB, MIB
 
 TODAY = (

@@ -6,6 +6,7 @@ On the small driver, in this Python: the processes use the cards through ctypes.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -266,7 +267,8 @@ def what_is_left(results: Path, temporary: Path) -> list[str]:
         str(path)
         for path in (*Path("/dev/shm").glob(f"psm_killed_{results.parent.stat().st_ino}_*"), *temporary.iterdir())
     ]
-    found += [str(path) for path in results.rglob("*") if path.is_file() and path.name != "job.json"]
+    # Unlike rglob, it goes on where a folder is removed meanwhile.
+    found += [str(Path(top, name)) for top, _, names in os.walk(results) for name in names if name != "job.json"]
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
@@ -297,6 +299,16 @@ def test_runs_that_are_killed_leave_records_only(on_cards, driver, tmp_path, vic
         while (left := what_is_left(results, tmp_path / "temporary")) and time.monotonic() < ends_s:
             time.sleep(0.05)
         assert left == []
+
+
+def test_a_socket_of_odd_bytes_hinders_no_removal(tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "_SHARED_MEMORY", tmp_path)
+    before = job.Files.now()
+    (tmp_path / "psm_left").write_bytes(b"1")
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.bind(b"\0/\xff\xfe" + str(os.getpid()).encode())
+        assert str(tmp_path / "psm_left") in before.removed_since()
+    assert not (tmp_path / "psm_left").exists()
 
 
 def test_a_cluster_of_ray_that_an_address_names_is_refused(on_cards, monkeypatch, capsys):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from profiler.allocator.refusal import OomMessage
+from profiler.allocator.oom_message import OomMessage
 from profiler.domain.memory import GIB, MIB, gib_text
 
 ROUNDING_BYTES = 24 * MIB

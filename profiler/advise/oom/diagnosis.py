@@ -11,7 +11,7 @@ from profiler.advise.oom.refusal import (
     positions_of_logits,
 )
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
-from profiler.allocator.refusal import OomMessage, OomReport
+from profiler.allocator.oom_message import OomMessage, OomReport
 from profiler.analytical.explanation.explained import CardVerdict, Fit
 from profiler.analytical.explanation.tensors import named_tensors
 from profiler.config.trl_releases.behaviours import LAST_WITH_LABEL_LOGITS, LAST_WITH_LOGITS

@@ -201,7 +201,7 @@ class Usual:
 
 
 USUAL: Mapping[Backend, Usual] = {
-    Backend.SIMULATED: Usual(trials=437, short_s=2.5, median_s=9.8, long_s=45.6),
+    Backend.SIMULATED: Usual(trials=437, short_s=2.2, median_s=7.5, long_s=37.3),
     Backend.EMULATED: Usual(trials=91, short_s=8.6, median_s=19.2, long_s=366.0),
 }
 """Of the trials in `results/reference/*`, on one core of one machine, which other work kept busy."""

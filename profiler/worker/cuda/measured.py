@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from profiler.allocator.refusal import read_oom_message
+from profiler.allocator.oom_message import read_oom_message
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import GIB, MIB, Phase, gib_text
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Outcome, Peaks, Status, Verdict, Work
