@@ -182,7 +182,7 @@ def run_to_the_end(
                 os.close(reader)
                 _stop(keeper)
                 end_descendants(except_for=others)
-        left = files.removed_since()
+                left = files.removed_since()  # also after Ctrl-C, if the keeper took too long and was killed
     kind, _, rest = said.partition(b" ")
     if kind == b"refused":
         problem = f"cannot be started ({rest.decode(errors='replace')})"
