@@ -166,23 +166,25 @@ def run_to_the_end(
     """
     started_s = time.monotonic()
     files = Files.now()
-    with tempfile.TemporaryDirectory(prefix=f"grpo-vram-job-{os.getuid()}-", ignore_cleanup_errors=True) as folder:
-        with _adopting_orphans():
-            caller, others = os.getpid(), process_tree()
-            reader, writer = os.pipe()
-            keeper = os.fork()
-            if keeper == 0:
-                os.close(reader)
-                task = _Task(words=words, environment={**environment, "TMPDIR": folder}, caller=caller, files=files)
-                _keep(task, writer, [Path(folder), *([own_folder] if own_folder else [])])
-            os.close(writer)
-            try:
-                said, timed_out = _hear(reader, keeper, started_s + timeout_s)
-            finally:
-                os.close(reader)
-                _stop(keeper)
-                end_descendants(except_for=others)
-                left = files.removed_since()  # also after Ctrl-C, if the keeper took too long and was killed
+    with (
+        tempfile.TemporaryDirectory(prefix=f"grpo-vram-job-{os.getuid()}-", ignore_cleanup_errors=True) as folder,
+        _adopting_orphans(),
+    ):
+        caller, others = os.getpid(), process_tree()
+        reader, writer = os.pipe()
+        keeper = os.fork()
+        if keeper == 0:
+            os.close(reader)
+            task = _Task(words=words, environment={**environment, "TMPDIR": folder}, caller=caller, files=files)
+            _keep(task, writer, [Path(folder), *([own_folder] if own_folder else [])])
+        os.close(writer)
+        try:
+            said, timed_out = _hear(reader, keeper, started_s + timeout_s)
+        finally:
+            os.close(reader)
+            _stop(keeper)
+            end_descendants(except_for=others)
+            left = files.removed_since()  # also after Ctrl-C, if the keeper took too long and was killed
     kind, _, rest = said.partition(b" ")
     if kind == b"refused":
         problem = f"cannot be started ({rest.decode(errors='replace')})"
