@@ -8,9 +8,10 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -35,7 +36,7 @@ from profiler.domain.runs.forecast import (
     line_of,
 )
 from profiler.domain.runs.step_shape import MicroBatch
-from profiler.domain.trials.trial import RowLengths
+from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
 from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
 from profiler.worker.simulated import card_of
@@ -132,34 +133,44 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
         found = replayed(steps, seed=seed, alloc_conf=conf, **limits)
         return (line for line in found if line.step > last.get(run, 0))
 
-    begun = list(first_steps(spec, request.model_config, draws[request.draws[0].seed]))
-    ended = {run: list(lines(run, begun)) for run in runs}
-    if all(found and isinstance(found[-1], Death) for found in ended.values()):
-        if done.learnt is None:
-            yield _learnt(None, f"The card is full in one of the first {len(begun)}, which begin all runs.")
-        for found in ended.values():
-            yield from found
+    # An answer that was learnt for is not of a card that is full at once.
+    if done.learnt is None or done.learnt.whole is not None:
+        begun = list(first_steps(spec, request.model_config, draws[request.draws[0].seed]))
+        ended = [list(lines(run, begun)) for run in runs]
+        if all(found and isinstance(found[-1], Death) for found in ended):
+            if done.learnt is None:
+                yield _learnt(None, f"The card is full in one of the first {len(begun)}, which begin all runs.")
+            yield from chain(*ended)
+            return
+    learnt, reason = _learnt_or_why_not(spec, request, draws)
+    if done.learnt is None:
+        yield _learnt(learnt, reason)
+    if learnt is not None:
+        yield from _at_a_time(processes, runs, lambda run: lines(run, written_steps(spec, learnt, draws[run[0]])))
         return
-    learnt: RunLearnt | None = None
+    for seed, draw in draws.items():
+        if own := [run for run in runs if run[0] == seed]:
+            whole = list(whole_steps(spec, request.model_config, draw))
+            yield from chain(*(lines(run, whole) for run in own))
+
+
+def _learnt_or_why_not(
+    spec: TrialSpec, request: ForecastRequest, draws: Mapping[int, RowLengths]
+) -> tuple[RunLearnt | None, str | None]:
+    """Return what was learnt of a job, or why each of its steps has to be simulated.
+
+    Raises:
+        UnsupportedTrialError: They have to, and are too many.
+    """
     try:
-        learnt, reason = learn(spec, request.model_config, list(draws.values())), None
+        return learn(spec, request.model_config, list(draws.values())), None
     except UnequalStepsError as error:
         reason = f"The steps cannot be written out: {error}."
         if request.steps > MOST_WHOLE_STEPS:
             raise UnsupportedTrialError(
                 f"{reason} Without that at most {MOST_WHOLE_STEPS} steps are forecast."
             ) from error
-    if done.learnt is None:
-        yield _learnt(learnt, reason)
-    if learnt is not None:
-        steps = learnt
-        yield from _at_a_time(processes, runs, lambda run: lines(run, written_steps(spec, steps, draws[run[0]])))
-        return
-    for seed, draw in draws.items():
-        if own := [run for run in runs if run[0] == seed]:
-            whole = list(whole_steps(spec, request.model_config, draw))
-            for run in own:
-                yield from lines(run, whole)
+        return None, reason
 
 
 def _at_a_time(

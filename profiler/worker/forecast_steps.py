@@ -227,6 +227,6 @@ def first_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
         UnsupportedTrialError: The trial cannot be simulated.
     """
     # One unit more, because the end of training frees more in the last step.
-    steps, per_unit = _first_units(spec), steps_per_unit(spec)
-    short = replace(spec, steps=min(spec.steps, (steps + 1) * per_unit))
-    yield from islice(whole_steps(short, model_config, draw), steps * per_unit)
+    units, per_unit = _first_units(spec), steps_per_unit(spec)
+    short = replace(spec, steps=min(spec.steps, (units + 1) * per_unit))
+    yield from islice(whole_steps(short, model_config, draw), units * per_unit)

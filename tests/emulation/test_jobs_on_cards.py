@@ -301,6 +301,31 @@ def test_runs_that_are_killed_leave_records_only(on_cards, driver, tmp_path, vic
         assert left == []
 
 
+def test_what_is_left_goes_also_if_the_keeper_is_killed(tmp_path, monkeypatch):
+    """Ctrl-C, and a keeper that takes too long to end the job."""
+    (memory := tmp_path / "memory").mkdir()
+    monkeypatch.setattr(job, "_SHARED_MEMORY", memory)
+    made, pids = memory / "psm_left", []
+
+    def interrupted(reader, keeper, until_s):
+        while not made.exists() or not made.read_text():
+            time.sleep(0.01)
+        pids.append(int(made.read_text()))
+        raise KeyboardInterrupt
+
+    def killed(keeper):
+        os.kill(keeper, signal.SIGKILL)
+        os.waitpid(keeper, 0)
+
+    monkeypatch.setattr(job, "_hear", interrupted)
+    monkeypatch.setattr(job, "_stop", killed)
+    program = f"import os, time; open({str(made)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        job.run_to_the_end([sys.executable, "-c", program], dict(os.environ), timeout_s=60)
+    assert not made.exists()
+    assert not Path("/proc", str(pids[0])).exists()
+
+
 def test_a_socket_of_odd_bytes_hinders_no_removal(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_SHARED_MEMORY", tmp_path)
     before = job.Files.now()

@@ -3,8 +3,7 @@
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
 
 from maintenance.benchmark.adapters.question import NotCoveredError, Question, Said
 
@@ -38,7 +37,7 @@ def answer(question: Question) -> Said:
     return {"allocated": int(found.total - found.cuda_overhead), "device": int(found.total)}
 
 
-def _module() -> Any:  # noqa: ANN401 - the file of another package
+def _module() -> ModuleType:
     name = "unsloth_vram_estimation"
     if name not in sys.modules:
         path = next(Path(folder) / _FILE for folder in sys.path if (Path(folder) / _FILE).exists())

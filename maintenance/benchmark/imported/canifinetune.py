@@ -1,7 +1,8 @@
 """Runs of canifinetune's authors on an RTX 4080, which their repository keeps."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from maintenance.benchmark.imported.parts import (
     ATTENTION_TARGETS,
@@ -27,7 +28,7 @@ def _rows(reader: Reader) -> Iterator[Row]:
             yield _row(path, reader, found, builtin.name)
 
 
-def _row(path: str, reader: Reader, found: dict, model: str) -> Row:  # type: ignore[type-arg]
+def _row(path: str, reader: Reader, found: Mapping[str, Any], model: str) -> Row:
     config, measured = found["config"], found["measured"]
     is_quantized = config["method"] == "qlora"
     name = path.rpartition("/")[2].removesuffix(".json").partition("__")[2].lower()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from maintenance.benchmark.imported.parts import LOOP_KEEPS_LOGITS, OF_LOOP, Clone, Reader, counters, targets_of
 from maintenance.benchmark.rows.schema import Card, End, Origin, Row, Source
@@ -29,7 +30,7 @@ def _beyond(train: Mapping[str, object], peft: Mapping[str, object] | None) -> t
     return tuple(kinds)
 
 
-def _row(path: str, reader: Reader, found: dict) -> Row:  # type: ignore[type-arg]
+def _row(path: str, reader: Reader, found: Mapping[str, Any]) -> Row:
     run, gpu = found["run_info"], KNOWN_GPUS[_GPU]
     train, peft, packages = run["train_config"], run["peft_config"], found["meta_info"]["package_info"]
     beyond = _beyond(train, peft)
