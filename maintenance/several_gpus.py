@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 import pandas as pd
 
 from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
+from maintenance.emulated.rows import needed_sizes
 from maintenance.emulated.running import Side, run_pending, run_side
 from maintenance.pages.error_cells import ERROR_COLUMNS, error_cells
 from maintenance.pages.kept_page import kept_page
@@ -26,7 +27,7 @@ from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.memory import GIB
-from profiler.domain.runs.outcome import Outcome, Status
+from profiler.domain.runs.outcome import Outcome
 from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, TrialSpec
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.rendering.sweep.comparison import as_csv
@@ -261,11 +262,7 @@ def _fits_host(spec: TrialSpec) -> bool:
 
 
 def _peak(outcome: Outcome | None) -> int | None:
-    if outcome is None:
-        return None
-    if outcome.status is Status.OOM and outcome.unlimited is not None:
-        return outcome.unlimited.required_allocated_bytes
-    return outcome.peaks.allocated_bytes if outcome.status is Status.OK else None
+    return None if outcome is None else needed_sizes(outcome)[0]
 
 
 def _row(number: int, spec: TrialSpec, outcome: Outcome | None) -> dict[str, object]:

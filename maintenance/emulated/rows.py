@@ -52,6 +52,16 @@ def _rows(pair: Pair) -> list[dict[str, object]]:
     ]
 
 
+def needed_sizes(outcome: Outcome) -> tuple[int | None, int | None]:
+    """Return allocated and reserved bytes that a trial needs on a card of unlimited memory; None where unknown."""
+    needed, peaks = outcome.unlimited, outcome.peaks
+    if outcome.status is Status.OOM and needed is not None:
+        return needed.required_allocated_bytes, needed.required_reserved_bytes
+    if outcome.status is Status.OK:
+        return peaks.allocated_bytes, peaks.reserved_bytes
+    return None, None
+
+
 def _peaks(outcome: Outcome) -> dict[str, dict[str, int | None]]:
     """Return allocated and reserved bytes by phase, of the whole trial, and those that it would have needed."""
     peaks = outcome.peaks

@@ -8,10 +8,10 @@ from pathlib import Path
 from maintenance.benchmark.adapters.own import SIMULATED
 from maintenance.benchmark.rows.jobs import spec_of
 from maintenance.benchmark.rows.schema import Row
+from maintenance.emulated.rows import needed_sizes
 from maintenance.emulated.running import Side, run_pending, run_side
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.models.builtin_models import find_builtin
-from profiler.domain.runs.outcome import Outcome, Status
 from profiler.domain.trials.trial import Backend
 from profiler.execution.pythons import own_python
 from profiler.storage.files.atomic import write_atomically
@@ -27,24 +27,11 @@ def simulate(rows: Sequence[Row], folder: Path, *, options: RunOptions) -> int:
     specs = list(dict.fromkeys(spec for _, spec in asked))
     run_pending(specs, (side,), store=store, options=options, at_most=None, run=run_side)
     found = [(row, store.find(side.trial(spec).trial_id)) for row, spec in asked]
-    needs = [(row.row_id, *peaks) for row, record in found if record and (peaks := _needs(record.outcome))]
+    peaks = [(row.row_id, *needed_sizes(record.outcome)) for row, record in found if record is not None]
+    needs = [each for each in peaks if None not in each]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(("row_id", "allocated_bytes", "reserved_bytes"))
     writer.writerows(sorted(needs))
     write_atomically(SIMULATED, file.getvalue().encode())
     return len(needs)
-
-
-def _needs(outcome: Outcome) -> tuple[int, int] | None:
-    """Return allocated and reserved memory that a trial needs on a card of unlimited memory; None if it has no peak."""
-    needed, peaks = outcome.unlimited, outcome.peaks
-    allocated: int | None
-    reserved: int | None
-    if outcome.status is Status.OOM and needed is not None:
-        allocated, reserved = needed.required_allocated_bytes, needed.required_reserved_bytes
-    elif outcome.status is Status.OK:
-        allocated, reserved = peaks.allocated_bytes, peaks.reserved_bytes
-    else:
-        return None
-    return None if allocated is None or reserved is None else (allocated, reserved)
