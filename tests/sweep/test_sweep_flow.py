@@ -71,7 +71,7 @@ def test_dry_run_lists_the_trials_and_writes_nothing(sweep, world, tmp_path):
     assert "28.0 GiB" in lines[2]
     assert "fits: h100-80gb" in lines[2]
     assert "GiB more than h100-80gb has" in lines[-4]
-    assert lines[-2].startswith("25 simulated trials: about 0.068 CPU-hours (0.017 to 0.32), ")
+    assert lines[-2].startswith("25 simulated trials: about 0.052 CPU-hours (0.015 to 0.26), ")
     assert lines[-1].startswith("  Nothing like them has run in this results_dir.")
 
 
