@@ -146,6 +146,17 @@ STAGES = (
         steps=tuple(_sweep(recipe, f"model={_SMALL},qwen2.5-7b,llama-3.2-3b") for recipe in ("sft", "dpo")),
     ),
     Stage(
+        letter="H",
+        title="whole runs of drawn lengths, for the forecast",
+        steps=(
+            Step(
+                name="whole runs",
+                # The runs share the card, 62 GiB in all: only torch's counters are read, which are those of one process.
+                words=("-m", "maintenance.forecasts", "backend=cuda", "jobs=8", f"results_dir={FOLDER}"),
+            ),
+        ),
+    ),
+    Stage(
         letter="F",
         title="the same trials simulated with this machine's versions, and the thresholds",
         steps=(_own("simulate", FOLDER), _own("thresholds", FOLDER)),

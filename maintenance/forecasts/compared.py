@@ -40,21 +40,21 @@ class Compared:
     run: Run
     rows: pd.DataFrame
     """One per step that both sides have: `run`, `step`, and `SIDE_METRIC_bytes`."""
-    emulated: End | None
+    trained: End | None
     forecast: End | None
 
     @property
     def equal(self) -> Mapping[str, int]:
         """Steps that are equal to the byte, by metric."""
-        return {metric: int((self._of("emulated", metric) == self._of("forecast", metric)).sum()) for metric in METRICS}
+        return {metric: int((self._of("trained", metric) == self._of("forecast", metric)).sum()) for metric in METRICS}
 
     @property
     def worst(self) -> Mapping[str, float]:
-        """The largest error of a step, relative to the emulated bytes, by metric."""
+        """The largest error of a step, relative to those of the trainer, by metric."""
         return {
-            metric: float(((self._of("forecast", metric) - self._of("emulated", metric)).abs() / emulated).max())
+            metric: float(((self._of("forecast", metric) - self._of("trained", metric)).abs() / trained).max())
             for metric in METRICS
-            for emulated in [self._of("emulated", metric)]
+            for trained in [self._of("trained", metric)]
         }
 
     @property
@@ -65,8 +65,10 @@ class Compared:
             found.append(f"{self.run.name}: allocated memory differs in {different} of {len(self.rows)} steps.")
         if self.worst["reserved"] > MOST_RESERVED:
             found.append(f"{self.run.name}: reserved memory differs by up to {self.worst['reserved']:.2%}.")
-        if self.emulated != self.forecast:
-            found.append(f"{self.run.name}: emulated, {self.emulated or 'it survives'}; forecast, {self.forecast}.")
+        if self.trained != self.forecast:
+            found.append(
+                f"{self.run.name}: {self.run.job.side}, {self.trained or 'it survives'}; forecast, {self.forecast}."
+            )
         return found
 
     def _of(self, side: str, metric: str) -> pd.Series:
@@ -76,18 +78,18 @@ class Compared:
 def compared(runs: Sequence[Run], files: Files) -> list[Compared]:
     """Return the runs that have ended on both sides."""
     return [
-        _compared(run, lines_of(files.emulated(run)), lines_of(files.forecast(run)))
+        _compared(run, lines_of(files.trained(run)), lines_of(files.forecast(run)))
         for run in runs
-        if has_ended(files.emulated(run)) and has_ended(files.forecast(run))
+        if has_ended(files.trained(run)) and has_ended(files.forecast(run))
     ]
 
 
-def _compared(run: Run, emulated: Sequence[Line], forecast: Sequence[Line]) -> Compared:
-    both = zip(_steps(emulated), _steps(forecast), strict=False)
+def _compared(run: Run, trained: Sequence[Line], forecast: Sequence[Line]) -> Compared:
+    both = zip(_steps(trained), _steps(forecast), strict=False)
     return Compared(
         run=run,
         rows=pd.DataFrame([{"run": run.name, "step": one["step"], **_sizes(one, other)} for one, other in both]),
-        emulated=_end(emulated),
+        trained=_end(trained),
         forecast=_end(forecast),
     )
 
@@ -96,8 +98,8 @@ def _steps(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line["kind"] == "step"]
 
 
-def _sizes(emulated: Line, forecast: Line) -> dict[str, Any]:
-    sides = {"emulated": emulated, "forecast": forecast}
+def _sizes(trained: Line, forecast: Line) -> dict[str, Any]:
+    sides = {"trained": trained, "forecast": forecast}
     return {f"{side}_{metric}_bytes": line[f"{metric}_bytes"] for metric in METRICS for side, line in sides.items()}
 
 
@@ -123,7 +125,7 @@ def keep(found: Sequence[Compared], folder: Path) -> None:
     table = csv.DictWriter(text, _END_COLUMNS, lineterminator="\n")
     table.writeheader()
     for each in found:
-        ends = {"emulated": each.emulated, "forecast": each.forecast}
+        ends = {"trained": each.trained, "forecast": each.forecast}
         table.writerows({"run": each.run.name, "side": side, **asdict(end)} for side, end in ends.items() if end)
     write_atomically(folder / STEPS, rows.to_parquet(index=False))
     write_atomically(folder / ENDS, text.getvalue().encode())
@@ -143,7 +145,7 @@ def kept(folder: Path) -> list[Compared]:
         Compared(
             run=run,
             rows=rows[rows.run == run.name],
-            emulated=ends.get((run.name, "emulated")),
+            trained=ends.get((run.name, "trained")),
             forecast=ends.get((run.name, "forecast")),
         )
         for run in RUNS

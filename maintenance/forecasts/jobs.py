@@ -1,4 +1,4 @@
-"""The jobs whose steps are emulated and forecast: their trials, and the rows that a seed draws for them."""
+"""The jobs whose steps are run and forecast: their trials, and the rows that a seed draws for them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +31,15 @@ class Job:
     """With as many steps as the run has, on a card that it does not fill."""
     model_config: Mapping[str, Any]
     lengths: RunLengths
+    backend: Backend = Backend.EMULATED
+    """Where it runs: on an emulated card, or on a real one."""
     runs_out: bool = True
     """Whether it also runs on a card on which memory runs out."""
+
+    @property
+    def side(self) -> str:
+        """What the sizes of its trainer are: emulated or measured."""
+        return "emulated" if self.backend is Backend.EMULATED else "measured"
 
     @cached_property
     def rows(self) -> RowLengths:
@@ -112,6 +119,70 @@ JOBS: Sequence[Job] = (
 )
 
 
+_CARD: Mapping[str, Any] = {"backend": Backend.SIMULATED, "gpu": "h200-141gb"}
+
+CARD_JOBS: Sequence[Job] = (
+    Job(
+        name="0.5b-full",
+        backend=Backend.CUDA,
+        spec=TrialSpec(
+            **_CARD,
+            **_GROUPS,
+            model="qwen2.5-0.5b",
+            steps=200,
+            tuning=Tuning.FULL,
+            rollout=Rollout.SYNTHETIC,
+            max_prompt_length=256,
+            max_completion_length=768,
+        ),
+        model_config=BUILTIN_MODELS["qwen2.5-0.5b"].config,
+        lengths=_lengths("lognormal(200,0.7)", "lognormal(150,0.5)"),
+    ),
+    Job(
+        name="7b-lora",
+        backend=Backend.CUDA,
+        spec=TrialSpec(
+            **_CARD,
+            **_GROUPS,
+            **_LORA,
+            model="qwen2.5-7b",
+            steps=40,
+            rollout=Rollout.SYNTHETIC,
+            gradient_checkpointing=True,
+            max_prompt_length=512,
+            max_completion_length=2048,
+        ),
+        model_config=BUILTIN_MODELS["qwen2.5-7b"].config,
+        lengths=_lengths("lognormal(500,0.8)", "lognormal(180,0.5)", "2"),
+    ),
+    Job(
+        name="0.5b-sft",
+        backend=Backend.CUDA,
+        spec=TrialSpec(**_CARD, **_ROWS, **_LORA, model="qwen2.5-0.5b", steps=300, recipe=Recipe.SFT, max_length=1024),
+        model_config=BUILTIN_MODELS["qwen2.5-0.5b"].config,
+        lengths=_lengths("lognormal(250,0.6)"),
+    ),
+    Job(
+        name="0.5b-generated",
+        backend=Backend.CUDA,
+        spec=TrialSpec(
+            **_CARD,
+            **_GROUPS,
+            **_LORA,
+            model="qwen2.5-0.5b",
+            steps=30,
+            rollout=Rollout.GENERATE,
+            max_prompt_length=128,
+            max_completion_length=48,
+        ),
+        model_config=BUILTIN_MODELS["qwen2.5-0.5b"].config,
+        lengths=_lengths("lognormal(24,0.5)", "lognormal(60,0.5)"),
+        runs_out=False,
+    ),
+)
+"""With real models, on a real card: written down before the first of them has run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One run of a job."""
@@ -135,7 +206,7 @@ class Run:
 
 RUNS: Sequence[Run] = tuple(
     Run(job=job, alloc_conf=conf, is_small=is_small)
-    for job in JOBS
+    for job in (*JOBS, *CARD_JOBS)
     for conf in SETTINGS
     for is_small in (False, *([True] if job.runs_out else []))
 )

@@ -8,6 +8,21 @@ from maintenance.pages.kept_page import kept_page
 from profiler.domain.memory import MIB
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 
+_WHERE = {
+    "emulated": "in torch's CUDA build on an emulated driver",
+    "measured": "on a real card",
+}
+_ORIGIN = {
+    "emulated": "Nothing here is measured.",
+    "measured": "Sizes are torch's own counters of each process; the runs shared the card, which they did not fill.",
+}
+_SMALL = {
+    "emulated": "the smallest card on which the first two thirds of the steps run, by the forecast",
+    "measured": "the allocator is limited to the middle between what the first two thirds of the steps had allocated "
+    "and what was reserved for them on the whole card",
+}
+_COMMAND = {"emulated": "", "measured": "backend=cuda at_most=0 "}
+
 
 def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, versions: str) -> str:
     """Return the page of the runs that have ended on both sides.
@@ -17,16 +32,16 @@ def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, ver
         causes: Why they differ, by the name of the run.
         versions: Of the packages.
     """
+    side = found[0].run.job.side
     steps = sum(len(each.rows) for each in found)
     equal = {metric: sum(each.equal[metric] for each in found) for metric in METRICS}
     problems = [
         f"{problem} {causes.get(each.run.name, 'The cause is open.')}" for each in found for problem in each.problems
     ]
     return kept_page(
-        "Emulated and forecast runs",
-        f"{steps:,} steps of {len(found)} runs of drawn lengths: each step ran in torch's CUDA build on an emulated "
-        "driver, and was written out by `profiler.forecast` for the same draws. "
-        f"{versions}. Nothing here is measured.",
+        f"{side.capitalize()} and forecast runs",
+        f"{steps:,} steps of {len(found)} runs of drawn lengths: each step ran {_WHERE[side]}, and was written out by "
+        f"`profiler.forecast` for the same draws. {versions}. {_ORIGIN[side]}",
         f"Equal to the byte: allocated memory in {equal['allocated']:,} steps, reserved memory in "
         f"{equal['reserved']:,}. The largest error of reserved memory in a step: "
         f"{small_percent(max((each.worst['reserved'] for each in found), default=0.0))}.",
@@ -34,11 +49,11 @@ def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, ver
             ("run", "card", "steps", "peak", "allocated equal", "reserved equal", "worst reserved", "ends"),
             [_row(each) for each in found],
         ),
-        "`small`: the smallest card on which the first two thirds of the steps run, by the forecast. `peak`: the "
-        "largest reserved memory that was emulated. Two ends: emulated, then forecast.",
+        f"`small`: {_SMALL[side]}. `peak`: the largest reserved memory that was {side}. "
+        f"Two ends: {side}, then forecast.",
         "## Requirements that do not hold",
         "\n".join(f"- {escaped(problem)}" for problem in problems) or "None.",
-        command="python -m maintenance.forecasts results_dir=results/reference",
+        command=f"python -m maintenance.forecasts {_COMMAND[side]}results_dir=results/reference",
     )
 
 
@@ -48,14 +63,14 @@ def _row(each: Compared) -> tuple[str, ...]:
         f"{run.job.name}, {run.alloc_conf or 'default'}",
         "small" if run.is_small else "whole",
         str(len(each.rows)),
-        f"{each.rows.emulated_reserved_bytes.max() / MIB:,.0f} MiB",
+        f"{each.rows.trained_reserved_bytes.max() / MIB:,.0f} MiB",
         str(each.equal["allocated"]),
         str(each.equal["reserved"]),
         small_percent(each.worst["reserved"]),
-        _ends(each.emulated, each.forecast),
+        _ends(each.trained, each.forecast),
     )
 
 
-def _ends(emulated: End | None, forecast: End | None) -> str:
-    words = [str(end or "survives") for end in (emulated, forecast)]
+def _ends(trained: End | None, forecast: End | None) -> str:
+    words = [str(end or "survives") for end in (trained, forecast)]
     return words[0] + ", both" if words[0] == words[1] else "; ".join(words)

@@ -1,8 +1,9 @@
-"""Both sides of a run: emulated in a process of its own, and forecast in this one. Each leaves a file of JSON lines."""
+"""Both sides of a run: the trainer in a process of its own, and the forecast. Each leaves a file of JSON lines."""
 
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from profiler.domain.memory import MIB
 from profiler.domain.trials.trial import Backend
 from profiler.emulation.launch import EmulatedPython, process_environment
 
-PROGRAM = Path(__file__).with_name("emulated_run.py")
+PROGRAM = Path(__file__).with_name("whole_run.py")
 
 _PAGE_BYTES = 2 * MIB
 """The driver gives memory in whole pages of this size."""
@@ -33,9 +34,9 @@ class Files:
 
     folder: Path
 
-    def emulated(self, run: Run) -> Path:
-        """Return the file of the emulated side; it is whole if its last line is the end."""
-        return self.folder / f"{run.name}.emulated.jsonl"
+    def trained(self, run: Run) -> Path:
+        """Return the file of the trainer; it is whole if its last line is the end."""
+        return self.folder / f"{run.name}.{run.job.side}.jsonl"
 
     def forecast(self, run: Run) -> Path:
         """Return the file of the forecast, which is written at once."""
@@ -75,8 +76,8 @@ def forecast(job: Job, files: Files) -> None:
     for run in RUNS:
         if run.job is not job:
             continue
-        capacity = card_of(job.spec).usable_bytes
-        if run.is_small:
+        capacity = limit_bytes(run, files) or card_of(job.spec).usable_bytes
+        if run.is_small and job.backend is Backend.EMULATED:
             part = 2 * job.spec.steps // 3
             whole = replay(run, capacity, part)
             capacity = smallest_capacity_bytes(
@@ -115,11 +116,11 @@ def _write(path: Path, lines: Sequence[Line]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-# ---- the emulation ---------------------------------------------------------------------------------------------------
+# ---- the trainer -----------------------------------------------------------------------------------------------------
 
 
-class Emulate(Protocol):
-    """Emulates one run: `emulate`."""
+class Train(Protocol):
+    """Runs the trainer of one run: `emulate` or `measure`."""
 
     def __call__(self, run: Run, files: Files) -> None:
         """Leave the lines of the run."""
@@ -141,26 +142,52 @@ def emulate(run: Run, files: Files, *, python: EmulatedPython, timeout_s: float)
         ProfilerError: It ended with an error.
         subprocess.TimeoutExpired: It took too long; the run begins anew with the next call.
     """
-    answer = files.emulated(run)
+    environment = process_environment(python, card_of(run, files), base=os.environ)
+    _train(run, files, executable=python.executable, environment=environment, timeout_s=timeout_s)
+
+
+def limit_bytes(run: Run, files: Files) -> int | None:
+    """Return the limit of the allocator for a run on a real card; None: the whole card.
+
+    It lies in the middle between what the first two thirds of the steps had allocated and what the allocator had
+    reserved for them on the whole card, in whole pages.
+    """
+    if not run.is_small or run.job.backend is Backend.EMULATED:
+        return None
+    steps = lines_of(files.trained(replace(run, is_small=False)))[: 2 * run.job.spec.steps // 3]
+    sizes = (max(line[f"{metric}_bytes"] for line in steps) for metric in ("allocated", "reserved"))
+    return sum(sizes) // 2 // _PAGE_BYTES * _PAGE_BYTES
+
+
+def measure(run: Run, files: Files, *, timeout_s: float) -> None:
+    """Run the trainer on a real card, which other runs may share: torch's counters are those of one process.
+
+    Raises:
+        ProfilerError: It ended with an error.
+        subprocess.TimeoutExpired: It took too long; the run begins anew with the next call.
+    """
+    _train(run, files, executable=Path(sys.executable), environment=os.environ, timeout_s=timeout_s)
+
+
+def _train(run: Run, files: Files, *, executable: Path, environment: Mapping[str, str], timeout_s: float) -> None:
+    answer = files.trained(run)
     answer.parent.mkdir(parents=True, exist_ok=True)
     request = answer.with_suffix(".request.json")
     rows = run.job.rows
     request.write_text(
         json.dumps(
             {
-                "spec": spec_to_mapping(replace(run.spec, backend=Backend.EMULATED)),
+                "spec": spec_to_mapping(replace(run.spec, backend=run.job.backend)),
                 "model_config": dict(run.job.model_config),
                 "prompts": rows.prompts,
                 "completions": rows.completions,
                 "shuffles": rows.shuffles,
+                "limit_bytes": limit_bytes(run, files),
             }
         )
     )
-    environment = process_environment(python, card_of(run, files), base=os.environ) | {
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [str(python.executable), str(PROGRAM), str(request), str(answer)]
+    command = [str(executable), str(PROGRAM), str(request), str(answer)]
+    environment = {**environment, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -168,17 +195,26 @@ def emulate(run: Run, files: Files, *, python: EmulatedPython, timeout_s: float)
 
 
 def run_pending(
-    runs: Sequence[Run], files: Files, *, emulating: Emulate, at_most: int | None, jobs: int, say: Callable[[str], None]
+    runs: Sequence[Run], files: Files, *, training: Train, at_most: int | None, jobs: int, say: Callable[[str], None]
 ) -> int:
-    """Forecast and emulate runs that have not ended, at most `at_most` emulated ones; return how many are left."""
+    """Train and forecast the runs that have not ended, at most `at_most` trained ones; return how many are left.
+
+    An emulated card is as small as its forecast says, so the forecast comes first. A real one is lent for minutes: its
+    runs are forecast with ``at_most=0``, elsewhere.
+    """
     for job in dict.fromkeys(run.job.name for run in runs):
         own = [run for run in runs if run.job.name == job]
+        comes_first = own[0].job.backend is Backend.EMULATED
+        if not comes_first and (at_most != 0 or not all(has_ended(files.trained(run)) for run in own)):
+            continue
         if not all(has_ended(files.forecast(run)) for run in own):
             say(f"forecasting {job}")
             forecast(own[0].job, files)
-    pending = [run for run in runs if not has_ended(files.emulated(run))]
+    pending = [run for run in runs if not has_ended(files.trained(run))]
     now = pending[:at_most]
-    with ThreadPoolExecutor(jobs) as pool:
-        for run, _ in zip(now, pool.map(partial(emulating, files=files), now), strict=True):
-            say(f"emulated {run.name}")
+    # A small run on a real card needs the whole one.
+    for wave in ([run for run in now if not run.is_small], [run for run in now if run.is_small]):
+        with ThreadPoolExecutor(jobs) as pool:
+            for run, _ in zip(wave, pool.map(partial(training, files=files), wave), strict=True):
+                say(f"{run.name} has ended")
     return len(pending) - len(now)

@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from maintenance.forecasts.compared import CAUSES, End, compared, kept, read_causes, unexplained
-from maintenance.forecasts.emulated_run import StepCounters
-from maintenance.forecasts.jobs import JOBS, RUNS
+from maintenance.forecasts.jobs import CARD_JOBS, JOBS, RUNS
 from maintenance.forecasts.main import PAGE, main
 from maintenance.forecasts.page import comparison_page
-from maintenance.forecasts.running import Files, card_of, smallest_capacity_bytes
+from maintenance.forecasts.running import Files, card_of, limit_bytes, run_pending, smallest_capacity_bytes
+from maintenance.forecasts.whole_run import StepCounters
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import MIB, Phase
+from profiler.domain.trials.trial import Backend
 
 KEPT = Path(__file__).parents[2] / "results" / "reference" / "forecasts"
 END = {"kind": "end"}
+ON_CARD = [run for run in RUNS if run.job.side == "measured"]
 SFT = [run for run in RUNS if run.job.name == "sft"]
 
 
@@ -41,7 +43,7 @@ def write(path: Path, *lines: dict[str, Any]) -> None:
 def both(folder: Path, emulated: list[dict[str, Any]], forecast: list[dict[str, Any]]) -> list[str]:
     """What is found wrong with one run."""
     files = Files(folder=folder)
-    write(files.emulated(SFT[0]), *emulated, END)
+    write(files.trained(SFT[0]), *emulated, END)
     write(files.forecast(SFT[0]), *forecast, END)
     (found,) = compared(RUNS, files)
     return list(found.problems)
@@ -81,6 +83,37 @@ def test_the_small_card_is_the_smallest_on_which_most_steps_run(tmp_path):
     assert card_of(SFT[0], files).memory_bytes > 10**10
 
 
+def test_a_limited_card_lies_between_allocated_and_reserved(tmp_path):
+    files = Files(folder=tmp_path)
+    whole, small = (next(run for run in ON_CARD if run.is_small is is_small) for is_small in (False, True))
+    # The last third of the steps does not count.
+    write(files.trained(whole), *(step(n, 100 + 4 * n, 600 + 10 * n) for n in range(1, whole.job.spec.steps + 1)), END)
+    known = 2 * whole.job.spec.steps // 3
+    assert limit_bytes(small, files) == (100 + 4 * known + 600 + 10 * known) // 2 // 2 * 2 * MIB
+    assert limit_bytes(whole, files) is None
+    assert limit_bytes(next(run for run in SFT if run.is_small), files) is None
+
+
+def test_runs_on_a_real_card_are_forecast_afterwards(tmp_path, monkeypatch):
+    forecast, trained = [], []
+    monkeypatch.setattr("maintenance.forecasts.running.forecast", lambda job, _: forecast.append(job.name))
+
+    def training(run: Any, files: Files) -> None:
+        trained.append(run.is_small)
+        write(files.trained(run), step(1), END)
+
+    def pending(at_most: int | None) -> int:
+        files = Files(folder=tmp_path)
+        return run_pending(ON_CARD, files, training=training, at_most=at_most, jobs=2, say=lambda _: None)
+
+    assert pending(0) == len(ON_CARD)
+    assert pending(None) == 0
+    assert trained == sorted(trained)
+    assert forecast == []
+    assert pending(0) == 0
+    assert forecast == [job.name for job in CARD_JOBS]
+
+
 class Card:
     """Counters of a card, with a peak that is set before each phase."""
 
@@ -111,7 +144,7 @@ def test_steps_begin_where_those_of_a_forecast_do():
 def test_the_command_goes_on_and_says_what_differs(tmp_path, capsys):
     def emulating(run: Any, files: Files, **_: object) -> None:
         size = 101 if run.is_small else 100
-        write(files.emulated(run), step(1, size), END)
+        write(files.trained(run), step(1, size), END)
 
     files = Files(folder=tmp_path / "forecasts" / "runs")
     for run in SFT:
@@ -119,14 +152,14 @@ def test_the_command_goes_on_and_says_what_differs(tmp_path, capsys):
 
     def command(*words: str) -> int:
         chosen = ["job=sft", f"results_dir={tmp_path}", *words]
-        return main(chosen, python_of=lambda _: None, emulating=emulating)  # type: ignore[arg-type, return-value]
+        return main(chosen, python_of=lambda _: None, training={Backend.EMULATED: emulating})  # type: ignore[arg-type, return-value]
 
     assert command("at_most=1") == EXIT_SOME_TRIALS_FAILED
     assert len(list(files.folder.glob("*.emulated.jsonl"))) == 1
     assert command("jobs=2") == EXIT_ANSWER_IS_NO
     assert "sft-default-small: allocated memory differs in 1 of 1 steps." in capsys.readouterr().err
     (tmp_path / "forecasts" / CAUSES).write_text("run,cause\nsft-expandable-small,A reason.\n")
-    write(files.emulated(SFT[1]), step(1), END)
+    write(files.trained(SFT[1]), step(1), END)
     assert command("at_most=0") == EXIT_OK
     assert "differs in 1 of 1 steps. A reason." in (tmp_path / "forecasts" / PAGE).read_text()
     assert len(kept(tmp_path / "forecasts")) == len(SFT)
@@ -149,6 +182,6 @@ def test_every_kept_difference_has_a_cause(runs):
     assert {each.run.job.name for each in runs} == {job.name for job in JOBS}
     # On a card that is not full, reserved memory is equal in every step.
     assert all(each.equal["reserved"] == len(each.rows) for each in runs if not each.run.is_small)
-    ends = [(each.emulated, each.forecast) for each in runs if each.run.is_small]
+    ends = [(each.trained, each.forecast) for each in runs if each.run.is_small]
     assert all(emulated == forecast for emulated, forecast in ends)
     assert any(isinstance(emulated, End) for emulated, _ in ends)

@@ -1,8 +1,9 @@
 """A whole run in torch's CUDA build: the memory of each optimizer step, by torch's own counters.
 
-`python emulated_run.py REQUEST ANSWER`, in the environment of an emulated card (`profiler.emulation.launch`). REQUEST
-is a JSON object of `spec`, `model_config`, `prompts`, `completions` and `shuffles`. ANSWER gets one JSON line per step,
-and one for the request that the card refused; a last line says that the run has ended.
+`python whole_run.py REQUEST ANSWER`, on a real card or in the environment of an emulated one
+(`profiler.emulation.launch`). REQUEST is a JSON object of `spec`, `model_config`, `prompts`, `completions`, `shuffles`
+and `limit_bytes`, to which the allocator is limited (null: the whole card). ANSWER gets one JSON line per step, and one
+for the request that was refused; a last line says that the run has ended.
 """
 
 import json
@@ -63,9 +64,14 @@ class StepCounters:
         cuda.reset()
 
     def end(self) -> None:
-        """Write that the run has ended, and which values of the network the host has read."""
+        """Write that the run has ended, on which card, and which values of the network the host has read."""
         marks = marks_of_this_process()
-        self._write(kind="end", values=marks.values if marks is not None else None)
+        self._write(
+            kind="end",
+            card=self._cuda.name(),
+            total_bytes=self._cuda.total_bytes(),
+            values=marks.values if marks is not None else None,
+        )
 
     def _refused(self, _: int, free_bytes: int) -> None:
         """Write the request that is refused: torch passes the size of a segment, its history that of the block."""
@@ -93,6 +99,8 @@ def run(request: Mapping[str, Any], answer: TextIO) -> None:
         prompts=request["prompts"], completions=request["completions"], shuffles=tuple(request["shuffles"])
     )
     cuda = TorchCuda()
+    if request["limit_bytes"] is not None:
+        cuda.limit_allocator(request["limit_bytes"])
     if spec.alloc_conf:
         cuda.set_allocator_settings(spec.alloc_conf)
     torch.cuda.memory._record_memory_history(context=None, max_entries=10)
