@@ -151,7 +151,7 @@ STAGES = (
         steps=(
             Step(
                 name="whole runs",
-                # The runs share the card, 62 GiB in all: only torch's counters are read, which are those of one process.
+                # The runs share the card, 62 GiB in all: only torch's counters are read, those of one process.
                 words=("-m", "maintenance.forecasts", "backend=cuda", "jobs=8", f"results_dir={FOLDER}"),
             ),
         ),

@@ -42,6 +42,8 @@ class Compared:
     """One per step that both sides have: `run`, `step`, and `SIDE_METRIC_bytes`."""
     trained: End | None
     forecast: End | None
+    stopped: str = ""
+    """Why the trainer has not run to its end, where the card refused nothing; its steps are compared."""
 
     @property
     def equal(self) -> Mapping[str, int]:
@@ -65,11 +67,16 @@ class Compared:
             found.append(f"{self.run.name}: allocated memory differs in {different} of {len(self.rows)} steps.")
         if self.worst["reserved"] > MOST_RESERVED:
             found.append(f"{self.run.name}: reserved memory differs by up to {self.worst['reserved']:.2%}.")
-        if self.trained != self.forecast:
+        if self.trained != self.forecast and not (self.stopped and self._dies_later):
             found.append(
                 f"{self.run.name}: {self.run.job.side}, {self.trained or 'it survives'}; forecast, {self.forecast}."
             )
         return found
+
+    @property
+    def _dies_later(self) -> bool:
+        """Whether the forecast has no death in the steps that are compared, nor in the next one."""
+        return self.forecast is None or self.forecast.step > len(self.rows) + 1
 
     def _of(self, side: str, metric: str) -> pd.Series:
         return self.rows[f"{side}_{metric}_bytes"]
@@ -91,6 +98,7 @@ def _compared(run: Run, trained: Sequence[Line], forecast: Sequence[Line]) -> Co
         rows=pd.DataFrame([{"run": run.name, "step": one["step"], **_sizes(one, other)} for one, other in both]),
         trained=_end(trained),
         forecast=_end(forecast),
+        stopped=trained[-1].get("stopped", ""),
     )
 
 
@@ -116,6 +124,8 @@ def _end(lines: Sequence[Line]) -> End | None:
 STEPS, ENDS, CAUSES = "steps.parquet", "ends.csv", "causes.csv"
 
 _END_COLUMNS = ("run", "side", "step", "phase", "requested_bytes")
+_STOPPED = "stopped"
+"""A side in the same file: the phase is the reason."""
 
 
 def keep(found: Sequence[Compared], folder: Path) -> None:
@@ -127,6 +137,8 @@ def keep(found: Sequence[Compared], folder: Path) -> None:
     for each in found:
         ends = {"trained": each.trained, "forecast": each.forecast}
         table.writerows({"run": each.run.name, "side": side, **asdict(end)} for side, end in ends.items() if end)
+        if each.stopped:
+            table.writerow({"run": each.run.name, "side": _STOPPED, "step": len(each.rows), "phase": each.stopped})
     write_atomically(folder / STEPS, rows.to_parquet(index=False))
     write_atomically(folder / ENDS, text.getvalue().encode())
 
@@ -135,18 +147,22 @@ def kept(folder: Path) -> list[Compared]:
     """Return the runs that `keep` wrote."""
     rows = pd.read_parquet(folder / STEPS)
     with (folder / ENDS).open(newline="") as file:
-        ends = {
-            (row["run"], row["side"]): End(
-                step=int(row["step"]), phase=row["phase"], requested_bytes=int(row["requested_bytes"])
-            )
-            for row in csv.DictReader(file)
-        }
+        lines = list(csv.DictReader(file))
+    stopped = {row["run"]: row["phase"] for row in lines if row["side"] == _STOPPED}
+    ends = {
+        (row["run"], row["side"]): End(
+            step=int(row["step"]), phase=row["phase"], requested_bytes=int(row["requested_bytes"])
+        )
+        for row in lines
+        if row["side"] != _STOPPED
+    }
     return [
         Compared(
             run=run,
             rows=rows[rows.run == run.name],
             trained=ends.get((run.name, "trained")),
             forecast=ends.get((run.name, "forecast")),
+            stopped=stopped.get(run.name, ""),
         )
         for run in RUNS
         if (rows.run == run.name).any()

@@ -67,7 +67,7 @@ def _row(each: Compared) -> tuple[str, ...]:
         str(each.equal["allocated"]),
         str(each.equal["reserved"]),
         small_percent(each.worst["reserved"]),
-        _ends(each.trained, each.forecast),
+        f"stopped by {escaped(each.stopped)}" if each.stopped else _ends(each.trained, each.forecast),
     )
 
 

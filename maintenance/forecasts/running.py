@@ -162,17 +162,26 @@ def limit_bytes(run: Run, files: Files) -> int | None:
 def measure(run: Run, files: Files, *, timeout_s: float) -> None:
     """Run the trainer on a real card, which other runs may share: torch's counters are those of one process.
 
-    Raises:
-        ProfilerError: It ended with an error.
-        subprocess.TimeoutExpired: It took too long; the run begins anew with the next call.
+    A run that fails or takes too long ends with the reason: the steps that it has are measured all the same.
     """
-    _train(run, files, executable=Path(sys.executable), environment=os.environ, timeout_s=timeout_s)
+    folders = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    try:
+        _train(run, files, executable=Path(sys.executable), environment=environment, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired:
+        stopped = f"the time limit of {timeout_s:g} s"
+    except ProfilerError as error:
+        stopped = str(error)
+    else:
+        return
+    with files.trained(run).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"kind": "end", "stopped": stopped}) + "\n")
 
 
 def _train(run: Run, files: Files, *, executable: Path, environment: Mapping[str, str], timeout_s: float) -> None:
     answer = files.trained(run)
     answer.parent.mkdir(parents=True, exist_ok=True)
-    request = answer.with_suffix(".request.json")
+    request, errors = answer.with_suffix(".request.json"), answer.with_suffix(".log")
     rows = run.job.rows
     request.write_text(
         json.dumps(
@@ -188,9 +197,13 @@ def _train(run: Run, files: Files, *, executable: Path, environment: Mapping[str
     )
     command = [str(executable), str(PROGRAM), str(request), str(answer)]
     environment = {**environment, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+    with errors.open("w", encoding="utf-8") as log:
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=log, timeout=timeout_s, check=False
+        )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        text = errors.read_text(encoding="utf-8", errors="replace").strip()
+        last = (text.splitlines() or [f"exit code {done.returncode}"])[-1]
         raise ProfilerError(f"{run.name} ended early: {shortened(last, 500)}")
 
 

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from maintenance.forecasts.compared import CAUSES, End, compared, kept, read_causes, unexplained
+from maintenance.forecasts.compared import CAUSES, End, compared, keep, kept, read_causes, unexplained
 from maintenance.forecasts.jobs import CARD_JOBS, JOBS, RUNS
 from maintenance.forecasts.main import PAGE, main
 from maintenance.forecasts.page import comparison_page
-from maintenance.forecasts.running import Files, card_of, limit_bytes, run_pending, smallest_capacity_bytes
+from maintenance.forecasts.running import (
+    Files,
+    card_of,
+    has_ended,
+    limit_bytes,
+    lines_of,
+    measure,
+    run_pending,
+    smallest_capacity_bytes,
+)
 from maintenance.forecasts.whole_run import StepCounters
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
@@ -65,6 +74,36 @@ def test_every_difference_is_a_sentence(tmp_path):
     assert both(tmp_path, [*steps, died(3, 1024)], [*steps, died(3, 1500)]) == [ends]
     survives = "sft-default-whole: emulated, it survives; forecast, step 2, forward, 512 bytes."
     assert both(tmp_path, steps, [step(1), died(2, 512)]) == [survives]
+
+
+def test_a_run_that_was_stopped_counts_with_its_steps(tmp_path):
+    stopped = {**END, "stopped": "the time limit of 1 s"}
+
+    def problems(*forecast: dict[str, Any]) -> list[str]:
+        files, run = Files(folder=tmp_path), ON_CARD[0]
+        write(files.trained(run), step(1), step(2), stopped)
+        write(files.forecast(run), *forecast, END)
+        found = compared(RUNS, files)
+        keep(found, tmp_path)
+        (again,) = kept(tmp_path)
+        assert (again.stopped, len(again.rows)) == ("the time limit of 1 s", min(2, len(forecast)))
+        return list(again.problems)
+
+    assert problems(step(1), step(2), step(3), died(4, 512)) == []
+    assert len(problems(step(1), step(2), died(3, 512))) == 1
+    assert len(problems(step(1, 101), step(2))) == 1
+
+
+def test_what_stops_a_measured_run_is_kept(tmp_path, monkeypatch):
+    program = tmp_path / "program.py"
+    program.write_text("import sys; open(sys.argv[2], 'a').write('{\"kind\": \"step\"}\\n'); sys.exit('a reason')\n")
+    monkeypatch.setattr("maintenance.forecasts.running.PROGRAM", program)
+    files = Files(folder=tmp_path / "runs")
+    measure(ON_CARD[0], files, timeout_s=60)
+    name = ON_CARD[0].name
+    assert lines_of(files.trained(ON_CARD[0]))[-1] == {**END, "stopped": f"{name} ended early: a reason"}
+    assert has_ended(files.trained(ON_CARD[0]))
+    assert (files.folder / f"{name}.measured.log").read_text() == "a reason\n"
 
 
 def test_the_small_card_is_the_smallest_on_which_most_steps_run(tmp_path):
