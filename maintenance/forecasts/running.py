@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from maintenance.forecasts.jobs import RUNS, Job, Run
+from maintenance.forecasts.jobs import Job, Run
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
@@ -57,8 +57,8 @@ def has_ended(path: Path) -> bool:
 # ---- the forecast ----------------------------------------------------------------------------------------------------
 
 
-def forecast(job: Job, files: Files) -> None:
-    """Forecast all runs of a job.
+def forecast(job: Job, runs: Sequence[Run], files: Files) -> None:
+    """Forecast runs of a job.
 
     Raises:
         UnequalStepsError: Its steps cannot be written out.
@@ -73,9 +73,7 @@ def forecast(job: Job, files: Files) -> None:
         found = replayed(steps[:most_steps], seed=0, alloc_conf=run.alloc_conf, capacity_bytes=capacity_bytes)
         return [_line(each) for each in found]
 
-    for run in RUNS:
-        if run.job is not job:
-            continue
+    for run in runs:
         capacity = limit_bytes(run, files) or card_of(job.spec).usable_bytes
         if run.is_small and job.backend is Backend.EMULATED:
             part = 2 * job.spec.steps // 3
@@ -217,12 +215,11 @@ def run_pending(
     """
     for job in dict.fromkeys(run.job.name for run in runs):
         own = [run for run in runs if run.job.name == job]
-        comes_first = own[0].job.backend is Backend.EMULATED
-        if not comes_first and (at_most != 0 or not all(has_ended(files.trained(run)) for run in own)):
-            continue
+        if own[0].job.backend is not Backend.EMULATED:
+            own = [run for run in own if at_most == 0 and has_ended(files.trained(run))]
         if not all(has_ended(files.forecast(run)) for run in own):
             say(f"forecasting {job}")
-            forecast(own[0].job, files)
+            forecast(own[0].job, own, files)
     pending = [run for run in runs if not has_ended(files.trained(run))]
     now = pending[:at_most]
     # A small run on a real card needs the whole one.

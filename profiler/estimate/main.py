@@ -228,8 +228,8 @@ def by_lengths(path: str, spec: TrialSpec, architecture_of: Callable[[str], Arch
         RunLengths,
         Source,
         step_widths,
-        why_rows_are_unknown,
     )
+    from profiler.domain.runs.forecast import why_rows_are_unknown
     from profiler.rendering.answers.forecast import lengths_object, lengths_sentence
 
     if fault := why_rows_are_unknown(spec):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from profiler.analysis.forecast.lengths import FORMS, ONE, Distribution, distribution_of
+from profiler.analysis.forecast.lengths import FORMS, ONE, Distribution, SamplingStrategy, distribution_of
 from profiler.config.options.command_words import as_pairs, read_given
 from profiler.config.options.option import (
     FLAG,
@@ -28,10 +28,11 @@ from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 from profiler.storage.foreign.number_files import LENGTHS
 
-PROMPTS, COMPLETIONS, GROWTH, LOG, TOKENIZER = (
+PROMPTS, COMPLETIONS, GROWTH, SAMPLING, LOG, TOKENIZER = (
     "prompts",
     "completions",
     "growth",
+    "train_sampling_strategy",
     "log",
     "tokenizer",
 )
@@ -87,6 +88,11 @@ class ForecastOptions:
         _FACTOR,
         "completions of the last step as a multiple of those of the first, sampled once per seed, and linear between "
         "them: 1.5, or uniform(1,2)",
+    )
+    train_sampling_strategy: SamplingStrategy = option(
+        SamplingStrategy.RANDOM,
+        choice(SamplingStrategy),
+        "order of whole rows (SFT), as transformers' key of this name: group_by_length sorts them, the longest first",
     )
     log: str | None = option(
         None,

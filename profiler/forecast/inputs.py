@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.analysis.forecast.lengths import ONE, Distribution, Law, Recorded, RunLengths, Source
+from profiler.analysis.forecast.lengths import (
+    ONE,
+    Distribution,
+    Law,
+    Recorded,
+    RunLengths,
+    SamplingStrategy,
+    Source,
+)
 from profiler.analysis.forecast.training_log import (
     LogError,
     LoggedLengths,
@@ -25,7 +33,7 @@ from profiler.domain.machines.extras import safe_path_flags
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.job.trial import dearest_spec
-from profiler.forecast.command import LOG, TOKENIZER, Command, ForecastOptions
+from profiler.forecast.command import LOG, SAMPLING, TOKENIZER, Command, ForecastOptions
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of
 from profiler.storage.foreign.number_files import (
     LENGTHS,
@@ -103,6 +111,9 @@ def length_inputs(
     elif options.prompts is not None:
         problem = f"has no meaning with recipe={spec.recipe}, whose rows are whole; completions says how long they are"
         raise UsageError([Fault(key="prompts", found=str(options.prompts), problem=problem)])
+    if has_rollout and options.train_sampling_strategy is not SamplingStrategy.RANDOM:
+        problem = f"has no meaning with recipe={spec.recipe}, which pads the rows of a generation to the longest"
+        raise UsageError([Fault(key=SAMPLING, found=options.train_sampling_strategy, problem=problem)])
     if file is not None and file.prompts and file.completions and has_rollout:
         notes.append("Prompts and completions are sampled independently of each other.")
     if isinstance(completions, LoggedLengths) and completions.trend is not None:
@@ -118,7 +129,13 @@ def length_inputs(
         )
     _refuse_beyond_context(spec, architecture)
     return LengthInputs(
-        lengths=RunLengths(prompts=prompts, completions=completions, growth=options.growth), notes=tuple(notes)
+        lengths=RunLengths(
+            prompts=prompts,
+            completions=completions,
+            growth=options.growth,
+            train_sampling_strategy=options.train_sampling_strategy,
+        ),
+        notes=tuple(notes),
     )
 
 
@@ -249,10 +266,19 @@ def settings_levers(spec: TrialSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lever:
+    """A change that may save a run."""
+
+    name: str
+    spec: TrialSpec
+    lengths: RunLengths
+
+
 def trial_levers(
-    spec: TrialSpec, inputs: Inputs, architecture_of: ArchitectureLookup
-) -> Iterator[tuple[str, TrialSpec]]:
-    """Yield changes of the trial that may save it, each by itself, as far as rules allow them."""
+    spec: TrialSpec, lengths: RunLengths, inputs: Inputs, architecture_of: ArchitectureLookup
+) -> Iterator[Lever]:
+    """Yield changes of the trial or of its lengths that may save it, each by itself, as far as rules allow them."""
     longest = "max_completion_length" if spec.recipe.facts.has_rollout else "max_length"
     changes: list[dict[str, object]] = [{longest: max(1, int(getattr(spec, longest) * _LEVER_LENGTH))}]
     rows, batches = spec.per_device_train_batch_size, spec.gradient_accumulation_steps
@@ -268,4 +294,10 @@ def trial_levers(
         except UsageError:
             continue
         key, value = next(iter(change.items()))
-        yield f"{key}={value}" + (" (accumulated)" if len(change) > 1 else ""), changed
+        yield Lever(
+            name=f"{key}={value}" + (" (accumulated)" if len(change) > 1 else ""), spec=changed, lengths=lengths
+        )
+    grouped = SamplingStrategy.GROUP_BY_LENGTH
+    if not spec.recipe.facts.has_rollout and lengths.train_sampling_strategy is not grouped:
+        sorted_lengths = replace(lengths, train_sampling_strategy=grouped)
+        yield Lever(name=f"{SAMPLING}={grouped}", spec=spec, lengths=sorted_lengths)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from profiler.analysis.forecast.lengths import RowCounts, Sampled, sampled, why_rows_are_unknown
+from profiler.analysis.forecast.lengths import RowCounts, RunLengths, Sampled, sampled
 from profiler.analysis.forecast.outlook import MemoryGrowth, Outlook, can_compare, memory_growth
 from profiler.analysis.forecast.training_log import LoggedLengths, TrainingLog
 from profiler.analytical.estimate import has_form
@@ -37,6 +37,7 @@ from profiler.domain.runs.forecast import (
     ForecastStep,
     answer_of,
     line_of,
+    why_rows_are_unknown,
 )
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import (
@@ -156,10 +157,10 @@ class _Job:
     log: TrainingLog | None
     steps: int
 
-    def draws(self, spec: TrialSpec, seeds: int) -> tuple[Sampled, ...]:
+    def draws(self, spec: TrialSpec, lengths: RunLengths, seeds: int) -> tuple[Sampled, ...]:
         """Return the lengths of all seeds for a trial."""
         counts = RowCounts.of(spec, self.steps)
-        return tuple(sampled(self.lengths.lengths, counts, seed) for seed in range(seeds))
+        return tuple(sampled(lengths, counts, seed) for seed in range(seeds))
 
 
 def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
@@ -219,17 +220,17 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
     """Return the forecast after writing its files, and their folder."""
     options, spec = command.options, job.spec
     root = Path(options.results_dir) / "forecast"
-    draws = job.draws(spec, options.seeds)
+    draws = job.draws(spec, job.lengths.lengths, options.seeds)
     settings = (spec.alloc_conf, *(settings_levers(spec) if options.levers else ()))
     request = _request(job, spec, draws, settings)
     folder = root / _name(request)
     answer = _answered(request, folder, engine)
     own = _outlook(answer, request, spec.alloc_conf)
     levers = [LeverForecast(name=conf, outlook=_outlook(answer, request, conf)) for conf in settings[1:]]
-    for name, changed in trial_levers(spec, job.inputs, job.architecture_of) if options.levers else ():
-        other = _request(job, changed, job.draws(changed, options.seeds), (changed.alloc_conf,))
+    for lever in trial_levers(spec, job.lengths.lengths, job.inputs, job.architecture_of) if options.levers else ():
+        other = _request(job, lever.spec, job.draws(lever.spec, lever.lengths, options.seeds), (lever.spec.alloc_conf,))
         found = _answered(other, root / _name(other), engine)
-        levers.append(LeverForecast(name=name, outlook=_outlook(found, other, changed.alloc_conf)))
+        levers.append(LeverForecast(name=lever.name, outlook=_outlook(found, other, lever.spec.alloc_conf)))
     gpu, architecture = gpu_named(str(spec.gpu)), job.architecture_of(spec.model)
     forecast = Forecast(
         spec=spec,

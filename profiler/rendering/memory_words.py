@@ -49,8 +49,8 @@ def growth_text(points: Sequence[tuple[int, int]], limit_bytes: int | None) -> s
         limit_bytes: What the process can have on the card; None if that is unknown.
     """
     # Imported here: an estimate needs no trends.
-    from profiler.analysis.forecast.lengths import trend
     from profiler.analysis.forecast.outlook import full_at
+    from profiler.analysis.forecast.training_log import trend
 
     line, sizes = trend(points), [size for _, size in points]
     if line is None:

@@ -20,7 +20,6 @@ from random import Random
 from profiler.allocator import parse_alloc_conf
 from profiler.allocator.refusal import Refusal
 from profiler.allocator.traces.card_replay import RefusedError, StepReplay
-from profiler.analysis.forecast.lengths import why_rows_are_unknown
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
@@ -34,6 +33,7 @@ from profiler.domain.runs.forecast import (
     answer_of,
     line_object,
     line_of,
+    why_rows_are_unknown,
 )
 from profiler.domain.runs.step_shape import MicroBatch
 from profiler.domain.trials.trial import RowLengths, TrialSpec

@@ -2,11 +2,17 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from statistics import fmean, median, pstdev
+from unittest import mock
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from profiler.analysis.forecast.lengths import (
     Distribution,
@@ -14,10 +20,11 @@ from profiler.analysis.forecast.lengths import (
     Recorded,
     RowCounts,
     RunLengths,
+    SamplingStrategy,
     distribution_of,
+    grouped_by_length,
     sampled,
     step_widths,
-    trend,
 )
 from profiler.analysis.forecast.training_log import (
     LogError,
@@ -27,6 +34,7 @@ from profiler.analysis.forecast.training_log import (
     logged_lengths,
     logged_prompts,
     read_log,
+    trend,
 )
 from profiler.config.trials.specification import parse_point
 from profiler.domain.memory import GIB, Phase
@@ -151,6 +159,45 @@ def test_widths_of_steps_by_hand(counts, lengths, typical, rare):
     found = step_widths(lengths, RowCounts(**(whole | counts), longest_completion=100))
     assert [(each.prompt, each.completion) for each in found.values()] == [typical, rare]
     assert list(found) == [0.5, 0.999]
+
+
+class InOrder(Random):
+    """Shuffles nothing."""
+
+    def sample(self, population, k, **_):
+        return list(population)[:k]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=300), st.integers(1, 5))
+def test_rows_are_grouped_as_transformers_groups_them(lengths, batch):
+    with mock.patch("torch.randperm", lambda count, **_: torch.arange(count)):
+        theirs = [lengths[row] for row in get_length_grouped_indices(lengths, batch)]
+    assert grouped_by_length(lengths, batch, InOrder()) == theirs
+    assert sorted(grouped_by_length(lengths, batch, Random(1))) == sorted(lengths)
+
+
+def test_grouped_rows_by_hand():
+    assert grouped_by_length([3, 9, 5, 7], 1, InOrder()) == [9, 3, 5, 7]
+    assert grouped_by_length([1, 2, 3, 4, 5, 6, 12, 8, 9, 10, 11, 7], 1, InOrder()) == [
+        *(12, 2, 1), *(6, 5, 4), *(3, 9, 8), *(11, 10, 7),
+    ]  # fmt: skip
+
+
+def test_each_epoch_is_grouped_by_itself():
+    lengths = RunLengths(
+        prompts=None,
+        completions=Recorded(tuple(range(1, 41)), is_data_set=True),
+        train_sampling_strategy=SamplingStrategy.GROUP_BY_LENGTH,
+    )
+    counts = RowCounts(
+        steps=20, rows_per_step=4, rows_at_once=4, rows_per_prompt=0, longest_prompt=0, longest_completion=100
+    )
+    rows = sampled(lengths, counts, 1).draw.completions
+    assert (rows[0], rows[40]) == (40, 40)
+    assert sorted(rows[:40]) == sorted(rows[40:]) == list(range(1, 41))
+    assert (
+        rows != sampled(replace(lengths, train_sampling_strategy=SamplingStrategy.RANDOM), counts, 1).draw.completions
+    )
 
 
 def entry(step, mean=400.0, shortest=100.0, longest=900.0, **others):

@@ -5,9 +5,8 @@ from random import Random
 
 import pytest
 
-from profiler.analysis.forecast.lengths import Trend
 from profiler.analysis.forecast.outlook import Cause, Outlook, Share, can_compare, died_by, full_at, memory_growth
-from profiler.analysis.forecast.training_log import read_log
+from profiler.analysis.forecast.training_log import Trend, read_log
 from profiler.domain.memory import GIB, MIB, Phase
 from profiler.domain.runs.forecast import (
     Death,

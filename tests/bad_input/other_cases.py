@@ -93,6 +93,18 @@ FORECAST = (
     bad(*JOB, "completions=5", "growth=null", says="growth= … must be a number, uniform"),
     bad(*JOB, "completions=5", "seeds=0", says="seeds= … must be a whole number of at least 1"),
     bad(*JOB, "completions=5", "levers=perhaps", says="levers= … must be true or false"),
+    bad(
+        *JOB,
+        "completions=5",
+        "train_sampling_strategy=sorted",
+        says="train_sampling_strategy= … must be one of random, group_by_length",
+    ),
+    bad(
+        *JOB,
+        "completions=5",
+        "train_sampling_strategy=group_by_length",
+        says="train_sampling_strategy= … has no meaning with recipe=grpo",
+    ),
     bad(*JOB, "completions=5", "steps=0", says="steps= … must be a whole number of at least 1"),
     bad(*JOB, "lengths=f", files={"f": Special.FIFO}, says="lengths= … it is not a regular file"),
     bad(*JOB, "lengths=f", files={"f": DEEP}, says="lengths= … begins as a JSON list and is none"),

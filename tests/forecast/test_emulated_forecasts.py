@@ -135,7 +135,7 @@ def test_a_limited_card_lies_between_allocated_and_reserved(tmp_path):
 
 def test_runs_on_a_real_card_are_forecast_afterwards(tmp_path, monkeypatch):
     forecast, trained = [], []
-    monkeypatch.setattr("maintenance.forecasts.running.forecast", lambda job, _: forecast.append(job.name))
+    monkeypatch.setattr("maintenance.forecasts.running.forecast", lambda job, *_: forecast.append(job.name))
 
     def training(run: Any, files: Files) -> None:
         trained.append(run.is_small)

@@ -17,6 +17,7 @@ from profiler.storage.records import versioned
 
 JOB = ["model=qwen2.5-7b", "tuning=lora", "gpu=4090", "num_generations=4", "max_completion_length=3000"]
 LAWS = ["prompts=lognormal(180,0.6)", "completions=lognormal(300,0.45)"]
+SFT = ["model=qwen2.5-7b", "recipe=sft", "tuning=lora", "gpu=4090", "max_length=1024"]
 WORDS = [*JOB, *LAWS, "steps=60", "seeds=4"]
 
 
@@ -122,6 +123,17 @@ def test_each_lever_has_its_own_forecast(capsys):
         len({each.draws[0].completions for each in engine.requests if each.spec["max_completion_length"] == 3000}) == 1
     )
     assert [each["died"] for each in found["levers"]] == sorted(each["died"] for each in found["levers"])
+
+
+def test_whole_rows_can_be_sorted_by_length(capsys):
+    engine, words = FakeEngine(base_bytes=GIB), [*SFT, "completions=uniform(10,900)", "steps=9", "seeds=1"]
+    found = answer(capsys, *words, "levers=true", engine=engine)
+    assert "train_sampling_strategy=group_by_length" in {each["change"] for each in found["levers"]}
+    rows = [each.draws[0].completions for each in engine.requests]
+    assert rows[-1][0] == max(rows[0])
+    assert sorted(rows[-1]) == sorted(rows[0])
+    found = answer(capsys, *words, "levers=true", "train_sampling_strategy=group_by_length", engine=engine)
+    assert "train_sampling_strategy=group_by_length" not in {each["change"] for each in found["levers"]}
 
 
 # ---- lengths ---------------------------------------------------------------------------------------------------------

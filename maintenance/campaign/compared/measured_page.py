@@ -46,9 +46,13 @@ class KeptCampaign:
     """When the predictions were."""
     corrected: str = ""
     """What was corrected after the rows were seen; empty if nothing was."""
+    facts: str = ""
+    """Of which card the facts are, where they are not those of this one."""
     held_out: str = ""
     """What precedes the errors of the held-out trials alone; empty where those by trainer say enough."""
 
+
+_BEFORE = "before any of these trials ran, and nothing in them was changed"
 
 CAMPAIGNS: Mapping[str, KeptCampaign] = {
     "h200": KeptCampaign(
@@ -63,7 +67,13 @@ CAMPAIGNS: Mapping[str, KeptCampaign] = {
     ),
     "h200_second": KeptCampaign(
         trials="each three optimizer steps or fewer of trl's GRPO, SFT or DPO",
-        committed="before any of these trials ran, and nothing in them was changed",
+        committed=_BEFORE,
+    ),
+    "h200_third": KeptCampaign(
+        trials="each three optimizer steps or fewer of trl's GRPO, SFT or DPO",
+        committed=_BEFORE,
+        facts="These were taken of another card of this kind, with the same driver and the same versions "
+        "([the second campaign](../h200_second/README.md)).",
     ),
 }
 """By the folder of `results/reference` that keeps it."""
@@ -105,6 +115,7 @@ def measured_page(
         "card: bytes of allocated, then of reserved memory.",
         _trials(rows),
         "## The card",
+        campaign.facts,
         _facts(rows, facts),
         command=command,
     )

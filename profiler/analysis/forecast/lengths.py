@@ -1,4 +1,4 @@
-"""Lengths of the rows of a whole run: distributions, growth over training, truncation, draws by a seed, and trends.
+"""Lengths of the rows of a whole run: distributions, growth over training, truncation, and draws by a seed.
 
 Only `random.Random` of the standard library draws, so that a seed gives the same lengths on every machine.
 """
@@ -8,21 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 from random import Random
-from statistics import median
 from typing import Protocol
 
-from profiler.domain.errors import Fault
 from profiler.domain.runs.forecast import Draw
-from profiler.domain.trials.recipe import GENERATING, WITH_KNOWN_ROWS
 from profiler.domain.trials.trial import TrialSpec
-
-Z_95 = 1.959964
-"""The two-sided 95 % point of the normal distribution."""
-
-_MOST_POINTS = 200
-"""Points of a trend of which all pairs are compared; of more, medians of equal parts are."""
 
 MOST_TOKENS = 10**8
 """Largest number of a distribution (our choice): no model reads longer rows."""
@@ -165,6 +155,34 @@ class Recorded:
             yield from random.sample(self.values, k=len(self.values))
 
 
+class SamplingStrategy(StrEnum):
+    """In which order the rows of a data set come, by transformers' names."""
+
+    RANDOM = "random"
+    GROUP_BY_LENGTH = "group_by_length"
+
+
+def grouped_by_length(lengths: Sequence[float], batch: int, random: Random) -> list[float]:
+    """Return the lengths of one epoch in the order of `group_by_length`.
+
+    They are shuffled and cut into parts of as many batches as a fourth of the epoch has, at most 50; each part is
+    sorted from long to short, and the longest row of all changes places with the first (`get_length_grouped_indices`
+    of transformers 5). So the step that needs most is the first. By hand: in batches of 1, four rows are four parts of
+    one row, of which the longest is the first; twelve rows are four sorted parts of three.
+
+    Args:
+        lengths: Of the rows; not empty.
+        batch: Rows of an optimizer step.
+        random: Shuffles them.
+    """
+    size = max(1, min(len(lengths) // (4 * batch), 50)) * batch
+    rows = random.sample(lengths, k=len(lengths))
+    found = [row for start in range(0, len(rows), size) for row in sorted(rows[start : start + size], reverse=True)]
+    longest = found.index(max(found))
+    found[0], found[longest] = found[longest], found[0]
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunLengths:
     """What is known of the lengths of a run."""
@@ -176,27 +194,8 @@ class RunLengths:
     growth: Distribution = ONE
     """The mean completion of the last step, as a multiple of that of the first; sampled once per seed, and linear
     between them."""
-
-
-def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
-    """Return why a forecast does not know how the trainer groups rows; None if it does."""
-    accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
-    if spec.recipe not in WITH_KNOWN_ROWS:
-        return Fault(key="recipe", found=spec.recipe, problem=f"has no forecast yet; {_listed_recipes()} have")
-    if spec.num_processes > 1:
-        problem = "has no forecast yet, only one GPU has"
-        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem)
-    if spec.use_dynamic_bsz:
-        return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
-    if spec.recipe in GENERATING and generation % accumulation:
-        problem = f"has no forecast unless it is a multiple of gradient_accumulation_steps={accumulation}"
-        return Fault(key="steps_per_generation", found=str(generation), problem=problem)
-    return None
-
-
-def _listed_recipes() -> str:
-    *others, last = sorted(WITH_KNOWN_ROWS)
-    return f"{', '.join(others)} and {last}"
+    train_sampling_strategy: SamplingStrategy = SamplingStrategy.RANDOM
+    """Only of whole rows: the rows of one generation are padded to its longest one in any order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +257,13 @@ def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
         length * _grown(growth, _step(row, counts), counts.steps)
         for row, length in enumerate(_all(source, random, counts.rows, lambda row: row, counts))
     ]
+    if lengths.train_sampling_strategy is SamplingStrategy.GROUP_BY_LENGTH:
+        epoch = len(source.values) if isinstance(source, Recorded) and source.is_data_set else len(completions)
+        completions = [
+            length
+            for start in range(0, len(completions), epoch)
+            for length in grouped_by_length(completions[start : start + epoch], counts.rows_per_step, random)
+        ]
     cut_prompts = sum(round(each) > counts.longest_prompt for each in prompts)
     return Sampled(
         draw=Draw(
@@ -337,64 +343,3 @@ def step_widths(lengths: RunLengths, counts: RowCounts) -> dict[float, StepWidth
     ]
     found.sort(key=lambda widths: widths.prompt + widths.completion)
     return {part: found[math.ceil(part * len(found)) - 1] for part in (TYPICAL, RARE)}
-
-
-# ---- trends ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trend:
-    """A straight line through points, with an interval of its slope."""
-
-    slope: float
-    """Per step."""
-    low: float
-    high: float
-    start: float
-    """The line at step 0."""
-
-    def at(self, step: float) -> float:
-        """Return the line at a step."""
-        return self.start + self.slope * step
-
-
-def trend(points: Sequence[tuple[float, float]], z: float = Z_95) -> Trend | None:
-    """Return the trend of (step, value), or None for fewer than four steps.
-
-    The slope is the median of the slopes of all pairs, and its interval has the slopes of the ranks M -+ C, of N pairs,
-    with C = z sqrt(n (n - 1) (2 n + 5) / 18) (P. K. Sen, JASA 63, 1968; the points are not tied). Outliers, such as one
-    very long row, hardly change it. By hand: of (1, 1), (2, 3), (3, 4), (4, 8) the slopes are 1, 1.5, 2, 2.33, 2.5, 4,
-    and their median is 2.17.
-
-    Args:
-        points: At different steps.
-        z: Of the interval; 1.96 for 95 %.
-    """
-    found = _thinned(sorted(points))
-    count = len(found)
-    if count < 4:
-        return None
-    slopes = sorted(
-        (after[1] - before[1]) / (after[0] - before[0])
-        for place, before in enumerate(found)
-        for after in found[place + 1 :]
-    )
-    spread = z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    low = max(0, math.floor((len(slopes) - spread) / 2))
-    high = min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))
-    slope = median(slopes)
-    return Trend(
-        slope=slope,
-        low=slopes[low],
-        high=slopes[high],
-        start=median(value - slope * step for step, value in found),
-    )
-
-
-def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Return at most `_MOST_POINTS` points: medians of equal parts."""
-    if len(points) <= _MOST_POINTS:
-        return points
-    ends = [round(len(points) * part / _MOST_POINTS) for part in range(_MOST_POINTS + 1)]
-    parts = [points[start:end] for start, end in pairwise(ends)]
-    return [(median(step for step, _ in part), median(value for _, value in part)) for part in parts]

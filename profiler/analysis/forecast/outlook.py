@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
-from profiler.analysis.forecast.lengths import Z_95, Trend, trend
-from profiler.analysis.forecast.training_log import LoggedStep, TrainingLog
+from profiler.analysis.forecast.training_log import Z_95, LoggedStep, TrainingLog, Trend, trend
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.runs.forecast import Death, ForecastRun
 

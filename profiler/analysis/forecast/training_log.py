@@ -1,14 +1,16 @@
-"""What a trainer logs of each step: lengths of rows and memory; and the lengths of a run that follow from a log."""
+"""What a trainer logs of each step, lengths of rows and memory; their trends; and the lengths of a run that follow."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from random import Random
+from statistics import median
 
-from profiler.analysis.forecast.lengths import Z_95, Recorded, Source, Trend, trend
+from profiler.analysis.forecast.lengths import Recorded, Source
 from profiler.domain.memory import GIB, Phase
 
 
@@ -191,6 +193,73 @@ def _of_verl(values: Mapping[str, float], name: str) -> float | None:
 def _bytes(gib: float | None) -> int | None:
     """Return bytes; verl's ``_gb`` are GiB: its workers divide by 1024^3."""
     return None if gib is None else round(gib * GIB)
+
+
+Z_95 = 1.959964
+"""The two-sided 95 % point of the normal distribution."""
+
+_MOST_POINTS = 200
+"""Points of a trend of which all pairs are compared; of more, medians of equal parts are."""
+
+# ---- trends ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A straight line through points, with an interval of its slope."""
+
+    slope: float
+    """Per step."""
+    low: float
+    high: float
+    start: float
+    """The line at step 0."""
+
+    def at(self, step: float) -> float:
+        """Return the line at a step."""
+        return self.start + self.slope * step
+
+
+def trend(points: Sequence[tuple[float, float]], z: float = Z_95) -> Trend | None:
+    """Return the trend of (step, value), or None for fewer than four steps.
+
+    The slope is the median of the slopes of all pairs, and its interval has the slopes of the ranks M -+ C, of N pairs,
+    with C = z sqrt(n (n - 1) (2 n + 5) / 18) (P. K. Sen, JASA 63, 1968; the points are not tied). Outliers, such as one
+    very long row, hardly change it. By hand: of (1, 1), (2, 3), (3, 4), (4, 8) the slopes are 1, 1.5, 2, 2.33, 2.5, 4,
+    and their median is 2.17.
+
+    Args:
+        points: At different steps.
+        z: Of the interval; 1.96 for 95 %.
+    """
+    found = _thinned(sorted(points))
+    count = len(found)
+    if count < 4:
+        return None
+    slopes = sorted(
+        (after[1] - before[1]) / (after[0] - before[0])
+        for place, before in enumerate(found)
+        for after in found[place + 1 :]
+    )
+    spread = z * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = max(0, math.floor((len(slopes) - spread) / 2))
+    high = min(len(slopes) - 1, math.ceil((len(slopes) + spread) / 2))
+    slope = median(slopes)
+    return Trend(
+        slope=slope,
+        low=slopes[low],
+        high=slopes[high],
+        start=median(value - slope * step for step, value in found),
+    )
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Return at most `_MOST_POINTS` points: medians of equal parts."""
+    if len(points) <= _MOST_POINTS:
+        return points
+    ends = [round(len(points) * part / _MOST_POINTS) for part in range(_MOST_POINTS + 1)]
+    parts = [points[start:end] for start, end in pairwise(ends)]
+    return [(median(step for step, _ in part), median(value for _, value in part)) for part in parts]
 
 
 # ---- lengths of a log ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a forecast of a run asks of the process that replays it, and what that process answers, line by line.
+"""Which runs have a forecast, what it asks of the process that replays them, and what that answers, line by line.
 
 `python -m profiler.worker.forecast REQUEST ANSWER` reads a `ForecastRequest` as JSON and appends JSON lines to ANSWER,
 each flushed: first `Learnt`, then per draw, setting and step a `ForecastStep`, and a `Death` where the card is full.
@@ -9,10 +9,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
+from profiler.domain.errors import Fault
 from profiler.domain.memory import Phase
+from profiler.domain.trials.recipe import GENERATING, WITH_KNOWN_ROWS
+from profiler.domain.trials.trial import TrialSpec
 
 ENGINE = "profiler.worker.forecast"
 """The module of that process."""
+
+
+def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
+    """Return why a forecast does not know how the trainer groups rows; None if it does."""
+    accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
+    if spec.recipe not in WITH_KNOWN_ROWS:
+        return Fault(key="recipe", found=spec.recipe, problem=f"has no forecast yet; {_listed_recipes()} have")
+    if spec.num_processes > 1:
+        problem = "has no forecast yet, only one GPU has"
+        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem)
+    if spec.use_dynamic_bsz:
+        return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
+    if spec.recipe in GENERATING and generation % accumulation:
+        problem = f"has no forecast unless it is a multiple of gradient_accumulation_steps={accumulation}"
+        return Fault(key="steps_per_generation", found=str(generation), problem=problem)
+    return None
+
+
+def _listed_recipes() -> str:
+    *others, last = sorted(WITH_KNOWN_ROWS)
+    return f"{', '.join(others)} and {last}"
 
 
 @dataclass(frozen=True, kw_only=True)

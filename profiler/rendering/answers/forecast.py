@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from profiler.analysis.forecast.lengths import Sampled, StepWidths, Trend, trend
+from profiler.analysis.forecast.lengths import Sampled, StepWidths
 from profiler.analysis.forecast.outlook import Cause, MemoryGrowth, Outlook, Share, died_by, full_at, measured_points
-from profiler.analysis.forecast.training_log import TrainingLog
+from profiler.analysis.forecast.training_log import TrainingLog, Trend, trend
 from profiler.analytical.explanation.explained import CardVerdict
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu import Gpu
