@@ -28,7 +28,7 @@ from profiler.domain.trials.trial import Backend
 from profiler.emulation.launch import EmulatedPython, emulated_python
 from profiler.storage.files.atomic import write_atomically
 
-PAGE, RUN_FOLDER = "report.md", "runs"
+PAGE, FIGURE, RUN_FOLDER = "report.md", "steps.png", "runs"
 
 _DEFAULTS: Mapping[str, object] = {
     "backend": "emulated",
@@ -142,7 +142,9 @@ def _run(settings: Settings, training: Train) -> int:
 def _write(settings: Settings, files: Files) -> list[str]:
     """Write rows and page of the runs that have ended on both sides; return what does not hold for no known cause."""
     from maintenance.forecasts.compared import compared, keep, read_causes, unexplained  # imports pandas
+    from maintenance.forecasts.figure import runs_figure
     from maintenance.forecasts.page import comparison_page
+    from profiler.rendering.figures.theme import as_png
     from profiler.storage.records.versioned import installed_versions
 
     folder = settings.folder
@@ -154,5 +156,6 @@ def _write(settings: Settings, files: Files) -> list[str]:
     line = f"torch {torch}, trl {versions.trl}, transformers {versions.transformers}, peft {versions.peft}"
     keep(found, folder)
     causes = read_causes(folder)
-    write_atomically(folder / PAGE, comparison_page(found, causes, versions=line).encode())
+    write_atomically(folder / FIGURE, as_png(runs_figure(found)))
+    write_atomically(folder / PAGE, comparison_page(found, causes, versions=line, figure=FIGURE).encode())
     return unexplained(found, causes)

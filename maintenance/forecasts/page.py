@@ -24,13 +24,14 @@ _SMALL = {
 _COMMAND = {"emulated": "", "measured": "backend=cuda at_most=0 "}
 
 
-def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, versions: str) -> str:
+def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, versions: str, figure: str) -> str:
     """Return the page of the runs that have ended on both sides.
 
     Args:
         found: The runs.
         causes: Why they differ, by the name of the run.
         versions: Of the packages.
+        figure: Its name, next to the page.
     """
     side = found[0].run.job.side
     steps = sum(len(each.rows) for each in found)
@@ -45,6 +46,7 @@ def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, ver
         f"Equal to the byte: allocated memory in {equal['allocated']:,} steps, reserved memory in "
         f"{equal['reserved']:,}. The largest error of reserved memory in a step: "
         f"{small_percent(max((each.worst['reserved'] for each in found), default=0.0))}.",
+        f"![Memory of every step]({figure})",
         markdown_table(
             ("run", "card", "steps", "peak", "allocated equal", "reserved equal", "worst reserved", "ends"),
             [_row(each) for each in found],

@@ -51,7 +51,7 @@ class Kept:
 
 
 KEPT = {name: Kept(name) for name in CAMPAIGNS}
-FIRST, SECOND = KEPT["h200"], KEPT["h200_second"]
+FIRST, SECOND, THIRD = (KEPT[name] for name in ("h200", "h200_second", "h200_third"))
 each = pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 
 
@@ -111,13 +111,14 @@ def test_all_verdicts_of_capped_cards_are_right() -> None:
     assert list(capped.estimated_fit) == ["fits" if one else "does not fit" for one in fits]
 
 
-def test_trials_that_ran_on_both_cards_are_equal_to_the_byte() -> None:
+@pytest.mark.parametrize(("later", "trials", "capped"), [(SECOND, 9, 6), (THIRD, 4, 0)])
+def test_trials_that_ran_on_both_cards_are_equal_to_the_byte(later: Kept, trials: int, capped: int) -> None:
     """Those of the second campaign that are within a cap which they do not reach, too."""
     assert FIRST.facts["uuid"] != SECOND.facts["uuid"]
     keys = [name for name in FIRST_KEYS if name in FIRST.rows]
-    again = SECOND.rows[(SECOND.rows.alloc_conf == "") & (SECOND.rows.recipe == "grpo")]
+    again = later.rows[(later.rows.alloc_conf == "") & (later.rows.recipe == "grpo")]
     both = fits_on(again, ("measured",)).merge(FIRST.rows, on=keys, suffixes=("", "_first"))
-    assert (len(both), int(both.gpu.notna().sum())) == (9, 6)
+    assert (len(both), int(both.gpu.notna().sum())) == (trials, capped)
     for metric in METRICS:
         assert list(both[f"measured_{metric}_bytes"]) == list(both[f"measured_{metric}_bytes_first"])
 
@@ -163,8 +164,9 @@ def test_evidence_says_how_many_are_equal(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["grpo", "sft", "dpo"])
-def test_evidence_has_the_errors_by_trainer(recipe: str) -> None:
-    lines = error_lines(SECOND.rows[SECOND.rows.recipe == recipe])
+@pytest.mark.parametrize("kept", [SECOND, THIRD], ids=lambda kept: kept.name)
+def test_evidence_has_the_errors_by_trainer(kept: Kept, recipe: str) -> None:
+    lines = error_lines(kept.rows[kept.rows.recipe == recipe])
     assert len(lines) > 6
     for line in lines:
         if line[0] in ("emulated", "simulated", "estimated"):

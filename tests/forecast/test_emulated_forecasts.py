@@ -2,14 +2,17 @@
 
 import io
 import json
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from maintenance.forecasts.compared import CAUSES, End, compared, keep, kept, read_causes, unexplained
+from maintenance.forecasts.compared import CAUSES, Compared, End, compared, keep, kept, read_causes, unexplained
+from maintenance.forecasts.figure import runs_figure
 from maintenance.forecasts.jobs import CARD_JOBS, JOBS, RUNS
-from maintenance.forecasts.main import PAGE, main
+from maintenance.forecasts.main import FIGURE, FOLDERS, PAGE, main
 from maintenance.forecasts.page import comparison_page
 from maintenance.forecasts.running import (
     Files,
@@ -24,10 +27,10 @@ from maintenance.forecasts.running import (
 from maintenance.forecasts.whole_run import StepCounters
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
-from profiler.domain.memory import MIB, Phase
+from profiler.domain.memory import GIB, MIB, Phase
 from profiler.domain.trials.trial import Backend
 
-KEPT = Path(__file__).parents[2] / "results" / "reference" / "forecasts"
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 END = {"kind": "end"}
 ON_CARD = [run for run in RUNS if run.job.side == "measured"]
 SFT = [run for run in RUNS if run.job.name == "sft"]
@@ -205,22 +208,56 @@ def test_the_command_goes_on_and_says_what_differs(tmp_path, capsys):
     assert main(["job=other"]) == EXIT_USAGE
 
 
-@pytest.fixture(scope="module")
-def runs():
-    return kept(KEPT)
+@dataclass(frozen=True)
+class Kept:
+    """A kept result."""
+
+    folder: str
+
+    @property
+    def path(self) -> Path:
+        return REFERENCE / self.folder
+
+    @cached_property
+    def runs(self) -> list[Compared]:
+        return kept(self.path)
 
 
-def test_the_kept_page_is_that_of_the_kept_rows(runs):
-    page = (KEPT / PAGE).read_text()
-    versions = page.partition("same draws. ")[2].partition(". Nothing")[0]
-    assert page == comparison_page(runs, read_causes(KEPT), versions=versions)
+EMULATED, MEASURED = (Kept(FOLDERS[backend]) for backend in (Backend.EMULATED, Backend.CUDA))
+each_kept = pytest.mark.parametrize("result", [EMULATED, MEASURED], ids=lambda result: result.folder)
 
 
-def test_every_kept_difference_has_a_cause(runs):
-    assert unexplained(runs, read_causes(KEPT)) == []
-    assert {each.run.job.name for each in runs} == {job.name for job in JOBS}
+@each_kept
+def test_the_kept_page_is_that_of_the_kept_rows(result):
+    page = (result.path / PAGE).read_text()
+    versions = page.partition("same draws. ")[2].partition(". Nothing")[0].partition(". Sizes")[0]
+    assert page == comparison_page(result.runs, read_causes(result.path), versions=versions, figure=FIGURE)
+    assert (result.path / FIGURE).exists()
+
+
+@each_kept
+def test_every_kept_difference_has_a_cause(result):
+    assert unexplained(result.runs, read_causes(result.path)) == []
+
+
+def test_emulated_runs_are_those_of_all_jobs():
+    assert {each.run.job.name for each in EMULATED.runs} == {job.name for job in JOBS}
     # On a card that is not full, reserved memory is equal in every step.
-    assert all(each.equal["reserved"] == len(each.rows) for each in runs if not each.run.is_small)
-    ends = [(each.trained, each.forecast) for each in runs if each.run.is_small]
-    assert all(emulated == forecast for emulated, forecast in ends)
-    assert any(isinstance(emulated, End) for emulated, _ in ends)
+    assert all(each.equal["reserved"] == len(each.rows) for each in EMULATED.runs if not each.run.is_small)
+    ends = [(each.trained, each.forecast) for each in EMULATED.runs if each.run.is_small]
+    assert all(trained == forecast for trained, forecast in ends)
+    assert any(isinstance(trained, End) for trained, _ in ends)
+
+
+def test_measured_runs_are_forecast_within_half_a_percent():
+    assert {each.run.job.name for each in MEASURED.runs} == {job.name for job in CARD_JOBS}
+    assert sum(len(each.rows) for each in MEASURED.runs) > 600
+    assert all(max(each.worst.values()) < 0.005 for each in MEASURED.runs)
+
+
+def test_the_figure_draws_both_sides():
+    figure = runs_figure(MEASURED.runs)
+    assert [len(axes.lines) for axes in figure.axes] == [4, 4]
+    longest = max(MEASURED.runs, key=lambda each: len(each.rows) * (not each.run.alloc_conf))
+    heights = figure.axes[0].lines[0].get_ydata()
+    assert list(heights) == list(longest.rows.trained_reserved_bytes / GIB)
