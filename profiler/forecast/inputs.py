@@ -27,9 +27,11 @@ from profiler.analysis.forecast.training_log import (
 )
 from profiler.config.options.reading import show
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.cards.gpu_names import find_gpu, name_card
+from profiler.domain.cards.gpu_names import find_gpu, gpu_named, name_card
 from profiler.domain.errors import Fault, UsageError, shortened
 from profiler.domain.machines.extras import safe_path_flags
+from profiler.domain.runs.forecast import why_rows_are_unknown
+from profiler.domain.trials.kernels import missing_kernel
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.job.trial import dearest_spec
@@ -85,6 +87,21 @@ def limit_of_card(command: Command) -> int | None:
     if gpu is None:
         raise UsageError([Fault(key="gpu", found=show(named), problem=card.problem, hint=card.hint)])
     return gpu.usable_bytes
+
+
+def refuse_without_forecast(spec: TrialSpec) -> None:
+    """Refuse a job whose rows are grouped in an unknown way, or that its card has no kernel for.
+
+    Raises:
+        UsageError: It is one.
+    """
+    fault = why_rows_are_unknown(spec)
+    missing = missing_kernel(spec, gpu_named(str(spec.gpu)).chip)
+    if fault is None and missing is not None:
+        problem = f"has no kernel for this job: {missing.name} does not run there"
+        fault = Fault(key="gpu", found=str(spec.gpu), problem=problem, hint=missing.hint)
+    if fault is not None:
+        raise UsageError([fault])
 
 
 def length_inputs(

@@ -37,7 +37,6 @@ from profiler.domain.runs.forecast import (
     ForecastStep,
     answer_of,
     line_of,
-    why_rows_are_unknown,
 )
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.inputs import (
@@ -54,6 +53,7 @@ from profiler.forecast.inputs import (
     LengthInputs,
     length_inputs,
     limit_of_card,
+    refuse_without_forecast,
     settings_levers,
     training_log,
     trial_levers,
@@ -194,8 +194,7 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
         raise UsageError(inputs.faults)
     spec = dearest_spec(inputs, {}, architecture_of)
     refuse_without_card(spec)
-    if unknown := why_rows_are_unknown(spec):
-        raise UsageError([unknown])
+    refuse_without_forecast(spec)
     if reason := why_not_simulated([spec], architecture_of):
         problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
         raise UsageError([Fault(key="model", found=spec.model, problem=problem)])

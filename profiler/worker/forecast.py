@@ -255,9 +255,12 @@ def main() -> int:
     lines = answer_path.read_text(encoding="utf-8").splitlines() if answer_path.exists() else []
     known = [line_of(json.loads(line)) for line in lines]
     with answer_path.open("a", encoding="utf-8") as file:
-        for line in answer(request, known, processes=_processors()):
-            file.write(json.dumps(line_object(line)) + "\n")
-            file.flush()
+        try:
+            for line in answer(request, known, processes=_processors()):
+                file.write(json.dumps(line_object(line)) + "\n")
+                file.flush()
+        except UnsupportedTrialError as error:
+            sys.exit(str(error))  # for the error output, without a traceback
     return 0
 
 

@@ -105,6 +105,12 @@ FORECAST = (
         "train_sampling_strategy=group_by_length",
         says="train_sampling_strategy= … has no meaning with recipe=grpo",
     ),
+    bad(
+        "model=tiny",
+        "completions=5",
+        "gpu=t4",
+        says="gpu= … has no kernel for this job: trl's fused LM head in bfloat16",
+    ),
     bad(*JOB, "completions=5", "steps=0", says="steps= … must be a whole number of at least 1"),
     bad(*JOB, "lengths=f", files={"f": Special.FIFO}, says="lengths= … it is not a regular file"),
     bad(*JOB, "lengths=f", files={"f": DEEP}, says="lengths= … begins as a JSON list and is none"),

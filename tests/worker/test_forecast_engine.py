@@ -1,9 +1,11 @@
 """Steps that are written out from a few equal steps that all run, through the allocator, in every step."""
 
+import json
 import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -207,6 +209,21 @@ def test_a_run_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, way: str) ->
     with pytest.raises(error, match=said):
         list(answer(request_of(), [], processes=2))
     assert not multiprocessing.active_children()
+
+
+def test_an_unsupported_job_ends_with_its_sentence_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuses(*_: object, **__: object) -> Iterator[Any]:
+        yield Learnt(shapes=0, events_per_step=0, layers_run=None, whole=None)
+        raise UnsupportedTrialError("A planted reason.")
+
+    request, found = tmp_path / "request.json", tmp_path / "answer.jsonl"
+    request.write_text(json.dumps(request_of().as_object()))
+    monkeypatch.setattr(forecast, "answer", refuses)
+    monkeypatch.setattr("sys.argv", ["forecast", str(request), str(found)])
+    with pytest.raises(SystemExit) as ended:
+        forecast.main()
+    assert ended.value.code == "A planted reason."
+    assert len(found.read_text().splitlines()) == 1
 
 
 def test_a_job_that_cannot_be_written_out_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
