@@ -157,6 +157,12 @@ class EstimateOptions:
     confirm: bool = option(
         False, FLAG, "simulate the trial too, with trl's trainer on its card; its verdict decides where both differ"
     )
+    tokenizer: str | None = option(
+        None,
+        name("a folder", "FOLDER"),
+        "counts the tokens of a data set that lengths names",
+        null="lengths has numbers",
+    )
     host: int | None = option(
         None,
         SIZE,
@@ -179,13 +185,16 @@ class EstimateOptions:
 OPTIONS = options_of(EstimateOptions)
 """By name."""
 
-DETAILS, CONFIRM, HOST, PER_NODE = "details", "confirm", "host", "gpus_per_node"
+DETAILS, CONFIRM, HOST, PER_NODE, TOKENIZER = "details", "confirm", "host", "gpus_per_node", "tokenizer"
 
-_OF_ONE_TRIAL = (DETAILS, CONFIRM, HOST, PER_NODE)
+_OF_ONE_TRIAL = (DETAILS, CONFIRM, HOST, PER_NODE, TOKENIZER)
 """Options of one trial on one card."""
 
 COMMON_OPTIONS = {name: each for name, each in OPTIONS.items() if name not in _OF_ONE_TRIAL}
 """Those that `solve` and `advise` have as well; they declare `confirm` themselves, because it is their default."""
+
+NO_LENGTHS = f"counts the tokens of {LENGTHS}=FILE, and there is none"
+"""What is wrong with a tokenizer by itself."""
 
 _NAMES_A_FILE = re.compile(r"[./~]")
 """A value of `lengths` with one of these names a file: its own values have none."""
@@ -262,6 +271,8 @@ def read_pairs(words: Sequence[str], known: Mapping[str, Option] = OPTIONS) -> C
     if lengths_file is not None and (is_table or DETAILS not in known):
         problem = "is a file, and its lengths are for the estimate of one trial on one card"
         faults.append(Fault(key=LENGTHS, found=lengths_file, problem=problem))
+    if lengths_file is None and options.tokenizer is not None and TOKENIZER in known:
+        given.reader.fail(TOKENIZER, NO_LENGTHS)
     if options.trl is not None and options.configs is None and options.launch is None:
         problem = "is for the files of config=, and there are none; other keys have the defaults of this program"
         given.reader.fail(TRL, problem)

@@ -20,6 +20,7 @@ from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.command import HOST, PER_NODE, Command, EstimateOptions, read_command, usage
 from profiler.estimate.grid import answered_grid
+from profiler.estimate.job.counting import length_file
 from profiler.estimate.job.inputs import Inputs, ModelConfigLoader, architecture_lookup, job_files, read_inputs
 from profiler.estimate.job.trial import notes_of_all, parsed_trial, why_not_simulated, with_reward_models
 from profiler.rendering.estimate.card_list import card_list, card_list_json, grid_json, grid_table
@@ -30,8 +31,6 @@ from profiler.storage.foreign.number_files import (
     LENGTHS,
     length_fault,
     load_prices,
-    read_lengths,
-    read_named,
     unknown_cards_line,
 )
 
@@ -191,7 +190,8 @@ def _trial_answer(
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
     decisive = fits if simulated is None else [simulated_fit(simulated) or fits[0]]
     is_no = fails(command.options.fail_if, [*decisive, explained.host.fit])
-    needs = None if command.lengths_file is None else by_lengths(command.lengths_file, spec, architecture_of)
+    path, tokenizer = command.lengths_file, command.options.tokenizer
+    needs = None if path is None else by_lengths(path, tokenizer, spec, architecture_of)
     if command.options.output_format is OutputFormat.JSON:
         own = None if needs is None else needs.values
         text = estimate_json(explained, notes=found.notes, simulated=simulated, by_lengths=own)
@@ -212,7 +212,9 @@ class ByLengths:
     values: object
 
 
-def by_lengths(path: str, spec: TrialSpec, architecture_of: Callable[[str], Architecture]) -> ByLengths:
+def by_lengths(
+    path: str, tokenizer: str | None, spec: TrialSpec, architecture_of: Callable[[str], Architecture]
+) -> ByLengths:
     """Return what a typical step and almost all steps need on the trial's card, with the lengths of a file.
 
     Raises:
@@ -235,7 +237,7 @@ def by_lengths(path: str, spec: TrialSpec, architecture_of: Callable[[str], Arch
     if fault := why_rows_are_unknown(spec):
         raise UsageError([replace(fault, problem=f"{fault.problem}; leave {LENGTHS}={path} out")])
     has_rollout = spec.recipe.facts.has_rollout
-    file = read_lengths(read_named(path, LENGTHS), path, has_rollout=has_rollout)
+    file = length_file(path, tokenizer, has_rollout=has_rollout)
     if not file.completions:
         raise length_fault(path, "has prompts and no completions")
     prompts: Source | None = None

@@ -23,19 +23,12 @@ from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_path
 from profiler.domain.errors import FailIf, Fault
 from profiler.domain.trials.trial import Lengths
-from profiler.estimate.command import COMMON_OPTIONS, LAUNCH
+from profiler.estimate.command import COMMON_OPTIONS, LAUNCH, NO_LENGTHS, TOKENIZER
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 from profiler.storage.foreign.number_files import LENGTHS
 
-PROMPTS, COMPLETIONS, GROWTH, SAMPLING, LOG, TOKENIZER = (
-    "prompts",
-    "completions",
-    "growth",
-    "train_sampling_strategy",
-    "log",
-    "tokenizer",
-)
+PROMPTS, COMPLETIONS, GROWTH, SAMPLING, LOG = "prompts", "completions", "growth", "train_sampling_strategy", "log"
 STEPS = "steps"
 """A key of a trial: here the steps of the run."""
 
@@ -159,7 +152,7 @@ def read_command(words: Sequence[str]) -> Command:
             reader.fail(key, f"says how long completions are, and so does {others[0]}; leave one of them out")
             break
     if options.tokenizer is not None and options.lengths is None:
-        reader.fail(TOKENIZER, "counts the tokens of lengths=FILE, and there is none")
+        reader.fail(TOKENIZER, NO_LENGTHS)
     if options.lengths is None and options.completions is None and options.log is None and not given.wants_help:
         problem = "is missing; say how long rows are: lengths=FILE, completions=lognormal(400,0.8) or log=FILE"
         rest_fault = [] if reader.faults else [Fault(key=COMPLETIONS, found="none", problem=problem)]

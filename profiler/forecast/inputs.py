@@ -1,10 +1,6 @@
 """What a forecast is made of: lengths, from files, data sets, distributions and logs; and the changes that it tries."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
@@ -28,26 +24,19 @@ from profiler.analysis.forecast.training_log import (
 from profiler.config.options.reading import show
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu, gpu_named, name_card
-from profiler.domain.errors import Fault, UsageError, shortened
-from profiler.domain.machines.extras import safe_path_flags
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.runs.forecast import why_rows_are_unknown
 from profiler.domain.trials.kernels import missing_kernel
 from profiler.domain.trials.trial import TrialSpec
+from profiler.estimate.job.counting import length_file
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.job.trial import dearest_spec
-from profiler.forecast.command import LOG, SAMPLING, TOKENIZER, Command, ForecastOptions
-from profiler.storage.files.foreign_files import Kind, expanded, kind_of
+from profiler.forecast.command import LOG, SAMPLING, Command, ForecastOptions
 from profiler.storage.foreign.number_files import (
     LENGTHS,
-    MOST_ROWS,
     LengthFile,
-    length_fault,
-    read_lengths,
     read_named,
 )
-
-_TIMEOUT_S = 600
-_TOKENIZER_FILE = "tokenizer_config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +102,8 @@ def length_inputs(
         UsageError: A file cannot be read, has no lengths, or has rows that the model cannot read.
     """
     has_rollout = spec.recipe.facts.has_rollout
-    file = _length_file(options, has_rollout=has_rollout) if options.lengths is not None else None
+    path = options.lengths
+    file = None if path is None else length_file(path, options.tokenizer, has_rollout=has_rollout)
     completions = options.completions or _of_file(file, has_rollout=has_rollout) or _of_log(log, options)
     prompts: Source | None = None
     notes: list[str] = []
@@ -194,69 +184,6 @@ def _of_log(log: TrainingLog | None, options: ForecastOptions) -> Source:
     except LogError as error:
         hint = "Name them: lengths=FILE or completions=lognormal(400,0.8)."
         raise UsageError([Fault(key=LOG, found=str(options.log), problem=str(error), hint=hint)]) from error
-
-
-# ---- files of lengths ------------------------------------------------------------------------------------------------
-
-
-def _length_file(options: ForecastOptions, *, has_rollout: bool) -> LengthFile:
-    path = str(options.lengths)
-    if options.tokenizer is not None:
-        return _counted(path, options.tokenizer, has_rollout=has_rollout)
-    try:
-        is_folder = kind_of(expanded(path)) is Kind.FOLDER
-    except OSError:
-        is_folder = False
-    if is_folder:
-        problem = "is a folder, and counting the tokens of a data set needs a tokenizer"
-        raise UsageError([Fault(key=LENGTHS, found=path, problem=problem, hint="Add tokenizer=FOLDER.")])
-    return read_lengths(read_named(path, LENGTHS), path, has_rollout=has_rollout)
-
-
-def _counted(path: str, tokenizer: str, *, has_rollout: bool) -> LengthFile:
-    """Return the tokens of the rows of a data set, counted in a process of its own: no command imports transformers.
-
-    Raises:
-        UsageError: They cannot be counted.
-    """
-    try:
-        is_there = kind_of(expanded(tokenizer) / _TOKENIZER_FILE) is Kind.FILE
-    except OSError:
-        is_there = False
-    if not is_there:
-        raise UsageError([Fault(key=TOKENIZER, found=tokenizer, problem=f"is no folder with a {_TOKENIZER_FILE}")])
-    try:
-        asked = {"tokenizer": str(expanded(tokenizer)), "dataset": str(expanded(path)), "rows": MOST_ROWS}
-        run = subprocess.run(
-            [sys.executable, *safe_path_flags(), "-m", "profiler.training.data.prompt_lengths"],
-            input=json.dumps(asked),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""},
-            check=False,
-        )
-        found = json.loads(run.stdout)
-    except subprocess.TimeoutExpired as error:
-        raise length_fault(path, f"was not counted within {_TIMEOUT_S} s") from error
-    except (ValueError, OSError) as error:
-        problem = f"cannot be counted with tokenizer={shortened(tokenizer, 100)}"
-        raise UsageError([Fault(key=TOKENIZER, found=path, problem=problem)]) from error
-    if "problem" in found:
-        raise length_fault(path, f"cannot be counted: {shortened(str(found['problem']), 200)}")
-    return _as_rows(found["prompts"], found["completions"], has_rollout=has_rollout)
-
-
-def _as_rows(prompts: Sequence[int], completions: Sequence[int], *, has_rollout: bool) -> LengthFile:
-    """Return counted lengths; rows that are whole have the prompt and the completion of each row together."""
-    kept = LengthFile(
-        prompts=tuple(max(1, each) for each in prompts), completions=tuple(max(1, each) for each in completions)
-    )
-    if has_rollout:
-        return kept
-    both = zip(kept.prompts, kept.completions, strict=True) if kept.prompts and kept.completions else None
-    whole = tuple(map(sum, both)) if both is not None else kept.completions or kept.prompts
-    return replace(kept, prompts=(), completions=whole)
 
 
 # ---- levers ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_USAGE
 from profiler.estimate.main import answer, main
 from profiler.solve.main import main as solve
 from profiler.sweep.main import main as sweep
+from profiler.training.data.tokenizer import build_tokenizer
 
 LARGE = ["model=qwen2.5-7b", "tuning=lora"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "prices" / "example.csv"
@@ -247,6 +248,21 @@ def test_lengths_of_a_file_say_what_most_steps_need(tmp_path, job, shorter, row)
     assert "by_lengths" not in json.loads(answer([*job, "format=json"]))
 
 
+def test_lengths_are_counted_in_texts_by_a_tokenizer(tmp_path):
+    tokenizer, data = tmp_path / "tokenizer", tmp_path / "rows.jsonl"
+    build_tokenizer().save_pretrained(tokenizer)
+    texts = {"prompt": "word " * 50, "completion": "word " * 700}
+    data.write_text((json.dumps(texts) + "\n") * 3)
+    (prompt, completion) = (len(build_tokenizer()(text)["input_ids"]) for text in texts.values())
+    numbers = tmp_path / "numbers.jsonl"
+    numbers.write_text(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
+    counted = answer([*GRPO, f"lengths={data}", f"tokenizer={tokenizer}", "format=json"])
+    assert (
+        json.loads(counted)["by_lengths"]
+        == json.loads(answer([*GRPO, f"lengths={numbers}", "format=json"]))["by_lengths"]
+    )
+
+
 def _of(*words):
     return json.loads(answer([*words, "format=json"]))["gpus"]
 
@@ -260,11 +276,18 @@ def _of(*words):
         (solve, ["gpu", "model=qwen2.5-7b", "lengths={file}"], "is a file, and its lengths are for the estimate of"),
         (main, [*GRPO, "lengths={prompts}"], "has prompts and no completions"),
         (main, [*GRPO, "lengths=raggd"], "lengths=raggd: must be one of"),
+        (main, [*GRPO, "lengths={texts}"], "which is not a number of tokens. With tokenizer=FOLDER the texts"),
+        (main, [*GRPO, "lengths={texts}", "tokenizer=x"], "tokenizer=x: is no folder with a tokenizer_config.json"),
+        (main, [*GRPO, "tokenizer=x"], "tokenizer=x: counts the tokens of lengths=FILE, and there is none"),
+        (main, [*GRPO, "lengths=./"], "is a folder, and counting the tokens of a data set needs a tokenizer. Add"),
+        (solve, ["gpu", "model=qwen2.5-7b", "tokenizer=x"], "tokenizer=x: is an option of python -m profiler.estimate"),
     ],
 )
 def test_bad_files_of_lengths_are_one_sentence(tmp_path, monkeypatch, capsys, command, words, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.txt").write_text("10 20 30")
     (tmp_path / "prompts.jsonl").write_text('{"prompt": 3}')
-    assert command([word.format(file="rows.txt", prompts="prompts.jsonl") for word in words]) == EXIT_USAGE
+    (tmp_path / "texts.jsonl").write_text('{"prompt": "three", "completion": "four"}')
+    named = {"file": "rows.txt", "prompts": "prompts.jsonl", "texts": "texts.jsonl"}
+    assert command([word.format(**named) for word in words]) == EXIT_USAGE
     assert says in " ".join(capsys.readouterr().err.split())

@@ -1,14 +1,15 @@
-"""What other processes count: parameters of unknown models, and lengths of prompts."""
+"""What other processes count: parameters of unknown models, and tokens of the rows of data sets."""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.config.models.architecture import has_other_senses, read_architecture
@@ -21,9 +22,18 @@ from profiler.domain.architectures.architecture import Architecture, ModelCount
 from profiler.domain.errors import Fault, UsageError, shortened
 from profiler.domain.machines.extras import listed, missing, safe_path_flags, simulation_hint
 from profiler.domain.memory import gib_text
+from profiler.estimate.command import TOKENIZER
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, open_regular, reason
 from profiler.storage.foreign.hub_cache import cached_file
 from profiler.storage.foreign.model_config import is_local
+from profiler.storage.foreign.number_files import (
+    LENGTHS,
+    MOST_ROWS,
+    LengthFile,
+    length_fault,
+    read_lengths,
+    read_named,
+)
 
 TIMEOUT_S = 120
 """Time for the import of torch and transformers and for the model."""
@@ -54,6 +64,31 @@ class NoModelError(CountingError):
     """transformers has no such model, so no trial can run it."""
 
 
+def _said_by(module: str, asked: object, *, timeout_s: float, **environment: str) -> Any:  # noqa: ANN401  # JSON
+    """Return what a module of this program says about `asked`, in a process of its own: no command imports torch.
+
+    Args:
+        module: It reads JSON from standard input, and writes JSON.
+        asked: Values of JSON.
+        timeout_s: The most time that it has.
+        environment: Further variables.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer.
+        ValueError, OSError: It said something else, or did not start.
+    """
+    found = subprocess.run(
+        [sys.executable, *safe_path_flags(), "-m", module],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", **environment},
+        check=False,
+    )
+    return json.loads(found.stdout)
+
+
 def counted_by_transformers(config: Mapping[str, object]) -> ModelCount:
     """Return the counts of the model that transformers makes of `config`, on torch's meta device.
 
@@ -63,19 +98,8 @@ def counted_by_transformers(config: Mapping[str, object]) -> ModelCount:
     """
     if absent := missing(("torch", "transformers")):
         raise CountingError(f"counting it needs {listed(absent)}, which this installation lacks")
-    command = [sys.executable, *safe_path_flags(), "-m", "profiler.training.models.parameter_count"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
-        found = subprocess.run(
-            command,
-            input=json.dumps(config),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            env=environment,
-            check=False,
-        )
-        said = json.loads(found.stdout)
+        said = _said_by("profiler.training.models.parameter_count", config, timeout_s=TIMEOUT_S)
         return ModelCount(**{**said, "linear_names": tuple(said["linear_names"])})
     except subprocess.TimeoutExpired as error:
         raise CountingError(f"transformers did not count it within {TIMEOUT_S} s") from error
@@ -177,6 +201,7 @@ def _refused(model: str, architecture: Architecture, reason: str, hint: str = ""
 
 KEY = "max_prompt_length"
 
+_COUNTS_TOKENS = "profiler.training.data.prompt_lengths"
 _TOKENIZER = "tokenizer_config.json"
 _TOKENIZER_FILES = (_TOKENIZER, "tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -210,18 +235,9 @@ def measured_by_transformers(tokenizer: Path, dataset: Path) -> PromptLengths:
     if find_spec("transformers") is None or find_spec("datasets") is None:
         raise PromptsError("transformers and datasets, which would read them, are not installed")
     with tempfile.TemporaryDirectory() as cache:
-        offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": cache}
+        asked = {"tokenizer": str(tokenizer), "dataset": str(dataset)}
         try:
-            found = subprocess.run(
-                [sys.executable, *safe_path_flags(), "-m", "profiler.training.data.prompt_lengths"],
-                input=json.dumps({"tokenizer": str(tokenizer), "dataset": str(dataset)}),
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                env={**os.environ, **offline},
-                check=False,
-            )
-            values = json.loads(found.stdout)
+            values = _said_by(_COUNTS_TOKENS, asked, timeout_s=TIMEOUT_S, HF_DATASETS_CACHE=cache)
             if "problem" in values:
                 raise PromptsError(shortened(str(values["problem"]), 200))
             read, every = int(values["rows"]), int(values["all_rows"])
@@ -303,3 +319,63 @@ def _tokenizer_folder(model: str) -> Path | None:
         return folder if (folder / _TOKENIZER).is_file() else None
     cached = cached_file(checkpoint(model), _TOKENIZER)
     return cached.parent if cached is not None else None
+
+
+# ---- lengths of rows -------------------------------------------------------------------------------------------------
+
+_ALL_ROWS_TIMEOUT_S = 600
+
+
+def length_file(path: str, tokenizer: str | None, *, has_rollout: bool) -> LengthFile:
+    """Return the lengths of rows that a file has as numbers, or that a tokenizer counts in a data set.
+
+    Args:
+        path: The file, or a folder with a data set.
+        tokenizer: A folder with a tokenizer; None: the file has numbers.
+        has_rollout: Whether a row with prompt and completion counts as both, or as one whole row.
+
+    Raises:
+        UsageError: They cannot be read or counted.
+    """
+    if tokenizer is not None:
+        return _counted(path, tokenizer, has_rollout=has_rollout)
+    try:
+        is_folder = kind_of(expanded(path)) is Kind.FOLDER
+    except OSError:
+        is_folder = False
+    if is_folder:
+        problem = "is a folder, and counting the tokens of a data set needs a tokenizer"
+        raise length_fault(path, problem, f"Add {TOKENIZER}=FOLDER.")
+    return read_lengths(read_named(path, LENGTHS), path, has_rollout=has_rollout)
+
+
+def _counted(path: str, tokenizer: str, *, has_rollout: bool) -> LengthFile:
+    try:
+        is_there = kind_of(expanded(tokenizer) / _TOKENIZER) is Kind.FILE
+    except OSError:
+        is_there = False
+    if not is_there:
+        raise UsageError([Fault(key=TOKENIZER, found=tokenizer, problem=f"is no folder with a {_TOKENIZER}")])
+    asked = {"tokenizer": str(expanded(tokenizer)), "dataset": str(expanded(path)), "rows": MOST_ROWS}
+    try:
+        found = _said_by(_COUNTS_TOKENS, asked, timeout_s=_ALL_ROWS_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise length_fault(path, f"was not counted within {_ALL_ROWS_TIMEOUT_S} s") from error
+    except (ValueError, OSError) as error:
+        problem = f"cannot be counted with {TOKENIZER}={shortened(tokenizer, 100)}"
+        raise UsageError([Fault(key=TOKENIZER, found=path, problem=problem)]) from error
+    if "problem" in found:
+        raise length_fault(path, f"cannot be counted: {shortened(str(found['problem']), 200)}")
+    return _as_rows(found["prompts"], found["completions"], has_rollout=has_rollout)
+
+
+def _as_rows(prompts: Sequence[int], completions: Sequence[int], *, has_rollout: bool) -> LengthFile:
+    """Return counted lengths; rows that are whole have the prompt and the completion of each row together."""
+    kept = LengthFile(
+        prompts=tuple(max(1, each) for each in prompts), completions=tuple(max(1, each) for each in completions)
+    )
+    if has_rollout:
+        return kept
+    both = zip(kept.prompts, kept.completions, strict=True) if kept.prompts and kept.completions else None
+    whole = tuple(map(sum, both)) if both is not None else kept.completions or kept.prompts
+    return replace(kept, prompts=(), completions=whole)

@@ -132,7 +132,7 @@ def _tokens(value: object, path: str, line: int, *, most: int) -> int:
         value = int(value)
     shown = shortened(str(value), 40)
     if not isinstance(value, int) or isinstance(value, bool):
-        hint = "With tokenizer=FOLDER a forecast counts the texts of a data set."
+        hint = "With tokenizer=FOLDER the texts of a data set are counted."
         raise length_fault(path, f"has in line {line:,} '{shown}', which is not a number of tokens", hint)
     if not 1 <= value <= most:
         raise length_fault(path, f"has in line {line:,} a length of {shown}, and a row has 1 to {most:,} tokens")
