@@ -8,18 +8,17 @@ from functools import cache
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from matrix import further
 from rich.console import Console
 
 from maintenance.campaign.compared.kept import kept_rows
-from profiler.analytical.estimate import estimate
-from profiler.config.trials.grid import expand, read_grid
-from profiler.config.trials.identity import spec_to_mapping
-from profiler.config.trials.specification import parse_points
+from maintenance.kept_estimates import COLUMNS, kept_estimates, kept_grids, refreshed, specs_of
 from profiler.domain.memory import as_gib
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.trials.trial import WORKLOAD_KEYS, Backend, TrialSpec
+from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.main import answer
 from profiler.forecast.command import read_command as read_forecast
 from profiler.rendering.document import FigureKind, RenderedFigure
@@ -28,8 +27,6 @@ from profiler.report import drawing, estimated_limits
 from profiler.report.drawing import render_folder
 from profiler.storage.foreign.published import read_published
 from profiler.storage.sweep_tables.tables import read_tables
-from profiler.sweep.command import read_command
-from profiler.sweep.prepared.composition import compose
 from profiler.worker.simulated import run_simulated
 
 ROOT = Path(__file__).parents[1]
@@ -132,20 +129,6 @@ def test_kept_pages_come_from_the_kept_tables(grid: str) -> None:
     assert report_of(grid).page == (REFERENCE / grid / "report.md").read_text()
 
 
-def specs_of(grid: str) -> tuple[TrialSpec, ...]:
-    command = read_command([f"+grid={grid}", "backend=simulated"])
-    points = expand(read_grid(grid, compose(command)), command.axes)
-    return parse_points(points, architecture_of=architecture)
-
-
-def architecture(model: str):
-    from profiler.config.models.lookup import builtin_architecture
-
-    found = builtin_architecture(model)
-    assert found is not None
-    return found
-
-
 AGAIN = [("lora_vs_full", 0, 4), ("oxen_2025", 0, 4)]
 """Grid, its first method that is simulated again, and the step to the next one."""
 
@@ -172,36 +155,22 @@ def test_kept_results_are_those_of_the_simulation(again: tuple[str, int, int], m
         assert outcome.status == row.status
 
 
-OF_THEIR_DAY = {
-    "claims": "holds several grids",
-    "fsdp": "its tables are written with the records of 77 emulated trials",
-}
-KEPT_GRIDS = sorted({path.parent.name for path in REFERENCE.glob("*/runs.parquet")} - set(OF_THEIR_DAY))
-
-
-@pytest.mark.parametrize("grid", KEPT_GRIDS)
+@pytest.mark.parametrize("grid", kept_grids())
 def test_kept_estimates_are_those_of_today(grid: str) -> None:
-    kept, compared = read_tables(REFERENCE / grid).runs, 0
-    kept = kept[kept.backend == Backend.SIMULATED]
-    for spec in specs_of(grid):
-        row = row_of(kept, spec)
-        if row is not None and pd.notna(row["estimated_peak_allocated_bytes"]):
-            found, compared = estimate(spec, architecture(spec.model)), compared + 1
-            assert found.peak_allocated_bytes == row["estimated_peak_allocated_bytes"], spec
-            assert found.peak_reserved_bytes == row["estimated_peak_reserved_bytes"], spec
-    assert compared >= 0.5 * len(kept)
+    found = list(kept_estimates(grid))
+    assert [each for each in found if each.kept != each.today] == []
+    assert len({each.place for each in found}) == len(found) == len(read_tables(REFERENCE / grid).runs)
 
 
-def row_of(kept: pd.DataFrame, spec: TrialSpec) -> pd.Series | None:
-    """Return the row of a trial: equal in every key in which rows differ; a null says that the key does not count."""
-    values = spec_to_mapping(spec)
-    for key in (*WORKLOAD_KEYS, "gpu"):
-        if key in kept and kept[key].nunique(dropna=False) > 1:
-            value = values[key]
-            wanted = ",".join(value) if isinstance(value, list) else str(value)
-            kept = kept[kept[key].isna() | (kept[key].map(lambda each: str(each).removesuffix(".0")) == wanted)]
-    assert len(kept) <= 1, spec
-    return kept.iloc[0] if len(kept) else None
+def test_only_changed_estimates_are_replaced(tmp_path: Path) -> None:
+    path = REFERENCE / "sft" / "runs.parquet"
+    whole, estimates = pq.read_table(path), list(kept_estimates("sft"))
+    reserved = COLUMNS[1]
+    stale = [value + 512 if row == 3 else value for row, value in enumerate(whole.column(reserved).to_pylist())]
+    place = whole.schema.get_field_index(reserved)
+    planted = whole.set_column(place, whole.schema.field(place), pa.array(stale, pa.int64()))
+    assert not planted.equals(whole)
+    assert refreshed(planted, estimates).equals(whole, check_metadata=True)
 
 
 def kept_row(kept: pd.DataFrame, spec: TrialSpec) -> pd.Series:
