@@ -1,5 +1,6 @@
 """Words for sizes of memory and their errors, which an estimate shows, so that it imports no pandas."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from profiler.domain.cards.capabilities import COMPARED_CARDS, ComparedCard, Within
@@ -70,7 +71,13 @@ def growth_text(points: Sequence[tuple[int, int]], limit_bytes: int | None) -> s
 def compared_text(method: Callable[[ComparedCard], Within]) -> str:
     """Return how far a method was from the real cards that were met, as one sentence per card."""
     return " ".join(
-        f"On one {card.card}, 95 % of {card.trials} trials were within {percent(method(card).allocated_p95_ratio)} of "
-        f"allocated and {percent(method(card).reserved_p95_ratio)} of reserved memory."
+        f"On {card.cards} {card.card} cards, 95 % of {card.trials} trials were within "
+        f"{_at_most(method(card).allocated_p95_ratio)} of allocated and {_at_most(method(card).reserved_p95_ratio)} of "
+        "reserved memory."
         for card in COMPARED_CARDS
     )
+
+
+def _at_most(ratio: float) -> str:
+    """Return a bound in percent, rounded up: rounded to the nearest, 0.03 % would be 0.0 %."""
+    return percent(math.ceil(ratio * 1000) / 1000)

@@ -77,9 +77,9 @@ def test_how_far_the_simulation_is_from_a_real_card(tmp_path):
     )
     unknown = thresholds_text([replace(known, found=None)])
     assert unknown.startswith(
-        "Simulation against a real card: not measured here. On one NVIDIA H200, 95 % of 59 trials "
+        "Simulation against a real card: not measured here. On 3 NVIDIA H200 cards, 95 % of 140 trials "
     )
-    assert "| allocated, median error | 1.0 % | not measured |\n" in text and "On one NVIDIA H200" not in text
+    assert "| allocated, median error | 1.0 % | not measured |\n" in text and "On 3 NVIDIA H200" not in text
 
 
 def test_backticks_in_the_command_do_not_end_its_block(tmp_path):
