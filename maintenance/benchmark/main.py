@@ -25,13 +25,14 @@ from maintenance.benchmark.ranking.scores import pairs_of
 from maintenance.benchmark.rows.jobs import FOLDER, checked
 from maintenance.benchmark.rows.kept import ROWS, all_rows, others_rows
 from maintenance.benchmark.rows.sampling import SAMPLED_JOBS, SEED, sample
-from maintenance.benchmark.rows.schema import Row, rows_text
 from maintenance.samples.sampling import sampled_text
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, UsageError
+from profiler.domain.runs.shared import Row
+from profiler.share.rows import rows_text
 from profiler.storage.files.atomic import write_atomically
 
 CLONES: tuple[Clone, ...] = (PEFT, FMS, CANIFINETUNE)

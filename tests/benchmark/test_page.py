@@ -7,8 +7,8 @@ from maintenance.benchmark.answers.asking import kept_answers, kept_costs
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS
 from maintenance.benchmark.ranking.page import benchmark_page
 from maintenance.benchmark.rows.kept import all_rows
-from maintenance.benchmark.rows.schema import Origin
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.runs.shared import RowOrigin
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_where_this_project_loses_is_said(page):
 
 
 def test_a_better_answer_moves_a_predictor_to_the_top():
-    rows = [row for row in all_rows() if row.origin is Origin.OTHERS and not row.assumed and not row.beyond]
+    rows = [row for row in all_rows() if row.origin is RowOrigin.OTHERS and not row.assumed and not row.beyond]
     exact = {row.row_id: {peak.metric.value: peak.size_bytes for peak in row.peaks} for row in rows}
     answers = {**{key: kept_answers(key) for key in PREDICTORS}, "rule": exact}
     text = benchmark_page(rows, answers, kept_costs(), figure="errors.png")

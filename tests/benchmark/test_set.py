@@ -10,21 +10,10 @@ from hypothesis import strategies as st
 from maintenance.benchmark.imported.held import coursia_rows, fitcheck_rows
 from maintenance.benchmark.rows.jobs import architecture_of, checked, faults_of, least_bytes, other_models, spec_of
 from maintenance.benchmark.rows.kept import ROWS, all_rows, kept_simulations, others_rows
-from maintenance.benchmark.rows.schema import (
-    Card,
-    End,
-    Metric,
-    Origin,
-    Peak,
-    ReadBy,
-    Row,
-    Source,
-    read_row,
-    row_line,
-    rows_text,
-)
 from profiler.domain.errors import UsageError
 from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row, RowCard, RowEnd, RowOrigin, RowSource
+from profiler.share.rows import read_row, row_line, rows_text
 from profiler.storage.files.typed_json import JsonMismatchError
 
 GB = 10**9
@@ -40,18 +29,18 @@ def peaks(**sizes):
 def row(**changes):
     made = Row(
         row_id="made-up",
-        origin=Origin.OTHERS,
+        origin=RowOrigin.OTHERS,
         trainer="trl SFTTrainer",
         versions={"trl": "1.16.0"},
-        card=Card(name="A card", memory_bytes=16 * GB, spills_to_host=False),
+        card=RowCard(name="A card", memory_bytes=16 * GB, spills_to_host=False),
         job={"recipe": "sft", "gpu": "t4-16gb", "model": "qwen2.5-0.5b", "tuning": "full", "max_length": 512},
         assumed=(),
         beyond=(),
         differs=(),
         missing=(),
-        end=End.OK,
+        end=RowEnd.OK,
         peaks=peaks(allocated=8 * GB, reserved=9 * GB),
-        source=Source(url="https://example.org/row", commit="abc", licence="MIT"),
+        source=RowSource(url="https://example.org/row", commit="abc", licence="MIT"),
     )
     return replace(made, **changes)
 
@@ -59,7 +48,7 @@ def row(**changes):
 def test_every_row_is_possible_and_has_a_name_of_its_own():
     rows = all_rows()
     assert len(rows) == len({each.row_id for each in rows}) >= 500
-    assert {each.origin for each in rows} == set(Origin)
+    assert {each.origin for each in rows} == set(RowOrigin)
 
 
 def test_the_file_of_others_regenerates_to_the_byte():
@@ -116,10 +105,10 @@ def test_models_of_the_set_are_those_that_are_not_built_in():
         ({"peaks": peaks(reserved=17 * GB)}, "is above the card's"),
         ({"peaks": peaks(allocated=GB // 2)}, "is below the weights"),
         ({"peaks": ()}, "must have one"),
-        ({"source": Source(url="", commit="abc", licence="MIT")}, "has no url"),
-        ({"source": Source(url="https://example.org", commit="", licence="MIT")}, "has no commit"),
-        ({"source": Source(url="https://example.org", commit="abc", licence="")}, "has no licence"),
-        ({"source": Source(url="a friend", commit="abc", licence="MIT")}, "that others can open"),
+        ({"source": RowSource(url="", commit="abc", licence="MIT")}, "has no url"),
+        ({"source": RowSource(url="https://example.org", commit="", licence="MIT")}, "has no commit"),
+        ({"source": RowSource(url="https://example.org", commit="abc", licence="")}, "has no licence"),
+        ({"source": RowSource(url="a friend", commit="abc", licence="MIT")}, "that others can open"),
     ],
 )
 def test_an_impossible_row_is_refused(changes, problem):
@@ -134,7 +123,7 @@ def test_two_rows_of_one_name_are_refused():
 
 def test_a_driver_that_spills_allows_peaks_above_the_card():
     above = peaks(reserved=17 * GB)
-    spilling = Card(name="A laptop card", memory_bytes=16 * GB, spills_to_host=True)
+    spilling = RowCard(name="A laptop card", memory_bytes=16 * GB, spills_to_host=True)
     assert faults_of(row(peaks=above, card=spilling)) == []
     assert len(faults_of(row(peaks=above))) == 1
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from maintenance.benchmark.adapters.question import Said
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS, RANKED, Predictor
 from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, pairs_of, scores
-from maintenance.benchmark.rows.schema import Origin, Row
 from maintenance.pages.kept_page import kept_page
+from profiler.domain.runs.shared import Row, RowOrigin
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 
@@ -50,11 +50,11 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "ones. No constant of either was fitted to a row that others measured.",
         f"![Errors of each predictor]({figure})",
         "## Measured by others, with all settings stated",
-        f"{len(_of_origin(stated, Origin.OTHERS))} rows. Each prediction is compared in "
+        f"{len(_of_origin(stated, RowOrigin.OTHERS))} rows. Each prediction is compared in "
         "the first metric that it and the row have: allocated, reserved, then device memory. `covers` is the share of "
         "the rows that it answers. `too low` is the share of compared rows that need more than predicted, which is "
         f"what hurts. Verdicts are whether the peak fits on cards of {', '.join(map(str, CARDS_GIB))} GiB.",
-        _table(_of_origin(stated, Origin.OTHERS), answers),
+        _table(_of_origin(stated, RowOrigin.OTHERS), answers),
         "Who covers few rows is compared on those few. fitcheck's constants are fitted to some of its own T4 rows, and "
         "canifinetune's to its own: [by source](#by-source) both are apart.",
         "Not ranked, because they predict jobs of a trainer or kernels of their own, of which the set has no row yet: "
@@ -62,12 +62,12 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         + ". Their adapters are written, and their answers to the rows are kept.",
         "## Measured here",
         "GRPO on one NVIDIA H200. The predictions of this project were committed before the card was met.",
-        _table(_of_origin(stated, Origin.OURS), answers),
+        _table(_of_origin(stated, RowOrigin.OURS), answers),
         "## Emulated jobs",
         "torch's CUDA build on an emulated driver. Nothing here is measured on a card. The samples of several GPUs "
         "are of jobs with a closed form, so that the estimate covers all of them. The trainers are those of trl 1.16, "
         "whose loss does not make all logits at once: who counts them is too high.",
-        _table(_of_origin(rows, Origin.EMULATED), answers),
+        _table(_of_origin(rows, RowOrigin.EMULATED), answers),
         "## By kind of job",
         "Measured and emulated rows together; predictors that cover none are left out.",
         *(part for kind in sorted(kinds) for part in (f"### {kind}", _table(_of_kind(rows, kind), answers, cut=True))),
@@ -106,10 +106,10 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
 
 def _origins(rows: Sequence[Row]) -> str:
     counts = Counter(row.origin for row in rows)
-    return ", ".join(f"{counts[origin]} are {origin.value}" for origin in Origin)
+    return ", ".join(f"{counts[origin]} are {origin.value}" for origin in RowOrigin)
 
 
-def _of_origin(rows: Sequence[Row], origin: Origin) -> list[Row]:
+def _of_origin(rows: Sequence[Row], origin: RowOrigin) -> list[Row]:
     return [row for row in rows if row.origin is origin]
 
 
@@ -154,7 +154,7 @@ def _percent(ratio: float | None) -> str:
 
 def _losses(rows: Sequence[Row], answers: Answers) -> str:
     """Return the largest errors of the estimate over measured rows, and whom it does worse than."""
-    measured = [row for row in rows if row.origin is not Origin.EMULATED]
+    measured = [row for row in rows if row.origin is not RowOrigin.EMULATED]
     pairs = sorted(pairs_of(measured, answers["estimate"]), key=lambda pair: -abs(pair.error))
     lost = [pair for pair in pairs if abs(pair.error) > _LOST]
     table = markdown_table(
@@ -206,7 +206,7 @@ def _predictors() -> str:
 
 
 def _differences(rows: Sequence[Row]) -> str:
-    others = [row for row in rows if row.origin is Origin.OTHERS]
+    others = [row for row in rows if row.origin is RowOrigin.OTHERS]
     names = ("differs", "missing", "beyond")
     counts = {name: Counter(text for row in others for text in getattr(row, name)) for name in names}
     return markdown_table(
