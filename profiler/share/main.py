@@ -27,7 +27,7 @@ from profiler.share.command import FILE, Command, read_command, usage
 from profiler.share.rows import (
     LONGEST_BATCH,
     architecture_of,
-    faults_of_sent,
+    impossible_peaks,
     job_of,
     known_card,
     row_line,
@@ -58,10 +58,11 @@ def main(argv: Sequence[str] | None = None, *, simulate: Simulate = simulated_ou
     if faults:
         raise UsageError(faults)
     stored = _stored(command.folders)
-    for sentence in stored.problems:
-        print_error(sentence)
+    if stored.problems and not stored.trials and not stored.monitored:
+        raise UsageError(stored.problems)
+    _say_left_out(stored.problems)
     rows = _rows(command, stored)
-    if faults := [fault for row in rows for fault in faults_of_sent(row)]:
+    if faults := [fault for row in rows for fault in impossible_peaks(row)]:
         raise UsageError(faults)
     simulated = _Simulated(stored.trials, simulate if command.options.confirm else None)
     for row in rows:
@@ -138,7 +139,7 @@ def _rows(command: Command, stored: StoredRuns) -> list[Row]:
             row = row_of_trial(record)
             rows[row.row_id] = row
         except UsageError as error:
-            _say_left_out(error)
+            _say_left_out(error.faults)
     for row in _rows_of_runs(command, stored.monitored):
         rows[row.row_id] = row
     if not rows:
@@ -159,8 +160,8 @@ def _measured(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     return [record for record in trials if record.spec.backend is Backend.CUDA]
 
 
-def _say_left_out(error: UsageError) -> None:
-    for fault in error.faults:
+def _say_left_out(faults: Iterable[Fault]) -> None:
+    for fault in faults:
         print_error(f"Left out: {fault.sentence()}")
 
 
@@ -184,7 +185,7 @@ def _rows_of_runs(command: Command, runs: Sequence[MonitoredRun]) -> Iterator[Ro
         return
     if not command.names_a_job:
         problem, hint = "was kept by VramCallback, which does not know the job", "Add config=FILE or model=NAME."
-        print_error(f"Left out: {Fault(key='run', found=ended[-1].run_id, problem=problem, hint=hint).sentence()}")
+        _say_left_out([Fault(key="run", found=ended[-1].run_id, problem=problem, hint=hint)])
         return
     newest = max(_start(run) for run in ended)
     if others := sorted({_start(run) for run in ended} - {newest}):

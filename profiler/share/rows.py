@@ -1,7 +1,7 @@
-"""What was measured as rows of the benchmark, rows as lines, and what a row that is sent may say.
+"""What was measured as rows of the benchmark, and rows as lines.
 
-A sent row has no text of its user: each text is a word of this program, a version, or the name of a card or a model
-that is known to all.
+A row has no text of its user: each text is a word of this program, a version, or the name of a card or a model that is
+known to all.
 """
 
 import hashlib
@@ -21,7 +21,6 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.runs.outcome import PACKAGES, Outcome, Status, TrialRecord, Versions
 from profiler.domain.runs.shared import (
-    VERSION,
     Metric,
     Peak,
     ReadBy,
@@ -41,7 +40,7 @@ from profiler.domain.trials.trial import (
     TrialSpec,
     Tuning,
 )
-from profiler.storage.files.typed_json import JsonMismatchError, from_json, to_json
+from profiler.storage.files.typed_json import to_json
 
 CAPPED = "torch's allocator was limited to the memory of the row's card, on a larger one of the job's name"
 """Of a row of a card that was capped (`differs`)."""
@@ -49,9 +48,8 @@ LONGEST_BATCH = "length of the longest batch"
 """Of a row of a training on data (`missing`)."""
 OF_PROMPTS = "lengths of the prompts"
 
-_SENT = RowSource(url="sent to this project", commit="python -m profiler.share", licence="Apache-2.0")
-_ROW_ID = re.compile(r"sent-[0-9a-f]{16}")
-_VERSION = re.compile(r"\d+(?:\.\d+){0,3}(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
+SENT = RowSource(url="sent to this project", commit="python -m profiler.share", licence="Apache-2.0")
+PUBLIC_VERSION = re.compile(r"\d+(?:\.\d+){0,3}(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
 """A version without its local part (``+cu128``), which can name a company."""
 _CAP = re.compile(r" capped to \d+ GiB")
 
@@ -79,19 +77,6 @@ def row_line(row: Row) -> str:
 def rows_text(rows: Iterable[Row]) -> str:
     """Return rows as the text of a file, by their names."""
     return "".join(f"{row_line(row)}\n" for row in sorted(rows, key=lambda row: row.row_id))
-
-
-def read_row(line: str) -> Row:
-    """Read the line that `row_line` wrote.
-
-    Raises:
-        ValueError: It is no JSON; a `JsonMismatchError` if a field is missing, unknown or of another kind, or if the
-            version is another one.
-    """
-    found = json.loads(line)
-    if isinstance(found, dict) and found.get("schema_version", VERSION) != VERSION:
-        raise JsonMismatchError(f"is {found['schema_version']!r:.100}, must be {VERSION}", ("schema_version",))
-    return from_json(Row, found)
 
 
 # ---- the job of a row ------------------------------------------------------------------------------------------------
@@ -123,6 +108,15 @@ def least_bytes(job: Mapping[str, object], architecture: Architecture) -> int:
     return 0 if is_on_host else int(int(parameter_count(architecture)) * size) // processes
 
 
+def impossible_peaks(row: Row) -> list[Fault]:
+    """Return what breaks physics in the peaks of a row whose model is built in, or why its job is refused."""
+    try:
+        spec = spec_of(row, architecture_of)
+    except UsageError as error:
+        return list(error.faults)
+    return list(impossible(row, least_bytes=least_bytes(row.job, architecture_of(spec.model))))
+
+
 # ---- measured, as rows -----------------------------------------------------------------------------------------------
 
 
@@ -137,7 +131,7 @@ def row_of_trial(record: TrialRecord) -> Row:
     if spec.backend is not Backend.CUDA:
         raise _left_out(key, f"backend={spec.backend}", "is not measured: only rows of a real card are shared")
     card = known_card(key, outcome)
-    _refuse_texts(key, spec)
+    refuse_texts(key, spec)
     on_card = replace(spec, backend=Backend.SIMULATED, gpu=card.name, model=_builtin_name(key, spec.model))
     missing = (OF_PROMPTS,) if spec.dataset is not None else ()
     return row_of(key, on_card, record.versions, outcome, missing=missing)
@@ -186,7 +180,7 @@ def row_of(key: str, spec: TrialSpec, versions: Versions, outcome: Outcome, *, m
         missing=(*missing, *unknown),
         end=end,
         peaks=peaks,
-        source=_SENT,
+        source=SENT,
     )
 
 
@@ -233,7 +227,7 @@ def _builtin_name(key: str, model: str) -> str:
     return found.name
 
 
-def _refuse_texts(key: str, spec: TrialSpec) -> None:
+def refuse_texts(key: str, spec: TrialSpec) -> None:
     """Raise if a key has a text that is no word of this program.
 
     Raises:
@@ -253,7 +247,7 @@ def _versions(versions: Versions, driver: str) -> tuple[Mapping[str, str], tuple
     if driver:
         found["driver"] = driver
     public = {name: version.partition("+")[0] for name, version in found.items()}
-    known = {name: version for name, version in public.items() if _VERSION.fullmatch(version)}
+    known = {name: version for name, version in public.items() if PUBLIC_VERSION.fullmatch(version)}
     return known, tuple(f"version of {name}" for name in found if name not in known)
 
 
@@ -267,45 +261,3 @@ def _peaks(outcome: Outcome) -> Iterator[Peak]:
         if size is not None:
             read_by = ReadBy.COUNTER_AND_CONTEXT if metric is Metric.DEVICE else ReadBy.TORCH_COUNTER
             yield Peak(metric=metric, size_bytes=size, unit_bytes=1, read_by=read_by)
-
-
-# ---- what a sent row may say -----------------------------------------------------------------------------------------
-
-
-def faults_of_sent(row: Row) -> list[Fault]:
-    """Return why a row cannot be sent: peaks that break physics, or a text that is none of this program's."""
-    faults = [
-        Fault(key=row.row_id, found=field, problem="is not what python -m profiler.share writes")
-        for field, is_own in _own_texts(row).items()
-        if not is_own
-    ]
-    try:
-        spec = spec_of(row, architecture_of)
-        _refuse_texts(row.row_id, spec)
-        if row.job != job_of(spec):
-            faults.append(Fault(key=row.row_id, found="job", problem="has not every key of a trial, or others"))
-        faults += impossible(row, least_bytes=least_bytes(row.job, architecture_of(spec.model)))
-    except UsageError as error:
-        faults += error.faults
-    return faults
-
-
-def _own_texts(row: Row) -> Mapping[str, bool]:
-    """Return by field whether its texts are those of this program."""
-    unknown = {f"version of {name}" for name in (*PACKAGES, "driver")}
-    known = {"driver", *PACKAGES}
-    return {
-        "row_id": _ROW_ID.fullmatch(row.row_id) is not None,
-        "origin": row.origin is RowOrigin.SENT,
-        "trainer": row.trainer in map(trainer_of, Recipe),
-        "versions": known >= set(row.versions) and all(map(_VERSION.fullmatch, row.versions.values())),
-        "card": row.card.name in {gpu.title for gpu in KNOWN_GPUS.values()} and not row.card.spills_to_host,
-        "assumed": not row.assumed,
-        "differs": {CAPPED} >= set(row.differs),
-        "missing": {LONGEST_BATCH, OF_PROMPTS, *unknown} >= set(row.missing),
-        "peaks": all(
-            peak.unit_bytes == 1 and peak.read_by in (ReadBy.TORCH_COUNTER, ReadBy.COUNTER_AND_CONTEXT)
-            for peak in row.peaks
-        ),
-        "source": row.source == _SENT,
-    }

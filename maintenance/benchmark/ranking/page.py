@@ -26,7 +26,9 @@ _SOURCES = {
     "fitcheck": "fitcheck's own runs, Tesla T4",
     "fms": "IBM's fms-acceleration, A100",
     "peft": "PEFT's method comparison, L40S",
-    "h200": "this project's runs, H200",
+    "h200": "this project's first campaign, H200",
+    "h200_second": "this project's second campaign, H200",
+    "sent": "rows that were sent",
     "emulated": "emulated by this project, one GPU",
     "several_gpus": "emulated by this project, DDP and FSDP",
     "deepspeed": "emulated by this project, DeepSpeed",
@@ -61,7 +63,8 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         + ", ".join(each.title for each in PREDICTORS.values() if each.own_trainer)
         + ". Their adapters are written, and their answers to the rows are kept.",
         "## Measured here",
-        "GRPO on one NVIDIA H200. The predictions of this project were committed before the card was met.",
+        "GRPO, and in a second campaign SFT and DPO as well, on one NVIDIA H200 each. The predictions of this project "
+        "were committed before the trials of each ran.",
         _table(_of_origin(stated, RowOrigin.OURS), answers),
         "## Emulated jobs",
         "torch's CUDA build on an emulated driver. Nothing here is measured on a card. The samples of several GPUs "
@@ -75,6 +78,7 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         *(
             part
             for name, text in _SOURCES.items()
+            if _of_source(rows, name)
             for part in (f"### {text}", _table(_of_source(rows, name), answers, cut=True))
         ),
         "## Where this project loses",
@@ -98,6 +102,7 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "(`missing`), keys that had to be assumed (`assumed`), what the job has that no key can say (`beyond`), and in "
         "what the described job is not the one that ran (`differs`).",
         _differences(rows),
+        "[sent.jsonl](../benchmark/sent.jsonl) has those that were sent ([how](../CONTRIBUTING.md#how-to-send-a-row)).",
         "[sampled.jsonl](../benchmark/sampled.jsonl) has 400 jobs that are not emulated yet, sampled by a seed; 200 "
         "more follow when estimate and simulation are frozen for them, by the hash of that commit.",
         command="make benchmark",
@@ -106,7 +111,7 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
 
 def _origins(rows: Sequence[Row]) -> str:
     counts = Counter(row.origin for row in rows)
-    return ", ".join(f"{counts[origin]} are {origin.value}" for origin in RowOrigin)
+    return ", ".join(f"{counts[origin]} are {origin.value}" for origin in RowOrigin if counts[origin])
 
 
 def _of_origin(rows: Sequence[Row], origin: RowOrigin) -> list[Row]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from maintenance.benchmark.rows.sent import faults_of_sent
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
@@ -62,7 +63,7 @@ def least_bytes(row: Row) -> int:
 def faults_of(row: Row) -> list[Fault]:
     """Return what is impossible in a row: peaks that break physics, or a source that nobody can look up."""
     if row.origin is RowOrigin.SENT:
-        return shared_rows.faults_of_sent(row)
+        return faults_of_sent(row)
     found = list(impossible(row, least_bytes=least_bytes(row)))
     for name in ("url", "commit", "licence"):
         if not getattr(row.source, name):

@@ -9,12 +9,13 @@ from pathlib import Path
 from statistics import median
 
 from maintenance.benchmark.rows.jobs import FOLDER, checked
+from maintenance.benchmark.rows.sent import read_row
 from maintenance.samples.sampling import SAMPLED, read_sampled
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row, RowCard, RowEnd, RowOrigin, RowSource
 from profiler.domain.trials.trial import Backend, TrialSpec
-from profiler.share.rows import job_of, read_row, row_of_trial, trainer_of
+from profiler.share.rows import job_of, row_of_trial, trainer_of
 from profiler.storage.sweep_tables.earlier import stored_runs
 
 ROWS, SENT = FOLDER / "rows.jsonl", FOLDER / "sent.jsonl"

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from profiler.domain.errors import UsageError
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import MonitoredRun
 from profiler.domain.runs.outcome import (
@@ -133,8 +133,8 @@ class StoredRuns:
     trials: tuple[TrialRecord, ...] = ()
     """Those of a table have only how they ended, the card, their peaks and what was counted."""
     monitored: tuple[MonitoredRun, ...] = ()
-    problems: tuple[str, ...] = ()
-    """A sentence per file that is neither."""
+    problems: tuple[Fault, ...] = ()
+    """One per file that is neither."""
 
     @classmethod
     def together(cls, parts: Iterable[Self]) -> Self:
@@ -179,7 +179,8 @@ def _stored(path: Path, before_table: Callable[[Path], None]) -> StoredRuns:
             return StoredRuns(monitored=(MONITORED.parse_named(content, path),))
         return StoredRuns(trials=(TRIALS.parse_named(content, path),))
     except DamagedRecordError as error:
-        return StoredRuns(problems=(f"{path} is left out: it is no record of a trial or of a training ({error}).",))
+        problem = f"is no record of a trial or of a training ({error})"
+        return StoredRuns(problems=(Fault(key="record", found=str(path), problem=problem),))
 
 
 def _records_of_table(path: Path) -> Iterator[TrialRecord]:
