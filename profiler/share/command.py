@@ -69,7 +69,7 @@ def read_command(words: Sequence[str]) -> Command:
         Fault(key=key, found=",".join(map(str, values)), problem="has several values, and a training ran with one")
         for key, values in rest.axes.items()
     ]
-    if not folders and not given.wants_help:
+    if not others and not given.wants_help:
         hint = "Write: python -m profiler.share results/<grid>, or the folder of VramCallback."
         faults.append(Fault(key="folder", found="(none)", problem="name one folder or several", hint=hint))
     return Command(
