@@ -64,7 +64,8 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         + ". Their adapters are written, and their answers to the rows are kept.",
         "## Measured here",
         "GRPO, and in a second campaign SFT and DPO as well, on one NVIDIA H200 each. The predictions of this project "
-        "were committed before the trials of each ran.",
+        "were committed before the trials of each ran, and neither is ever fitted to those of the second. The trainers "
+        "are those of trl 1.16, as below.",
         _table(_of_origin(stated, RowOrigin.OURS), answers),
         "## Emulated jobs",
         "torch's CUDA build on an emulated driver. Nothing here is measured on a card. The samples of several GPUs "
