@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from other_systems import AS_ON, WITHOUT_ON
 from measured_runs import stored, trial
+from other_systems import AS_ON, WITHOUT_ON
 from own_histories import ALLOC, FREE, recorded
 
 from profiler.commands import COMMANDS, WATCHING

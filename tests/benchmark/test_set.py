@@ -90,6 +90,19 @@ def test_kept_simulations_belong_to_rows():
     assert set(kept_simulations()) <= named
 
 
+def test_measured_rows_are_those_of_both_campaigns_with_their_simulations():
+    rows = [each for each in all_rows() if each.origin is RowOrigin.OURS]
+    second = [each for each in rows if each.row_id.startswith("h200_second-")]
+    assert [len(rows), len(second), sum(each.end is RowEnd.OOM for each in second)] == [118, 58, 9]
+    capped = [each for each in second if each.differs]
+    assert {each.card.memory_bytes // GB for each in capped} == {15, 25, 47}
+    for each in rows:
+        said = kept_simulations().get(each.row_id)
+        assert (said is None) == (each.end is RowEnd.OOM)
+        if said is not None:
+            assert said[Metric.ALLOCATED] == pytest.approx(each.peak(Metric.ALLOCATED), rel=2e-3)
+
+
 def test_models_of_the_set_are_those_that_are_not_built_in():
     assert not any(find_builtin(name) for name in other_models())
     assert {str(each.job["model"]) for each in others_rows() if find_builtin(str(each.job["model"])) is None} <= set(
