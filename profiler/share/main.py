@@ -12,8 +12,10 @@ from pathlib import Path
 from profiler.analytical import estimate
 from profiler.command_line import as_command, print_error, print_line, print_text
 from profiler.commands import COMMANDS, TABLE
+from profiler.config.options.reading import show
 from profiler.config.trl_releases.facts import release_of
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu_names import name_card
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, shortened
 from profiler.domain.memory import gib_text
 from profiler.domain.runs.other_runs import MonitoredRun, Watcher
@@ -207,6 +209,10 @@ def _row_of_training(command: Command, ranks: Sequence[MonitoredRun]) -> Row:
     run = max(ranks, key=lambda each: each.outcome.peaks.allocated_bytes or 0)
     key = f"run {run.run_id}"
     card = known_card(key, run.outcome)
+    stated = command.rest.keys.get("gpu", card.name)
+    if name_card(show(stated)).name != card.name:
+        problem = f"is not the card that ran, {card.title}; leave it out"
+        raise UsageError([Fault(key="gpu", found=show(stated), problem=problem)])
     steps = {"steps": run.outcome.work.steps_run} if run.outcome.work.steps_run else {}
     processes = {"num_processes": len(ranks)} if len(ranks) > 1 else {}
     keys = {**steps, **processes, **command.rest.keys, "gpu": card.name}

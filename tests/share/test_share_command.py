@@ -15,6 +15,7 @@ from measured_runs import H100, PARAMETERS, outcome, simulated, stored, training
 
 from maintenance.benchmark.main import main as benchmark
 from maintenance.benchmark.rows.sent import faults_of_sent, read_row
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.memory import GIB
 from profiler.domain.runs.other_runs import Watcher
@@ -102,6 +103,11 @@ def test_a_row_without_a_stored_simulation_is_simulated_if_asked(share, tmp_path
     assert "not simulated: no" in share("mine", "confirm=true", simulate=lambda _: failed("no"))[2]
 
 
+def test_an_emulated_trial_is_no_simulation(share, tmp_path):
+    stored(tmp_path / "mine", trial(), trial("2" * 16, backend=Backend.EMULATED, gpu="h100-80gb"))
+    assert "not simulated; add confirm=true" in share("mine")[2]
+
+
 def failed(message):
     return outcome(verdict=Verdict(status=Status.FAILED, message=message))
 
@@ -142,6 +148,7 @@ def test_the_model_must_be_the_one_that_ran(share, tmp_path):
 
 
 EMULATED_UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
+NO_MEMORY = CardFacts(name=H100.title)
 UNKNOWN_CARD = CardFacts(name="NVIDIA H900", memory_bytes=80 * GIB)
 
 
@@ -156,6 +163,10 @@ UNKNOWN_CARD = CardFacts(name="NVIDIA H900", memory_bytes=80 * GIB)
         (trial("2" * 16, reward_models=("/home/me/judge",)), "model=/home/me/judge: is not built in"),
         (trial("2" * 16, alloc_conf="me:1"), "alloc_conf: has a key or a value that torch's allocator does not know"),
         (trial("2" * 16, found=outcome(card=UNKNOWN_CARD)), "card=NVIDIA H900: is no card that is known"),
+        (
+            trial("2" * 16, found=outcome(card=CardFacts(name=H100.title))),
+            f"card={H100.title}: is no card that is known",
+        ),
         (
             trial("2" * 16, found=outcome(measured=MeasuredDetails(driver_version="580.0.emulated"))),
             "an emulated driver: measures nothing",
@@ -218,6 +229,23 @@ def test_the_job_of_a_training_can_be_a_file_of_its_release(share, tmp_path):
     stored(tmp_path / "mine", training())
     code, (row,), _, _ = share("mine", "config=sft.yaml", "recipe=sft")
     assert (code, row.job["model"], row.job["recipe"]) == (EXIT_OK, "qwen2.5-0.5b", "sft")
+
+
+def test_a_file_is_read_for_the_release_that_ran(share, tmp_path):
+    (tmp_path / "sft.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-0.5B\nmax_length: 512\n")
+    stored(tmp_path / "mine", replace(training(), versions=replace(VERSIONS, trl="0.22.2")))
+    _, (row,), _, _ = share("mine", "config=sft.yaml", "recipe=sft")
+    assert (row.versions["trl"], row.job["logprobs"]) == ("0.22.2", "nll_row_entropy")
+    _, (newest,), _, _ = share("mine", "config=sft.yaml", "recipe=sft", "trl=1.16")
+    assert newest.job["logprobs"] == "fused"
+
+
+def test_the_card_of_a_training_is_the_one_that_ran(share, tmp_path):
+    l40s = KNOWN_GPUS["l40s-48gb"]
+    card = CardFacts(name=l40s.title, memory_bytes=l40s.memory_bytes)
+    stored(tmp_path / "mine", training(found=outcome(card=card)))
+    assert share("mine", *JOB)[1][0].job["gpu"] == share("mine", *JOB, "gpu=l40s")[1][0].job["gpu"] == "l40s-48gb"
+    assert "gpu=h100: is not the card that ran, NVIDIA L40S" in refused(share("mine", *JOB, "gpu=h100"))
 
 
 def test_the_job_is_that_of_the_newest_training(share, tmp_path):
@@ -404,3 +432,20 @@ def test_a_sent_row_with_any_other_text_is_refused(place, tmp_path, capsys):
     (tmp_path / "sent.jsonl").write_text(json.dumps(changed) + "\n")
     assert benchmark([f"check={tmp_path / 'sent.jsonl'}"]) == EXIT_USAGE
     assert "line 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"{json.dumps(ROW)}\n{json.dumps(ROW)}\n", "line 2=sent-"),
+        ("{}\n", "line 1={}: is no row (keys missing or unknown: "),
+        ("nonsense\n", "line 1=nonsense: is no row"),
+        (None, "cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_file_that_is_no_set_of_rows_is_refused(text, says, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "sent.jsonl").write_text(text)
+    assert benchmark([f"check={tmp_path / 'sent.jsonl'}"]) == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
