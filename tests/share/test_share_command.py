@@ -185,7 +185,7 @@ def test_what_is_no_row_is_left_out_by_name(share, tmp_path, record, says):
     assert says in line
 
 
-def test_a_capped_card_is_that_of_its_kernels_with_its_own_memory(share, tmp_path):
+def test_a_capped_card_has_its_kernels_and_its_own_memory(share, tmp_path):
     card = CardFacts(name=f"{H100.title} capped to 24 GiB", memory_bytes=24 * GIB)
     stored(tmp_path / "mine", trial(gpu="rtx-4090-24gb", found=outcome(card=card)), trial("1" * 16))
     (capped,) = [row for row in share("mine")[1] if row.differs]
@@ -267,7 +267,7 @@ def test_ranks_are_one_job_with_the_highest_of_their_peaks(share, tmp_path):
     )
 
 
-def test_a_training_without_a_job_or_watched_from_outside_is_left_out(share, tmp_path):
+def test_a_training_without_a_job_is_left_out(share, tmp_path):
     stored(tmp_path / "mine", trial("1" * 16))
     stored(tmp_path / "other", training())
     stored(tmp_path / "third", training(watcher=Watcher.COMMAND))
