@@ -60,10 +60,11 @@ def main(argv: Sequence[str] | None = None, *, simulate: Simulate = simulated_ou
     if faults:
         raise UsageError(faults)
     stored = _stored(command.folders)
-    if stored.problems and not stored.trials and not stored.monitored:
-        raise UsageError(stored.problems)
-    _say_left_out(stored.problems)
-    rows = _rows(command, stored)
+    rows, left_out = _rows(command, stored)
+    if not rows:
+        raise UsageError(left_out or [_nothing_measured(command)])
+    for fault in left_out:
+        print_error(f"Left out: {fault.sentence()}")
     if faults := [fault for row in rows for fault in impossible_peaks(row)]:
         raise UsageError(faults)
     simulated = _Simulated(stored.trials, simulate if command.options.confirm else None)
@@ -129,70 +130,69 @@ def _check_tables(path: Path) -> None:
     COMMANDS[SHARE].uses[TABLE].check("folder", str(path))
 
 
-def _rows(command: Command, stored: StoredRuns) -> list[Row]:
-    """Return the rows of what was measured, each once; a sentence names what is left out.
+def _rows(command: Command, stored: StoredRuns) -> tuple[list[Row], list[Fault]]:
+    """Return the rows of what was measured, each once, and a fault per trial or training that is left out.
 
     Raises:
-        UsageError: Nothing is left, or the job of a training is wrong.
+        UsageError: The job of a training is wrong.
     """
-    rows: dict[str, Row] = {}
-    for record in _measured(stored.trials):
-        try:
-            row = row_of_trial(record)
-            rows[row.row_id] = row
-        except UsageError as error:
-            _say_left_out(error.faults)
-    for row in _rows_of_runs(command, stored.monitored):
-        rows[row.row_id] = row
-    if not rows:
-        problem = "has nothing measured that a row can have"
-        hint = "Run a sweep with backend=cuda, or a training with VramCallback, on a real card."
-        raise UsageError([Fault(key="folder", found=", ".join(command.folders), problem=problem, hint=hint)])
-    return [rows[name] for name in sorted(rows)]
+    rows: list[Row] = []
+    left_out = [*stored.problems, *_not_measured(stored.trials)]
+    for record in stored.trials:
+        if record.spec.backend is Backend.CUDA:
+            try:
+                rows.append(row_of_trial(record))
+            except UsageError as error:
+                left_out += error.faults
+    ended, others = _newest_training(command, stored.monitored)
+    if ended:
+        rows.append(_row_of_training(command, ended))
+    by_name = {row.row_id: row for row in rows}
+    return [by_name[name] for name in sorted(by_name)], [*left_out, *others]
 
 
-def _measured(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the trials that ran on a real card, and say of which origin the others are."""
-    others = [record for record in trials if record.spec.backend is not Backend.CUDA]
-    for backend in dict.fromkeys(record.spec.backend for record in others):
-        names = [record.trial_id for record in others if record.spec.backend is backend]
-        are = "trial is" if len(names) == 1 else "trials are"
-        listed = shortened(", ".join(names), 100)
-        print_error(f"{len(names)} {are} left out, because backend={backend} measures nothing: {listed}")
-    return [record for record in trials if record.spec.backend is Backend.CUDA]
+def _not_measured(trials: Sequence[TrialRecord]) -> Iterator[Fault]:
+    """Yield a fault per backend that measures nothing, with the names of its trials."""
+    for backend in dict.fromkeys(record.spec.backend for record in trials):
+        if backend is not Backend.CUDA:
+            names = [record.trial_id for record in trials if record.spec.backend is backend]
+            problem = f"measures nothing ({len(names)} of the trials: {shortened(', '.join(names), 100)})"
+            yield Fault(key="backend", found=backend, problem=problem)
 
 
-def _say_left_out(faults: Iterable[Fault]) -> None:
-    for fault in faults:
-        print_error(f"Left out: {fault.sentence()}")
+def _nothing_measured(command: Command) -> Fault:
+    problem = "has nothing measured that a row can have"
+    hint = "Run a sweep with backend=cuda, or a training with VramCallback, on a real card."
+    return Fault(key="folder", found=", ".join(command.folders), problem=problem, hint=hint)
 
 
 # ---- trainings -------------------------------------------------------------------------------------------------------
 
 
-def _rows_of_runs(command: Command, runs: Sequence[MonitoredRun]) -> Iterator[Row]:
-    """Yield the row of the newest training, whose job the command line describes.
+def _newest_training(command: Command, runs: Sequence[MonitoredRun]) -> tuple[list[MonitoredRun], list[Fault]]:
+    """Return the ranks of the newest training if the command describes its job, and a fault per other run.
 
     Raises:
-        UsageError: The job is wrong, or there is none, or one without a training.
+        UsageError: A job is described, and there is no training.
     """
-    watched = [run for run in runs if run.watcher is not Watcher.CALLBACK]
-    if watched:
-        print_error(f"{len(watched)} left out, because python -m profiler.monitor samples, and may miss a peak.")
-    ended = [run for run in runs if run.watcher is Watcher.CALLBACK]
-    if not ended:
-        if command.names_a_job:
-            problem = "describes the job of a training by VramCallback, and none is stored; trials state their own"
-            raise UsageError([Fault(key="job", found=", ".join(command.folders), problem=problem)])
-        return
-    if not command.names_a_job:
-        problem, hint = "was kept by VramCallback, which does not know the job", "Add config=FILE or model=NAME."
-        _say_left_out([Fault(key="run", found=ended[-1].run_id, problem=problem, hint=hint)])
-        return
-    newest = max(_start(run) for run in ended)
-    if others := sorted({_start(run) for run in ended} - {newest}):
-        print_error(f"{len(others)} earlier left out, because the job is that of the newest: {', '.join(others)}")
-    yield _row_of_training(command, [run for run in ended if _start(run) == newest])
+    trainings = [run for run in runs if run.watcher is Watcher.CALLBACK]
+    if command.names_a_job and not trainings:
+        problem = "describes the job of a training by VramCallback, and none is stored; trials state their own"
+        raise UsageError([Fault(key="job", found=", ".join(command.folders), problem=problem)])
+    newest = max(map(_start, trainings), default="")
+    hint = "Add config=FILE or model=NAME."
+    problems: Mapping[str, tuple[str, str]] = {
+        **{run.run_id: ("is of python -m profiler.monitor, whose samples may miss a peak", "") for run in runs},
+        **{_start(run): ("is earlier than the training whose job is described", "") for run in trainings},
+        newest: ("was kept by VramCallback, which does not know the job", hint),
+    }
+    taken = [run for run in trainings if _start(run) == newest and command.names_a_job]
+    others = dict.fromkeys(_start(run) for run in runs if run not in taken)
+    return taken, [
+        Fault(key="run", found=name, problem=problem, hint=hint)
+        for name in others
+        for problem, hint in [problems[name]]
+    ]
 
 
 def _start(run: MonitoredRun) -> str:

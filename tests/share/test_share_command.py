@@ -16,7 +16,7 @@ from measured_runs import H100, PARAMETERS, outcome, simulated, stored, training
 from maintenance.benchmark.main import main as benchmark
 from maintenance.benchmark.rows.sent import faults_of_sent, read_row
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
 from profiler.domain.memory import GIB
 from profiler.domain.runs.other_runs import Watcher
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Status, Verdict, Work
@@ -155,9 +155,12 @@ UNKNOWN_CARD = CardFacts(name="NVIDIA H900", memory_bytes=80 * GIB)
 @pytest.mark.parametrize(
     ("record", "says"),
     [
-        (simulated(), "1 trial is left out, because backend=simulated measures nothing: fedcba9876543210"),
-        (trial("2" * 16, backend=Backend.EMULATED, gpu="h100-80gb"), "backend=emulated measures nothing: 2222"),
-        (trial("2" * 16, backend=Backend.CPU), "backend=cpu measures nothing: 2222"),
+        (simulated(), "Left out: backend=simulated: measures nothing (1 of the trials: fedcba9876543210)."),
+        (
+            trial("2" * 16, backend=Backend.EMULATED, gpu="h100-80gb"),
+            "backend=emulated: measures nothing",
+        ),
+        (trial("2" * 16, backend=Backend.CPU), "backend=cpu: measures nothing"),
         (trial("2" * 16, found=outcome(status=Status.TIMEOUT)), "trial 2222222222222222=status=timeout: is no answer"),
         (trial("2" * 16, model="me/mine"), "model=me/mine: is not built in"),
         (trial("2" * 16, reward_models=("/home/me/judge",)), "model=/home/me/judge: is not built in"),
@@ -183,6 +186,12 @@ def test_what_is_no_row_is_left_out_by_name(share, tmp_path, record, says):
     assert (code, len(rows)) == (EXIT_OK, 1)
     (line,) = err.splitlines()
     assert says in line
+
+
+@pytest.mark.parametrize("backend", [each for each in Backend if each is not Backend.CUDA])
+def test_no_row_is_made_of_what_was_not_measured(backend):
+    with pytest.raises(UsageError, match=f"backend={backend}: is not measured"):
+        row_of_trial(trial(backend=backend, gpu="h100-80gb"))
 
 
 def test_a_capped_card_has_its_kernels_and_its_own_memory(share, tmp_path):
@@ -253,7 +262,7 @@ def test_the_job_is_that_of_the_newest_training(share, tmp_path):
     stored(tmp_path / "mine", training(), late)
     _, (row,), _, err = share("mine", *JOB)
     assert row.peak(Metric.ALLOCATED) == 7 * GIB
-    assert "1 earlier left out, because the job is that of the newest: 20260131T090000123-4711" in err
+    assert "run=20260131T090000123-4711: is earlier than the training whose job is described" in err
 
 
 def test_ranks_are_one_job_with_the_highest_of_their_peaks(share, tmp_path):
@@ -270,11 +279,12 @@ def test_ranks_are_one_job_with_the_highest_of_their_peaks(share, tmp_path):
 def test_a_training_without_a_job_is_left_out(share, tmp_path):
     stored(tmp_path / "mine", trial("1" * 16))
     stored(tmp_path / "other", training())
-    stored(tmp_path / "third", training(watcher=Watcher.COMMAND))
+    stored(tmp_path / "third", training("20260131T080000123-1", watcher=Watcher.COMMAND))
     code, rows, _, err = share("mine", "other", "third")
     assert (code, len(rows)) == (EXIT_OK, 1)
     assert "was kept by VramCallback, which does not know the job. Add config=FILE or model=NAME." in err
-    assert "1 left out, because python -m profiler.monitor samples" in err
+    assert "is of python -m profiler.monitor, whose samples may miss a peak" in err
+    assert "does not know the job" in refused(share("other"))
 
 
 @pytest.mark.parametrize(
@@ -305,7 +315,7 @@ def test_kept_measurements_become_rows_from_their_tables(share):
     assert {row.card.name for row in rows} == {"NVIDIA H200"}
     assert sum(row.end is RowEnd.OOM for row in rows) == 9
     assert [fault for row in rows for fault in faults_of_sent(row)] == []
-    assert "59 trials are left out, because backend=emulated" in err
+    assert "backend=emulated: measures nothing (59 of the trials: " in err
     assert "simulation +0.0 %" in said
 
 
