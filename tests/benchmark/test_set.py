@@ -12,6 +12,7 @@ from maintenance.benchmark.rows.jobs import architecture_of, checked, faults_of,
 from maintenance.benchmark.rows.kept import ROWS, all_rows, kept_simulations, others_rows
 from maintenance.benchmark.rows.sent import read_row
 from profiler.domain.errors import UsageError
+from profiler.domain.memory import MIB
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row, RowCard, RowEnd, RowOrigin, RowSource
 from profiler.share.rows import row_line, rows_text
@@ -61,8 +62,14 @@ def test_the_file_of_others_regenerates_to_the_byte():
 def test_held_readings_make_the_rows_of_the_file():
     held = {each.row_id: each for each in (*fitcheck_rows(), *coursia_rows())}
     stored = {each.row_id: each for each in others_rows()}
-    assert len(held) == 39
+    assert len(held) == 77
     assert {name: row_line(stored[name]) for name in held} == {name: row_line(each) for name, each in held.items()}
+
+
+def test_memory_of_fitchecks_process_is_reserved_memory_and_its_context():
+    """Two readings of each row agree with each other: the context is that of the session."""
+    contexts = {each.peak(Metric.DEVICE) - each.peak(Metric.RESERVED) for each in fitcheck_rows()}
+    assert contexts == {141 * MIB, int(140.875 * MIB)}
 
 
 def test_rows_of_others_name_a_source_that_can_be_opened():

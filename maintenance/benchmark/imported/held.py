@@ -39,7 +39,10 @@ _SESSIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {"torch": "2.10.0+cu128", "transformers": "5.0.0", "peft": "0.19.1", "bitsandbytes": "0.50.2"},
     ),
 }
-"""Files of Anassbzdd/fitcheck, `data/measurements/`: their commits, and the versions that its manifest states."""
+"""Files of Anassbzdd/fitcheck, `data/measurements/`: their commits, and the versions that its manifest states.
+
+Every row of them is held, but for the eight that the manifest calls repeats.
+"""
 
 _PINNED_KERNEL = "attention is pinned to the memory-efficient kernel, with the heads of keys and values repeated"
 
