@@ -48,7 +48,7 @@ class Command(Needs):
 
 WATCHING = "COMMAND"
 """A use of `monitor`: a command is watched."""
-TABLE = "TABLE"
+TABLE = "runs.parquet"
 """A use of `share`: results are read from their table, because they have no records."""
 FIGURE = "figure=PATH"
 """A use of commands that draw a figure where one is asked for."""

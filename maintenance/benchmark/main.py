@@ -34,7 +34,7 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, Fault, UsageError, shortened
 from profiler.domain.memory import MIB
 from profiler.domain.runs.shared import Row, RowOrigin
-from profiler.share.rows import rows_text
+from profiler.share.rows import row_line, rows_text
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import read_bytes, reason
 
@@ -133,6 +133,8 @@ def _check(path: Path) -> int:
         except (ValueError, RecursionError) as error:
             faults.append(Fault(key=key, found=shortened(line, 60), problem=f"is no row ({error})"))
             continue
+        if line != row_line(row):
+            faults.append(Fault(key=key, found=row.row_id, problem="is not written as python -m profiler.share does"))
         faults += [replace(fault, key=f"{key}, {fault.key}") for fault in faults_of_sent(row)]
         if row.row_id in names:
             faults.append(Fault(key=key, found=row.row_id, problem="is the name of another row"))

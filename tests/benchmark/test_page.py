@@ -1,5 +1,7 @@
 """The page of the benchmark is that of its rows and kept answers."""
 
+from dataclasses import replace
+
 import pytest
 
 from maintenance.benchmark import main
@@ -46,6 +48,16 @@ def test_a_better_answer_moves_a_predictor_to_the_top():
     text = benchmark_page(rows, answers, kept_costs(), figure="errors.png")
     first = text.partition("| --- |")[2].splitlines()[1]
     assert first.startswith(f"| rule of thumb of a blog | 100% | {len(rows)} | 0.0 % | 0.0 % | 0% | none | 100.0%")
+
+
+def test_rows_that_were_sent_have_a_table_of_their_own(page):
+    assert "## Measured and sent" not in page
+    row = next(each for each in all_rows() if each.origin is RowOrigin.OURS and each.peaks)
+    sent = replace(row, row_id="sent-0123456789abcdef", origin=RowOrigin.SENT)
+    answers = {key: kept_answers(key) for key in PREDICTORS}
+    text = benchmark_page([*all_rows(), sent], answers, kept_costs(), figure="errors.png")
+    assert "1 are measured and sent" in text
+    assert text.index("## Measured here") < text.index("## Measured and sent") < text.index("### rows that were sent")
 
 
 def test_help_starts_nothing(monkeypatch, capsys):

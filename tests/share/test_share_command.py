@@ -448,6 +448,8 @@ def test_a_sent_row_with_any_other_text_is_refused(place, tmp_path, capsys):
     ("text", "says"),
     [
         (f"{json.dumps(ROW)}\n{json.dumps(ROW)}\n", "line 2=sent-"),
+        (f"{json.dumps(ROW).replace('{', '{ ', 1)}\n", "is not written as python -m profiler.share does"),
+        (f'{{"row_id": "{SECRET}", {json.dumps(ROW)[1:]}\n', "is not written as python -m profiler.share does"),
         ("{}\n", "line 1={}: is no row (keys missing or unknown: "),
         ("nonsense\n", "line 1=nonsense: is no row"),
         (None, "cannot be read (No such file or directory)"),

@@ -67,6 +67,7 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "were committed before the trials of each ran, and neither is ever fitted to those of the second. The trainers "
         "are those of trl 1.16, as below.",
         _table(_of_origin(stated, RowOrigin.OURS), answers),
+        *_sent(_of_origin(rows, RowOrigin.SENT), answers),
         "## Emulated jobs",
         "torch's CUDA build on an emulated driver. Nothing here is measured on a card. The samples of several GPUs "
         "are of jobs with a closed form, so that the estimate covers all of them. The trainers are those of trl 1.16, "
@@ -117,6 +118,14 @@ def _origins(rows: Sequence[Row]) -> str:
 
 def _of_origin(rows: Sequence[Row], origin: RowOrigin) -> list[Row]:
     return [row for row in rows if row.origin is origin]
+
+
+def _sent(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
+    """Return the section of rows that were sent; nothing without any."""
+    if not rows:
+        return ()
+    text = "Measured and sent by `python -m profiler.share`; nothing is ever fitted to them."
+    return ("## Measured and sent", text, _table(rows, answers))
 
 
 def _of_kind(rows: Sequence[Row], kind: str) -> list[Row]:
