@@ -66,7 +66,7 @@ def test_held_readings_make_the_rows_of_the_file():
     assert {name: row_line(stored[name]) for name in held} == {name: row_line(each) for name, each in held.items()}
 
 
-def test_memory_of_fitchecks_process_is_reserved_memory_and_its_context():
+def test_fitchecks_process_is_reserved_memory_and_a_context():
     """Two readings of each row agree with each other: the context is that of the session."""
     contexts = {each.peak(Metric.DEVICE) - each.peak(Metric.RESERVED) for each in fitcheck_rows()}
     assert contexts == {141 * MIB, int(140.875 * MIB)}
