@@ -1,7 +1,7 @@
 """Part of the wheel's build: what few commands read is packed, a quarter of its size.
 
-Only a machine that emulates needs the sources of the driver, and only `python -m profiler.claims` the claims; the
-wheel is what everyone downloads first.
+Only a machine that emulates needs the sources of the driver, only jobs of verl its defaults, only reports the scripts
+of pages, and only `python -m profiler.claims` the claims; the wheel is what everyone downloads first.
 """
 
 import io
@@ -15,11 +15,13 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 EDITABLE = "editable"
 DRIVER = Path("profiler") / "emulation" / "driver"
-CLAIMS = Path("profiler") / "published" / "claims.yaml"
 
 
 class Packed(BuildHookInterface):
-    """Adds the packed files to a wheel; an installation in place has them as they are."""
+    """Adds the packed files to a wheel; an installation in place has them as they are.
+
+    `texts` in pyproject.toml names those that `profiler.domain.text.packed_text` reads.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Pack them, the same for the same content."""
@@ -27,7 +29,7 @@ class Packed(BuildHookInterface):
             return
         folder = Path(self.root) / DRIVER
         work = Path(tempfile.mkdtemp())
-        archive, claims = work / "driver.tar.xz", work / "claims.yaml.xz"
+        archive = work / "driver.tar.xz"
         with tarfile.open(archive, "w:xz", preset=9) as packed:
             for path in sorted(each for each in folder.rglob("*") if each.is_file()):
                 content = path.read_bytes()
@@ -35,5 +37,7 @@ class Packed(BuildHookInterface):
                 entry.size = len(content)
                 packed.addfile(entry, io.BytesIO(content))
         build_data["force_include"][str(archive)] = f"{DRIVER.as_posix()}.tar.xz"
-        claims.write_bytes(lzma.compress((Path(self.root) / CLAIMS).read_bytes(), preset=9))
-        build_data["force_include"][str(claims)] = f"{CLAIMS.as_posix()}.xz"
+        for number, text in enumerate(self.config["texts"]):
+            small = work / f"{number}.xz"
+            small.write_bytes(lzma.compress((Path(self.root) / text).read_bytes(), preset=9))
+            build_data["force_include"][str(small)] = f"{text}.xz"

@@ -48,6 +48,8 @@ class Command(Needs):
 
 WATCHING = "COMMAND"
 """A use of `monitor`: a command is watched."""
+TABLE = "runs.parquet"
+"""A use of `share`: results are read from their table, because they have no records."""
 FIGURE = "figure=PATH"
 """A use of commands that draw a figure where one is asked for."""
 
@@ -82,6 +84,11 @@ COMMANDS: Mapping[str, Command] = {
     "replay": Command(
         summary="replay a memory snapshot with other settings or cards",
         uses={FIGURE: Needs(imports=("matplotlib", "numpy"))},
+    ),
+    "share": Command(
+        summary="turn measured peaks into rows of the benchmark, to be sent",
+        has_trial_keys=True,
+        uses={TABLE: Needs(imports=TABLES)},
     ),
     "claims": Command(summary="judge what public texts claim about the memory of GRPO", imports=TABLES),
     "seams": Command(

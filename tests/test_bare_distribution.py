@@ -20,11 +20,13 @@ from maintenance.planted_faults.faults import FAULTS
 from profiler import commands
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.machines.extras import ON_INDEX, TRAINING, Extra
+from profiler.domain.text import packed_text
 from profiler.emulation.building.library_sources import unpacked
-from profiler.storage.foreign.published import packed_text
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+PACKED = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["texts"]
 KEPT = ROOT / "results" / "reference" / "logprobs"
 NAMING = (".github", "docs", "examples", "grpo_vram", "maintenance", "notebooks", "profiler", "scripts", "skills")
 """Folders whose texts may say how to install."""
@@ -272,11 +274,12 @@ def test_the_packed_driver_is_that_of_the_clone(bare, tmp_path, monkeypatch):
     assert contents(folder) == contents(own)
 
 
-def test_the_packed_claims_are_those_of_the_clone(bare):
-    folder = bare / "profiler" / "published"
-    assert not (folder / "claims.yaml").exists()
-    own = ROOT / "profiler" / "published"
-    assert packed_text(folder, "claims.yaml") == packed_text(own, "claims.yaml") == (own / "claims.yaml").read_text()
+@pytest.mark.parametrize("name", PACKED)
+def test_the_packed_texts_are_those_of_the_clone(bare, name):
+    text = Path(name)
+    folder, own = bare / text.parent, ROOT / text.parent
+    assert not (folder / text.name).exists()
+    assert packed_text(folder, text.name) == packed_text(own, text.name) == (own / text.name).read_text()
 
 
 def test_no_document_or_hint_names_what_is_on_no_index():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from measured_runs import stored, trial
 from other_systems import AS_ON, WITHOUT_ON
 from own_histories import ALLOC, FREE, recorded
 
@@ -91,6 +92,7 @@ def folder(tmp_path):
     (tmp_path / "n.ipynb").write_text(f'{{"cells": [{{"cell_type": "code", "source": {json.dumps(code)}}}]}}')
     own = "model: {name: Qwen/Qwen2.5-7B}\nours: {a: 1, b: 2, c: 3}\ngrpo: {num_generations: 8, beta: 0.1}\n"
     (tmp_path / "own.yaml").write_text(own)
+    stored(tmp_path / "measured", trial())
     return tmp_path
 
 
@@ -122,6 +124,7 @@ JOB = ("model=qwen2.5-7b", "tuning=lora", "gpu=4090")
         (("advise", "oom=train.log"), "The card refused 2.00 GiB"),
         (("advise", "oom=train.log", "config=grpo.yaml"), "The card refused 2.00 GiB"),
         (("replay", "run.pickle"), "peak of reserved memory"),
+        (("share", "measured"), "allocated 8.00 GiB: estimate"),
         (("monitor", "--help"), "watch="),
         (("--help",), "grpo-vram COMMAND"),
     ],
@@ -166,6 +169,7 @@ def test_the_first_answer_imports_what_it_needs(folder):
         (("report", "results"), "Install the extra 'sweep'"),
         (("run", "train.py"), "Install the extra 'sweep'"),
         (("claims",), "Install the extra 'sweep'"),
+        (("share", str(ROOT / "results" / "reference" / "h200" / "tables" / "large")), "Install the extra 'sweep'"),
         (("seams",), "Install the extra 'simulate'"),
         (("emulation",), "Install the extra 'emulate'"),
         (("replay", "run.pickle", "figure=a.png"), "Install the extra 'sweep'"),
@@ -253,6 +257,7 @@ def test_a_foreign_package_that_is_imported_already_is_named(foreign):
         (("solve", "max_completion_length", *JOB), "max_completion_length"),
         (("advise", "oom=train.log"), "The card refused 2.00 GiB"),
         (("replay", "run.pickle"), "peak of reserved memory"),
+        (("share", "measured"), "allocated 8.00 GiB: estimate"),
         (("monitor", "--help"), "watch="),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -270,7 +275,8 @@ def test_what_needs_linux_says_so(folder, system, words):
     assert found.returncode == EXIT_USAGE, found.stderr
     assert f"runs on Linux only, and this is {system}." in found.stderr
     assert (
-        "estimate, solve, advise, forecast, report, monitor (without COMMAND), replay and claims run on" in found.stderr
+        "estimate, solve, advise, forecast, report, monitor (without COMMAND), replay, share and claims run on"
+        in found.stderr
     )
     assert len(found.stderr.splitlines()) == 1
 

@@ -8,6 +8,8 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 WHEEL = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+PACKED = WHEEL["hooks"]["custom"]["texts"]
+"""By `hatch_build.py`, of which test_bare_distribution.py has tests."""
 
 
 def in_the_wheel() -> set[str]:
@@ -21,6 +23,7 @@ def in_the_wheel() -> set[str]:
 def test_the_wheel_has_the_library_its_data_and_the_grids():
     found = in_the_wheel()
     data = ("profiler/published/measurements.csv", "profiler/config/verl/defaults.json")
+    assert set(data) <= set(PACKED)
     for path in ("profiler/py.typed", "grpo_vram/__init__.py", "grpo_vram/py.typed", *data):
         assert path in found
     grids = [path.name for path in (ROOT / "sweeps" / "grid").glob("*.yaml")]
@@ -31,8 +34,8 @@ def test_the_wheel_has_the_library_its_data_and_the_grids():
 def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
     # Further settings of hatchling may add files.
     assert set(WHEEL) == {"packages", "exclude", "hooks", "force-include"}
-    assert WHEEL["exclude"] == ["profiler/emulation/driver", "profiler/published/claims.yaml"]
-    assert WHEEL["hooks"] == {"custom": {}}  # `hatch_build.py`, of which test_bare_distribution.py has a test
+    read_by_maintenance_alone = "profiler/published/engine_logs.csv"
+    assert WHEEL["exclude"] == sorted(["profiler/emulation/driver", read_by_maintenance_alone, *PACKED])
     assert WHEEL["packages"] == ["grpo_vram", "profiler"]
     assert {path.partition("/")[0] for path in in_the_wheel()} == {"grpo_vram", "profiler"}
     assert not [path for path in in_the_wheel() if re.search(r"(^|/)(tests?|maintenance)(/|$)|/test_", path)]

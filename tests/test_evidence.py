@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from maintenance.accuracy.errors import Predictor, predictor_errors
 from maintenance.emulated.differences import differences, of_whole_trials, opposite_ends
 from maintenance.emulated.results import page_of, read_causes
 from maintenance.samples.sampling import read_sampled
-from profiler.analysis.errors import Predictor, predictor_errors
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import TrialSpec
 from profiler.worker.simulated import run_simulated

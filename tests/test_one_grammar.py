@@ -24,6 +24,7 @@ from profiler.replay.command import read_command as replay
 from profiler.report.command import read_command as report
 from profiler.run.command import read_command as run
 from profiler.seams.command import read_command as seams
+from profiler.share.command import read_command as share
 from profiler.solve.command import read_command as solve
 from profiler.sweep.command import pairs_of
 from profiler.sweep.command import read_command as sweep
@@ -171,6 +172,7 @@ def readers(script):
         "solve": of_rest(solve, "max_completion_length"),
         "advise": of_rest(advise),
         "forecast": of_rest(forecast, "completions=400"),
+        "share": of_rest(share, "results/x"),
         "monitor": of_monitor,
     }
     counts = {(name, "seed"): read for name, read in trial.items()}
@@ -200,6 +202,7 @@ def readers(script):
             ("solve", "confirm"): attribute("confirm", solve, "max_completion_length"),
             ("advise", "confirm"): attribute("confirm", advise),
             ("claims", "write"): attribute("write", no_claims),
+            ("share", "confirm"): attribute("confirm", share, "results/x"),
             ("forecast", "levers"): attribute("levers", forecast, "completions=400"),
             ("emulation", "strict"): attribute("strict", emulation, "check"),
             ("seams", "all"): attribute("lists_all", seams),
@@ -210,6 +213,7 @@ def readers(script):
             ("run", "results_dir"): lambda *words: str(of_script(*words)),
             ("monitor", "results_dir"): lambda *words: str(monitor([*words, "true"]).options.results_dir),
             ("claims", "results_dir"): lambda *words: str(only(no_claims(words)).options.results_dir),
+            ("share", "file"): lambda *words: str(only(share(["results/x", *words])).options.file),
             ("report", "into"): attribute("into", report, "x"),
             ("replay", "figure"): lambda *words: str(only(replay(["x", *words])).options.figure),
             ("forecast", "log"): lambda *words: only(forecast(words)).options.log or FAULT,

@@ -145,10 +145,9 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settin
 
 def _write_results(settings: Settings, records: Sequence[TrialRecord], *, sampled: int) -> None:
     """Write rows, page and figure of the answered trials."""
+    from maintenance.accuracy.errors import phase_errors, predictor_errors, predictors_figure, worst_rows
     from maintenance.accuracy.page import accuracy_page
     from maintenance.accuracy.rows import prediction_frame
-    from profiler.analysis.errors import phase_errors, predictor_errors, worst_rows
-    from profiler.rendering.figures.sweep.parity import predictors_figure
     from profiler.rendering.figures.theme import as_png
 
     frame = prediction_frame(records)

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from maintenance.accuracy.errors import ErrorSummary, WorstRow
 from maintenance.pages.kept_page import kept_page
-from profiler.analysis.errors import ErrorSummary, WorstRow
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.rendering.sweep.words import percent, signed_percent

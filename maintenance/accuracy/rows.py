@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
+from maintenance.accuracy.errors import PREDICTORS, REASON, Predictor
 from maintenance.samples.sampling import architecture_of
-from profiler.analysis.errors import PREDICTORS, REASON, Predictor
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
 from profiler.config.trials.identity import spec_to_mapping

@@ -8,7 +8,7 @@ Exit codes: docs/exit_codes.md.
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from maintenance.benchmark.answers.asking import ask, keep, kept_answers, kept_costs
@@ -25,19 +25,24 @@ from maintenance.benchmark.ranking.scores import pairs_of
 from maintenance.benchmark.rows.jobs import FOLDER, checked
 from maintenance.benchmark.rows.kept import ROWS, all_rows, others_rows
 from maintenance.benchmark.rows.sampling import SAMPLED_JOBS, SEED, sample
-from maintenance.benchmark.rows.schema import Row, rows_text
+from maintenance.benchmark.rows.sent import faults_of_sent, read_row
 from maintenance.samples.sampling import sampled_text
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.errors import EXIT_OK, UsageError
+from profiler.domain.errors import EXIT_OK, Fault, UsageError, shortened
+from profiler.domain.memory import MIB
+from profiler.domain.runs.shared import Row, RowOrigin
+from profiler.share.rows import row_line, rows_text
 from profiler.storage.files.atomic import write_atomically
+from profiler.storage.files.foreign_files import read_bytes, reason
 
 CLONES: tuple[Clone, ...] = (PEFT, FMS, CANIFINETUNE)
+_MOST_BYTES = 64 * MIB
 PAGE, FIGURE = FOLDER.parent / "docs" / "benchmark.md", FOLDER / "errors.png"
 
-_DEFAULTS: Mapping[str, object] = {"clones": None, "environments": None, "simulations": None}
+_DEFAULTS: Mapping[str, object] = {"clones": None, "environments": None, "simulations": None, "check": None}
 
 _USAGE = f"""\
 python -m maintenance.benchmark [key=value ...]
@@ -48,11 +53,13 @@ docs/benchmark.md and its figure. Keys and defaults:
 clones=FOLDER reads rows of others anew, from git repositories OWNER+NAME below
 it; environments=FOLDER asks the predictors that have a package, in environments
 that are made there; simulations=FOLDER simulates rows of others that have no
-record there.
+record there. check=FILE checks rows of python -m profiler.share, and does nothing
+else.
 
 Examples:
   python -m maintenance.benchmark
   python -m maintenance.benchmark environments=../environments
+  python -m maintenance.benchmark check=benchmark/sent.jsonl
 """
 
 
@@ -63,6 +70,7 @@ class Settings:
     clones: Path | None
     environments: Path | None
     simulations: Path | None
+    check: Path | None
 
 
 @as_command("benchmark", when_interrupted="Answers that are complete are kept.")
@@ -72,16 +80,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         print_text(_USAGE)
         return EXIT_OK
-    return _run(_settings(words))
+    settings = _settings(words)
+    return _run(settings) if settings.check is None else _check(settings.check)
 
 
 def _settings(words: Sequence[str]) -> Settings:
     values, faults = read_words(words, _DEFAULTS)
     reader = FieldReader(values)
-    folders = {key: None if values[key] is None else Path(reader.text(key, "a folder")) for key in _DEFAULTS}
+    paths = {key: None if values[key] is None else Path(reader.text(key, "a path")) for key in _DEFAULTS}
     if faults or reader.faults:
         raise UsageError((*faults, *reader.faults))
-    return Settings(**folders)
+    return Settings(**paths)
 
 
 def _run(settings: Settings) -> int:
@@ -101,6 +110,38 @@ def _run(settings: Settings) -> int:
             keep(predictor, ask(predictor, rows, python=python), install_bytes=size)
     write_results(rows)
     print_line(f"{len(rows)} rows, {len(PREDICTORS)} predictors: {PAGE}")
+    return EXIT_OK
+
+
+def _check(path: Path) -> int:
+    """Say that the rows of a file can be part of the set, and return the exit code.
+
+    Raises:
+        UsageError: With every fault of its rows, or the file cannot be read.
+    """
+    try:
+        lines = read_bytes(path, most_bytes=_MOST_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"cannot be read ({reason(error) if isinstance(error, OSError) else error})"
+        raise UsageError([Fault(key="check", found=str(path), problem=problem)]) from error
+    faults: list[Fault] = []
+    names = {row.row_id for row in all_rows() if row.origin is not RowOrigin.SENT}
+    for number, line in enumerate(lines, 1):
+        key = f"line {number}"
+        try:
+            row = read_row(line)
+        except (ValueError, RecursionError) as error:
+            faults.append(Fault(key=key, found=shortened(line, 60), problem=f"is no row ({error})"))
+            continue
+        if line != row_line(row):
+            faults.append(Fault(key=key, found=row.row_id, problem="is not written as python -m profiler.share does"))
+        faults += [replace(fault, key=f"{key}, {fault.key}") for fault in faults_of_sent(row)]
+        if row.row_id in names:
+            faults.append(Fault(key=key, found=row.row_id, problem="is the name of another row"))
+        names.add(row.row_id)
+    if faults:
+        raise UsageError(faults)
+    print_line(f"{len(lines)} {'row' if len(lines) == 1 else 'rows'} can be part of the set.")
     return EXIT_OK
 
 

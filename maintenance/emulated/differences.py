@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from maintenance.accuracy.errors import ErrorSummary, error_summary
 from maintenance.emulated.rows import METRICS, REQUIRED, WHOLE
-from profiler.analysis.errors import ErrorSummary, error_summary
 from profiler.domain.memory import Phase
 from profiler.domain.runs.outcome import Status
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from profiler.domain.cards.gpu_state import GpuState, LiveCounters
 from profiler.domain.memory import Phase, gib_text
+from profiler.domain.runs.readings import GpuState, LiveCounters
 
 FULL_SHARE = 0.9
 """Advice is given above this share of used memory."""

@@ -1,9 +1,10 @@
-"""Text: large counts, sums in words, and foreign text of several lines for a terminal."""
+"""Text: large counts, sums in words, foreign text of several lines for a terminal, and texts that a wheel packs."""
 
 import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
+from importlib.resources.abc import Traversable
 
 from profiler.domain.errors import printable
 
@@ -65,3 +66,13 @@ def _value(node: ast.expr) -> float:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
     raise ValueError("a part is neither a number nor an operator")
+
+
+def packed_text(folder: Traversable, name: str) -> str:
+    """Return the text of a file, which a wheel has compressed (`hatch_build.py`)."""
+    plain = folder / name
+    if plain.is_file():
+        return plain.read_text(encoding="utf-8")
+    import lzma  # a clone needs none
+
+    return lzma.decompress((folder / f"{name}.xz").read_bytes()).decode("utf-8")

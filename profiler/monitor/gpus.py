@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from profiler.command_line import Interrupted, readable
 from profiler.config.options.option import OutputFormat
-from profiler.domain.cards.gpu_state import GpuState
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.extras import missing
+from profiler.domain.runs.readings import GpuState
 from profiler.measurement.driver.nvml import Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.driver.visible import GpuReader, VisibleGpus, visible_gpus
@@ -20,6 +20,11 @@ from profiler.monitor.command import MonitorOptions
 from profiler.rendering.layouts.plain_text import json_text
 from profiler.rendering.live.gpu_panel import PanelLine, gpu_panel, gpus_content, plain_lines
 from profiler.storage.files.live_counters import live_folder, published
+
+if TYPE_CHECKING:  # The bare distribution has no rich.
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
 
 _MOST_SHARES = 1000
 
@@ -97,11 +102,60 @@ class _Plain:
         print(*plain_lines(panel, width), sep="\n", flush=True)  # noqa: T201  print_text does not say whether it is read
 
 
+def _terminal() -> "Console":
+    from profiler.rendering.layouts.terminal import TerminalConsole
+
+    return TerminalConsole()
+
+
+@dataclass
+class StyledPanel:
+    """The GPUs in place of the last ones where the terminal allows it."""
+
+    console: "Console" = field(default_factory=_terminal)
+    live: "Live | None" = None
+
+    def session(self, *, again: bool) -> AbstractContextManager[object]:
+        """Return a context in which the GPUs are shown."""
+        if not again or not self.console.is_terminal:
+            return nullcontext()
+        from rich.live import Live
+
+        self.live = Live(console=self.console, auto_refresh=False)
+        return self.live
+
+    def show(self, panel: Sequence[PanelLine]) -> None:
+        """Print the GPUs."""
+        if self.live is None:
+            self.console.print(styled(panel))
+        else:
+            self.live.update(styled(panel), refresh=True)
+
+
+def styled(panel: Sequence[PanelLine]) -> "Group":
+    """Return a panel as rich prints it."""
+    from rich.console import Group
+    from rich.padding import Padding
+
+    return Group(*(Padding(_text(line), (0, 0, 0, line.indent)) if line.indent else _text(line) for line in panel))
+
+
+def _text(line: PanelLine) -> "Text":
+    from rich.text import Text
+
+    # With one style, a text keeps it where control characters are escaped.
+    first, *others = line.spans
+    text = Text(
+        first.text, style=first.style, no_wrap=line.is_cut or None, overflow="ellipsis" if line.is_cut else None
+    )
+    for span in others:
+        text.append(span.text, style=span.style)
+    return text
+
+
 def _shown() -> _Shown:
     if missing(["rich"]):
         return _Plain()
-    from profiler.monitor.panel import StyledPanel
-
     return StyledPanel()
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from profiler.seams.libraries.bitsandbytes import BITSANDBYTES
-from profiler.seams.libraries.datasets import DATASETS, HUGGINGFACE_HUB
+from profiler.seams.libraries.datasets import DATASETS, DIFFUSERS, EVALUATE, HUGGINGFACE_HUB, TORCHVISION
 from profiler.seams.libraries.hugging_face import ACCELERATE, PEFT, TRANSFORMERS
-from profiler.seams.libraries.scripts_only import DIFFUSERS, EVALUATE, TORCHVISION
 from profiler.seams.libraries.torch import TORCH
 from profiler.seams.libraries.torch_cuda import TORCH_CUDA
 from profiler.seams.libraries.trl import TRL, VLLM

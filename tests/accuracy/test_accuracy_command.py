@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from builders import changed, failed, outcome, record
 
+from maintenance.accuracy.errors import Predictor, phase_errors, predictor_errors, worst_rows
 from maintenance.accuracy.main import FIGURE, PAGE, ROWS, main
 from maintenance.samples.sampling import SAMPLED, architecture_of
-from profiler.analysis.errors import Predictor, phase_errors, predictor_errors, worst_rows
 from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.runs.outcome import Status

@@ -83,6 +83,35 @@ ADVISE = (
 JOB = ("model=tiny", "gpu=h100")
 DEEP = "[" * 100_000
 
+SHARE = (
+    bad(says="folder=(none): name one folder or several"),
+    bad("", says="argument= … is not of the form key=value"),
+    bad("nosuch", says="folder=nosuch: no such folder"),
+    bad("a", "b", sentences=2, says="folder=b: no such folder"),
+    bad("pipe", files={"pipe": Special.FIFO}, says="folder=pipe: cannot be read"),
+    bad("loop", files={"loop": Special.LOOP}, says="folder=loop: cannot be read"),
+    bad("empty", files={"empty": Special.FOLDER}, says="folder=empty: has nothing measured that a row can have"),
+    bad("/dev/zero", says="folder=/dev/zero: cannot be read"),
+    bad(LONG, says="folder= … cannot be read"),
+    bad(DEEP_PATH, says="folder= … cannot be read"),
+    bad("a\x00b", says="folder= … cannot be read"),
+    bad("~nosuchuser", says="folder=~nosuchuser: cannot be read"),
+    bad("file.json", files={"file.json": "{}"}, says="record=file.json: is no record of a trial or of a training"),
+    bad("file.json", files={"file.json": b"\xff"}, says="record=file.json: is no record of a trial or of a training"),
+    bad("f", files={"f/records/0.json": "[" * 9999}, says="record=f/records/0.json: is no record"),
+    bad("f", files={"f/records/0.json": Special.FIFO}, says="folder=f: cannot be read"),
+    bad("f", files={"f/runs.parquet": b"PAR1xxxxPAR1"}, says="runs= … this is not a parquet file, or it is damaged"),
+    bad("t.parquet", files={"t.parquet": b""}, says="t=t.parquet: this is not a parquet file, or it is damaged"),
+    bad("f", "-x", says="argument=-x: is not of the form key=value"),
+    bad("f", "flie=x", says="flie=x: … Did you mean 'file'?"),
+    bad("f", "confirm=2", says="confirm=2: must be true or false"),
+    bad("f", "file=", says="file=''"),
+    bad("f", "file=f", files={"f/x": ""}, says="file=f: exists already; name a new file"),
+    bad("f", "file=/no/such", says="file=/no/such: is in a folder that does not exist"),
+    bad("f", "tuning=lora,full", says="tuning=lora,full: has several values, and a training ran with one"),
+    bad("f", "model=tiny", files={"f": Special.FOLDER}, says="job=f: describes the job of a training by VramCallback"),
+)
+
 FORECAST = (
     bad(says="completions=none … is missing; say how long rows are"),
     bad("", *JOB, "completions=5", says="argument= … is not of the form key=value"),

@@ -27,6 +27,7 @@ from profiler.replay.main import main as replay
 from profiler.report.main import main as report
 from profiler.run.main import main as run_script
 from profiler.seams.main import main as seams
+from profiler.share.main import main as share
 from profiler.solve.main import main as solve
 from profiler.sweep.main import main as run_sweep
 
@@ -57,6 +58,7 @@ CORPUS: tuple[tuple[Main, Sequence[Case]], ...] = (
     (solve, other_cases.SOLVE),
     (advise, other_cases.ADVISE),
     (forecast, other_cases.FORECAST),
+    (share, other_cases.SHARE),
     (emulation, other_cases.EMULATION),
     (console, other_cases.CONSOLE),
     (campaign, other_cases.CAMPAIGN),

@@ -1,5 +1,7 @@
 """The page of the benchmark is that of its rows and kept answers."""
 
+from dataclasses import replace
+
 import pytest
 
 from maintenance.benchmark import main
@@ -7,8 +9,8 @@ from maintenance.benchmark.answers.asking import kept_answers, kept_costs
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS
 from maintenance.benchmark.ranking.page import benchmark_page
 from maintenance.benchmark.rows.kept import all_rows
-from maintenance.benchmark.rows.schema import Origin
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.runs.shared import RowOrigin
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +42,22 @@ def test_where_this_project_loses_is_said(page):
 
 
 def test_a_better_answer_moves_a_predictor_to_the_top():
-    rows = [row for row in all_rows() if row.origin is Origin.OTHERS and not row.assumed and not row.beyond]
+    rows = [row for row in all_rows() if row.origin is RowOrigin.OTHERS and not row.assumed and not row.beyond]
     exact = {row.row_id: {peak.metric.value: peak.size_bytes for peak in row.peaks} for row in rows}
     answers = {**{key: kept_answers(key) for key in PREDICTORS}, "rule": exact}
     text = benchmark_page(rows, answers, kept_costs(), figure="errors.png")
     first = text.partition("| --- |")[2].splitlines()[1]
     assert first.startswith(f"| rule of thumb of a blog | 100% | {len(rows)} | 0.0 % | 0.0 % | 0% | none | 100.0%")
+
+
+def test_rows_that_were_sent_have_a_table_of_their_own(page):
+    assert "## Measured and sent" not in page
+    row = next(each for each in all_rows() if each.origin is RowOrigin.OURS and each.peaks)
+    sent = replace(row, row_id="sent-0123456789abcdef", origin=RowOrigin.SENT)
+    answers = {key: kept_answers(key) for key in PREDICTORS}
+    text = benchmark_page([*all_rows(), sent], answers, kept_costs(), figure="errors.png")
+    assert "1 are measured and sent" in text
+    assert text.index("## Measured here") < text.index("## Measured and sent") < text.index("### rows that were sent")
 
 
 def test_help_starts_nothing(monkeypatch, capsys):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from test_set import peaks, row
 
 from maintenance.benchmark.ranking.scores import CARDS_GIB, compared, scores
-from maintenance.benchmark.rows.schema import Metric
+from profiler.domain.runs.shared import Metric
 
 GIB = 1 << 30
 

@@ -10,21 +10,12 @@ from hypothesis import strategies as st
 from maintenance.benchmark.imported.held import coursia_rows, fitcheck_rows
 from maintenance.benchmark.rows.jobs import architecture_of, checked, faults_of, least_bytes, other_models, spec_of
 from maintenance.benchmark.rows.kept import ROWS, all_rows, kept_simulations, others_rows
-from maintenance.benchmark.rows.schema import (
-    Card,
-    End,
-    Metric,
-    Origin,
-    Peak,
-    ReadBy,
-    Row,
-    Source,
-    read_row,
-    row_line,
-    rows_text,
-)
+from maintenance.benchmark.rows.sent import read_row
 from profiler.domain.errors import UsageError
+from profiler.domain.memory import MIB
 from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row, RowCard, RowEnd, RowOrigin, RowSource
+from profiler.share.rows import row_line, rows_text
 from profiler.storage.files.typed_json import JsonMismatchError
 
 GB = 10**9
@@ -40,18 +31,18 @@ def peaks(**sizes):
 def row(**changes):
     made = Row(
         row_id="made-up",
-        origin=Origin.OTHERS,
+        origin=RowOrigin.OTHERS,
         trainer="trl SFTTrainer",
         versions={"trl": "1.16.0"},
-        card=Card(name="A card", memory_bytes=16 * GB, spills_to_host=False),
+        card=RowCard(name="A card", memory_bytes=16 * GB, spills_to_host=False),
         job={"recipe": "sft", "gpu": "t4-16gb", "model": "qwen2.5-0.5b", "tuning": "full", "max_length": 512},
         assumed=(),
         beyond=(),
         differs=(),
         missing=(),
-        end=End.OK,
+        end=RowEnd.OK,
         peaks=peaks(allocated=8 * GB, reserved=9 * GB),
-        source=Source(url="https://example.org/row", commit="abc", licence="MIT"),
+        source=RowSource(url="https://example.org/row", commit="abc", licence="MIT"),
     )
     return replace(made, **changes)
 
@@ -59,7 +50,7 @@ def row(**changes):
 def test_every_row_is_possible_and_has_a_name_of_its_own():
     rows = all_rows()
     assert len(rows) == len({each.row_id for each in rows}) >= 500
-    assert {each.origin for each in rows} == set(Origin)
+    assert {each.origin for each in rows} >= {RowOrigin.OTHERS, RowOrigin.OURS, RowOrigin.EMULATED}
 
 
 def test_the_file_of_others_regenerates_to_the_byte():
@@ -71,8 +62,14 @@ def test_the_file_of_others_regenerates_to_the_byte():
 def test_held_readings_make_the_rows_of_the_file():
     held = {each.row_id: each for each in (*fitcheck_rows(), *coursia_rows())}
     stored = {each.row_id: each for each in others_rows()}
-    assert len(held) == 39
+    assert len(held) == 77
     assert {name: row_line(stored[name]) for name in held} == {name: row_line(each) for name, each in held.items()}
+
+
+def test_fitchecks_process_is_reserved_memory_and_a_context():
+    """Two readings of each row agree with each other: the context is that of the session."""
+    contexts = {each.peak(Metric.DEVICE) - each.peak(Metric.RESERVED) for each in fitcheck_rows()}
+    assert contexts == {141 * MIB, int(140.875 * MIB)}
 
 
 def test_rows_of_others_name_a_source_that_can_be_opened():
@@ -100,6 +97,19 @@ def test_kept_simulations_belong_to_rows():
     assert set(kept_simulations()) <= named
 
 
+def test_measured_rows_are_those_of_both_campaigns():
+    rows = [each for each in all_rows() if each.origin is RowOrigin.OURS]
+    second = [each for each in rows if each.row_id.startswith("h200_second-")]
+    assert [len(rows), len(second), sum(each.end is RowEnd.OOM for each in second)] == [118, 58, 9]
+    capped = [each for each in second if each.differs]
+    assert {each.card.memory_bytes // GB for each in capped} == {15, 25, 47}
+    for each in rows:
+        said = kept_simulations().get(each.row_id)
+        assert (said is None) == (each.end is RowEnd.OOM)
+        if said is not None:
+            assert said[Metric.ALLOCATED] == pytest.approx(each.peak(Metric.ALLOCATED), rel=2e-3)
+
+
 def test_models_of_the_set_are_those_that_are_not_built_in():
     assert not any(find_builtin(name) for name in other_models())
     assert {str(each.job["model"]) for each in others_rows() if find_builtin(str(each.job["model"])) is None} <= set(
@@ -116,10 +126,10 @@ def test_models_of_the_set_are_those_that_are_not_built_in():
         ({"peaks": peaks(reserved=17 * GB)}, "is above the card's"),
         ({"peaks": peaks(allocated=GB // 2)}, "is below the weights"),
         ({"peaks": ()}, "must have one"),
-        ({"source": Source(url="", commit="abc", licence="MIT")}, "has no url"),
-        ({"source": Source(url="https://example.org", commit="", licence="MIT")}, "has no commit"),
-        ({"source": Source(url="https://example.org", commit="abc", licence="")}, "has no licence"),
-        ({"source": Source(url="a friend", commit="abc", licence="MIT")}, "that others can open"),
+        ({"source": RowSource(url="", commit="abc", licence="MIT")}, "has no url"),
+        ({"source": RowSource(url="https://example.org", commit="", licence="MIT")}, "has no commit"),
+        ({"source": RowSource(url="https://example.org", commit="abc", licence="")}, "has no licence"),
+        ({"source": RowSource(url="a friend", commit="abc", licence="MIT")}, "that others can open"),
     ],
 )
 def test_an_impossible_row_is_refused(changes, problem):
@@ -134,7 +144,7 @@ def test_two_rows_of_one_name_are_refused():
 
 def test_a_driver_that_spills_allows_peaks_above_the_card():
     above = peaks(reserved=17 * GB)
-    spilling = Card(name="A laptop card", memory_bytes=16 * GB, spills_to_host=True)
+    spilling = RowCard(name="A laptop card", memory_bytes=16 * GB, spills_to_host=True)
     assert faults_of(row(peaks=above, card=spilling)) == []
     assert len(faults_of(row(peaks=above))) == 1
 
@@ -171,10 +181,12 @@ def test_a_row_is_read_as_it_was_written(allocated, more, kind):
     ("field", "value", "problem"),
     [
         ("schema_version", 2, "must be 1"),
-        ("origin", "guessed", "must be one of measured by others"),
-        ("row_id", 3, "must be text"),
-        ("missing", "versions", "must be a list"),
-        ("job", [], "must be an object"),
+        ("origin", "guessed", "origin: 'guessed' is not one of measured by others"),
+        ("row_id", 3, "row_id: 3 is not str"),
+        ("missing", "versions", "missing: expected a list"),
+        ("missing", [1], "missing: 1 is not str"),
+        ("job", [], "job: expected an object"),
+        ("versions", {"trl": 1}, "versions: 1 is not str"),
     ],
 )
 def test_a_field_of_another_kind_is_refused(field, value, problem):
@@ -185,7 +197,7 @@ def test_a_field_of_another_kind_is_refused(field, value, problem):
 
 def test_a_missing_or_unknown_field_is_refused():
     found = json.loads(row_line(row()))
-    with pytest.raises(JsonMismatchError, match="missing or unknown: peaks"):
+    with pytest.raises(JsonMismatchError, match="keys missing or unknown: peaks"):
         read_row(json.dumps({name: value for name, value in found.items() if name != "peaks"}))
-    with pytest.raises(JsonMismatchError, match="missing or unknown: user"):
+    with pytest.raises(JsonMismatchError, match="keys missing or unknown: user"):
         read_row(json.dumps({**found, "user": "me"}))

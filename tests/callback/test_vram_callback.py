@@ -15,14 +15,16 @@ from transformers import Trainer, TrainerCallback, integrations
 from trl import GRPOConfig, GRPOTrainer
 
 import profiler
+from maintenance.benchmark.rows.sent import read_row
 from profiler.callback import vram_callback
 from profiler.callback.recording import Instruments
-from profiler.domain.errors import UsageError
+from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.domain.memory import GIB, Phase
 from profiler.domain.runs.other_runs import NamedCard, Watcher
 from profiler.domain.runs.outcome import Status
 from profiler.measurement.driver.nvml import GpuProcess
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
+from profiler.share.main import main as share
 from profiler.storage.files.live_counters import LIVE_FOLDER, published
 from profiler.storage.records.record_folder import MONITORED, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
@@ -178,6 +180,17 @@ def test_the_report_is_that_of_a_trial(training):
     assert set(samples["phase"].to_pylist()) & {phase.value for phase in STEP}
     kinds = {path.stem.rpartition("_")[2] for path in (training.folder / "figures").iterdir()}
     assert kinds == {"gpus", "phases", "steps"}
+
+
+def test_the_record_becomes_a_row_of_the_benchmark(training, capsys):
+    job = ("model=tiny", "beta=0.1", "per_device_train_batch_size=4", "num_generations=4", "max_completion_length=4")
+    assert share([str(training.folder), *job]) == 0
+    out = capsys.readouterr().out
+    row = read_row(out.splitlines()[0])
+    assert [peak.size_bytes for peak in row.peaks] == [5 * GIB, 5 * GIB, 5 * GIB + CONTEXT_BYTES]
+    assert (row.trainer, row.job["model"], row.job["steps"], row.card.name) == ("trl GRPOTrainer", "tiny", 2, CARD.name)
+    assert "allocated 5.00 GiB: estimate -" in out
+    assert share([str(training.folder), "model=qwen2.5-0.5b"]) == EXIT_USAGE
 
 
 def test_nothing_stays_patched(training):

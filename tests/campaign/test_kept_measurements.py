@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from maintenance.accuracy.errors import error_ratios
 from maintenance.campaign.compared.kept import FIGURE, PAGE, TABLES, kept_facts, kept_rows, page_of
 from maintenance.campaign.compared.measured_page import CAMPAIGNS, equal_rows, error_lines, measured_page
 from maintenance.campaign.compared.measured_rows import FIRST_KEYS, METRICS, fits_on, held_out
 from maintenance.campaign.compared.measured_rows import SIDES as SIDES_OF_ROWS
-from profiler.analysis.errors import error_ratios
 from profiler.domain.cards.capabilities import COMPARED_CARDS
 from profiler.rendering.memory_words import compared_text
 from profiler.rendering.sweep.words import percent

@@ -33,6 +33,7 @@ OWN = {
     "solve": ["margin", "confirm", "figure", "format", "fail_if"],
     "advise": ["oom", "margin", "confirm", "format"],
     "forecast": ["lengths", "prompts", "completions", "growth", "log", "seeds", "levers", "fail_if"],
+    "share": ["file", "confirm", "config"],
     "claims": ["results_dir", "claim", "source", "format", "write"],
     "replay": ["alloc_conf", "gpu", "device", "figure", "format"],
     "report": ["figures", "max_increase", "into"],
@@ -49,6 +50,7 @@ BEFORE = {
     "advise": ("model=tiny",),
     "forecast": ("model=tiny", "completions=400"),
     "replay": ("snapshot.pickle",),
+    "share": ("results/x",),
     "report": ("results/x",),
     "emulation": ("check",),
 }
@@ -70,6 +72,7 @@ OTHERS = {
     ),
     "advise": ("oom=a.log oom=b.log", "gpu=any", "gpu=h100,l4 beta=0,1", "oom", "margin=0.1 margin=x", "trl=0.18"),
     "forecast": ("", "gpu=any completions=5", "completions=5 beta=0,1", "tokenizer=x completions=5", "log=a lengths=b"),
+    "share": ("", "a b file=x", "a model=tiny beta=0,1", "-x", "a/b=c", "a format=json", "a confirm"),
     "claims": ("claim=guide-batch source=article-trl", "write=false claim=guide-batch format=json", "clam=x claim=x"),
     "replay": ("a.pickle b", "gpu=a100-40gb figure=r.png", "-x", "--", "=x", "a/b=c", "device=1 device=x", "a b=c"),
     "report": ("a b c", "-x", "=x", "a/b=c", "results/x figures=svg,png", "a b max_increase=2%", "'results/*/x'"),

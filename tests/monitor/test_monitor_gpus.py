@@ -12,15 +12,14 @@ from scripted import TOTAL_BYTES, UUID, ScriptedNvml
 from profiler.analysis.gpu_advice import MOST_LINES, gpu_advice
 from profiler.command_line import Interrupted
 from profiler.config.options.option import read_options
-from profiler.domain.cards.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import GIB, Phase
+from profiler.domain.runs.readings import GpuProcessState, GpuState, LiveCounters
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.measurement.driver.visible import GpuReader, VisibleGpu, VisibleGpus, process_command
 from profiler.monitor.command import MonitorOptions
-from profiler.monitor.gpus import Machine, show_gpus
+from profiler.monitor.gpus import Machine, show_gpus, styled
 from profiler.monitor.main import main
-from profiler.monitor.panel import styled
 from profiler.rendering.layouts.terminal import TerminalConsole
 from profiler.rendering.live.gpu_panel import gpu_panel, gpus_content, plain_lines, sparkline
 from profiler.storage.files.live_counters import LIVE_FOLDER, live_folder, process_start, publish, published, withdraw

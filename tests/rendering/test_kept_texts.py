@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from own_histories import ALLOC, FREE, recorded
 
+from maintenance.accuracy.errors import phase_errors, predictor_errors, worst_rows
 from maintenance.accuracy.page import accuracy_page
 from profiler.advise.main import main as advise
-from profiler.analysis.errors import phase_errors, predictor_errors, worst_rows
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.estimate.main import answer

@@ -9,10 +9,9 @@ import pytest
 from scripted import CONTEXT_BYTES, TOTAL_BYTES, UUID, Clock, ScriptedCuda, ScriptedNvml
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.cards.gpu_state import LiveCounters
 from profiler.domain.memory import GIB, MIB, Phase
 from profiler.domain.runs.outcome import Outcome, Status
-from profiler.domain.runs.readings import OutOfMemory
+from profiler.domain.runs.readings import LiveCounters, OutOfMemory
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble

@@ -15,10 +15,10 @@ from pathlib import Path
 from maintenance.benchmark.adapters.question import NotCoveredError, Question, Said
 from maintenance.benchmark.answers.predictors import Predictor
 from maintenance.benchmark.rows.jobs import FOLDER, architecture_of, config_of, spec_of
-from maintenance.benchmark.rows.schema import Metric, Row
 from profiler.analytical import parameter_count
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UsageError
+from profiler.domain.runs.shared import Metric, Row
 from profiler.storage.files.atomic import write_atomically
 
 ANSWERS = FOLDER / "answers"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from maintenance.benchmark.adapters import formulas, own
 from maintenance.benchmark.adapters.question import Question, Said
 from maintenance.benchmark.rows.kept import simulation_seconds
-from maintenance.benchmark.rows.schema import Row
+from profiler.domain.runs.shared import Row
 
 _OWN_SOURCE = "this repository"
 

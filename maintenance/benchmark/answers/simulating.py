@@ -7,11 +7,11 @@ from pathlib import Path
 
 from maintenance.benchmark.adapters.own import SIMULATED
 from maintenance.benchmark.rows.jobs import spec_of
-from maintenance.benchmark.rows.schema import Row
 from maintenance.emulated.rows import needed_sizes
 from maintenance.emulated.running import Side, run_pending, run_side
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.shared import Row
 from profiler.domain.trials.trial import Backend
 from profiler.execution.pythons import own_python
 from profiler.storage.files.atomic import write_atomically

@@ -14,8 +14,8 @@ from maintenance.benchmark.imported.parts import (
     counters,
     gib_bytes,
 )
-from maintenance.benchmark.rows.schema import Card, End, Origin, Row, Source
 from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.shared import Row, RowCard, RowEnd, RowOrigin, RowSource
 
 _UNIT_BYTES = gib_bytes(0.0001)
 
@@ -34,10 +34,10 @@ def _row(path: str, reader: Reader, found: Mapping[str, Any], model: str) -> Row
     name = path.rpartition("/")[2].removesuffix(".json").partition("__")[2].lower()
     return Row(
         row_id=f"canifinetune-{name}",
-        origin=Origin.OTHERS,
+        origin=RowOrigin.OTHERS,
         trainer="loop over a transformers model",
         versions={"torch": found["env"]["torch_version"]},
-        card=Card(
+        card=RowCard(
             name=found["gpu"]["name"], memory_bytes=gib_bytes(found["gpu"]["total_vram_gb"]), spills_to_host=False
         ),
         job={
@@ -61,11 +61,11 @@ def _row(path: str, reader: Reader, found: Mapping[str, Any], model: str) -> Row
         beyond=(),
         differs=(LOOP_KEEPS_LOGITS, *([CAST_TO_FLOAT32] if is_quantized else [])),
         missing=("versions of transformers, peft and bitsandbytes", "operating system"),
-        end=End.OK,
+        end=RowEnd.OK,
         peaks=counters(
             gib_bytes(measured["peak_allocated_gb"]), gib_bytes(measured["peak_reserved_gb"]), unit_bytes=_UNIT_BYTES
         ),
-        source=Source(url=reader.address(path), commit=reader.clone.commit, licence=reader.clone.licence),
+        source=RowSource(url=reader.address(path), commit=reader.clone.commit, licence=reader.clone.licence),
     )
 
 

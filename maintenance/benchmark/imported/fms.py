@@ -4,9 +4,9 @@ import csv
 from collections.abc import Iterator, Mapping
 
 from maintenance.benchmark.imported.parts import ATTENTION_TARGETS, MIB, Clone, Reader
-from maintenance.benchmark.rows.schema import Card, End, Metric, Origin, Peak, ReadBy, Row, Source
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row, RowCard, RowEnd, RowOrigin, RowSource
 
 _PATH = "scripts/benchmarks/refs/a100_80gb.csv"
 _GPU = "a100-80gb"
@@ -67,10 +67,10 @@ def _row(row: Mapping[str, str], reader: Reader) -> Row:
     )
     return Row(
         row_id=f"fms-{_MODELS[model]}-{tuning}-{processes}x{batch}",
-        origin=Origin.OTHERS,
+        origin=RowOrigin.OTHERS,
         trainer="trl SFTTrainer, by fms-hf-tuning",
         versions=_VERSIONS,
-        card=Card(name=gpu.title, memory_bytes=gpu.memory_bytes, spills_to_host=False),
+        card=RowCard(name=gpu.title, memory_bytes=gpu.memory_bytes, spills_to_host=False),
         job=job,
         assumed=("bnb_4bit_use_double_quant",) if tuning == "qlora" else (),
         beyond=(_FSDP_1,) if processes > 1 else (),
@@ -80,9 +80,9 @@ def _row(row: Mapping[str, str], reader: Reader) -> Row:
             "allocator settings",
             *(("mean over the cards",) if processes > 1 else ()),
         ),
-        end=End.OK,
+        end=RowEnd.OK,
         peaks=(tensors, used),
-        source=Source(url=reader.address(_PATH), commit=reader.clone.commit, licence=reader.clone.licence),
+        source=RowSource(url=reader.address(_PATH), commit=reader.clone.commit, licence=reader.clone.licence),
     )
 
 

@@ -14,13 +14,13 @@ from maintenance.benchmark.imported.parts import (
     gib_bytes,
 )
 from maintenance.benchmark.rows.jobs import FOLDER
-from maintenance.benchmark.rows.schema import Card, End, Metric, Origin, Peak, ReadBy, Row, Source
 from profiler.domain.memory import GIB
 from profiler.domain.models.builtin_models import find_builtin
+from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row, RowCard, RowEnd, RowOrigin, RowSource
 
 _PUBLISHED = Path(__file__).parents[3] / "profiler" / "published" / "measurements.csv"
 
-_T4 = Card(name="Tesla T4", memory_bytes=14912 * MIB, spills_to_host=False)
+_T4 = RowCard(name="Tesla T4", memory_bytes=14912 * MIB, spills_to_host=False)
 _SESSIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "t4-qlora-2026-09-01.json": (
         "02ebe015adf8cef1f2c33dee6dae41ab813e9773",
@@ -39,11 +39,14 @@ _SESSIONS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         {"torch": "2.10.0+cu128", "transformers": "5.0.0", "peft": "0.19.1", "bitsandbytes": "0.50.2"},
     ),
 }
-"""Files of Anassbzdd/fitcheck, `data/measurements/`: their commits, and the versions that its manifest states."""
+"""Files of Anassbzdd/fitcheck, `data/measurements/`: their commits, and the versions that its manifest states.
+
+Every row of them is held, but for the eight that the manifest calls repeats.
+"""
 
 _PINNED_KERNEL = "attention is pinned to the memory-efficient kernel, with the heads of keys and values repeated"
 
-_LAPTOP = Card(name="RTX 3070 Laptop", memory_bytes=8 * GIB, spills_to_host=True)
+_LAPTOP = RowCard(name="RTX 3070 Laptop", memory_bytes=8 * GIB, spills_to_host=True)
 _OF_RELEASE = {"trl 1.12": "selective", "": "selective_in_place"}
 """How the trainer's release computes log-probabilities: trl 1.12 where it is named, else 1.0 to 1.10."""
 
@@ -67,7 +70,7 @@ def fitcheck_rows() -> Iterator[Row]:
             row_id=f"fitcheck-{row['file'].removesuffix('.json')}-{name}"
             f"-{row['per_device_train_batch_size']}x{row['max_length']}"
             f"{'-coder' if 'Coder' in row['model'] else ''}",
-            origin=Origin.OTHERS,
+            origin=RowOrigin.OTHERS,
             trainer="loop over a transformers model",
             versions=versions,
             card=_T4,
@@ -95,12 +98,12 @@ def fitcheck_rows() -> Iterator[Row]:
                 *([_PINNED_KERNEL] if row["attn_implementation"] == "sdpa" else []),
             ),
             missing=("lora_alpha",),
-            end=End.OK,
+            end=RowEnd.OK,
             peaks=(
                 *counters(_mib_bytes(row["allocated_mib"]), _mib_bytes(row["reserved_mib"]), unit_bytes=unit),
                 process,
             ),
-            source=Source(
+            source=RowSource(
                 url=f"https://github.com/Anassbzdd/fitcheck/blob/{commit}/data/measurements/{row['file']}",
                 commit=commit,
                 licence="MIT",
@@ -120,7 +123,7 @@ def coursia_rows() -> Iterator[Row]:
         builtin = find_builtin(f"Qwen/{row['model']}")
         yield Row(
             row_id=job_name,
-            origin=Origin.OTHERS,
+            origin=RowOrigin.OTHERS,
             trainer="trl GRPOTrainer",
             versions={"torch": "2.13.0+cu126", "trl": "1.12"} if release else {"torch": "2.6.0+cu124"},
             card=_LAPTOP,
@@ -149,11 +152,11 @@ def coursia_rows() -> Iterator[Row]:
             beyond=(),
             differs=("the keys name a laptop card of 16 GB of the same generation",),
             missing=("version of bitsandbytes", *(() if release else ("version of trl",))),
-            end=End.OK,
+            end=RowEnd.OK,
             peaks=counters(
                 gib_bytes(float(row["published"])), gib_bytes(float(reserved["published"])), unit_bytes=gib_bytes(0.001)
             ),
-            source=Source(url="https://github.com/jsboige/CoursIA", commit="read in 2026-11", licence="MIT"),
+            source=RowSource(url="https://github.com/jsboige/CoursIA", commit="read in 2026-11", licence="MIT"),
         )
 
 

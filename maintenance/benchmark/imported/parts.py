@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from maintenance.benchmark.rows.schema import Metric, Peak, ReadBy, Row
 from profiler.domain.memory import GIB
+from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row
 
 MIB = 1 << 20
 ATTENTION_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from maintenance.benchmark.imported.parts import LOOP_KEEPS_LOGITS, OF_LOOP, Clone, Reader, counters, targets_of
-from maintenance.benchmark.rows.schema import Card, End, Origin, Row, Source
 from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.runs.shared import Row, RowCard, RowEnd, RowOrigin, RowSource
 
 _FOLDER = "method_comparison/MetaMathQA/results"
 _GPU = "l40s-48gb"
@@ -53,10 +53,10 @@ def _row(path: str, reader: Reader, found: Mapping[str, Any]) -> Row:
         job |= {"lora_rank": peft["r"], "lora_alpha": peft["lora_alpha"], "lora_target_modules": targets}
     return Row(
         row_id=f"peft-{path.rpartition('/')[2].removesuffix('.json').replace('--llama-3.2-3B', '')}",
-        origin=Origin.OTHERS,
+        origin=RowOrigin.OTHERS,
         trainer="loop over a transformers model",
         versions={name: packages[f"{name}-version"] for name in ("torch", "transformers", "peft", "bitsandbytes")},
-        card=Card(
+        card=RowCard(
             name=found["meta_info"]["system_info"]["accelerator"], memory_bytes=gpu.memory_bytes, spills_to_host=False
         ),
         job=job,
@@ -68,9 +68,9 @@ def _row(path: str, reader: Reader, found: Mapping[str, Any]) -> Row:
             "the peak is that of the whole run, with evaluations that generate for 50 rows at once",
         ),
         missing=("length of the longest batch", "peak of allocated memory"),
-        end=End.OK,
+        end=RowEnd.OK,
         peaks=counters(None, found["train_info"]["accelerator_memory_max"], unit_bytes=1),
-        source=Source(url=reader.address(path), commit=reader.clone.commit, licence=reader.clone.licence),
+        source=RowSource(url=reader.address(path), commit=reader.clone.commit, licence=reader.clone.licence),
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from maintenance.benchmark.adapters.question import Said
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS, RANKED, Predictor
 from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, pairs_of, scores
-from maintenance.benchmark.rows.schema import Origin, Row
 from maintenance.pages.kept_page import kept_page
+from profiler.domain.runs.shared import Row, RowOrigin
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 
@@ -26,7 +26,9 @@ _SOURCES = {
     "fitcheck": "fitcheck's own runs, Tesla T4",
     "fms": "IBM's fms-acceleration, A100",
     "peft": "PEFT's method comparison, L40S",
-    "h200": "this project's runs, H200",
+    "h200": "this project's first campaign, H200",
+    "h200_second": "this project's second campaign, H200",
+    "sent": "rows that were sent",
     "emulated": "emulated by this project, one GPU",
     "several_gpus": "emulated by this project, DDP and FSDP",
     "deepspeed": "emulated by this project, DeepSpeed",
@@ -50,24 +52,27 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "ones. No constant of either was fitted to a row that others measured.",
         f"![Errors of each predictor]({figure})",
         "## Measured by others, with all settings stated",
-        f"{len(_of_origin(stated, Origin.OTHERS))} rows. Each prediction is compared in "
+        f"{len(_of_origin(stated, RowOrigin.OTHERS))} rows. Each prediction is compared in "
         "the first metric that it and the row have: allocated, reserved, then device memory. `covers` is the share of "
         "the rows that it answers. `too low` is the share of compared rows that need more than predicted, which is "
         f"what hurts. Verdicts are whether the peak fits on cards of {', '.join(map(str, CARDS_GIB))} GiB.",
-        _table(_of_origin(stated, Origin.OTHERS), answers),
+        _table(_of_origin(stated, RowOrigin.OTHERS), answers),
         "Who covers few rows is compared on those few. fitcheck's constants are fitted to some of its own T4 rows, and "
         "canifinetune's to its own: [by source](#by-source) both are apart.",
         "Not ranked, because they predict jobs of a trainer or kernels of their own, of which the set has no row yet: "
         + ", ".join(each.title for each in PREDICTORS.values() if each.own_trainer)
         + ". Their adapters are written, and their answers to the rows are kept.",
         "## Measured here",
-        "GRPO on one NVIDIA H200. The predictions of this project were committed before the card was met.",
-        _table(_of_origin(stated, Origin.OURS), answers),
+        "GRPO, and in a second campaign SFT and DPO as well, on one NVIDIA H200 each. The predictions of this project "
+        "were committed before the trials of each ran, and neither is ever fitted to those of the second. The trainers "
+        "are those of trl 1.16, as below.",
+        _table(_of_origin(stated, RowOrigin.OURS), answers),
+        *_sent(_of_origin(rows, RowOrigin.SENT), answers),
         "## Emulated jobs",
         "torch's CUDA build on an emulated driver. Nothing here is measured on a card. The samples of several GPUs "
         "are of jobs with a closed form, so that the estimate covers all of them. The trainers are those of trl 1.16, "
         "whose loss does not make all logits at once: who counts them is too high.",
-        _table(_of_origin(rows, Origin.EMULATED), answers),
+        _table(_of_origin(rows, RowOrigin.EMULATED), answers),
         "## By kind of job",
         "Measured and emulated rows together; predictors that cover none are left out.",
         *(part for kind in sorted(kinds) for part in (f"### {kind}", _table(_of_kind(rows, kind), answers, cut=True))),
@@ -75,6 +80,7 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         *(
             part
             for name, text in _SOURCES.items()
+            if _of_source(rows, name)
             for part in (f"### {text}", _table(_of_source(rows, name), answers, cut=True))
         ),
         "## Where this project loses",
@@ -98,6 +104,7 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "(`missing`), keys that had to be assumed (`assumed`), what the job has that no key can say (`beyond`), and in "
         "what the described job is not the one that ran (`differs`).",
         _differences(rows),
+        "[sent.jsonl](../benchmark/sent.jsonl) has those that were sent ([how](../CONTRIBUTING.md#how-to-send-a-row)).",
         "[sampled.jsonl](../benchmark/sampled.jsonl) has 400 jobs that are not emulated yet, sampled by a seed; 200 "
         "more follow when estimate and simulation are frozen for them, by the hash of that commit.",
         command="make benchmark",
@@ -106,11 +113,19 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
 
 def _origins(rows: Sequence[Row]) -> str:
     counts = Counter(row.origin for row in rows)
-    return ", ".join(f"{counts[origin]} are {origin.value}" for origin in Origin)
+    return ", ".join(f"{counts[origin]} are {origin.value}" for origin in RowOrigin if counts[origin])
 
 
-def _of_origin(rows: Sequence[Row], origin: Origin) -> list[Row]:
+def _of_origin(rows: Sequence[Row], origin: RowOrigin) -> list[Row]:
     return [row for row in rows if row.origin is origin]
+
+
+def _sent(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
+    """Return the section of rows that were sent; nothing without any."""
+    if not rows:
+        return ()
+    text = "Measured and sent by `python -m profiler.share`; nothing is ever fitted to them."
+    return ("## Measured and sent", text, _table(rows, answers))
 
 
 def _of_kind(rows: Sequence[Row], kind: str) -> list[Row]:
@@ -154,7 +169,7 @@ def _percent(ratio: float | None) -> str:
 
 def _losses(rows: Sequence[Row], answers: Answers) -> str:
     """Return the largest errors of the estimate over measured rows, and whom it does worse than."""
-    measured = [row for row in rows if row.origin is not Origin.EMULATED]
+    measured = [row for row in rows if row.origin is not RowOrigin.EMULATED]
     pairs = sorted(pairs_of(measured, answers["estimate"]), key=lambda pair: -abs(pair.error))
     lost = [pair for pair in pairs if abs(pair.error) > _LOST]
     table = markdown_table(
@@ -206,7 +221,7 @@ def _predictors() -> str:
 
 
 def _differences(rows: Sequence[Row]) -> str:
-    others = [row for row in rows if row.origin is Origin.OTHERS]
+    others = [row for row in rows if row.origin is RowOrigin.OTHERS]
     names = ("differs", "missing", "beyond")
     counts = {name: Counter(text for row in others for text in getattr(row, name)) for name in names}
     return markdown_table(

@@ -7,8 +7,8 @@ from statistics import median
 import numpy as np
 
 from maintenance.benchmark.adapters.question import Said
-from maintenance.benchmark.rows.schema import Metric, Row
 from profiler.domain.memory import GIB
+from profiler.domain.runs.shared import Metric, Row
 
 CARDS_GIB = (16, 24, 40, 48, 80)
 """Cards on which verdicts are compared."""

@@ -2,32 +2,31 @@
 
 import csv
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-import pandas as pd
 
 from maintenance.benchmark.rows.jobs import FOLDER, checked
-from maintenance.benchmark.rows.schema import Card, End, Metric, Origin, Peak, ReadBy, Row, Source, read_row
+from maintenance.benchmark.rows.sent import read_row
 from maintenance.samples.sampling import SAMPLED, read_sampled
-from profiler.config.trials.identity import spec_from_mapping, spec_to_mapping
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.trials.trial import SPEC_KEYS, Backend, TrialSpec
+from profiler.domain.runs.outcome import Status, TrialRecord
+from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row, RowCard, RowEnd, RowOrigin, RowSource
+from profiler.domain.trials.trial import Backend, TrialSpec
+from profiler.share.rows import job_of, row_of_trial, trainer_of
+from profiler.storage.sweep_tables.earlier import stored_runs
 
-ROWS = FOLDER / "rows.jsonl"
+ROWS, SENT = FOLDER / "rows.jsonl", FOLDER / "sent.jsonl"
+CAMPAIGNS = ("h200", "h200_second")
+"""Folders of kept results of a real card."""
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
 _LICENCE = "Apache-2.0"
 _OF_SEVERAL_GPUS = ("several_gpus", "deepspeed", "deepspeed_blind")
-_H200 = "h200-141gb"
 _EMULATED_VERSIONS = {"torch": "2.13.0", "trl": "1.16.0", "transformers": "5.23.0", "peft": "0.21.2"}
-_NOT_OF_THE_JOB = frozenset({"backend", "weights", "dataset", "seed"})
-"""Keys of a trial that no peak depends on."""
-
-_WHOLE = frozenset({"lora_rank", "lora_alpha", "max_length", "zero_stage"})
-"""Keys whose values are whole numbers and that can be null."""
+_FRACTION = "per_process_memory_fraction:"
 
 Sizes = Mapping[Metric, int]
 
@@ -39,25 +38,45 @@ def all_rows() -> tuple[Row, ...]:
     Raises:
         UsageError: A row is impossible.
     """
-    return checked((*others_rows(), *_measured_here(), *_emulated(), *_emulated_on_several_gpus()))
+    return checked((*others_rows(), *sent_rows(), *_measured_here(), *_emulated(), *_emulated_on_several_gpus()))
 
 
 def others_rows() -> tuple[Row, ...]:
     """Return the rows that the set holds: measured by others."""
-    return tuple(read_row(line) for line in ROWS.read_text("utf-8").splitlines())
+    return _rows_of(ROWS)
+
+
+def sent_rows() -> tuple[Row, ...]:
+    """Return the rows that the set holds: sent by users."""
+    return _rows_of(SENT)
+
+
+def _rows_of(path: Path) -> tuple[Row, ...]:
+    return tuple(read_row(line) for line in path.read_text("utf-8").splitlines())
 
 
 @cache
 def kept_simulations() -> Mapping[str, Sizes]:
     """Return what the simulation said, by the name of the row, where the kept results have it."""
-    measured = {name: sizes for name, _, sizes in _trials_on_h200(Backend.SIMULATED)}
+    measured: dict[str, Sizes] = {}
+    for campaign in CAMPAIGNS:
+        records = [each for each in _trials(campaign, Backend.SIMULATED) if each.outcome.status is Status.OK]
+        simulated = {_whole(job_of(record.spec)): record.outcome.peaks for record in records}
+        for row in _measured_in(campaign):
+            peaks = simulated.get(_whole(row.job))
+            if row.end is RowEnd.OK and peaks is not None and peaks.allocated_bytes and peaks.reserved_bytes:
+                measured[row.row_id] = {
+                    Metric.ALLOCATED: peaks.allocated_bytes,
+                    Metric.RESERVED: peaks.reserved_bytes,
+                }
     emulated = {_name("emulated", int(row["trial"])): _sizes(row, "simulated") for row in _whole_trials("simulated")}
     return {**measured, **emulated}
 
 
 def simulation_seconds() -> float:
     """Return the median time of a simulated trial of the measured ones' grids, in a worker that has started."""
-    return median(float(run["wall_s"]) for _, run, _ in _trials_on_h200(Backend.SIMULATED))
+    records = [record for campaign in CAMPAIGNS for record in _trials(campaign, Backend.SIMULATED)]
+    return median(record.outcome.work.wall_s or 0.0 for record in records)
 
 
 def _name(sample: str, number: int) -> str:
@@ -65,53 +84,35 @@ def _name(sample: str, number: int) -> str:
 
 
 def _measured_here() -> Iterator[Row]:
-    for name, run, sizes in _trials_on_h200(Backend.CUDA):
-        spec = _spec(run)
-        versions = {package: str(run[f"{package}_version"]) for package in ("torch", "trl", "transformers", "peft")}
-        card = Card(name=str(run["gpu_name"]), memory_bytes=int(run["gpu_memory_bytes"]), spills_to_host=False)
-        is_ok = run["status"] == End.OK
-        found = {**sizes, Metric.DEVICE: int(run["peak_device_bytes"])} if is_ok else {}
-        yield _own_row(
-            name, spec, found, origin=Origin.OURS, end=End(run["status"]), card=card, versions=versions, sample="h200"
-        )
+    for campaign in CAMPAIGNS:
+        yield from _measured_in(campaign)
 
 
-def _trials_on_h200(backend: Backend) -> Iterator[tuple[str, Mapping[Any, Any], Sizes]]:
-    """Yield the trials of the measured ones' grids on one side, each once, named by what all sides share."""
-    seen = set()
-    for table in sorted((REFERENCE / "h200" / "tables").glob("*/runs.parquet")):
-        runs = pd.read_parquet(table)
-        for run in runs[runs.backend == backend].to_dict(orient="records"):
-            name = f"h200-{_digest(_spec(run))}"
-            if name not in seen:
-                seen.add(name)
-                sizes = {
-                    metric: int(run[f"peak_{metric.value}_bytes"])
-                    for metric in (Metric.ALLOCATED, Metric.RESERVED)
-                    if pd.notna(run[f"peak_{metric.value}_bytes"]) and run["status"] == End.OK
-                }
-                yield name, run, sizes
+@cache
+def _measured_in(campaign: str) -> tuple[Row, ...]:
+    """Return the measured trials of a campaign, each once, as `python -m profiler.share` makes rows of them."""
+    source = RowSource(url=f"results/reference/{campaign}", commit="of this repository", licence=_LICENCE)
+    rows = (row_of_trial(record) for record in _trials(campaign, Backend.CUDA))
+    named = {f"{campaign}-{_digest(row)}": row for row in rows}
+    return tuple(replace(row, row_id=name, origin=RowOrigin.OURS, source=source) for name, row in sorted(named.items()))
 
 
-def _digest(spec: TrialSpec) -> str:
-    from hashlib import sha256
-
-    return sha256(repr(sorted(job_of(spec).items())).encode()).hexdigest()[:10]
-
-
-def _spec(run: Mapping[Any, Any]) -> TrialSpec:
-    """Return the trial of a row of the table of runs, on the simulated card that is the measured one."""
-    values = {key: _plain(key, run[key]) for key in SPEC_KEYS if key in run}
-    return spec_from_mapping({**values, "backend": Backend.SIMULATED.value, "gpu": _H200, "weights": "random"})
+@cache
+def _trials(campaign: str, backend: Backend) -> tuple[TrialRecord, ...]:
+    stored = stored_runs(REFERENCE / campaign / "tables", before_table=lambda _: None)
+    return tuple(record for record in stored.trials if record.spec.backend is backend)
 
 
-def _plain(key: str, value: object) -> object:
-    """Return a value of the table as a record has it: no list as text, no number as a float because others are null."""
-    if value is None or value != value:
-        return None
-    if key == "lora_target_modules":
-        return str(value).split(",")
-    return int(value) if isinstance(value, float) and key in _WHOLE else value
+def _digest(row: Row) -> str:
+    """Return a name of a job; of a card that was capped, of both."""
+    cap = f" {row.card.memory_bytes}" if row.differs else ""
+    return sha256(f"{sorted(row.job.items())!r}{cap}".encode()).hexdigest()[:10]
+
+
+def _whole(job: Mapping[str, object]) -> str:
+    """Return the text of a job on the whole card, also if the allocator had a part of it only: no peak differs."""
+    settings = [each for each in str(job["alloc_conf"]).split(",") if not each.startswith(_FRACTION)]
+    return repr(sorted({**job, "alloc_conf": ",".join(settings)}.items()))
 
 
 def _emulated() -> Iterator[Row]:
@@ -133,55 +134,24 @@ def _emulated_on_several_gpus() -> Iterator[Row]:
 def _emulated_row(sample: str, number: int, spec: TrialSpec, sizes: Sizes) -> Row:
     """Return an emulated trial: its peaks are those that an unlimited card would show."""
     gpu = KNOWN_GPUS[str(spec.gpu)]
-    largest = max(sizes.values())
-    card = Card(name=gpu.title, memory_bytes=max(gpu.memory_bytes, largest), spills_to_host=False)
-    return _own_row(
-        _name(sample, number),
-        spec,
-        sizes,
-        origin=Origin.EMULATED,
-        end=End.OK,
-        card=card,
-        versions=_EMULATED_VERSIONS,
-        sample=sample,
-    )
-
-
-def _own_row(
-    name: str,
-    spec: TrialSpec,
-    sizes: Sizes,
-    *,
-    origin: Origin,
-    end: End,
-    card: Card,
-    versions: Mapping[str, str],
-    sample: str,
-) -> Row:
-    read_by = {Metric.DEVICE: ReadBy.COUNTER_AND_CONTEXT}
     return Row(
-        row_id=name,
-        origin=origin,
-        trainer=f"trl {spec.recipe.in_classes}Trainer",
-        versions=versions,
-        card=card,
+        row_id=_name(sample, number),
+        origin=RowOrigin.EMULATED,
+        trainer=trainer_of(spec.recipe),
+        versions=_EMULATED_VERSIONS,
+        card=RowCard(name=gpu.title, memory_bytes=max(gpu.memory_bytes, *sizes.values()), spills_to_host=False),
         job=job_of(spec),
         assumed=(),
         beyond=(),
         differs=(),
         missing=(),
-        end=end,
+        end=RowEnd.OK,
         peaks=tuple(
-            Peak(metric=metric, size_bytes=size, unit_bytes=1, read_by=read_by.get(metric, ReadBy.TORCH_COUNTER))
+            Peak(metric=metric, size_bytes=size, unit_bytes=1, read_by=ReadBy.TORCH_COUNTER)
             for metric, size in sizes.items()
         ),
-        source=Source(url=f"results/reference/{sample}", commit="of this repository", licence=_LICENCE),
+        source=RowSource(url=f"results/reference/{sample}", commit="of this repository", licence=_LICENCE),
     )
-
-
-def job_of(spec: TrialSpec) -> Mapping[str, object]:
-    """Return the keys of a trial that decide its peaks, as a row has them."""
-    return {key: value for key, value in spec_to_mapping(spec).items() if key not in _NOT_OF_THE_JOB}
 
 
 def _whole_trials(side: str) -> list[Mapping[str, str]]:

@@ -25,7 +25,7 @@ def keep(folder: Path, *others: Path) -> list[str]:
         StorageError: A file could not be written.
         UsageError: `folder` has no facts, or those of several cards.
     """
-    from profiler.rendering.figures.sweep.parity import measured_figure
+    from maintenance.accuracy.errors import measured_figure
     from profiler.rendering.figures.theme import as_png
 
     *corrected, into = others

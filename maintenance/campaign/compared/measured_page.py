@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from maintenance.accuracy.errors import error_summary
 from maintenance.campaign.compared.measured_rows import CALIBRATION_MODELS, SIDES, fits_on, held_out
 from maintenance.campaign.compared.simulated import allocator_limit_bytes
 from maintenance.pages.kept_page import kept_page
-from profiler.analysis.errors import error_summary
 from profiler.domain.memory import as_gib, mib_text
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.recipe import Recipe

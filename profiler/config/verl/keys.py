@@ -15,6 +15,7 @@ from pathlib import Path
 from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.domain.errors import Fault, nearest, shortened
+from profiler.domain.text import packed_text
 from profiler.domain.verl import Release
 
 VERSIONS: Mapping[Release, str] = {Release.V0_8: "0.8.0.dev", Release.V0_9_1: "0.9.1"}
@@ -28,9 +29,7 @@ ENGINE = "model_engine"
 
 Sections = Mapping[str, Mapping[str, object]]
 
-_DEFAULTS: Mapping[str, Mapping[str, Sections]] = json.loads(
-    Path(__file__).with_name("defaults.json").read_text(encoding="utf-8")
-)
+_DEFAULTS: Mapping[str, Mapping[str, Sections]] = json.loads(packed_text(Path(__file__).parent, "defaults.json"))
 
 
 def _by_key(release: Release, *parts: str) -> dict[str, object]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
-from profiler.domain.cards.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.machines.extras import Extra, missing
+from profiler.domain.runs.readings import GpuProcessState, GpuState, LiveCounters
 from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml
 
 CAPABILITIES = "GRPO_VRAM_COMPUTE_CAPABILITIES"

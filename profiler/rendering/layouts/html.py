@@ -10,6 +10,7 @@ from typing import assert_never
 from markupsafe import Markup
 
 from profiler.domain.machines.extras import DISTRIBUTION
+from profiler.domain.text import packed_text
 from profiler.rendering.document import (
     Block,
     Bullets,
@@ -104,7 +105,7 @@ def _asset(name: str) -> Markup:
 
 @cache
 def _read(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return packed_text(files(__package__), name)
 
 
 def _line(markup: str, *texts: object, **named: object) -> Markup:

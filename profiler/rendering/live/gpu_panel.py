@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from profiler.analysis.gpu_advice import FULL_SHARE, gpu_advice
-from profiler.domain.cards.gpu_state import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.memory import as_gib, gib_text
+from profiler.domain.runs.readings import GpuProcessState, GpuState, LiveCounters
 from profiler.domain.text import plain
 
 _BAR_WIDTH = 24

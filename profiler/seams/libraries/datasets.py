@@ -1,6 +1,6 @@
-"""Seams of datasets and of the client of the Hugging Face hub."""
+"""Seams of datasets, of the client of the Hugging Face hub, and of libraries that only scripts use."""
 
-from profiler.seams.seam import Exists, Expectation, Parameters, Seam
+from profiler.seams.seam import Absence, Exists, Expectation, Parameters, Seam
 
 _DATA = "substitutes/data_sets/answering_sets.py"
 _ACTIVE = "substitutes/active.py"
@@ -77,5 +77,54 @@ HUGGINGFACE_HUB: tuple[Seam, ...] = (
     _seam(
         "huggingface_hub.constants", "HF_HUB_OFFLINE", Exists(), _ACTIVE,
         "keeps the hub's client from asking a hub that does not answer",
+    ),
+)  # fmt: skip
+
+
+def _seam_of_scripts(owner: str, name: str, expected: Expectation, used_by: str, why: str, since: str) -> Seam:
+    return Seam(
+        owner=owner,
+        name=name,
+        expected=expected,
+        used_by=(used_by,),
+        why=why,
+        since=since,
+        absent_in=Absence.SOME_BUILDS,
+    )
+
+
+_IMAGES = {"mnist": "MNIST", "cifar": "CIFAR10", "svhn": "SVHN", "stl10": "STL10"}
+_VISION, _METRICS = "substitutes/data_sets/vision_datasets.py", "substitutes/unavailable_packages.py"
+_LOAD_METRIC = Parameters("path", "config_name", more=True)
+
+TORCHVISION: tuple[Seam, ...] = tuple(
+    _seam_of_scripts(
+        f"torchvision.datasets.{module}:{name}", "__init__", Exists(), _VISION, "downloads its images", "0.20"
+    )
+    for module, name in _IMAGES.items()
+)
+EVALUATE: tuple[Seam, ...] = (
+    _seam_of_scripts("evaluate", "load", _LOAD_METRIC, _METRICS, "downloads the program of a metric", "0.4"),
+    _seam_of_scripts(
+        "evaluate.loading", "load", _LOAD_METRIC, _METRICS, "the same function where it is defined", "0.4"
+    ),
+)
+
+
+_MODELS = "substitutes/checkpoints/diffusers_models.py"
+_NAME = "pretrained_model_name_or_path"
+
+DIFFUSERS: tuple[Seam, ...] = (
+    _seam_of_scripts(
+        "diffusers.configuration_utils:ConfigMixin", "load_config", Parameters(_NAME, more=True), _MODELS,
+        "finds the configuration of a name; one that is known or assumed needs no network", "0.42",
+    ),
+    _seam_of_scripts(
+        "diffusers.models.modeling_utils:ModelMixin", "from_pretrained", Parameters(_NAME, more=True), _MODELS,
+        "loads a checkpoint; the model is built from its configuration in its place", "0.42",
+    ),
+    _seam_of_scripts(
+        "diffusers.models.modeling_utils", "no_init_weights", Exists(), _MODELS,
+        "builds a model without writing to its weights", "0.42",
     ),
 )  # fmt: skip

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from profiler.domain.cards.gpu_state import LiveCounters
 from profiler.domain.memory import Phase
+from profiler.domain.runs.readings import LiveCounters
 from profiler.storage.files.foreign_files import read_bytes
 from profiler.storage.files.typed_json import JSON, JsonMismatchError, from_json, to_json
 

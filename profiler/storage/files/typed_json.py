@@ -45,7 +45,7 @@ class JsonMismatchError(ValueError):
 
 
 def to_json(value: object) -> JSON:
-    """Convert a dataclass, StrEnum, sequence or plain value to JSON; keys are the names of the fields."""
+    """Convert a dataclass, StrEnum, sequence, mapping or plain value to JSON; keys are the names of the fields."""
     if type(value) in _PLAIN:
         return cast("JSON", value)
     if isinstance(value, StrEnum):
@@ -54,6 +54,8 @@ def to_json(value: object) -> JSON:
         return value
     if isinstance(value, Sequence):
         return [to_json(part) for part in value]
+    if isinstance(value, Mapping):
+        return {str(key): to_json(part) for key, part in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return {name: to_json(getattr(value, name)) for name in _field_names(type(value))}
     raise TypeError(f"no JSON for {type(value).__name__}")
@@ -96,6 +98,10 @@ def _compiled(kind: object, readers: _Readers, defaults: bool) -> _Read:
         return _tuple(_compiled(get_args(kind)[0], readers, defaults))
     if get_origin(kind) is Sequence:
         return cast("ListReader", dict(readers)[kind])
+    if get_origin(kind) is Mapping:
+        return _mapping(_compiled(get_args(kind)[1], readers, defaults))
+    if kind is object:
+        return _as_it_is
     if not isinstance(kind, type):
         raise TypeError(f"no reader for {kind}")
     if own := dict(readers).get(kind):
@@ -116,6 +122,19 @@ def _tuple(read_part: _Read) -> _Read:
         return tuple([read_part(part) for part in value])
 
     return read
+
+
+def _mapping(read_part: _Read) -> _Read:
+    def read(value: JSON) -> object:
+        if not isinstance(value, dict):
+            raise JsonMismatchError("expected an object")
+        return {key: read_part(part) for key, part in value.items()}
+
+    return read
+
+
+def _as_it_is(value: JSON) -> object:
+    return value
 
 
 def _own(reader: Reader) -> _Read:

@@ -1,23 +1,21 @@
 """The published measurements and claims. They are compared with results and never used for tuning."""
 
 import csv
-import lzma
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 
 from profiler.analysis.compared.published import PublishedFigure
 from profiler.analysis.verdicts import LookedUp
 from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import Claim
+from profiler.domain.text import packed_text
 
 _YES_NO = {"true": True, "false": False, "": None}
 
 
 def read_published() -> tuple[PublishedFigure, ...]:
     """Return every published figure, in the order of `profiler/published/measurements.csv`."""
-    folder = files("profiler") / "published"
-    sources = {row["source"]: row for row in _rows(folder / "sources.csv")}
-    return tuple(_figure(row, sources[row["source"]]) for row in _rows(folder / "measurements.csv"))
+    sources = {row["source"]: row for row in _rows("sources.csv")}
+    return tuple(_figure(row, sources[row["source"]]) for row in _rows("measurements.csv"))
 
 
 def read_published_claims() -> tuple[Claim, ...]:
@@ -26,19 +24,11 @@ def read_published_claims() -> tuple[Claim, ...]:
     return read_claims(text, published=[figure.id for figure in read_published()])
 
 
-def packed_text(folder: Traversable, name: str) -> str:
-    """Return the text of a file, which a wheel has compressed (`hatch_build.py`)."""
-    plain = folder / name
-    if plain.is_file():
-        return plain.read_text(encoding="utf-8")
-    return lzma.decompress((folder / f"{name}.xz").read_bytes()).decode("utf-8")
-
-
 def read_looked_up() -> dict[tuple[str, str], LookedUp]:
     """Return the kept look-ups of claims by claim and setting; `python -m maintenance.look_up` makes them."""
-    path = files("profiler") / "published" / LOOKED_UP
     return {
-        (row["claim"], row["when"]): LookedUp(is_so=row["is_so"] == "true", found=row["found"]) for row in _rows(path)
+        (row["claim"], row["when"]): LookedUp(is_so=row["is_so"] == "true", found=row["found"])
+        for row in _rows(LOOKED_UP)
     }
 
 
@@ -48,7 +38,7 @@ LOOKED_UP = "looked_up.csv"
 def read_counted() -> dict[str, float]:
     """Return the least seconds of a step by its keys (`keys_text`); `python -m maintenance.counted` counts them."""
     found: dict[str, float] = {}
-    for row in _rows(files("profiler") / "published" / COUNTED):
+    for row in _rows(COUNTED):
         found[row["configuration"]] = found.get(row["configuration"], 0.0) + float(row["seconds"])
     return found
 
@@ -56,9 +46,8 @@ def read_counted() -> dict[str, float]:
 COUNTED = "counted.csv"
 
 
-def _rows(path: Traversable) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def _rows(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(packed_text(files("profiler") / "published", name).splitlines()))
 
 
 def _figure(row: dict[str, str], source: dict[str, str]) -> PublishedFigure:

@@ -10,8 +10,7 @@ from profiler.domain.errors import Fault, UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.other_runs import ScriptWeights
 from profiler.seams.patching import Patch
-from profiler.substitutes.checkpoints.assumed_configs import assumed_config
-from profiler.substitutes.checkpoints.known_configs import builtin_config, known_config, known_part
+from profiler.substitutes.checkpoints.known_configs import assumed_config, builtin_config, known_config, known_part
 from profiler.substitutes.checkpoints.weights import adopt_name, empty_checkpoint, number_positions, requested_dtype
 from profiler.substitutes.options import Replaced, SubstituteOptions
 

@@ -1,4 +1,10 @@
-"""`from_pretrained` of tokenizers, processors and image processors, answered by substitutes."""
+"""`from_pretrained` of tokenizers, processors and image processors, answered by substitutes.
+
+A substitute has the size of the vocabulary of the model's own, and a chat template. It has the words of the synthetic
+prompts (`profiler/training/data/tokenizer.py`), one token per word, and any other word is one token too. So are
+newlines that follow each other: programs look for the token of a newline. Rows of a user's own text therefore have
+about as many tokens as words.
+"""
 
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +26,29 @@ _ARGUMENTS = ("padding_side", "truncation_side", "model_max_length", "pad_token"
 """Arguments of `from_pretrained` that the substitute takes over."""
 
 
+_OF_CHATS = ("<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>")
+"""Tokens of well-known chat formats: scripts ask for them by name."""
+
+_SPECIAL = {
+    name: f"<|{name.removesuffix('_token')}|>" for name in ("unk_token", "cls_token", "sep_token", "mask_token")
+}
+"""Tokens that encoders and their collators ask for."""
+
+_NEWLINE = "\n"
+
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|> ' + message['role'] + ' ' }}"
+    "{% set content = message['content'] if message['content'] is string else message['content'][0]['text'] %}"
+    "{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ content + ' <|im_end|> ' }}{% endgeneration %}"
+    "{% else %}{{ content + ' <|im_end|> ' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|> assistant ' }}{% endif %}"
+)
+"""Role, content and an end for each message, as most chat models have them."""
+
+
 def tokenizer_patches(owner: Any, replaced: Replaced) -> list[Patch]:
     """Return the patch of one class of transformers that loads tokenizers."""
     return [(owner, "from_pretrained", classmethod(_loading(owner, replaced)))]
@@ -32,8 +61,6 @@ def _loading(owner: Any, replaced: Replaced) -> Any:
         name = str(pretrained_model_name_or_path)
         if _is_here(name):
             return load(cls, pretrained_model_name_or_path, *args, **kwargs)
-        from profiler.substitutes.checkpoints.tokenizer import substitute_tokenizer
-
         vocabulary, longest = _sizes(name, str(kwargs.get("subfolder") or ""))
         made = substitute_tokenizer(vocabulary, name, longest=longest)
         for key in _ARGUMENTS:
@@ -43,6 +70,35 @@ def _loading(owner: Any, replaced: Replaced) -> Any:
         return made
 
     return from_pretrained
+
+
+def substitute_tokenizer(vocabulary_size: int, name: str, *, longest: int | None) -> Any:
+    """Return a tokenizer with `vocabulary_size` tokens, if that is enough for its words; `longest` is the context."""
+    from tokenizers import Regex, Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Sequence, Split
+    from transformers import PreTrainedTokenizerFast
+
+    from profiler.training.data.tokenizer import EOS_TOKEN, PAD_TOKEN, WORDS, word
+
+    known = [PAD_TOKEN, EOS_TOKEN, *(word(index) for index in range(WORDS)), *_OF_CHATS, *_SPECIAL.values(), _NEWLINE]
+    filler = (f"<|{index}|>" for index in range(len(known), vocabulary_size))
+    vocabulary = {token: index for index, token in enumerate([*known, *filler])}
+    tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=word(0)))
+    tokenizer.pre_tokenizer = Sequence([Split(Regex(r"[^\S\n]+"), "removed"), Split(Regex(r"\n+"), "isolated")])
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD_TOKEN,
+        eos_token=EOS_TOKEN,
+        model_max_length=longest or 1 << 30,
+        clean_up_tokenization_spaces=False,
+        # Without types of tokens, which models of the built-in families do not take.
+        model_input_names=["input_ids", "attention_mask"],
+        **_SPECIAL,
+    )
+    made.chat_template = _CHAT_TEMPLATE
+    made.name_or_path = name
+    return made
 
 
 def _sizes(name: str, folder: str) -> tuple[int, int | None]:

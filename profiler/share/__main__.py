@@ -1,0 +1,7 @@
+"""`python -m profiler.share`."""
+
+import sys
+
+from profiler.commands import start
+
+sys.exit(start("share"))
