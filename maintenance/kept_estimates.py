@@ -122,7 +122,9 @@ def main() -> int:
             continue
         path = table_path(REFERENCE / grid, RUNS)
         pq.write_table(refreshed(pq.read_table(path), changed), path)
-        print_line(f"{grid}: {len(changed)} estimates. Then: python -m profiler.report results/reference/{grid} figures=png")
+        print_line(
+            f"{grid}: {len(changed)} estimates. Then: python -m profiler.report results/reference/{grid} figures=png"
+        )
     return 0
 
 
