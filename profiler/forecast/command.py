@@ -82,10 +82,11 @@ class ForecastOptions:
         "completions of the last step as a multiple of those of the first, sampled once per seed, and linear between "
         "them: 1.5, or uniform(1,2)",
     )
-    train_sampling_strategy: SamplingStrategy = option(
-        SamplingStrategy.RANDOM,
+    train_sampling_strategy: SamplingStrategy | None = option(
+        None,
         choice(SamplingStrategy),
         "order of whole rows (SFT), as transformers' key of this name: group_by_length sorts them, the longest first",
+        null="that of config, else random",
     )
     log: str | None = option(
         None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.analysis.forecast.lengths import (
@@ -37,6 +38,12 @@ from profiler.storage.foreign.number_files import (
     LengthFile,
     read_named,
 )
+
+if TYPE_CHECKING:  # most forecasts read no file
+    from profiler.config.trl.parts import JobFile
+
+_OLDER_SAMPLING = "group_by_length"
+"""What transformers before 5 has in place of `train_sampling_strategy`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +100,37 @@ def refuse_without_forecast(spec: TrialSpec) -> None:
         raise UsageError([fault])
 
 
+def _sampling(options: ForecastOptions, part: "JobFile | None", spec: TrialSpec) -> tuple[SamplingStrategy, str]:
+    """Return the order of rows, and what was assumed about it.
+
+    Raises:
+        UsageError: The options name one for a recipe that generates.
+    """
+    own, random = options.train_sampling_strategy, SamplingStrategy.RANDOM
+    if spec.recipe.facts.has_rollout:
+        if own not in (None, random):
+            problem = f"has no meaning with recipe={spec.recipe}, which pads the rows of a generation to the longest"
+            raise UsageError([Fault(key=SAMPLING, found=str(own), problem=problem)])
+        return random, ""
+    if own is not None:
+        return own, ""
+    values = part.values if part is not None else {}
+    named = values.get(SAMPLING) or (
+        SamplingStrategy.GROUP_BY_LENGTH if values.get(_OLDER_SAMPLING) is True else random
+    )
+    if named not in list(SamplingStrategy):
+        return random, f"Assumed: rows come in random order, because {SAMPLING}={show(named)} has no forecast."
+    return SamplingStrategy(str(named)), ""
+
+
 def length_inputs(
-    options: ForecastOptions, log: TrainingLog | None, spec: TrialSpec, architecture: Architecture
+    options: ForecastOptions,
+    part: "JobFile | None",
+    log: TrainingLog | None,
+    spec: TrialSpec,
+    architecture: Architecture,
 ) -> LengthInputs:
-    """Return the lengths of a run of `spec`.
+    """Return the lengths of a run of `spec`, whose file is `part`.
 
     Raises:
         UsageError: A file cannot be read, has no lengths, or has rows that the model cannot read.
@@ -118,9 +152,8 @@ def length_inputs(
     elif options.prompts is not None:
         problem = f"has no meaning with recipe={spec.recipe}, whose rows are whole; completions says how long they are"
         raise UsageError([Fault(key="prompts", found=str(options.prompts), problem=problem)])
-    if has_rollout and options.train_sampling_strategy is not SamplingStrategy.RANDOM:
-        problem = f"has no meaning with recipe={spec.recipe}, which pads the rows of a generation to the longest"
-        raise UsageError([Fault(key=SAMPLING, found=options.train_sampling_strategy, problem=problem)])
+    strategy, assumed = _sampling(options, part, spec)
+    notes += [assumed] if assumed else []
     if file is not None and file.prompts and file.completions and has_rollout:
         notes.append("Prompts and completions are sampled independently of each other.")
     if isinstance(completions, LoggedLengths) and completions.trend is not None:
@@ -140,7 +173,7 @@ def length_inputs(
             prompts=prompts,
             completions=completions,
             growth=options.growth,
-            train_sampling_strategy=options.train_sampling_strategy,
+            train_sampling_strategy=strategy,
         ),
         notes=tuple(notes),
     )

@@ -198,7 +198,7 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
     if reason := why_not_simulated([spec], architecture_of):
         problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
         raise UsageError([Fault(key="model", found=spec.model, problem=problem)])
-    lengths = length_inputs(command.options, log, spec, architecture_of(spec.model))
+    lengths = length_inputs(command.options, files.part, log, spec, architecture_of(spec.model))
     rows = RowCounts.of(spec, spec.steps).rows * command.options.seeds
     if rows > _MOST_SAMPLED:
         problem = f"gives {rows:,} rows with {command.options.seeds} seeds, and at most {_MOST_SAMPLED:,} are sampled"

@@ -136,6 +136,26 @@ def test_whole_rows_can_be_sorted_by_length(capsys):
     assert "train_sampling_strategy=group_by_length" not in {each["change"] for each in found["levers"]}
 
 
+@pytest.mark.parametrize(
+    ("said", "is_grouped", "note"),
+    [
+        ("train_sampling_strategy: group_by_length", True, ""),
+        ("group_by_length: true", True, ""),
+        ("group_by_length: false", False, ""),
+        ("train_sampling_strategy: random", False, ""),
+        ("train_sampling_strategy: sequential", False, "train_sampling_strategy=sequential has no forecast"),
+    ],
+)
+def test_the_order_of_rows_is_that_of_the_file(capsys, tmp_path, said, is_grouped, note):
+    (tmp_path / "sft.yaml").write_text(f"model_name_or_path: Qwen/Qwen2.5-7B\nmax_length: 1024\n{said}\n")
+    engine = FakeEngine(base_bytes=GIB)
+    words = ["config=sft.yaml", "recipe=sft", "gpu=h100", "completions=uniform(10,900)", "steps=9", "seeds=1"]
+    found = answer(capsys, *words, engine=engine)
+    rows = engine.requests[0].draws[0].completions
+    assert (rows[0] == max(rows)) is is_grouped
+    assert any(note in each for each in found["notes"])
+
+
 # ---- lengths ---------------------------------------------------------------------------------------------------------
 
 FILES = {
