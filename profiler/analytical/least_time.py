@@ -1,12 +1,7 @@
 """The least time of an optimizer step on a card: products at the card's peak, and decoded tokens at its bandwidth."""
 
-from profiler.analytical.formulas.models.parameters import (
-    is_mixture,
-    layer_kinds,
-    output_width,
-    projections,
-    query_width,
-)
+from profiler.analytical.formulas.models.parameters import is_mixture, output_width, projections, query_width
+from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import Roofline
 from profiler.domain.trials.trial import Dtype, Rollout, TrialSpec, Tuning

@@ -52,6 +52,7 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     other_inputs_saved_bytes,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
+    attention_mask_bytes,
     held_scores_bytes,
     query_side_bytes,
     query_side_saved_bytes,
@@ -71,7 +72,7 @@ from profiler.analytical.formulas.layers.layer_without_gradient import (
     layer_without_gradient_bytes,
     rotary_bytes,
 )
-from profiler.analytical.timeline.training_pass import attention_mask_bytes, stack_saved_bytes
+from profiler.analytical.timeline.training_pass import stack_saved_bytes
 from profiler.domain.trials.trial import Attention, Dtype
 
 THREE_ROWS = replace(FULL, per_device_train_batch_size=3, steps_per_generation=1)

@@ -8,8 +8,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForTokenClassification
 
 from profiler.analytical import parameter_count
-from profiler.analytical.formulas.models.parameters import layer_kinds, layer_parameter_count, norm_count
+from profiler.analytical.formulas.models.parameters import layer_parameter_count, norm_count
 from profiler.analytical.formulas.models.weights import critic_count
+from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.formulas.vllm_memory import sharded_parameters
 from profiler.analytical.timeline.sharding.verl import outside_parameters
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.models.parameters import cached_widths, layer_kinds
+from profiler.analytical.formulas.layers.linear_attention import state_bytes
+from profiler.analytical.formulas.models.parameters import cached_widths
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -12,7 +13,7 @@ from profiler.analytical.formulas.models.trained import (
 )
 from profiler.analytical.formulas.sizes.quantities import Count, Term, smaller
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
 
 _KEPT_COPIES = 2
 _SAMPLING_COPIES = 3
@@ -45,7 +46,8 @@ def kv_cache(
 
         2 * layers * sequences * kv_heads * tokens * head_dim * element
 
-    Of latent attention it has what they are made of, [sequences, tokens, kv_lora_rank] and [.., qk_rope_head_dim].
+    Of latent attention it has what they are made of, [sequences, tokens, kv_lora_rank] and [.., qk_rope_head_dim], and
+    of linear attention a state of any length (`state_bytes`).
 
     By hand, qwen2.5-0.5b, 16 sequences, 1,041 tokens, bfloat16: 2 x 24 x 16 x 2 x 1,041 x 64 x 2 B = 204,668,928 B.
     DeepSeek-V3: 61 x 16 x 1,041 x (512 + 64) x 2 B = 1,170,450,432 B.
@@ -59,10 +61,20 @@ def kv_cache(
     size = sum(
         kind.num_hidden_layers * block(sequences * part * present * element)
         for kind, present in zip(kinds, tokens_of_kinds, strict=True)
+        if kind.linear is None
         for part in cached_widths(kind)
     )
+    for kind in kinds:
+        if kind.linear is not None:
+            state = state_bytes(kind.linear, sequences=sequences, element=element, block=block)
+            size = size + kind.num_hidden_layers * state
 
     def words() -> str:
+        if (linear := kinds[0].linear) is not None:
+            one = int(state_bytes(linear, sequences=1, element=element))
+            full = architecture.num_hidden_layers - kinds[0].num_hidden_layers
+            of_states = f"{kinds[0].num_hidden_layers} x {sequences} x {one:,} B"
+            return f"2 x {full} x {sequences} x {tokens} x {keys} x {element} B, {of_states}"
         twice, width = ("2 x ", keys) if architecture.latent is None else ("", keys + values)
         if not any(windows):
             return f"{twice}{architecture.num_hidden_layers} x {sequences} x {tokens} x {width} x {element} B"

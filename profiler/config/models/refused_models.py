@@ -264,7 +264,7 @@ def _is_latent(family: Family) -> bool:
 
 
 def _has_own_head_dim(family: Family) -> bool:
-    return not (family.checks.rotates_half or _is_latent(family))
+    return not (family.checks.rotates_part or _is_latent(family))
 
 
 MODEL_RULES = (
