@@ -20,6 +20,7 @@ from profiler.config.options.reading import FieldReader, show
 from profiler.domain.architectures.architecture import Architecture, LatentAttention, LinearAttention, VisionTower
 from profiler.domain.architectures.families import (
     FAMILIES,
+    LINEAR_OUTPUT,
     WITH_OPTIONAL_KERNELS,
     Defaults,
     Family,
@@ -95,7 +96,6 @@ _MAX_MODULES = 10_000
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of experts."""
 
-
 _NULL_IS_DERIVED = ("num_key_value_heads", "q_lora_rank")
 """Fields of which a stated null has a meaning, also where one that is left out has a default."""
 
@@ -111,7 +111,6 @@ FUSED_NAMES = ("qkv_proj", "gate_up_proj")
 OTHER_TARGETS = ("embed_tokens", "lm_head")
 """Modules outside the layers that peft can adapt as well."""
 
-
 _OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
 """Fields by which a `config.json` describes more than a language model."""
 
@@ -124,7 +123,8 @@ def projection_names(family: Family) -> tuple[str, ...]:
     query, key, value, output, gate, up, down = PROJECTION_NAMES
     attention = FUSED_NAMES[:1] if family.layers.has_fused_attention else (query, key, value)
     mlp = FUSED_NAMES[1:] if family.layers.has_fused_mlp else (gate, up)
-    return (*attention, output, *mlp, down)
+    linear = (*family.layers.linear_inputs, LINEAR_OUTPUT) if family.layers.linear_inputs else ()
+    return (*attention, output, *linear, *mlp, down)
 
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:

@@ -206,6 +206,11 @@ class Architecture:
         return self.max_position_embeddings if self.scaled_context is None else self.scaled_context
 
     @property
+    def has_linear_attention(self) -> bool:
+        """Whether some layers have linear attention."""
+        return any(kind.linear is not None for kind in self.first_layers)
+
+    @property
     def has_closed_form(self) -> bool:
         """Whether there is a closed form for the model."""
         return self.has_known_layers and (self.num_experts <= 1 or self.experts_per_token > 0)

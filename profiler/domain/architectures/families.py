@@ -176,6 +176,9 @@ class Family:
     """Whether transformers has a class that scores a row (`MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES`)."""
 
 
+LINEAR_OUTPUT = "out_proj"
+"""The linear layer after linear attention."""
+
 _EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
 _QKV = ("q_proj", "k_proj", "v_proj")
 

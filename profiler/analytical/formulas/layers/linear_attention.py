@@ -186,9 +186,9 @@ def linear_without_gradient_bytes(
 
     Five tensors of keys: queries and keys times their decays, keys times the learning rate, these times the decay, and
     their solution. Five of values: these, times the learning rate, their solution, the output, and its copy with the
-    chunks joined; before that, if it is more, the decayed state, what is written, and their sum. Three of pairs: the
-    decays, the system and the attention inside. Of the last chunk two of values. The state itself is counted with the
-    cache.
+    chunks joined; or before that, if it is more, the state, decayed too, what is written, and their sum. Three of pairs:
+    the decays, the system and the attention inside. Of the last chunk two of values. A state in the cache is counted
+    there.
     """
     linear = architecture.linear
     if linear is None:
@@ -200,15 +200,16 @@ def linear_without_gradient_bytes(
     rule = _Rule.of(spec, linear, batch, compute=compute)
     made = 5 * rule.keys + 4 * rule.values + 3 * rule.pairs + 3 * rule.numbers
     made = made + rule.wide_values + rule.narrow_values
-    made = made + larger(rule.values, 2 * rule.state + rule.narrow_state)
+    # Only generation has a cache, and no autocast around it.
+    made = made + larger(rule.values, where(autocast, 3, 2) * rule.state + rule.narrow_state)
     return made + _names_bytes(spec, architecture, linear, batch, given)
 
 
 def linear_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, keeps_output: Flag) -> Count:
     """Return what linear attention needs in training in addition to what it saves, its gated norm included.
 
-    The larger of two: at the end of the rule, as without gradient, less what is saved, when the norm has saved nothing;
-    or at the end of the norm, the output of the rule and the product in float32.
+    The larger of two: at the end of the rule or of its last chunk, as without gradient, less what is saved, when the norm
+    has saved nothing; or at the end of the norm, the output of the rule and the product in float32.
     """
     linear = architecture.linear
     if linear is None:
@@ -216,7 +217,9 @@ def linear_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     block, positions = block_of(spec), batch.positions
     compute = element_bytes(spec).compute
     rule = _Rule.of(spec, linear, batch, compute=compute)
-    unsaved = 3 * (rule.keys + rule.values) + rule.pairs + rule.wide_values + rule.narrow_values
+    in_loop = 3 * rule.state + rule.narrow_state + rule.narrow_keys + rule.narrow_values
+    unsaved = 3 * rule.keys + 2 * rule.values + larger(rule.values, in_loop)
+    unsaved = unsaved + rule.pairs + rule.wide_values + rule.narrow_values
     at_rule = unsaved - gated_norm_saved_bytes(spec, linear, positions, keeps_output=keeps_output)
     at_norm = block(positions * linear.value_width * (FLOAT32_BYTES + compute))
     return larger(at_rule, at_norm) + _names_bytes(spec, architecture, linear, batch, linear_output_bytes(spec))

@@ -9,7 +9,7 @@ from profiler.analytical.formulas.models.tensor_groups import Projection, Tensor
 from profiler.analytical.formulas.sizes.quantities import Count, both, everywhere, larger, where
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, layer_kinds
 from profiler.domain.architectures.architecture import Architecture, LinearAttention
-from profiler.domain.architectures.families import Layers, family_of
+from profiler.domain.architectures.families import LINEAR_OUTPUT, Layers, family_of
 from profiler.domain.trials.trial import ALL_LINEAR
 
 _ROUTER = "gate"
@@ -146,7 +146,7 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     else:
         gated = 2 * query if layers.gates_output else query
         inputs = (part("q_proj", hidden, gated), part("k_proj", hidden, key), part("v_proj", hidden, key))
-    output = "o_proj" if architecture.linear is None else "out_proj"
+    output = "o_proj" if architecture.linear is None else LINEAR_OUTPUT
     attention = (*inputs, part(output, output_width(architecture), hidden))
     if is_mixture(architecture) and not has_shared_expert(architecture):
         return attention
