@@ -164,8 +164,9 @@ def _names_each_layer(types: Sequence[str]) -> Callable[[Config], str]:
             return ""
         if not isinstance(kinds, list | tuple) or any(kind not in types for kind in kinds):
             return f"must be a list of {' and '.join(types)}"
-        are_all = len(kinds) == found[0]
-        return "" if are_all else f"must name each of the num_hidden_layers={found[0]}, and names {len(kinds)}"
+        if len(kinds) != found[0]:
+            return f"must name each of the num_hidden_layers={found[0]}, and names {len(kinds)}"
+        return "" if _FULL in kinds or types is _LAYER_TYPES else f"must name a layer of {_FULL}, which counts tokens"
 
     return check
 
@@ -238,10 +239,11 @@ ACTIVATIONS = (
 _TOPK_METHODS = ("greedy", "group_limited_greedy")
 """Ways of a router to choose experts (`DeepseekV2TopkRouter`)."""
 
-_LAYER_TYPES = ("full_attention", "sliding_attention")
+_FULL = "full_attention"
+_LAYER_TYPES = (_FULL, "sliding_attention")
 """Kinds of layers that most known model types run; transformers knows more, of other types."""
 
-_LINEAR_TYPES = ("full_attention", "linear_attention")
+_LINEAR_TYPES = (_FULL, "linear_attention")
 """Kinds of layers of model types with linear attention."""
 
 _ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -309,7 +311,11 @@ MODEL_RULES = (
     ModelRule(field="layer_types", problem=_names_each_layer(_LAYER_TYPES), only=lambda family: not _is_linear(family)),
     ModelRule(field="layer_types", problem=_names_each_layer(_LINEAR_TYPES), only=_is_linear),
     ModelRule(field="linear_num_value_heads", problem=_repeats_keys, only=_is_linear),
-    ModelRule(field="sliding_window", problem=_has_a_window, only=lambda family: not family.slides_on_request),
+    ModelRule(
+        field="sliding_window",
+        problem=_has_a_window,
+        only=lambda family: not (family.slides_on_request or _is_linear(family)),
+    ),
     *(
         ModelRule(field=name, problem=_scales(name, keys), only=_has_rotary_types(kind))
         for name in ("rope_parameters", "rope_scaling")

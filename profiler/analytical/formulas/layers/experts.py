@@ -152,9 +152,9 @@ def experts_backward_bytes(spec: TrialKeys, architecture: DecoderShape, position
     are wider, that of the result; at the down projection, the gradient of the product, and the new gradient of the
     weights; at gate and up, their gradients, those of the inputs and of the weights, when only the inputs are left of
     what was saved. Adapted weights have such gradients too, but those of down are freed before gate and up, and so are
-    its weights. A shared expert that is weighed waits with the gradients of its result and of its input, [T, H] each, and
-    its result is freed, with what the adapter of its gate saved; one that is added is done, and left the gradient of
-    its input.
+    its weights. A shared expert that is weighed waits with the gradients of its result and of its input, [T, H] each,
+    and its result is freed, with what the adapter of its gate saved; one that is added is done, and left the gradient
+    of its input.
     """
     result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
     # Two gradients, less the result.

@@ -184,11 +184,12 @@ def linear_without_gradient_bytes(
 ) -> Count:
     """Return what linear attention needs at the end of its rule if it saves nothing; 0 for other attention.
 
-    Five tensors of keys: queries and keys times their decays, keys times the learning rate, these times the decay, and
-    their solution. Five of values: these, times the learning rate, their solution, the output, and its copy with the
-    chunks joined; or before that, if it is more, the state, decayed too, what is written, and their sum. Three of pairs:
-    the decays, the system and the attention inside. Of the last chunk two of values. A state in the cache is counted
-    there.
+    - Of keys, five tensors: queries and keys times their decays, keys times the learning rate, these times the decay,
+      and their solution.
+    - Of values five: these, times the learning rate, their solution, the output, and its copy with the chunks joined;
+      or before that, if it is more, the state, the decayed one, what is written, and their sum. In generation the state
+      is counted with the cache.
+    - Of pairs three: the decays, the system and the attention inside. Of the last chunk two of values.
     """
     linear = architecture.linear
     if linear is None:
@@ -208,8 +209,8 @@ def linear_without_gradient_bytes(
 def linear_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, keeps_output: Flag) -> Count:
     """Return what linear attention needs in training in addition to what it saves, its gated norm included.
 
-    The larger of two: at the end of the rule or of its last chunk, as without gradient, less what is saved, when the norm
-    has saved nothing; or at the end of the norm, the output of the rule and the product in float32.
+    The larger of two: at the end of the rule or of its last chunk, as without gradient, less what is saved, when the
+    norm has saved nothing; or at the end of the norm, the output of the rule and the product in float32.
     """
     linear = architecture.linear
     if linear is None:
