@@ -120,7 +120,8 @@ def rule_saved_bytes(spec: TrialKeys, linear: LinearAttention, batch: Batch) -> 
     - Of each chunk: the state twice and what is read from it, cast; the attention inside and the values, cast. Of each
       but the last also keys and values that are written, and the state.
 
-    BYHAND
+    By hand, one row of 8 tokens, 1 head of keys of 4, 2 of values of 3, a kernel of 4, bfloat16: 692 B before, 640 B of
+    queries and keys, and of one chunk 9,728 + 98,304 + 4,096 + 3,584 + 17,248 B: 134,292 B.
     """
     compute = element_bytes(spec).compute
     rule, block = _Rule.of(spec, linear, batch, compute=compute), block_of(spec)
@@ -157,7 +158,10 @@ def gated_norm_saved_bytes(spec: TrialKeys, linear: LinearAttention, positions: 
 
 
 def linear_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, keeps_output: Flag) -> Count:
-    """Return what linear attention saves between its linear layers; 0 for other attention."""
+    """Return what linear attention saves between its linear layers; 0 for other attention.
+
+    By hand, as in `rule_saved_bytes`, full: 134,292 + 8 x 116 = 135,220 B.
+    """
     linear = architecture.linear
     if linear is None:
         return 0
@@ -190,6 +194,8 @@ def linear_without_gradient_bytes(
       or before that, if it is more, the state, the decayed one, what is written, and their sum. In generation the state
       is counted with the cache.
     - Of pairs three: the decays, the system and the attention inside. Of the last chunk two of values.
+
+    By hand, as in `rule_saved_bytes`: 116,224 + 2,304 + 1,536 + 416 B = 120,480 B.
     """
     linear = architecture.linear
     if linear is None:
@@ -211,6 +217,8 @@ def linear_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
     The larger of two: at the end of the rule or of its last chunk, as without gradient, less what is saved, when the
     norm has saved nothing; or at the end of the norm, the output of the rule and the product in float32.
+
+    By hand, as in `rule_saved_bytes`, full: 46,416 - 928 + 416 B = 45,904 B.
     """
     linear = architecture.linear
     if linear is None:
@@ -233,6 +241,8 @@ def linear_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     in the chunk before the last, the gradients of all chunks: of the output twice, of both solutions, of queries, of
     keys and of the attention inside, with those of the chunk's output, values and state. By then the norm and the last
     chunk are freed. A row of a single chunk has no gradients of keys that are written, and of the output only one.
+
+    By hand, as in `rule_saved_bytes`, full: 96 + 39,936 - 928 B = 39,104 B.
     """
     linear = architecture.linear
     if linear is None:
