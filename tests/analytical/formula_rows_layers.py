@@ -199,9 +199,9 @@ LAYER_ROWS = (
         output_gate_saved_bytes,
         replace(LORA, gpu="a100-40gb"),
         WITH_GATE,
-        EIGHT,
+        MASKED,
         is_=128,
-        why="the kernel saves the output",
+        why="o gets no copy",
     ),
     row(linear_inputs_saved_bytes, FULL, TOY, 10, is_=640),
     row(
