@@ -92,6 +92,15 @@ WIDE_DELTA: dict[str, Any] = {
     "linear_value_head_dim": 128,
 }
 """The peaks are in linear attention, which every other layer has."""
+PUBLISHED: dict[str, Any] = {
+    "model_type": "qwen3_5_text",
+    "hidden_size": 4096,
+    "intermediate_size": 12_288,
+    "num_hidden_layers": 8,
+    "head_dim": 256,
+    "vocab_size": 248_320,
+}
+"""The widths of Qwen3.5-9B, which are transformers' defaults."""
 SHARING: dict[str, Any] = {**DELTA, **EXPERTS, "shared_expert_intermediate_size": 640}
 OWN: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
@@ -120,6 +129,7 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen3_next": SHARING,
     "qwen3_5_text": DELTA,
     "qwen3_5_text, wide": WIDE_DELTA,
+    "qwen3_5_text, published": PUBLISHED,
     "qwen3_5_moe_text": SHARING,
     "mixtral": {"head_dim": 64, "num_local_experts": 16, "num_experts_per_tok": 4, "intermediate_size": 512},
 }
