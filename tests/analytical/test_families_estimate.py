@@ -214,6 +214,14 @@ def test_each_phase_is_that_of_the_simulation(family: str) -> None:
             )
 
 
+@pytest.mark.parametrize("case", ["full", "lora", "qlora"])
+def test_a_shared_expert_is_freed_before_the_others(case: str) -> None:
+    """Closer than others: what it frees is half a percent."""
+    architecture, spec = read_architecture(config_of("qwen3_next"), model="m"), trials()["qwen3_next", case]
+    kept_bytes = kept()["qwen3_next"][case]["simulated"]["backward"]
+    assert phase_instants(spec, architecture)[Phase.BACKWARD].total_bytes == pytest.approx(kept_bytes, rel=0.001)
+
+
 @pytest.mark.parametrize("family", OWN)
 def test_the_simulation_has_the_bytes_of_the_emulation(family: str) -> None:
     emulated = {case: both for case, both in kept()[family].items() if "emulated" in both}
