@@ -31,7 +31,7 @@ LINEAR: dict[str, Any] = {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
-    "layer_types": ["full_attention", *["linear_attention"] * 3],
+    "layer_types": ["linear_attention", "full_attention", "full_attention", "linear_attention"],
 }
 """Layers in another order than the formulas know."""
 EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
