@@ -98,6 +98,14 @@ class Layers:
     alternates: bool = False
     """Every other layer slides, where `layer_types` says nothing else; windows of such models are counted."""
 
+    @property
+    def joins_linear_inputs(self) -> bool:
+        """Whether one linear layer makes queries, keys, values and the gate of linear attention."""
+        return len(self.linear_inputs) == _JOINED_INPUTS
+
+
+_JOINED_INPUTS = 2
+
 
 class RotaryTypes(StrEnum):
     """The types of rotary positions that transformers accepts."""

@@ -21,8 +21,6 @@ from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, T
 from profiler.domain.architectures.architecture import LinearAttention
 
 _CHUNK = 64
-_FUSED_INPUTS = 2
-"""Linear layers before the rule, where one of them makes queries, keys, values and the gate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,7 @@ class _Rule:
     @property
     def state(self) -> Count:
         """[rows, d, e] in float32."""
-        return self.block(self.rows * self.linear.key_head_dim * self.linear.value_head_dim * FLOAT32_BYTES)
+        return _state(self.linear, self.rows, FLOAT32_BYTES, self.block)
 
     def of_chunk(self, dim: int, element: Count) -> Count:
         """Return [rows, 64, dim]."""
@@ -82,7 +80,7 @@ class _Rule:
     @property
     def narrow_state(self) -> Count:
         """The state in the compute type."""
-        return self.block(self.rows * self.linear.key_head_dim * self.linear.value_head_dim * self.compute)
+        return _state(self.linear, self.rows, self.compute, self.block)
 
     @property
     def narrow_keys(self) -> Count:
@@ -178,7 +176,7 @@ def _names_bytes(
     """
     block, positions = block_of(spec), batch.positions
     found = block(positions * linear.value_width * given) + block(positions * linear.conv_width * given)
-    if len(layers_of(architecture).linear_inputs) == _FUSED_INPUTS:
+    if layers_of(architecture).joins_linear_inputs:
         found = found + block(positions * (linear.conv_width + linear.value_width) * given)
     return found + 3 * block(positions * linear.num_value_heads * given)
 
@@ -268,12 +266,12 @@ def state_bytes(linear: LinearAttention, *, sequences: Count, element: Count, bl
     Source: `LinearAttentionLayer` in transformers' `cache_utils.py`.
     """
     convolution = block(sequences * linear.conv_width * linear.conv_kernel_dim * element)
-    return convolution + _state(linear, sequences, block)
+    return convolution + _state(linear, sequences * linear.num_value_heads, FLOAT32_BYTES, block)
 
 
-def _state(linear: LinearAttention, sequences: Count, block: Block) -> Count:
-    of_head = linear.key_head_dim * linear.value_head_dim
-    return block(sequences * linear.num_value_heads * of_head * FLOAT32_BYTES)
+def _state(linear: LinearAttention, rows: Count, element: Count, block: Block) -> Count:
+    """Return the state of rows times heads of values."""
+    return block(rows * linear.key_head_dim * linear.value_head_dim * element)
 
 
 def decoded_state_bytes(spec: TrialKeys, linear: LinearAttention) -> Count:
@@ -283,4 +281,4 @@ def decoded_state_bytes(spec: TrialKeys, linear: LinearAttention) -> Count:
 
     Source: `torch_recurrent_gated_delta_rule` in transformers.
     """
-    return 3 * _state(linear, spec.generation_batch_size, block_of(spec))
+    return 3 * _state(linear, spec.generation_batch_size * linear.num_value_heads, FLOAT32_BYTES, block_of(spec))

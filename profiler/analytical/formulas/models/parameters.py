@@ -13,7 +13,6 @@ from profiler.domain.architectures.families import LINEAR_OUTPUT, Layers, family
 from profiler.domain.trials.trial import ALL_LINEAR
 
 _ROUTER = "gate"
-_FUSED_INPUTS = 2
 SHARED_GATE = "shared_expert_gate"
 """The linear layer that weighs the shared expert of Qwen2-MoE."""
 
@@ -141,7 +140,7 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
         inputs += (part("kv_a_proj_with_mqa", hidden, compressed + latent.qk_rope_head_dim),)
         inputs += (part("kv_b_proj", compressed, architecture.num_attention_heads * latent.expanded_dim),)
     elif architecture.linear is not None:
-        widths = _linear_inputs(layers.linear_inputs, architecture.linear)
+        widths = _linear_inputs(layers, architecture.linear)
         inputs = tuple(part(name, hidden, width) for name, width in zip(layers.linear_inputs, widths, strict=True))
     else:
         gated = 2 * query if layers.gates_output else query
@@ -159,9 +158,9 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     return (*dense, part(SHARED_GATE, hidden, 1)) if is_weighed else dense
 
 
-def _linear_inputs(names: Sequence[str], linear: LinearAttention) -> tuple[int, ...]:
+def _linear_inputs(layers: Layers, linear: LinearAttention) -> tuple[int, ...]:
     """Return the widths of the linear layers before a delta rule: of all at once and of two gates, or of each."""
-    if len(names) == _FUSED_INPUTS:
+    if layers.joins_linear_inputs:
         return linear.conv_width + linear.value_width, 2 * linear.num_value_heads
     return linear.conv_width, linear.value_width, linear.num_value_heads, linear.num_value_heads
 
