@@ -29,8 +29,7 @@ from profiler.analytical.formulas.head import (
     score_scratch,
     tile,
 )
-from profiler.analytical.formulas.layers.linear_attention import state_bytes
-from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling
+from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling, state_bytes
 from profiler.analytical.timeline.instants import generated_inputs
 from profiler.domain.architectures.architecture import LinearAttention
 from profiler.domain.trials.trial import Dtype, Logprobs

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.layers.linear_attention import state_bytes
 from profiler.analytical.formulas.models.parameters import cached_widths
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
@@ -14,6 +13,7 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.sizes.quantities import Count, Term, smaller
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
+from profiler.domain.architectures.architecture import LinearAttention
 
 _KEPT_COPIES = 2
 _SAMPLING_COPIES = 3
@@ -82,6 +82,22 @@ def kv_cache(
         return f"{twice}({' + '.join(each)}) x {sequences} x {width} x {element} B"
 
     return Term(size, words)
+
+
+def state_bytes(linear: LinearAttention, *, sequences: Count, element: Count, block: Block = exact) -> Count:
+    """Return the cache of one layer: the last inputs of the convolution, and the state in float32, of any length.
+
+    By hand, Qwen3-Next, 16 sequences, bfloat16: 16 x (8,192 x 4 x 2 + 32 x 128 x 128 x 4) B = 34,603,008 B.
+
+    Source: `LinearAttentionLayer` in transformers' `cache_utils.py`.
+    """
+    convolution = block(sequences * linear.conv_width * linear.conv_kernel_dim * element)
+    return convolution + recurrent_state_bytes(linear, sequences * linear.num_value_heads, FLOAT32_BYTES, block)
+
+
+def recurrent_state_bytes(linear: LinearAttention, rows: Count, element: Count, block: Block) -> Count:
+    """Return the state of rows times heads of values."""
+    return block(rows * linear.key_head_dim * linear.value_head_dim * element)
 
 
 def growth_copy(

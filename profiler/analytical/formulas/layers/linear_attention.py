@@ -15,8 +15,9 @@ from profiler.analytical.formulas.models.trained import (
     linear_output_bytes,
     trains_everything,
 )
+from profiler.analytical.formulas.rollout import recurrent_state_bytes
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, larger, where, whole_units
-from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
+from profiler.analytical.formulas.sizes.rounding import Block, block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.domain.architectures.architecture import LinearAttention
 
@@ -71,7 +72,7 @@ class _Rule:
     @property
     def state(self) -> Count:
         """[rows, d, e] in float32."""
-        return _state(self.linear, self.rows, FLOAT32_BYTES, self.block)
+        return recurrent_state_bytes(self.linear, self.rows, FLOAT32_BYTES, self.block)
 
     def of_chunk(self, dim: int, element: Count) -> Count:
         """Return [rows, 64, dim]."""
@@ -80,7 +81,7 @@ class _Rule:
     @property
     def narrow_state(self) -> Count:
         """The state in the compute type."""
-        return _state(self.linear, self.rows, self.compute, self.block)
+        return recurrent_state_bytes(self.linear, self.rows, self.compute, self.block)
 
     @property
     def narrow_keys(self) -> Count:
@@ -258,22 +259,6 @@ def linear_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     return larger(at_norm, in_loop)
 
 
-def state_bytes(linear: LinearAttention, *, sequences: Count, element: Count, block: Block = exact) -> Count:
-    """Return the cache of one layer: the last inputs of the convolution, and the state in float32, of any length.
-
-    By hand, Qwen3-Next, 16 sequences, bfloat16: 16 x (8,192 x 4 x 2 + 32 x 128 x 128 x 4) B = 34,603,008 B.
-
-    Source: `LinearAttentionLayer` in transformers' `cache_utils.py`.
-    """
-    convolution = block(sequences * linear.conv_width * linear.conv_kernel_dim * element)
-    return convolution + _state(linear, sequences * linear.num_value_heads, FLOAT32_BYTES, block)
-
-
-def _state(linear: LinearAttention, rows: Count, element: Count, block: Block) -> Count:
-    """Return the state of rows times heads of values."""
-    return block(rows * linear.key_head_dim * linear.value_head_dim * element)
-
-
 def decoded_state_bytes(spec: TrialKeys, linear: LinearAttention) -> Count:
     """Return what a layer needs to decode a token per sequence: three states in addition to that in the cache.
 
@@ -281,4 +266,5 @@ def decoded_state_bytes(spec: TrialKeys, linear: LinearAttention) -> Count:
 
     Source: `torch_recurrent_gated_delta_rule` in transformers.
     """
-    return 3 * _state(linear, spec.generation_batch_size * linear.num_value_heads, FLOAT32_BYTES, block_of(spec))
+    rows = spec.generation_batch_size * linear.num_value_heads
+    return 3 * recurrent_state_bytes(linear, rows, FLOAT32_BYTES, block_of(spec))
