@@ -38,12 +38,16 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     ragged_tokens,
     unpadded,
 )
+from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.training_pass import stack_saved_bytes
+from profiler.domain.memory import Category
 from profiler.domain.trials.trial import (
     Attention,
     Dtype,
     Lengths,
     Logprobs,
+    Rollout,
     completion_lengths,
 )
 
@@ -55,6 +59,14 @@ def test_linear_attention_trains_in_these_bytes_by_hand():
     assert linear_backward_bytes(FULL, DELTA, two, keeps_output=True) == (
         1_536 + 3 * (4_096 + 3_072) + 65_536 + 5_472 - 21_184 - 14_848
     )
+
+
+def test_a_token_is_decoded_with_three_states_of_each_row():
+    model = replace(WITH_GATE, first_layers=(replace(DELTA, num_hidden_layers=1),))
+    instants = trial_instants(replace(LORA, rollout=Rollout.GENERATE), model)
+    (decoding,) = (instant for instant in instants if instant.name is InstantName.DECODING)
+    rows = LORA.generation_batch_size
+    assert decoding.sizes[Category.ACTIVATIONS] == 3 * rows * 2 * 4 * 3 * 4
 
 
 def test_layers_before_the_first_adapter_save_nothing():
