@@ -69,6 +69,13 @@ def test_a_token_is_decoded_with_three_states_of_each_row():
     assert decoding.sizes[Category.ACTIVATIONS] == 3 * rows * 2 * 4 * 3 * 4
 
 
+def test_a_cache_with_states_is_said_by_its_parts():
+    linear, full = replace(DELTA, num_hidden_layers=3), replace(WITH_GATE, num_hidden_layers=4)
+    whole, no_last = replace(full, first_layers=(linear,)), replace(linear, num_hidden_layers=3, first_layers=())
+    said = [kv_cache(model, sequences=2, tokens=10, element=2).text for model in (whole, no_last)]
+    assert said == ["3 x 2 states, 2 x 1 x 2 x 10 x 4 x 2 B", "3 x 2 states"]
+
+
 def test_layers_before_the_first_adapter_save_nothing():
     """Adapters of full attention alone: of two layers the first, which is linear, has none."""
     model = replace(WITH_GATE, first_layers=(replace(DELTA, num_hidden_layers=1),))

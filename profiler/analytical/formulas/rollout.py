@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.models.parameters import cached_widths
+from profiler.analytical.formulas.models.parameters import cached_widths, key_width
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -58,28 +58,30 @@ def kv_cache(
     (keys, values), kinds = cached_widths(architecture), layer_kinds(architecture)
     windows = [kind.sliding_window if slides else None for kind in kinds[:-1]]
     tokens_of_kinds = (*(tokens if window is None else smaller(tokens, window) for window in windows), tokens)
-    size = sum(
-        kind.num_hidden_layers * block(sequences * part * present * element)
-        for kind, present in zip(kinds, tokens_of_kinds, strict=True)
-        if kind.linear is None
-        for part in cached_widths(kind)
-    )
-    for kind in kinds:
+
+    def of_layer(kind: DecoderShape, present: Count) -> Count:
         if kind.linear is not None:
-            state = state_bytes(kind.linear, sequences=sequences, element=element, block=block)
-            size = size + kind.num_hidden_layers * state
+            return state_bytes(kind.linear, sequences=sequences, element=element, block=block)
+        return sum(block(sequences * part * present * element) for part in cached_widths(kind))
+
+    each = zip(kinds, tokens_of_kinds, strict=True)
+    size = sum(kind.num_hidden_layers * of_layer(kind, present) for kind, present in each)
+
+    def of_kind(kind: DecoderShape) -> str:
+        layers = kind.num_hidden_layers
+        if kind.linear is not None:
+            return f"{layers} x {sequences} states"
+        return f"2 x {layers} x {sequences} x {tokens} x {key_width(kind)} x {element} B"
 
     def words() -> str:
-        if (linear := kinds[0].linear) is not None:
-            one = int(state_bytes(linear, sequences=1, element=element))
-            full = architecture.num_hidden_layers - kinds[0].num_hidden_layers
-            of_states = f"{kinds[0].num_hidden_layers} x {sequences} x {one:,} B"
-            return f"2 x {full} x {sequences} x {tokens} x {keys} x {element} B, {of_states}"
+        if any(kind.linear is not None for kind in kinds):
+            return ", ".join(map(of_kind, kinds))
         twice, width = ("2 x ", keys) if architecture.latent is None else ("", keys + values)
         if not any(windows):
             return f"{twice}{architecture.num_hidden_layers} x {sequences} x {tokens} x {width} x {element} B"
-        each = (f"{kind.num_hidden_layers} x {there}" for kind, there in zip(kinds, tokens_of_kinds, strict=True))
-        return f"{twice}({' + '.join(each)}) x {sequences} x {width} x {element} B"
+        pairs = zip(kinds, tokens_of_kinds, strict=True)
+        layers = " + ".join(f"{kind.num_hidden_layers} x {there}" for kind, there in pairs)
+        return f"{twice}({layers}) x {sequences} x {width} x {element} B"
 
     return Term(size, words)
 
