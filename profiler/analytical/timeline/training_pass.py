@@ -282,7 +282,7 @@ def _other_kinds(
             found.append((InstantName.BACKWARD_FIRST_LAYER, terms))
         if place < len(kinds) - 1:
             casts, inputs = Term(autocast_weight_copy_bytes(spec, end)), stack(spec, end, batch)
-            forward = inputs.plus(casts).plus(layer_forward(spec, kind, batch))
+            forward = inputs.plus(Term(autocast_forward_bytes(spec, end))).plus(layer_forward(spec, kind, batch))
             terms = {Category.ACTIVATIONS: forward, Category.GRADIENTS: gradients.earlier}
             found.append((InstantName.FORWARD_LAYER, terms))
             there = _layer_gradients(gradients, every - layer_gradients_bytes(spec, end)).plus(waiting)

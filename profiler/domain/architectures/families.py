@@ -607,6 +607,9 @@ _FAMILIES = (
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
 """By model type."""
 
+LINEAR_INPUTS = tuple(dict.fromkeys(name for family in _FAMILIES for name in family.layers.linear_inputs))
+"""The linear layers before linear attention, of all families."""
+
 _UNKNOWN = Family(model_type="unknown", defaults=Defaults(max_position_embeddings=2048))
 
 WITH_OPTIONAL_KERNELS = frozenset(

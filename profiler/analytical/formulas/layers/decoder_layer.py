@@ -41,15 +41,12 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, negated, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
-from profiler.domain.architectures.families import LINEAR_OUTPUT
+from profiler.domain.architectures.families import LINEAR_INPUTS, LINEAR_OUTPUT
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention
 
 _MASK_ALIGNMENT = 8
 MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj", SHARED_GATE)
-ATTENTION_INPUTS = (
-    *("q_proj", "k_proj", "v_proj", "qkv_proj", "q_a_proj", "kv_a_proj_with_mqa"),
-    *("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_qkvz", "in_proj_ba"),
-)
+ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_a_proj", "kv_a_proj_with_mqa", *LINEAR_INPUTS)
 OUTPUTS = ("o_proj", LINEAR_OUTPUT)
 """The linear layer after attention, and after linear attention."""
 LATENT_INPUTS = ("q_b_proj", "kv_b_proj")

@@ -173,10 +173,12 @@ def _names_bytes(
 ) -> Count:
     """Return what names of the layer's forward refer to until it returns: the gate, and what the convolution made.
 
-    A product of all of them, of which queries, keys, values and the gate are copies, is one of these too.
+    A product of all of them, of which queries, keys, values and the gate are copies, is one of these too. With a mask
+    the layer's input is there twice, as `apply_mask_to_padding_states` in transformers returns it, and as it was.
     """
     block, positions = block_of(spec), batch.positions
-    found = block(positions * linear.value_width * given) + block(positions * linear.conv_width * given)
+    masked = where(batch.has_mask, block(positions * architecture.hidden_size * given), 0)
+    found = masked + block(positions * linear.value_width * given) + block(positions * linear.conv_width * given)
     if layers_of(architecture).joins_linear_inputs:
         found = found + block(positions * (linear.conv_width + linear.value_width) * given)
     return found + 3 * block(positions * linear.num_value_heads * given)
@@ -189,9 +191,9 @@ def linear_without_gradient_bytes(
 
     - Of keys, five tensors: queries and keys times their decays, keys times the learning rate, these times the decay,
       and their solution.
-    - Of values five: these, times the learning rate, their solution, the output, and its copy with the chunks joined;
-      or before that, if it is more, the state, the decayed one, what is written, and their sum. In generation the state
-      is counted with the cache.
+    - Of values five: these, times the learning rate, their solution, the output, and its copy with the chunks joined.
+      Or before that copy, if it is more, the state, the decayed one, what is written, and their sum; or before all
+      chunks the first state and the queries before their decay. In generation the state is counted with the cache.
     - Of pairs three: the decays, the system and the attention inside. Of the last chunk two of values.
 
     By hand, as in `rule_saved_bytes`: 116,224 + 2,304 + 1,536 + 416 B = 120,480 B.
@@ -205,9 +207,10 @@ def linear_without_gradient_bytes(
     compute = where(narrows, element_bytes(spec).compute, FLOAT32_BYTES)
     rule = _Rule.of(spec, linear, batch, compute=compute)
     made = 5 * rule.keys + 4 * rule.values + 3 * rule.pairs + 3 * rule.numbers
-    made = made + rule.wide_values + rule.narrow_values
     # Only generation has a cache, and no autocast around it.
-    made = made + larger(rule.values, where(autocast, 3, 2) * rule.state + rule.narrow_state)
+    states = where(autocast, 3, 2) * rule.state + rule.narrow_state
+    at_end = larger(rule.values, states) + rule.wide_values + rule.narrow_values
+    made = made + larger(at_end, rule.keys + where(autocast, rule.state, 0))
     return made + _names_bytes(spec, architecture, linear, batch, given)
 
 
