@@ -192,6 +192,7 @@ LAYER_ROWS = (
         is_=120_480 + 8 * (14 + 6) * 2,
         why="and the product of which queries, keys, values and gate are copies",
     ),
+    row(linear_without_gradient_bytes, FULL, DELTA, MASKED, **AUTOCAST, is_=120_480 + 8 * 8 * 2, why="masked inputs"),
     row(decoded_state_bytes, THREE_ROWS, DELTA.linear, is_=3 * 3 * 2 * 4 * 3 * 4),
     row(output_gate_saved_bytes, FULL, WITH_GATE, EIGHT, is_=256),
     row(output_gate_saved_bytes, LORA, replace(WITH_GATE, model_type="llama"), EIGHT, is_=0),
