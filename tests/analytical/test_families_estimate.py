@@ -226,7 +226,11 @@ def test_a_shared_expert_is_freed_before_the_others(case: str) -> None:
     assert_close("qwen3_next", case, Phase.BACKWARD)
 
 
-def test_the_forward_of_an_earlier_kind_keeps_all_casts_of_adapters() -> None:
+def test_a_linear_layer_is_recomputed_next_to_a_gradient() -> None:
+    assert_close("qwen3_5_text, wide", "lora", Phase.BACKWARD)
+
+
+def test_the_forward_of_an_earlier_kind_keeps_all_casts() -> None:
     assert_close("qwen3_5_text, wide", "lora", Phase.FORWARD)
 
 

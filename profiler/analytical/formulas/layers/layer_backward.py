@@ -296,8 +296,9 @@ def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     recomputed = layer_saved_bytes(spec, architecture, batch) - kept
     recomputation = recomputation_bytes(spec, architecture, batch)
     if architecture.linear is not None:
-        # The gradient of the layer's result waits.
+        # The gradient of the layer's result waits, and those at the scaling of down's adapter.
         at_rule = layer_input_bytes(spec, architecture, batch) + _attention_forward_bytes(spec, architecture, batch)
+        at_rule = at_rule + (0 if is_mixture(architecture) else _scaling_gradient_bytes(spec, architecture, batch))
         recomputation = larger(recomputation, at_rule)
     return recomputed + larger(backward, recomputation)
 
