@@ -46,11 +46,15 @@ def _rollout_s(spec: TrialSpec, architecture: Architecture, card: Roofline, *, h
 
 
 def _forward_flops(architecture: Architecture, *, rows: int, width: int, scored: int) -> float:
-    """Return the operations of one forward pass: two per weight and token, and causal attention."""
+    """Return the operations of one forward pass: two per weight and token, and causal attention.
+
+    Those of a delta rule are left out.
+    """
     layers = 2 * _layer_weights(architecture) * rows * width
     head = 2 * architecture.vocab_size * architecture.hidden_size * rows * scored
     heads = int(query_width(architecture) + output_width(architecture))
-    attention = architecture.num_hidden_layers * heads * rows * width**2
+    full = sum(int(kind.num_hidden_layers) for kind in layer_kinds(architecture) if kind.linear is None)
+    attention = full * heads * rows * width**2
     return layers + head + attention
 
 
