@@ -179,7 +179,7 @@ def capability_facts(capability: tuple[int, int]) -> dict[str, Any]:
 def values_read(name: str, value: object) -> dict[str, list[str]]:
     """Return how the value of a field is read, as the difference to the default, with the types that read it so."""
     found: dict[str, list[str]] = {}
-    for model_type in (*MODEL_TYPES, "gpt_oss", "qwen3_next", "newllm"):
+    for model_type in (*MODEL_TYPES, "gpt_oss", "newllm"):
         base, now = read(config_of(model_type)), read(config_of(model_type, **{name: value}))
         if isinstance(now, dict):
             now = {key: now.get(key) for key in now.keys() | base.keys() if now.get(key) != base.get(key)}

@@ -8,6 +8,7 @@ from profiler.analytical.formulas.models.parameters import (
     expert_names,
     projections,
 )
+from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -15,6 +16,7 @@ from profiler.constraints.commands import SHARDED
 from profiler.constraints.constraint import Case
 from profiler.constraints.table import fault_of_closed_form
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import family_of
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.extras import simulation_hint
 from profiler.domain.memory import Category, Phase
@@ -58,7 +60,9 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False, with_expe
     if architecture.has_closed_form and not (of_verl and of_one_gpu):
         return
     problem = "is of a family whose layers have no closed-form estimate"
-    if architecture.has_closed_form and architecture.first_layers:
+    if family_of(architecture.model_type).layers.linear_inputs and not architecture.has_known_layers:
+        problem = "has linear attention in other layers than all but every n-th, for which there is no closed form"
+    elif architecture.has_closed_form and architecture.first_layers:
         problem = "has layers of several kinds, which have no closed-form estimate in a job of verl"
     elif is_mixture:
         where = " in a job of verl" if of_verl else ""
@@ -97,7 +101,8 @@ def _can_adapt(spec: TrialSpec, architecture: Architecture, targets: Sequence[st
     names = expert_names(architecture)
     if names and (names[0] in targets) != (names[1] in targets):
         return False
-    return set(targets) <= {*(part.name for part in projections(architecture)), *names}
+    parts = {part.name for kind in layer_kinds(architecture) for part in projections(kind)}
+    return set(targets) <= {*parts, *names}
 
 
 def phase_instants(spec: TrialSpec, architecture: Architecture) -> dict[Phase, Instant]:

@@ -1,12 +1,7 @@
 """The least time of an optimizer step on a card: products at the card's peak, and decoded tokens at its bandwidth."""
 
-from profiler.analytical.formulas.models.parameters import (
-    is_mixture,
-    layer_kinds,
-    output_width,
-    projections,
-    query_width,
-)
+from profiler.analytical.formulas.models.parameters import is_mixture, output_width, projections, query_width
+from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import Roofline
 from profiler.domain.trials.trial import Dtype, Rollout, TrialSpec, Tuning
@@ -51,11 +46,15 @@ def _rollout_s(spec: TrialSpec, architecture: Architecture, card: Roofline, *, h
 
 
 def _forward_flops(architecture: Architecture, *, rows: int, width: int, scored: int) -> float:
-    """Return the operations of one forward pass: two per weight and token, and causal attention."""
+    """Return the operations of one forward pass: two per weight and token, and causal attention.
+
+    Those of a delta rule are left out.
+    """
     layers = 2 * _layer_weights(architecture) * rows * width
     head = 2 * architecture.vocab_size * architecture.hidden_size * rows * scored
     heads = int(query_width(architecture) + output_width(architecture))
-    attention = architecture.num_hidden_layers * heads * rows * width**2
+    full = sum(int(kind.num_hidden_layers) for kind in layer_kinds(architecture) if kind.linear is None)
+    attention = full * heads * rows * width**2
     return layers + head + attention
 
 

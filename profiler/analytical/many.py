@@ -180,11 +180,12 @@ class _Shapes:
     attention_dropout: float | NDArray[Any]
     reward_models: tuple[Architecture, ...]
     scores: int = 0
+    linear: None = None
     sliding_window: None = None
-    """Only that of `first_layers` counts."""
+    """Only those of `first_layers` count."""
 
 
-_OF_A_GROUP = ("model_type", "latent", "vision", "scores", "reward_models", "first_layers", "sliding_window")
+_OF_A_GROUP = ("model_type", "latent", "vision", "scores", "reward_models", "first_layers", "linear", "sliding_window")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)
 
 

@@ -211,6 +211,12 @@ def _mixture(
     return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: _is_mixture(m) and only(m))
 
 
+def _linear(values: Mapping[str, object], hint: Text = _simulate) -> Constraint:
+    """Return a constraint of models with linear attention."""
+    problem = "has no closed-form estimate with {model.model_type}, which has linear attention"
+    return _closed_form({**values, "model": anything}, problem, hint, model=lambda m: m.has_linear_attention)
+
+
 def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
     """Return a constraint of models with a vision tower."""
     problem = "has no closed-form estimate with a model that has a vision tower ({model.model_type})"
@@ -276,6 +282,14 @@ CLOSED_FORM = (
         when=lambda case: not case.counts_adapters,
         found=lambda case: ",".join(sorted(case.spec.lora_target_modules or ())),
     ),
+    # Without autocast in bfloat16, the delta rule saves other tensors.
+    _linear({"dtype": _NOT_BFLOAT16}),
+    _linear({"bf16": False}),
+    _linear({"critic": True}),
+    # vLLM keeps states in blocks of another size, of which nothing was measured.
+    _linear({"use_vllm": True}, "Use use_vllm=false."),
+    _linear({"distributed_type": one_of(*SHARDED)}, _emulate),
+    _linear({"use_liger_kernel": True}, "Use use_liger_kernel=false."),
     _tower("recipe", other_than(Recipe.GRPO)),
     _tower("distributed_type", one_of(*SHARDED)),
     _tower("tuning", Tuning.QLORA, "Use tuning=lora or tuning=full."),

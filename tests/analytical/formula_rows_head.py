@@ -3,7 +3,22 @@
 from dataclasses import replace
 
 from formula_row import Row, row
-from toy_models import CAST, FULL, HALF, HALF_BILLION, LABELLED, LATENT, LONG, LORA, ONE, SINKS, TOY, TWO
+from toy_models import (
+    CAST,
+    DELTA,
+    FULL,
+    HALF,
+    HALF_BILLION,
+    LABELLED,
+    LATENT,
+    LONG,
+    LORA,
+    ONE,
+    SINKS,
+    TOY,
+    TWO,
+    WITH_GATE,
+)
 
 from profiler.analytical.formulas.head import (
     cast_chunk_bytes,
@@ -14,9 +29,14 @@ from profiler.analytical.formulas.head import (
     score_scratch,
     tile,
 )
-from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling
+from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling, state_bytes
 from profiler.analytical.timeline.instants import generated_inputs
+from profiler.domain.architectures.architecture import LinearAttention
 from profiler.domain.trials.trial import Dtype, Logprobs
+
+OF_QWEN3_NEXT = LinearAttention(
+    num_key_heads=16, num_value_heads=32, key_head_dim=128, value_head_dim=128, conv_kernel_dim=4, interval=4
+)
 
 
 def _of_all_logits(logprobs: Logprobs, kept: int, forward: int, backward: int, score: int) -> tuple[Row, ...]:
@@ -127,6 +147,16 @@ HEAD_ROWS = (
 ROLLOUT_ROWS = (
     row(kv_cache, HALF_BILLION, sequences=16, tokens=1041, element=2, is_=204_668_928),
     row(kv_cache, SINKS, sequences=3, tokens=10, element=2, is_=2 * 2 * 3 * 4 * 10 * 2),
+    row(state_bytes, OF_QWEN3_NEXT, sequences=16, element=2, is_=34_603_008),
+    row(
+        kv_cache,
+        replace(WITH_GATE, first_layers=(replace(DELTA, num_hidden_layers=1),)),
+        sequences=3,
+        tokens=10,
+        element=2,
+        is_=2 * 3 * 10 * 4 * 2 + 3 * (14 * 4 * 2 + 2 * 4 * 3 * 4),
+        why="keys and values of one layer, and the state of the other",
+    ),
     row(kv_cache, LATENT, sequences=3, tokens=10, element=2, is_=2 * 3 * 10 * (4 + 2) * 2, why="of what heads are"),
     row(growth_copy, LATENT, sequences=3, tokens=10, element=2, is_=3 * 10 * 4 * 2),
     row(

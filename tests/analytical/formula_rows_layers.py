@@ -10,6 +10,7 @@ from toy_models import (
     ADAPTED,
     AUTOCAST,
     CAST,
+    DELTA,
     EAGER,
     EIGHT,
     FULL,
@@ -36,8 +37,10 @@ from toy_models import (
     WIDE,
     WIDE_QUERIES,
     WIDER_MLP,
+    WITH_GATE,
     WITHOUT,
     adapting,
+    batch,
 )
 
 from profiler.analytical.formulas.layers.decoder_layer import (
@@ -50,8 +53,10 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     mlp_saved_bytes,
     norm_saved_bytes,
     other_inputs_saved_bytes,
+    output_gate_saved_bytes,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
+    attention_mask_bytes,
     held_scores_bytes,
     query_side_bytes,
     query_side_saved_bytes,
@@ -71,7 +76,14 @@ from profiler.analytical.formulas.layers.layer_without_gradient import (
     layer_without_gradient_bytes,
     rotary_bytes,
 )
-from profiler.analytical.timeline.training_pass import attention_mask_bytes, stack_saved_bytes
+from profiler.analytical.formulas.layers.linear_attention import (
+    decoded_state_bytes,
+    gated_norm_saved_bytes,
+    linear_saved_bytes,
+    linear_without_gradient_bytes,
+    rule_saved_bytes,
+)
+from profiler.analytical.timeline.training_pass import stack_saved_bytes
 from profiler.domain.trials.trial import Attention, Dtype
 
 THREE_ROWS = replace(FULL, per_device_train_batch_size=3, steps_per_generation=1)
@@ -147,6 +159,50 @@ LAYER_ROWS = (
         TEN,
         is_=160 + 10 * (2 * (12 + 6) * 2 + (12 + 2) * 4) - 120 - 520 - 200 - 120,
         why="gradients of the heads, less the MLP, its norm and inputs",
+    ),
+    row(rule_saved_bytes, FULL, DELTA.linear, EIGHT, is_=134_292),
+    row(
+        rule_saved_bytes,
+        FULL,
+        DELTA.linear,
+        batch(tokens=128),
+        is_=9_812 + 10_240 + 2 * (9_728 + 98_304 + 4_096 + 3_584 + 17_248) + 3 * 1_024 + 768 + 96,
+        why="two chunks, the first of which writes a state",
+    ),
+    row(gated_norm_saved_bytes, FULL, DELTA.linear, 10, keeps_output=True, is_=1_160),
+    row(gated_norm_saved_bytes, LORA, DELTA.linear, 10, keeps_output=False, is_=10 * (6 * (3 * 4 + 2) + 2 * 4)),
+    row(linear_saved_bytes, FULL, DELTA, EIGHT, keeps_output=True, is_=134_292 + 928),
+    row(linear_saved_bytes, FULL, TOY, EIGHT, keeps_output=True, is_=0),
+    row(linear_without_gradient_bytes, FULL, DELTA, EIGHT, **AUTOCAST, is_=120_480),
+    row(
+        linear_without_gradient_bytes,
+        LORA,
+        DELTA,
+        EIGHT,
+        **NO_AUTOCAST,
+        is_=120_480 + 768,
+        why="without autocast the products are float32",
+    ),
+    row(
+        linear_without_gradient_bytes,
+        FULL,
+        replace(DELTA, model_type="qwen3_next"),
+        EIGHT,
+        **AUTOCAST,
+        is_=120_480 + 8 * (14 + 6) * 2,
+        why="and the product of which queries, keys, values and gate are copies",
+    ),
+    row(linear_without_gradient_bytes, FULL, DELTA, MASKED, **AUTOCAST, is_=120_480 + 8 * 8 * 2, why="masked inputs"),
+    row(decoded_state_bytes, THREE_ROWS, DELTA.linear, is_=3 * 3 * 2 * 4 * 3 * 4),
+    row(output_gate_saved_bytes, FULL, WITH_GATE, EIGHT, is_=256),
+    row(output_gate_saved_bytes, LORA, replace(WITH_GATE, model_type="llama"), EIGHT, is_=0),
+    row(
+        output_gate_saved_bytes,
+        replace(LORA, gpu="a100-40gb"),
+        WITH_GATE,
+        MASKED,
+        is_=128,
+        why="o gets no copy",
     ),
     row(linear_inputs_saved_bytes, FULL, TOY, 10, is_=640),
     row(

@@ -16,8 +16,8 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     other_inputs_saved_bytes,
 )
 from profiler.analytical.formulas.layers.eager_attention import drops_scores, saved_scores_bytes, scores_forward_bytes
-from profiler.analytical.formulas.layers.layer_backward import _down_input_bytes, _dropout_backward_bytes
-from profiler.analytical.formulas.layers.layer_without_gradient import _dropping_bytes
+from profiler.analytical.formulas.layers.layer_backward import _dropout_backward_bytes
+from profiler.analytical.formulas.layers.layer_without_gradient import _dropping_bytes, down_input_bytes
 from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.analytical.many import estimate_specs
 from profiler.config.models.architecture import read_architecture
@@ -64,7 +64,7 @@ def test_a_frozen_layer_saves_a_dropped_input_by_hand(toy):
 
 def test_transients_of_an_adapter_by_hand(toy):
     """T = 8, [T, 16] is 128 values: float32 twice in forward; 2 x 4 B of gradients less a saved 2 B in backward."""
-    assert grown(_down_input_bytes, toy, ONE_ROW) == 128 * 4
+    assert grown(down_input_bytes, toy, ONE_ROW) == 128 * 4
     assert grown(_dropout_backward_bytes, toy, 8) == 128 * (2 * 4 - 2)
     assert _dropping_bytes(spec(lora_dropout=0.05), 128, 2, autocast=True) == 128 * (4 + 2)
     assert _dropping_bytes(spec(lora_dropout=0.05), 128, 2, autocast=False) == 128 * (4 + 1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_models import FULL, HALF, LORA
+from toy_models import DELTA, FULL, HALF, LORA, WITH_GATE
 from toy_models import batch as _batch
 
 from profiler.analytical.formulas.head import (
@@ -23,6 +23,7 @@ from profiler.analytical.formulas.layers.eager_attention import (
     makes_scores,
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.layers.linear_attention import linear_backward_bytes, linear_forward_bytes
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.formulas.models.trained import computed_bytes, element_bytes, stream_bytes
 from profiler.analytical.formulas.rollout import (
@@ -37,14 +38,52 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     ragged_tokens,
     unpadded,
 )
+from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.training_pass import stack_saved_bytes
+from profiler.domain.memory import Category
 from profiler.domain.trials.trial import (
     Attention,
     Dtype,
     Lengths,
     Logprobs,
+    Rollout,
     completion_lengths,
 )
+
+
+def test_linear_attention_trains_in_these_bytes_by_hand():
+    two = _batch(tokens=128)
+    assert linear_forward_bytes(FULL, DELTA, _batch(), keeps_output=True) == 46_416 - 928 + 416
+    assert linear_backward_bytes(FULL, DELTA, _batch(), keeps_output=True) == 96 + 39_936 - 928
+    assert linear_backward_bytes(FULL, DELTA, two, keeps_output=True) == (
+        1_536 + 3 * (4_096 + 3_072) + 65_536 + 5_472 - 21_184 - 14_848
+    )
+
+
+def test_a_token_is_decoded_with_three_states_of_each_row():
+    model = replace(WITH_GATE, first_layers=(replace(DELTA, num_hidden_layers=1),))
+    instants = trial_instants(replace(LORA, rollout=Rollout.GENERATE), model)
+    (decoding,) = (instant for instant in instants if instant.name is InstantName.DECODING)
+    rows = LORA.generation_batch_size
+    assert decoding.sizes[Category.ACTIVATIONS] == 3 * rows * 2 * 4 * 3 * 4
+
+
+def test_a_cache_with_states_is_said_by_its_parts():
+    linear, full = replace(DELTA, num_hidden_layers=3), replace(WITH_GATE, num_hidden_layers=4)
+    whole, no_last = replace(full, first_layers=(linear,)), replace(linear, num_hidden_layers=3, first_layers=())
+    said = [kv_cache(model, sequences=2, tokens=10, element=2).text for model in (whole, no_last)]
+    assert said == ["3 x 2 states, 2 x 1 x 2 x 10 x 4 x 2 B", "3 x 2 states"]
+
+
+def test_layers_before_the_first_adapter_save_nothing():
+    """Adapters of full attention alone: of two layers the first, which is linear, has none."""
+    model = replace(WITH_GATE, first_layers=(replace(DELTA, num_hidden_layers=1),))
+    only = replace(LORA, lora_target_modules=("q_proj",))
+    last = replace(WITH_GATE, num_hidden_layers=1)
+    assert stack_saved_bytes(only, model, _batch()) == stack_saved_bytes(only, last, _batch())
+    both = replace(LORA, lora_target_modules=("q_proj", "out_proj"))
+    assert stack_saved_bytes(both, model, _batch()) > layer_saved_bytes(both, last, _batch())
 
 
 @given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())

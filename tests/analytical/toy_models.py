@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from profiler.analytical.formulas.sizes.trial_keys import Batch
 from profiler.config.models.architecture import read_architecture
-from profiler.domain.architectures.architecture import Architecture, LatentAttention, VisionTower
+from profiler.domain.architectures.architecture import Architecture, LatentAttention, LinearAttention, VisionTower
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, VISION_MODELS
 from profiler.domain.trials.trial import (
     ALL_LINEAR,
@@ -56,6 +56,20 @@ LATENT = replace(
     latent=LatentAttention(q_lora_rank=6, kv_lora_rank=4, qk_nope_head_dim=4, qk_rope_head_dim=2, v_head_dim=3),
 )
 """The same with latent attention: heads of 6 and of 3, made of vectors of 6 and 4."""
+
+DELTA = replace(
+    TOY,
+    model_type="qwen3_5_text",
+    qkv_bias=False,
+    qk_norm=True,
+    linear=LinearAttention(
+        num_key_heads=1, num_value_heads=2, key_head_dim=4, value_head_dim=3, conv_kernel_dim=4, interval=2
+    ),
+)
+"""The same with linear attention in all layers: 1 head of keys of 4, 2 heads of values of 3."""
+
+WITH_GATE = replace(DELTA, linear=None)
+"""The same with the full attention of its family, whose output is gated."""
 
 FULL = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="toy", gradient_checkpointing=False)
 LORA = replace(FULL, tuning=Tuning.LORA, lora_rank=2, lora_alpha=4, lora_target_modules=(ALL_LINEAR,))

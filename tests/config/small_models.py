@@ -37,6 +37,13 @@ _LATENT = {
     "n_group": 1,
     "topk_group": 1,
 }
+_LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+    "full_attention_interval": 2,
+}
 _TOWERS = {
     "qwen2_vl": {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2},
     "qwen2_5_vl": {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 64, "num_heads": 2},
@@ -63,6 +70,8 @@ def small_config(model_type, **fields):
         decoder |= _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
     if family_of(model_type).layers.has_latent_attention:
         decoder |= _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, **_LATENT}
+    if family_of(model_type).layers.linear_inputs:
+        decoder |= {**_LINEAR} if model_type == "qwen3_5_text" else {**_EXPERTS, "num_experts": 4, **_LINEAR}
     if model_type in ("mixtral", "gpt_oss"):
         decoder |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     if family_of(model_type).checks.sections_fill_head:

@@ -35,7 +35,7 @@ def test_a_hub_id_names_a_builtin_model():
 
 
 def test_a_mixture_in_every_layer_needs_no_width_of_a_dense_one():
-    mixture = LLAMA | {"model_type": "qwen3_5_moe_text", "architectures": ["MForCausalLM"], "num_experts": 8}
+    mixture = LLAMA | {"model_type": "qwen4_exp_text", "architectures": ["MForCausalLM"], "num_experts": 8}
     del mixture["intermediate_size"]
     assert read_architecture(mixture | {"moe_intermediate_size": 96}, model="m").intermediate_size == 96
     with pytest.raises(UsageError, match="intermediate_size"):

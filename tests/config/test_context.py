@@ -7,7 +7,7 @@ from small_models import refusal_of_transformers, small_config
 
 from profiler.analytical.formulas.vllm_memory import accepted_tokens
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
-from profiler.config.models.context import context_line
+from profiler.config.models.context import context_line, model_lines
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import UsageError
@@ -110,3 +110,10 @@ def test_solve_stays_within_the_context_unless_the_trial_does_not():
 
     assert largest().largest == 32_768 - 256
     assert largest(max_prompt_length=32_768).largest > 256
+
+
+@pytest.mark.parametrize(("model_type", "said"), [("qwen3_5_text", True), ("qwen3", False)])
+def test_an_answer_says_by_which_version_layers_are_counted(model_type, said):
+    architecture = shaped(model_type)
+    lines = model_lines(parsed(architecture, max_prompt_length=4, max_completion_length=4), architecture)
+    assert any("run in PyTorch" in line and "flash-linear-attention" in line for line in lines) == said

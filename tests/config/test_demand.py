@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import ORDERED_KEYS, rising_pairs, trials
+from small_models import small_config
 
 from profiler.analytical import estimate
 from profiler.analytical.estimate import phase_instants
+from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials import demand
 from profiler.config.trials.demand import comparable_group
@@ -288,3 +290,17 @@ def test_only_measured_trials_are_reordered():
     plan = plan_trials("g", [simulated[0], measured[0], simulated[1], measured[1]], builders.VERSIONS)
     ordered = [trial.spec for trial in order_for_pruning(plan, memory_rank)]
     assert ordered == [simulated[0], measured[1], simulated[1], measured[0]]
+
+
+def test_a_model_with_wider_linear_attention_is_the_larger_one():
+    """A model is no larger than another of which each width is at least as large, whatever its other layers."""
+    shapes = {
+        str(dim): read_architecture(small_config("qwen3_5_text", linear_value_head_dim=dim), model="m")
+        for dim in (8, 16)
+    }
+    shapes["irregular"] = read_architecture(small_config("qwen3_5_text", layer_types=["full_attention"] * 2), model="m")
+    narrow, wide, other = (replace(BASE, model=model) for model in ("8", "16", "irregular"))
+    at_most = partial(demand.needs_at_most, architecture_of=shapes.__getitem__)
+    assert at_most(narrow, wide)
+    assert not at_most(wide, narrow)
+    assert not at_most(wide, other)

@@ -58,6 +58,7 @@ PAIRS = (
     Pair(name="layer_types", wrong=["full_attention"], right=["full_attention"] * 2),
     Pair(name="layer_types", wrong=["linear_attention"] * 2, right=None),
     Pair(name="layer_types", wrong=["no_such"] * 2, right=None),
+    Pair(name="linear_num_value_heads", wrong=3, right=4),
     Pair(name="sliding_window", wrong=0, right=4),
     Pair(name="sliding_window", wrong=-1, right=1),
     Pair(name="rope_parameters", wrong=[1], right=None),
@@ -72,6 +73,7 @@ OF_KERNELS = {
         ("hidden_size", "66", kind)
         for kind in ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
     ),
+    *(("hidden_size", size, kind) for size in ("66", "60") for kind in ("qwen3_next", "qwen3_5_moe_text")),
     *(("hidden_size", "60", kind) for kind in ("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "gpt_oss")),
 }
 """What the kernel of experts in bfloat16 refuses (rows of no whole 16 bytes), and other types do not."""

@@ -56,6 +56,7 @@ def test_no_field_is_in_two_tables_and_each_is_one_of_transformers():
     kinds = [CONFIG_MAPPING[name] for name in MODEL_TYPES]
     parts = [part for kind in kinds for part in (kind, *getattr(kind, "sub_configs", {}).values())]
     of_the_file = {"model_type", "rope_scaling", "rope_theta", "partial_rotary_factor", "torch_dtype"}
+    of_the_file.add("full_attention_interval")
     assert set(rows) - {name for part in parts for name in names(part)} - of_the_file == {"output_attentions"}
 
 

@@ -31,7 +31,9 @@ LINEAR: dict[str, Any] = {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention", "full_attention", "linear_attention"],
 }
+"""Layers in another order than the formulas know."""
 EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 PER_LAYER: dict[str, Any] = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 16}
 GEMMA_3N: dict[str, Any] = {
@@ -101,6 +103,14 @@ def test_a_type_that_no_trial_runs_is_sent_to_no_sweep(model_type: str) -> None:
     assert said.endswith(RUN_SCRIPT)
     with pytest.raises((ValueError, AttributeError), match=r"Unrecognized model|last_hidden_state"):
         simulate(SHORT, config_of(model_type))
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "qwen3_5_text"])
+def test_linear_attention_in_another_order_is_named(model_type: str) -> None:
+    assert "layers" in refusal(model_type)
+    assert "unknown model_type" not in refusal(model_type)
+    config = {**config_of(model_type), "layer_types": ["linear_attention", "full_attention"] * 2}
+    assert read_and_counted(config, model="m", count=counted_by_transformers).has_closed_form
 
 
 def test_a_mixture_of_code_of_its_own_is_sent_to_no_sweep() -> None:

@@ -8,8 +8,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForTokenClassification
 
 from profiler.analytical import parameter_count
-from profiler.analytical.formulas.models.parameters import layer_kinds, layer_parameter_count, norm_count
+from profiler.analytical.formulas.models.parameters import layer_parameter_count, norm_count
 from profiler.analytical.formulas.models.weights import critic_count
+from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.formulas.vllm_memory import sharded_parameters
 from profiler.analytical.timeline.sharding.verl import outside_parameters
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
@@ -46,9 +47,19 @@ LATENT: dict[str, Any] = {
 OF_MIXTURES = [key for key in SIZES if any(word in key for word in ("expert", "moe", "sparse", "group", "dense"))]
 MIXTURES = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"),
-    "glm4_moe_lite",
+    *("glm4_moe_lite", "qwen3_next", "qwen3_5_moe_text"),
 )
+LINEAR: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+}
 OWN: dict[str, dict[str, Any]] = {
+    "qwen3_next": LINEAR,
+    "qwen3_5_text": LINEAR,
+    "qwen3_5_moe_text": LINEAR,
     "deepseek_v2": {**LATENT, "q_lora_rank": None},
     "deepseek_v3": LATENT,
     "glm4_moe_lite": LATENT,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.models.parameters import cached_widths, layer_kinds
+from profiler.analytical.formulas.models.parameters import cached_widths, key_width
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -12,7 +12,8 @@ from profiler.analytical.formulas.models.trained import (
 )
 from profiler.analytical.formulas.sizes.quantities import Count, Term, smaller
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
+from profiler.domain.architectures.architecture import LinearAttention
 
 _KEPT_COPIES = 2
 _SAMPLING_COPIES = 3
@@ -45,7 +46,8 @@ def kv_cache(
 
         2 * layers * sequences * kv_heads * tokens * head_dim * element
 
-    Of latent attention it has what they are made of, [sequences, tokens, kv_lora_rank] and [.., qk_rope_head_dim].
+    Of latent attention it has what they are made of, [sequences, tokens, kv_lora_rank] and [.., qk_rope_head_dim], and
+    of linear attention a state of any length (`state_bytes`).
 
     By hand, qwen2.5-0.5b, 16 sequences, 1,041 tokens, bfloat16: 2 x 24 x 16 x 2 x 1,041 x 64 x 2 B = 204,668,928 B.
     DeepSeek-V3: 61 x 16 x 1,041 x (512 + 64) x 2 B = 1,170,450,432 B.
@@ -56,20 +58,48 @@ def kv_cache(
     (keys, values), kinds = cached_widths(architecture), layer_kinds(architecture)
     windows = [kind.sliding_window if slides else None for kind in kinds[:-1]]
     tokens_of_kinds = (*(tokens if window is None else smaller(tokens, window) for window in windows), tokens)
-    size = sum(
-        kind.num_hidden_layers * block(sequences * part * present * element)
-        for kind, present in zip(kinds, tokens_of_kinds, strict=True)
-        for part in cached_widths(kind)
-    )
+
+    def of_layer(kind: DecoderShape, present: Count) -> Count:
+        if kind.linear is not None:
+            return state_bytes(kind.linear, sequences=sequences, element=element, block=block)
+        return sum(block(sequences * part * present * element) for part in cached_widths(kind))
+
+    each = zip(kinds, tokens_of_kinds, strict=True)
+    size = sum(kind.num_hidden_layers * of_layer(kind, present) for kind, present in each)
+
+    def of_kind(kind: DecoderShape) -> str:
+        layers = kind.num_hidden_layers
+        if kind.linear is not None:
+            return f"{layers} x {sequences} states"
+        return f"2 x {layers} x {sequences} x {tokens} x {key_width(kind)} x {element} B"
 
     def words() -> str:
+        if any(kind.linear is not None for kind in kinds):
+            return ", ".join(map(of_kind, kinds))
         twice, width = ("2 x ", keys) if architecture.latent is None else ("", keys + values)
         if not any(windows):
             return f"{twice}{architecture.num_hidden_layers} x {sequences} x {tokens} x {width} x {element} B"
-        each = (f"{kind.num_hidden_layers} x {there}" for kind, there in zip(kinds, tokens_of_kinds, strict=True))
-        return f"{twice}({' + '.join(each)}) x {sequences} x {width} x {element} B"
+        pairs = zip(kinds, tokens_of_kinds, strict=True)
+        layers = " + ".join(f"{kind.num_hidden_layers} x {there}" for kind, there in pairs)
+        return f"{twice}({layers}) x {sequences} x {width} x {element} B"
 
     return Term(size, words)
+
+
+def state_bytes(linear: LinearAttention, *, sequences: Count, element: Count, block: Block = exact) -> Count:
+    """Return the cache of one layer: the last inputs of the convolution, and the state in float32, of any length.
+
+    By hand, Qwen3-Next, 16 sequences, bfloat16: 16 x (8,192 x 4 x 2 + 32 x 128 x 128 x 4) B = 34,603,008 B.
+
+    Source: `LinearAttentionLayer` in transformers' `cache_utils.py`.
+    """
+    convolution = block(sequences * linear.conv_width * linear.conv_kernel_dim * element)
+    return convolution + recurrent_state_bytes(linear, sequences * linear.num_value_heads, FLOAT32_BYTES, block)
+
+
+def recurrent_state_bytes(linear: LinearAttention, rows: Count, element: Count, block: Block) -> Count:
+    """Return the state of rows times heads of values."""
+    return block(rows * linear.key_head_dim * linear.value_head_dim * element)
 
 
 def growth_copy(

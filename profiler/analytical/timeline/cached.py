@@ -52,7 +52,7 @@ from profiler.analytical.formulas.models.trained import element_bytes
 from profiler.analytical.formulas.rollout import growth_copy, kv_element_bytes
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, both, holds, larger, smaller, where
 from profiler.analytical.formulas.sizes.rounding import block_of, with_fragments
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, generated_micro_batch
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, generated_micro_batch, layer_kinds
 from profiler.analytical.formulas.vllm_memory import engine_sleeps
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
@@ -215,8 +215,9 @@ def _cache_growth(spec: TrialKeys, architecture: DecoderShape, instants: Sequenc
         for length in (spec.max_prompt_length, tokens)
     )
     widest = larger(element_bytes(spec).weight, element_bytes(spec).adapter if spec.tuning is Tuning.LORA else 0)
+    grows = [kind.num_hidden_layers for kind in layer_kinds(architecture) if kind.linear is None]
     return Growth(
-        tensors=2 * architecture.num_hidden_layers,
+        tensors=2 * sum(grows),
         first=first,
         last=last,
         arena=prefill[Category.KV_CACHE] + prefill[Category.ACTIVATIONS] - end.get(Category.ACTIVATIONS, 0),

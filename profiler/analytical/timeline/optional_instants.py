@@ -9,6 +9,7 @@ passed through the model whole. The completions of the last training batch are s
 from collections.abc import Mapping
 from dataclasses import replace
 
+from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.models.trained import element_bytes
 from profiler.analytical.formulas.models.weights import (
     autocast_cache_bytes,
@@ -46,7 +47,6 @@ from profiler.analytical.timeline.step_instants import (
 )
 from profiler.analytical.timeline.tower_instants import image_input_bytes
 from profiler.analytical.timeline.training_pass import (
-    attention_mask_bytes,
     layer_backward,
     layer_forward,
     stack,

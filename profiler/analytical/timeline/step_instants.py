@@ -7,13 +7,14 @@ generation batch at once (`GRPOTrainer.__init__` and `_calculate_rewards` in trl
 """
 
 from profiler.analytical.formulas.head import score_scratch
-from profiler.analytical.formulas.layers.eager_attention import repeated_cache_bytes
+from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes, repeated_cache_bytes
 from profiler.analytical.formulas.layers.experts import decoding_bytes
 from profiler.analytical.formulas.layers.layer_without_gradient import (
     expanded_cache_bytes,
     layer_without_gradient_bytes,
 )
-from profiler.analytical.formulas.models.parameters import by_end, is_mixture, layer_kinds
+from profiler.analytical.formulas.layers.linear_attention import decoded_state_bytes
+from profiler.analytical.formulas.models.parameters import is_mixture
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -51,8 +52,10 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
     DecoderShape,
     TrialKeys,
+    by_end,
     generated_micro_batch,
     is_padded,
+    layer_kinds,
     one_row,
     unpadded,
     with_keys,
@@ -71,7 +74,6 @@ from profiler.analytical.timeline.instants import (
     workspace_in_step,
 )
 from profiler.analytical.timeline.tower_instants import held_in_forward, without_gradient
-from profiler.analytical.timeline.training_pass import attention_mask_bytes
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Logprobs, Rollout, Tuning
@@ -188,10 +190,13 @@ def _decoding(spec: TrialKeys, architecture: DecoderShape, tokens: Count) -> Ter
     if architecture.latent is None:
         made = repeated_cache_bytes(spec, architecture, tokens=tokens)
     repeated = Term(made, lambda: "a layer's keys and values for every head")
-    if not is_mixture(architecture):
-        return repeated
     rows = spec.generation_batch_size
     decodes = holds(spec.rollout, lambda rollout: rollout is Rollout.GENERATE)
+    if (linear := layer_kinds(architecture)[0].linear) is not None:
+        states = Term(decoded_state_bytes(spec, linear), lambda: f"3 states of {rows} rows").only_if(decodes)
+        repeated = chosen(states.size > repeated.size, states, repeated)
+    if not is_mixture(architecture):
+        return repeated
     copies = Term(
         decoding_bytes(spec, architecture, rows),
         lambda: f"weights of the experts of {rows * architecture.experts_per_token} pairs",
@@ -351,7 +356,7 @@ def _scored_by(spec: TrialKeys, model: DecoderShape, persistent: Terms) -> Insta
         scored_tokens=0,
         has_mask=is_padded(spec, rows=rows, longest=longest),
     )
-    layer = layer_without_gradient_bytes(whole, model, batch, adapted=False, autocast=spec.bf16)
+    layer = layer_without_gradient(whole, model, batch, adapted=False).size
     casts = where(element_bytes(whole).autocast_caches, autocast_cache_bytes(whole, model), 0)
     block, element = block_of(spec), stream_bytes(whole, autocast=spec.bf16)
     inputs = _INPUTS * block(batch.positions * INT64_BYTES) + attention_mask_bytes(spec, model, batch)

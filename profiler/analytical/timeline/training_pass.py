@@ -1,5 +1,7 @@
 """Instants of forward and backward of one micro-batch."""
 
+from collections.abc import Sequence
+
 from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
 from profiler.analytical.formulas.layers.decoder_layer import (
     first_layer_unsaved_bytes,
@@ -7,17 +9,10 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     layer_saved_bytes,
     norm_saved_bytes,
 )
-from profiler.analytical.formulas.layers.layer_backward import (
-    layer_backward_bytes,
-    layer_forward_bytes,
-    norm_backward,
-)
-from profiler.analytical.formulas.models.parameters import (
-    by_begin,
-    by_end,
-    layer_kinds,
-    layers_of,
-)
+from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
+from profiler.analytical.formulas.layers.layer_backward import layer_backward_bytes, layer_forward_bytes, norm_backward
+from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.models.parameters import adapted_projections, layers_of
 from profiler.analytical.formulas.models.trained import element_bytes, layer_gradients_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import autocast_forward_bytes, autocast_weight_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import (
@@ -30,6 +25,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     chosen,
     either,
     larger,
+    smaller,
     times,
     where,
 )
@@ -38,20 +34,18 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
     DecoderShape,
     TrialKeys,
+    by_begin,
+    by_end,
+    layer_kinds,
     longest_rows,
     one_row,
     unpadded,
 )
 from profiler.analytical.formulas.tower import tower_gradient_bytes
 from profiler.analytical.timeline.instants import NO_ROWS, EarlierRows, Gradients, Instant, InstantName, head_categories
-from profiler.analytical.timeline.tower_instants import (
-    held_in_forward,
-    kept_by_tower,
-    tower_backward,
-    tower_forward,
-)
+from profiler.analytical.timeline.tower_instants import held_in_forward, kept_by_tower, tower_backward, tower_forward
 from profiler.domain.memory import Category, Phase
-from profiler.domain.trials.trial import Attention, Logprobs
+from profiler.domain.trials.trial import Logprobs
 
 _PHASES = dict.fromkeys((InstantName.FORWARD_TOWER, InstantName.FORWARD_LAYER, InstantName.FORWARD_HEAD), Phase.FORWARD)
 """Every other instant of this module is in backward."""
@@ -149,7 +143,22 @@ def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
         return (architecture.num_hidden_layers - 1) * layer_input_bytes(spec, architecture, batch) + first
     kinds = layer_kinds(architecture)
     saved = sum(kind.num_hidden_layers * layer_saved_bytes(spec, kind, batch) for kind in kinds)
-    return saved - first_layer_unsaved_bytes(spec, kinds[0], batch)
+    return saved - _unsaved_bytes(spec, kinds, batch)
+
+
+def _unsaved_bytes(spec: TrialKeys, kinds: Sequence[DecoderShape], batch: Batch) -> Count:
+    """Return what the layers before the first adapter, and its own, do not save."""
+    first = next((kind for kind in kinds if kind.linear is not None), kinds[0])
+    if first.linear is None or _saves_in_each_layer(spec, first):
+        return first_layer_unsaved_bytes(spec, first, batch)
+    before = smaller(first.num_hidden_layers, first.linear.interval - 1)
+    unsaved = before * layer_saved_bytes(spec, first, batch)
+    return unsaved + sum(first_layer_unsaved_bytes(spec, kind, batch) for kind in kinds if kind is not first)
+
+
+def _saves_in_each_layer(spec: TrialKeys, kind: DecoderShape) -> bool:
+    """Return whether each layer of a kind trains something, so that backward reaches all of them."""
+    return trains_everything(spec) or bool(adapted_projections(kind, spec.lora_target_modules or ()))
 
 
 def stack(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, waiting_rows: Count = 0) -> Term:
@@ -168,22 +177,6 @@ def stack(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, waiting_
         return f"{architecture.num_hidden_layers} {kept} of {tokens} tokens"
 
     return Term(stack_saved_bytes(spec, architecture, batch), words)
-
-
-def attention_mask_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the bytes of the attention mask that all layers share, [rows, 1, L, L].
-
-    It is boolean and exists only if a row is padded. Eager attention always has one, in the type of the weights,
-    because it adds the causal mask; and a second one where some layers slide.
-
-    Checkpointing keeps the mask until backward. Without checkpointing, backward counts one mask too many, a fraction of
-    a percent. By hand, 4 rows of 1,042: 4 x 1,042 x 1,042 = 4,343,056 B.
-    """
-    block, size = block_of(spec), batch.rows * batch.width * batch.width
-    if spec.attn_implementation is Attention.EAGER:
-        masks = 2 if layers_of(architecture).alternates and architecture.first_layers else 1
-        return masks * block(size * element_bytes(spec).weight)
-    return where(batch.has_mask, block(size), 0)
 
 
 def _pass(
@@ -272,24 +265,27 @@ def _other_kinds(
     Up to a layer there are the activations of the layers before it, and gradients of those after it. None for a model
     with one kind of layer.
     """
-    kinds, made = layer_kinds(architecture), _made_in_layers(spec, architecture, gradients)
+    kinds, every = layer_kinds(architecture), _made_in_layers(spec, architecture, gradients)
     waiting = _head_gradient_waiting(spec, architecture)
     found: list[tuple[InstantName, Terms]] = []
+    if kinds[0].linear is not None and not _saves_in_each_layer(spec, kinds[0]):
+        # Layers before the first adapter save nothing.
+        alone = layer_without_gradient_bytes(spec, kinds[0], batch, adapted=False, autocast=spec.bf16)
+        terms = {Category.ACTIVATIONS: Term(alone), Category.GRADIENTS: gradients.earlier}
+        found.append((InstantName.FORWARD_LAYER, terms))
     for place, (kind, end, begin) in enumerate(zip(kinds, by_end(architecture), by_begin(architecture), strict=True)):
         backward = layer_backward(spec, kind, batch)
-        of_kind = layer_gradients_bytes(spec, kind)
         if place:
-            there = _layer_gradients(gradients, made - of_kind // kind.num_hidden_layers).plus(waiting)
+            there = _layer_gradients(gradients, every - layer_gradients_bytes(spec, begin)).plus(waiting)
             activations = stack(spec, begin, batch).plus(backward)
             terms = {Category.ACTIVATIONS: activations, Category.GRADIENTS: there}
             found.append((InstantName.BACKWARD_FIRST_LAYER, terms))
-        made = made - of_kind
         if place < len(kinds) - 1:
             casts, inputs = Term(autocast_weight_copy_bytes(spec, end)), stack(spec, end, batch)
-            forward = inputs.plus(casts).plus(layer_forward(spec, kind, batch))
+            forward = inputs.plus(Term(autocast_forward_bytes(spec, end))).plus(layer_forward(spec, kind, batch))
             terms = {Category.ACTIVATIONS: forward, Category.GRADIENTS: gradients.earlier}
             found.append((InstantName.FORWARD_LAYER, terms))
-            there = _layer_gradients(gradients, made).plus(waiting)
+            there = _layer_gradients(gradients, every - layer_gradients_bytes(spec, end)).plus(waiting)
             terms = {Category.ACTIVATIONS: inputs.plus(casts).plus(backward), Category.GRADIENTS: there}
             found.append((InstantName.BACKWARD_LAYER, terms))
     return tuple(found)

@@ -17,9 +17,10 @@ from profiler.config.models.context import has_rotary_positions, scaled_context
 from profiler.config.models.fields import REFUSED, sliding_window, uncounted_fields
 from profiler.config.models.refused_models import refuse_fields
 from profiler.config.options.reading import FieldReader, show
-from profiler.domain.architectures.architecture import Architecture, LatentAttention, VisionTower
+from profiler.domain.architectures.architecture import Architecture, LatentAttention, LinearAttention, VisionTower
 from profiler.domain.architectures.families import (
     FAMILIES,
+    LINEAR_OUTPUT,
     WITH_OPTIONAL_KERNELS,
     Defaults,
     Family,
@@ -95,7 +96,6 @@ _MAX_MODULES = 10_000
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of experts."""
 
-
 _NULL_IS_DERIVED = ("num_key_value_heads", "q_lora_rank")
 """Fields of which a stated null has a meaning, also where one that is left out has a default."""
 
@@ -111,7 +111,6 @@ FUSED_NAMES = ("qkv_proj", "gate_up_proj")
 OTHER_TARGETS = ("embed_tokens", "lm_head")
 """Modules outside the layers that peft can adapt as well."""
 
-
 _OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
 """Fields by which a `config.json` describes more than a language model."""
 
@@ -124,7 +123,8 @@ def projection_names(family: Family) -> tuple[str, ...]:
     query, key, value, output, gate, up, down = PROJECTION_NAMES
     attention = FUSED_NAMES[:1] if family.layers.has_fused_attention else (query, key, value)
     mlp = FUSED_NAMES[1:] if family.layers.has_fused_mlp else (gate, up)
-    return (*attention, output, *mlp, down)
+    linear = (*family.layers.linear_inputs, LINEAR_OUTPUT) if family.layers.linear_inputs else ()
+    return (*attention, output, *linear, *mlp, down)
 
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
@@ -177,6 +177,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         )
         if family.defaults.first_k_dense_replace is not None:
             architecture = replace(architecture, first_layers=_first_layers(reader, architecture))
+    if family.layers.linear_inputs:
+        architecture = _with_linear(reader, architecture, text_config.get("layer_types"))
     if family.layers.alternates:
         architecture = _alternating(architecture, text_config.get("layer_types"))
     if is_known:
@@ -261,6 +263,27 @@ def _alternating(architecture: Architecture, layer_types: object) -> Architectur
         sliding_window=None,
         first_layers=(replace(architecture, num_hidden_layers=sliding),),
     )
+
+
+def _with_linear(reader: FieldReader, architecture: Architecture, layer_types: object) -> Architecture:
+    """Return a model with linear attention but for every n-th layer; one with another order has no closed form."""
+    layers, interval = architecture.num_hidden_layers, reader.count("full_attention_interval")
+    kinds = list(layer_types) if isinstance(layer_types, list | tuple) else None
+    if kinds is not None:
+        interval = [*kinds, _IN_TURN[1]].index(_IN_TURN[1]) + 1
+    regular = [*["linear_attention"] * (interval - 1), _IN_TURN[1]] * (layers // interval)
+    if layers % interval or interval == 1 or kinds not in (None, regular):
+        return replace(architecture, has_known_layers=False)
+    linear = LinearAttention(
+        num_key_heads=reader.count("linear_num_key_heads"),
+        num_value_heads=reader.count("linear_num_value_heads"),
+        key_head_dim=reader.count("linear_key_head_dim"),
+        value_head_dim=reader.count("linear_value_head_dim"),
+        conv_kernel_dim=reader.count("linear_conv_kernel_dim"),
+        interval=interval,
+    )
+    first = replace(architecture, num_hidden_layers=layers - layers // interval, linear=linear)
+    return replace(architecture, first_layers=(first,))
 
 
 def _quantization(config: Mapping[str, object]) -> str:

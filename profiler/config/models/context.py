@@ -90,8 +90,17 @@ def _example(spec: TrialSpec, architecture: Architecture) -> str:
 
 
 def model_lines(spec: TrialSpec, architecture: Architecture) -> tuple[str, ...]:
-    """Return the warnings about the model of a trial: rows beyond its context, and values that are not counted."""
-    return tuple(line for line in (context_line(spec, architecture), uncounted_line(spec, architecture)) if line)
+    """Return the warnings about the model of a trial: what is not counted, and rows beyond its context."""
+    return tuple(filter(None, (line(spec, architecture) for line in (context_line, uncounted_line, recurrent_line))))
+
+
+def recurrent_line(spec: TrialSpec, architecture: Architecture) -> str:
+    """Return by which of two versions recurrent layers are computed, or nothing."""
+    if not architecture.has_optional_kernels:
+        return ""
+    packages = "flash-linear-attention, causal-conv1d and mamba-ssm"
+    without = f"its recurrent layers run in PyTorch, as transformers runs them without {packages}"
+    return f"{spec.model}: {without}. With these installed, a GPU needs another amount of memory."
 
 
 def uncounted_line(spec: TrialSpec, architecture: Architecture) -> str:

@@ -61,7 +61,8 @@ COUNTED = frozenset(
     num_local_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size decoder_sparse_step
     mlp_only_layers architectures is_encoder_decoder text_config vision_config n_routed_experts n_shared_experts
     first_k_dense_replace use_qk_norm q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim topk_method
-    mlp_layer_types
+    mlp_layer_types linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim
+    linear_conv_kernel_dim full_attention_interval
     """.split()  # noqa: SIM905
 )
 """Fields that `architecture.py` reads: they are counted, or the model is refused. `mlp_bias` is among the latter."""
@@ -141,7 +142,7 @@ FREE: Mapping[str, frozenset[str]] = {
     "of the file or of the call, not of the model; the type of the weights is a key of the trial": frozenset(
         "transformers_version return_dict dtype torch_dtype".split()  # noqa: SIM905
     ),
-    "they say which layers slide; `context.py` names rows beyond the window": frozenset(
+    "they say which layers slide or are linear; `context.py` names rows beyond the window": frozenset(
         "layer_types sliding_window max_window_layers".split()  # noqa: SIM905
     ),
 }

@@ -155,15 +155,27 @@ def _is_in_range(config: Config) -> str:
     return "" if not isinstance(value, float) or 0 <= value <= 1 else "must be a number from 0 to 1"
 
 
-def _names_each_layer(config: Config) -> str:
-    kinds, found = config.get("layer_types"), _whole(config, "num_hidden_layers")
-    if kinds is None or found is None:
+def _names_each_layer(types: Sequence[str]) -> Callable[[Config], str]:
+    """Return the check of `layer_types` of a family whose layers have these types."""
+
+    def check(config: Config) -> str:
+        kinds, found = config.get("layer_types"), _whole(config, "num_hidden_layers")
+        if kinds is None or found is None:
+            return ""
+        if not isinstance(kinds, list | tuple) or any(kind not in types for kind in kinds):
+            return f"must be a list of {' and '.join(types)}"
+        if len(kinds) != found[0]:
+            return f"must name each of the num_hidden_layers={found[0]}, and names {len(kinds)}"
+        return "" if _FULL in kinds or types is _LAYER_TYPES else f"must name a layer of {_FULL}, which counts tokens"
+
+    return check
+
+
+def _repeats_keys(config: Config) -> str:
+    found = _whole(config, "linear_num_value_heads", "linear_num_key_heads")
+    if found is None or found[0] % found[1] == 0:
         return ""
-    if not isinstance(kinds, list | tuple) or any(kind not in _LAYER_TYPES for kind in kinds):
-        return f"must be a list of {' and '.join(_LAYER_TYPES)}"
-    return (
-        "" if len(kinds) == found[0] else f"must name each of the num_hidden_layers={found[0]}, and names {len(kinds)}"
-    )
+    return f"must be a multiple of linear_num_key_heads={found[1]}, because each head of keys serves as many of values"
 
 
 def _types_each_mlp(config: Config) -> str:
@@ -227,8 +239,12 @@ ACTIVATIONS = (
 _TOPK_METHODS = ("greedy", "group_limited_greedy")
 """Ways of a router to choose experts (`DeepseekV2TopkRouter`)."""
 
-_LAYER_TYPES = ("full_attention", "sliding_attention")
-"""Kinds of layers that a known model type runs; transformers knows more, of other types."""
+_FULL = "full_attention"
+_LAYER_TYPES = (_FULL, "sliding_attention")
+"""Kinds of layers that most known model types run; transformers knows more, of other types."""
+
+_LINEAR_TYPES = (_FULL, "linear_attention")
+"""Kinds of layers of model types with linear attention."""
 
 _ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
     "default": (),
@@ -263,8 +279,12 @@ def _is_latent(family: Family) -> bool:
     return family.layers.has_latent_attention
 
 
+def _is_linear(family: Family) -> bool:
+    return bool(family.layers.linear_inputs)
+
+
 def _has_own_head_dim(family: Family) -> bool:
-    return not (family.checks.rotates_half or _is_latent(family))
+    return not (family.checks.rotates_part or _is_latent(family))
 
 
 MODEL_RULES = (
@@ -288,8 +308,14 @@ MODEL_RULES = (
     ModelRule(
         field="initializer_range", problem=_is_in_range, only=lambda family: family.checks.bounds_initializer_range
     ),
-    ModelRule(field="layer_types", problem=_names_each_layer),
-    ModelRule(field="sliding_window", problem=_has_a_window, only=lambda family: not family.slides_on_request),
+    ModelRule(field="layer_types", problem=_names_each_layer(_LAYER_TYPES), only=lambda family: not _is_linear(family)),
+    ModelRule(field="layer_types", problem=_names_each_layer(_LINEAR_TYPES), only=_is_linear),
+    ModelRule(field="linear_num_value_heads", problem=_repeats_keys, only=_is_linear),
+    ModelRule(
+        field="sliding_window",
+        problem=_has_a_window,
+        only=lambda family: not (family.slides_on_request or _is_linear(family)),
+    ),
     *(
         ModelRule(field=name, problem=_scales(name, keys), only=_has_rotary_types(kind))
         for name in ("rope_parameters", "rope_scaling")

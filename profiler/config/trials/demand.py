@@ -261,6 +261,19 @@ def _family(shape: Architecture) -> tuple[object, ...]:
     return shape.model_type, shape.qkv_bias, shape.qk_norm, shares_keys, shape.num_experts > 1
 
 
+_LINEAR_FACTORS = 10
+
+
+def _linear_sizes(shape: Architecture) -> tuple[int, ...]:
+    """Return factors of the sizes of the tensors of linear attention, of a layer and of all; 0 for other models."""
+    first = next((kind for kind in shape.first_layers if kind.linear is not None), None)
+    if first is None or (linear := first.linear) is None:
+        return (0,) * _LINEAR_FACTORS
+    keys = linear.num_value_heads * linear.key_head_dim
+    sizes = (linear.conv_width, linear.value_width, keys, keys * linear.value_head_dim, linear.conv_kernel_dim)
+    return (*sizes, *(first.num_hidden_layers * size for size in sizes))
+
+
 def _sizes(shape: Architecture, spec: TrialSpec) -> tuple[int, ...]:
     """Return factors of the sizes of all tensors of a model."""
     latent = shape.latent
@@ -272,6 +285,7 @@ def _sizes(shape: Architecture, spec: TrialSpec) -> tuple[int, ...]:
     # Scores exist for every head, but FlashAttention-2 never holds them.
     heads = 0 if spec.attn_implementation is Attention.FLASH_ATTENTION_2 else shape.num_attention_heads
     return (
+        *_linear_sizes(shape),
         *ranks,
         *(shape.num_hidden_layers * rank for rank in ranks),
         shape.vocab_size,

@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from profiler.config.models.context import IMAGE_KEYS, with_images
+from profiler.config.models.context import IMAGE_KEYS, recurrent_line, with_images
 from profiler.config.models.lookup import canonical_model, checkpoint
 from profiler.config.options.reading import FieldReader, show, unknown_key
 from profiler.config.trials.key_values import (
@@ -148,11 +148,7 @@ def attention_line(spec: TrialSpec, architecture: Architecture) -> str:
 
 def kernels_line(spec: TrialSpec, architecture: Architecture) -> str:
     """Return a note on layers that run in PyTorch without a GPU and by kernels of other packages on one, or nothing."""
-    if not architecture.has_optional_kernels or spec.backend is Backend.CUDA:
-        return ""
-    packages = "flash-linear-attention, causal-conv1d and mamba-ssm"
-    without = f"its recurrent layers run in PyTorch, as transformers runs them without {packages}"
-    return f"{spec.model}: {without}. With these installed, a GPU needs another amount of memory."
+    return "" if spec.backend is Backend.CUDA else recurrent_line(spec, architecture)
 
 
 def _unknown_keys(values: Mapping[str, object]) -> list[Fault]:

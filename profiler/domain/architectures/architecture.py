@@ -102,6 +102,37 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinearAttention:
+    """Attention by a gated delta rule, whose cache has one size for any number of tokens."""
+
+    num_key_heads: int
+    """Heads of queries, and of keys."""
+    num_value_heads: int
+    """Heads of values, a multiple of those of keys."""
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel_dim: int
+    """Tokens that the convolution before the rule sees."""
+    interval: int
+    """Every such layer has full attention in its place, the last one too."""
+
+    @property
+    def key_width(self) -> int:
+        """Width of the queries, and of the keys. By hand, Qwen3-Next: 16 x 128 = 2,048."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Width of the values, of the gate and of the output. By hand, Qwen3-Next: 32 x 128 = 4,096."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: queries, keys and values. By hand, Qwen3-Next: 8,192."""
+        return 2 * self.key_width + self.value_width
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A decoder as its `config.json` describes it, in transformers' terms."""
 
@@ -157,6 +188,9 @@ class Architecture:
     latent: LatentAttention | None = None
     """The widths of latent attention, whose `head_dim` is that of rotary positions; None for other attention."""
 
+    linear: LinearAttention | None = None
+    """The widths of linear attention, of a model with such layers alone: the first of `first_layers`."""
+
     vision: VisionTower | None = None
     """The tower for images; None for a model of text alone."""
 
@@ -170,6 +204,11 @@ class Architecture:
     def context(self) -> int:
         """Tokens that it was made for."""
         return self.max_position_embeddings if self.scaled_context is None else self.scaled_context
+
+    @property
+    def has_linear_attention(self) -> bool:
+        """Whether some layers have linear attention."""
+        return any(kind.linear is not None for kind in self.first_layers)
 
     @property
     def has_closed_form(self) -> bool:

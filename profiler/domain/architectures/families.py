@@ -34,6 +34,12 @@ class Defaults:
     qk_nope_head_dim: int | None = None
     qk_rope_head_dim: int | None = None
     v_head_dim: int | None = None
+    linear_num_key_heads: int | None = None
+    linear_num_value_heads: int | None = None
+    linear_key_head_dim: int | None = None
+    linear_value_head_dim: int | None = None
+    linear_conv_kernel_dim: int | None = None
+    full_attention_interval: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +90,21 @@ class Layers:
     `qk_rope_head_dim` (`Glm4MoeLiteConfig`)."""
     has_latent_attention: bool = False
     """Keys and values are made of one vector per token (`DeepseekV3Attention`)."""
+    gates_output: bool = False
+    """q also makes a gate, by whose sigmoid the output of attention is multiplied (`Qwen3NextAttention`)."""
+    linear_inputs: tuple[str, ...] = ()
+    """The linear layers before the delta rule of linear attention; empty without such layers. One that makes the gate
+    together with queries, keys and values is split by copies (`Qwen3NextGatedDeltaNet`)."""
     alternates: bool = False
     """Every other layer slides, where `layer_types` says nothing else; windows of such models are counted."""
+
+    @property
+    def joins_linear_inputs(self) -> bool:
+        """Whether one linear layer makes queries, keys, values and the gate of linear attention."""
+        return len(self.linear_inputs) == _JOINED_INPUTS
+
+
+_JOINED_INPUTS = 2
 
 
 class RotaryTypes(StrEnum):
@@ -125,8 +144,8 @@ class Checks:
     """attention_dropout must be no whole number."""
     names_choice: bool = False
     """topk_method must be a way to choose experts that the router knows."""
-    rotates_half: bool = False
-    """Rotary positions turn half of each head where the file does not say which part."""
+    rotates_part: bool = False
+    """Rotary positions turn a part of each head where the file does not say which."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +183,9 @@ class Family:
     has_reward_model: bool = True
     """Whether transformers has a class that scores a row (`MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES`)."""
 
+
+LINEAR_OUTPUT = "out_proj"
+"""The linear layer after linear attention."""
 
 _EXPERT_NAMES = ("gate_proj", "up_proj", "down_proj")
 _QKV = ("q_proj", "k_proj", "v_proj")
@@ -212,6 +234,28 @@ _LATENT_LAYERS = Layers(
     adds_shared_expert=True,
     has_latent_attention=True,
 )
+
+_DELTA = Defaults(
+    max_position_embeddings=32_768,
+    vocab_size=248_320,
+    num_attention_heads=16,
+    num_key_value_heads=2,
+    head_dim=256,
+    linear_num_key_heads=16,
+    linear_num_value_heads=32,
+    linear_key_head_dim=128,
+    linear_value_head_dim=128,
+    linear_conv_kernel_dim=4,
+    full_attention_interval=4,
+)
+_DELTA_LAYERS = Layers(
+    qk_norm=True,
+    has_float32_norms=True,
+    concatenates_heads=True,
+    gates_output=True,
+    linear_inputs=("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
+)
+_DELTA_CHECKS = Checks(takes_null_key_value_heads=False, rotates_part=True)
 
 _FAMILIES = (
     Family(
@@ -340,13 +384,13 @@ _FAMILIES = (
         model_type="glm",
         defaults=_GLM,
         layers=Layers(has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
-        checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
+        checks=Checks(takes_null_key_value_heads=False, rotates_part=True),
     ),
     Family(
         model_type="glm4",
         defaults=_GLM,
         layers=Layers(norms_per_layer=4, has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
-        checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
+        checks=Checks(takes_null_key_value_heads=False, rotates_part=True),
     ),
     Family(
         model_type="glm4_moe",
@@ -371,7 +415,7 @@ _FAMILIES = (
             widens_router=True,
             adds_shared_expert=True,
         ),
-        checks=Checks(takes_null_key_value_heads=False, rotates_half=True),
+        checks=Checks(takes_null_key_value_heads=False, rotates_part=True),
     ),
     Family(
         model_type="deepseek_v2",
@@ -438,6 +482,42 @@ _FAMILIES = (
         ),
         checks=Checks(takes_null_key_value_heads=False, looks_up_hidden_act=False),
         sliding_window=128,
+    ),
+    Family(
+        model_type="qwen3_next",
+        defaults=replace(
+            _DELTA,
+            vocab_size=151_936,
+            num_experts=512,
+            moe_intermediate_size=512,
+            num_experts_per_tok=10,
+            shared_expert_intermediate_size=512,
+        ),
+        layers=replace(
+            _DELTA_LAYERS,
+            linear_inputs=("in_proj_qkvz", "in_proj_ba"),
+            expert_width="moe_intermediate_size",
+            expert_names=_EXPERT_NAMES,
+        ),
+        checks=_DELTA_CHECKS,
+    ),
+    Family(
+        model_type="qwen3_5_text",
+        defaults=replace(_DELTA, num_key_value_heads=4),
+        layers=_DELTA_LAYERS,
+        checks=_DELTA_CHECKS,
+    ),
+    Family(
+        model_type="qwen3_5_moe_text",
+        defaults=replace(
+            _DELTA,
+            num_experts=256,
+            moe_intermediate_size=512,
+            num_experts_per_tok=8,
+            shared_expert_intermediate_size=512,
+        ),
+        layers=replace(_DELTA_LAYERS, expert_width="moe_intermediate_size"),
+        checks=_DELTA_CHECKS,
     ),
     Family(
         model_type="olmo3",
@@ -527,6 +607,9 @@ _FAMILIES = (
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
 """By model type."""
 
+LINEAR_INPUTS = tuple(dict.fromkeys(name for family in _FAMILIES for name in family.layers.linear_inputs))
+"""The linear layers before linear attention, of all families."""
+
 _UNKNOWN = Family(model_type="unknown", defaults=Defaults(max_position_embeddings=2048))
 
 WITH_OPTIONAL_KERNELS = frozenset(
@@ -537,7 +620,7 @@ WITH_OPTIONAL_KERNELS = frozenset(
         "zamba2",
     }
 )
-"""Other model types whose recurrent layers have a version in PyTorch, for where flash-linear-attention, causal-conv1d
+"""Model types whose recurrent layers have a version in PyTorch, for where flash-linear-attention, causal-conv1d
 or mamba-ssm is not installed (transformers 5.23, `use_kernel_func_from_hub_with_fallback`)."""
 
 _WITH_WHOLE_CONTEXT = ("gemma3",)

@@ -19,6 +19,7 @@ from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.constraints.commands import RUN_SCRIPT
 from profiler.domain.architectures.architecture import Architecture, ModelCount
+from profiler.domain.architectures.families import FAMILIES
 from profiler.domain.errors import Fault, UsageError, shortened
 from profiler.domain.machines.extras import listed, missing, safe_path_flags, simulation_hint
 from profiler.domain.memory import gib_text
@@ -193,7 +194,9 @@ def _known(counted: ModelCount) -> str:
 def _refused(model: str, architecture: Architecture, reason: str, hint: str = "") -> UsageError:
     """Return the refusal of a model; without a hint of its own, a sweep simulates it."""
     kind = shortened(architecture.model_type, 60)
-    problem = f"is of the unknown model_type {kind}, and {reason}"
+    unknown = "model_type" if kind in FAMILIES else "the unknown model_type"
+    others = " with layers in an order that no formula has" if kind in FAMILIES else ""
+    problem = f"is of {unknown} {kind}{others}, and {reason}"
     return UsageError([Fault(key="model", found=model, problem=problem, hint=hint or simulation_hint())])
 
 

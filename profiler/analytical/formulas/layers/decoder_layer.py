@@ -7,6 +7,7 @@ keys) as autograd saves them. T is `batch.positions`.
 from collections.abc import Sequence
 
 from profiler.analytical.formulas.layers.eager_attention import (
+    copies_output,
     drops_inputs,
     input_mask_bytes,
     makes_scores,
@@ -16,6 +17,7 @@ from profiler.analytical.formulas.layers.eager_attention import (
 from profiler.analytical.formulas.layers.experts import (
     experts_saved_bytes,
 )
+from profiler.analytical.formulas.layers.linear_attention import linear_saved_bytes
 from profiler.analytical.formulas.models.parameters import (
     SHARED_GATE,
     adapted_projections,
@@ -30,22 +32,23 @@ from profiler.analytical.formulas.models.parameters import (
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
-    computed_bytes,
     element_bytes,
     has_bfloat16_adapters,
+    linear_output_bytes,
     lora_rank,
-    stream_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, holds, negated, where, whole_units
+from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, negated, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
-from profiler.domain.cards.gpu_names import find_gpu
-from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention, Tuning
+from profiler.domain.architectures.families import LINEAR_INPUTS, LINEAR_OUTPUT
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention
 
 _MASK_ALIGNMENT = 8
 MLP_INPUTS = ("gate_proj", "up_proj", "gate_up_proj", SHARED_GATE)
-ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_a_proj", "kv_a_proj_with_mqa")
+ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_a_proj", "kv_a_proj_with_mqa", *LINEAR_INPUTS)
+OUTPUTS = ("o_proj", LINEAR_OUTPUT)
+"""The linear layer after attention, and after linear attention."""
 LATENT_INPUTS = ("q_b_proj", "kv_b_proj")
 """Linear layers that make heads of a normalised vector (`LatentAttention`)."""
 
@@ -192,32 +195,14 @@ def copied_output_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
     return where(both(copies_output(spec, architecture, batch), saves_output(spec, architecture)), copy, 0)
 
 
-def copies_output(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Flag:
-    """Return whether o gets a copy of attention's output (`copied_output_bytes`)."""
-    if not layers_of(architecture).concatenates_heads:
-        return False
-    keeps_layout = negated(batch.has_mask)
-    if spec.attn_implementation is Attention.SDPA:
-        # Flash attention returns no output of another width.
-        keeps_layout = both(keeps_layout, output_width(architecture) == query_width(architecture))
-        keeps_layout = either(keeps_layout, holds(spec.gpu, _has_cudnn_attention))
-        keeps_layout = both(keeps_layout, element_bytes(spec).compute < FLOAT32_BYTES)
-    return keeps_layout
-
-
 def saves_output(spec: TrialKeys, architecture: DecoderShape) -> Flag:
     """Return whether o saves the output of attention: its weights are trained, or its adapter shares its input."""
     if trains_everything(spec) or spec.zero_stage == ZERO_OF_WEIGHTS:
         return True
-    if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, ("o_proj",))):
+    if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, OUTPUTS)):
         return False
     casts = both(element_bytes(spec).adapter_casts, negated(spec.bf16))
     return negated(either(casts, drops_inputs(spec)))
-
-
-def _has_cudnn_attention(gpu: str | None) -> bool:
-    card = find_gpu(gpu)
-    return card is not None and card.chip.has_cudnn_attention
 
 
 def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -269,7 +254,7 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     if trains_everything(spec):
         copies = where(sizes.autocast_casts, 2, 1)
         return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
-    adapted = adapted_parts(spec, architecture, ("o_proj", *MLP_INPUTS, "down_proj"))
+    adapted = adapted_parts(spec, architecture, (*OUTPUTS, *MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
     own = sum(block(positions * part.in_features * element) for part in adapted)
@@ -278,7 +263,7 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         shared = bool(names.intersection(MLP_INPUTS)) * block(positions * hidden * element)
         shared = shared + ("down_proj" in names) * block(positions * inner * element)
         # Under autocast the input of o is bfloat16 already, so its adapter casts nothing.
-        uncast = ("o_proj" in names) * block(positions * output_width(architecture) * element)
+        uncast = bool(names.intersection(OUTPUTS)) * block(positions * output_width(architecture) * element)
         kept = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
         own = where(drops_inputs(spec), own, kept)
     own = own + sum(input_mask_bytes(spec, positions * part.in_features) for part in adapted)
@@ -313,18 +298,6 @@ def adapted_parts(spec: TrialKeys, architecture: DecoderShape, names: Sequence[s
     return tuple(part for part in found if part.name in names)
 
 
-def linear_output_bytes(spec: TrialKeys, *, autocast: Flag = True) -> Count:
-    """Return the bytes of one value that a linear layer returns.
-
-    As `computed_bytes`, but 4-bit layers return the type of their input.
-
-    Source: `Linear4bit.forward` in bitsandbytes, `.to(inp_dtype)`.
-    """
-    if spec.tuning is Tuning.QLORA:
-        return stream_bytes(spec, autocast=autocast)
-    return computed_bytes(spec, autocast=autocast)
-
-
 def mlp_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return what the gated MLP saves between its linear layers: gate, its activation, and up, each [T, I].
 
@@ -343,11 +316,38 @@ def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     saved = architecture.norms_per_layer * norm_saved_bytes(
         spec, positions, hidden, in_float32=layers_of(architecture).has_float32_norms
     )
-    saved = saved + head_norms_saved_bytes(spec, architecture, positions)
-    saved = saved + attention_saved_bytes(spec, architecture, batch)
-    saved = saved + latent_saved_bytes(spec, architecture, positions)
+    saved = saved + _between_saved_bytes(spec, architecture, batch)
     saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
     return saved + mlp_saved_bytes(spec, architecture, positions)
+
+
+def _between_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what a layer saves between the linear layers before attention and the one after it."""
+    if architecture.linear is not None:
+        return linear_saved_bytes(spec, architecture, batch, keeps_output=saves_output(spec, architecture))
+    saved = head_norms_saved_bytes(spec, architecture, batch.positions)
+    saved = saved + attention_saved_bytes(spec, architecture, batch)
+    saved = saved + output_gate_saved_bytes(spec, architecture, batch)
+    return saved + latent_saved_bytes(spec, architecture, batch.positions)
+
+
+def output_gate_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what the gate of attention's output saves in addition: its sigmoid and the output; 0 without a gate.
+
+    What `attention_saved_bytes` counts as saved by o is the product, and the output is another tensor, or the copy of
+    one that the kernel saves.
+
+    By hand, T = 8, 2 query heads of 4, bfloat16, full: 2 x 8 x 8 x 2 = 256 B.
+
+    Source: `attn_output * torch.sigmoid(gate)` in transformers' `Qwen3NextAttention`.
+    """
+    if not layers_of(architecture).gates_output:
+        return 0
+    one = block_of(spec)(batch.positions * output_width(architecture) * element_bytes(spec).compute)
+    products = makes_scores(spec, architecture, batch, autocast=spec.bf16)
+    is_copied = both(copies_output(spec, architecture, batch), negated(saves_output(spec, architecture)))
+    is_another = either(saves_output(spec, architecture), is_copied)
+    return one + where(either(products, is_another), one, 0)
 
 
 def saved_after_attention_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -381,11 +381,9 @@ def first_layer_unsaved_bytes(spec: TrialKeys, architecture: DecoderShape, batch
         return before + len(parts) * input_mask_bytes(spec, batch.positions * architecture.hidden_size)
     if adapted.intersection(LATENT_INPUTS) and architecture.latent is not None:
         return before + sum(norm_saved_bytes(spec, batch.positions, rank) for rank in architecture.latent.ranks)
-    unsaved = before + attention_saved_bytes(spec, architecture, batch)
-    unsaved = unsaved + latent_saved_bytes(spec, architecture, batch.positions)
-    unsaved = unsaved + head_norms_saved_bytes(spec, architecture, batch.positions)
+    unsaved = before + _between_saved_bytes(spec, architecture, batch)
     unsaved = unsaved + frozen_inputs_saved_bytes(spec, architecture, batch.positions, ATTENTION_INPUTS)
-    if "o_proj" in adapted:
+    if adapted.intersection(OUTPUTS):
         return unsaved
     unsaved = unsaved + norms_after(architecture) * norm + before
     if adapted.intersection(MLP_INPUTS):

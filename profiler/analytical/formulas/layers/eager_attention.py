@@ -16,6 +16,8 @@ Eager, counted in `eager_attention_forward` of transformers' models: the product
 type, the softmax of a float32 copy in float32, and a copy of it in the compute type. SDPA without a kernel, counted in
 `_scaled_dot_product_attention_math` (`aten/src/ATen/native/transformers/attention.cpp`): queries, keys and values
 converted to float32, queries and keys scaled, the softmax in float32.
+
+Of other attention: the mask that all layers share, and the layout of a kernel's output.
 """
 
 from profiler.analytical.formulas.models.parameters import key_width, layers_of, output_width, query_width
@@ -261,3 +263,37 @@ def repeated_cache_bytes(spec: TrialKeys, architecture: DecoderShape, *, tokens:
     unrepeated = where(converted, 2 * block(rows * tokens * key_width(architecture) * FLOAT32_BYTES), 0)
     made = makes_scores(spec, architecture, step, autocast=False)
     return where(made, 3 * block(queries * FLOAT32_BYTES) + unrepeated, 0)
+
+
+def copies_output(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Flag:
+    """Return whether o gets a copy of attention's output (`copied_output_bytes`)."""
+    if not layers_of(architecture).concatenates_heads:
+        return False
+    keeps_layout = negated(batch.has_mask)
+    if spec.attn_implementation is Attention.SDPA:
+        # Flash attention returns no output of another width.
+        keeps_layout = both(keeps_layout, output_width(architecture) == query_width(architecture))
+        keeps_layout = either(keeps_layout, holds(spec.gpu, _has_cudnn_attention))
+        keeps_layout = both(keeps_layout, element_bytes(spec).compute < FLOAT32_BYTES)
+    return keeps_layout
+
+
+def _has_cudnn_attention(gpu: str | None) -> bool:
+    card = find_gpu(gpu)
+    return card is not None and card.chip.has_cudnn_attention
+
+
+def attention_mask_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the bytes of the attention mask that all layers share, [rows, 1, L, L].
+
+    It is boolean and exists only if a row is padded. Eager attention always has one, in the type of the weights,
+    because it adds the causal mask; and a second one where some layers slide.
+
+    Checkpointing keeps the mask until backward. Without checkpointing, backward counts one mask too many, a fraction of
+    a percent. By hand, 4 rows of 1,042: 4 x 1,042 x 1,042 = 4,343,056 B.
+    """
+    block, size = block_of(spec), batch.rows * batch.width * batch.width
+    if spec.attn_implementation is Attention.EAGER:
+        masks = 2 if layers_of(architecture).alternates and architecture.first_layers else 1
+        return masks * block(size * element_bytes(spec).weight)
+    return where(batch.has_mask, block(size), 0)

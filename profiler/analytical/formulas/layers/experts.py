@@ -7,7 +7,9 @@ the expert of each pair. Left out: the router's tensors, a few numbers per token
 """
 
 from profiler.analytical.formulas.models.parameters import (
+    SHARED_GATE,
     adapted_experts,
+    adapted_projections,
     expert_weights,
     has_shared_expert,
     layers_of,
@@ -150,11 +152,14 @@ def experts_backward_bytes(spec: TrialKeys, architecture: DecoderShape, position
     are wider, that of the result; at the down projection, the gradient of the product, and the new gradient of the
     weights; at gate and up, their gradients, those of the inputs and of the weights, when only the inputs are left of
     what was saved. Adapted weights have such gradients too, but those of down are freed before gate and up, and so are
-    its weights. A shared expert that is weighed waits with the gradients of its result and of its input, [T, H] each;
-    one that is added is done, and left the gradient of its input.
+    its weights. A shared expert that is weighed waits with the gradients of its result and of its input, [T, H] each,
+    and its result is freed, with what the adapter of its gate saved; one that is added is done, and left the gradient
+    of its input.
     """
     result, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
-    waiting = 2 * _shared_result(spec, architecture, positions) + added_bytes(spec, architecture, positions)
+    # Two gradients, less the result.
+    waiting = _shared_result(spec, architecture, positions) + added_bytes(spec, architecture, positions)
+    waiting = waiting - _gate_input(spec, architecture, positions)
     # Its node keeps the result until then; checkpointing frees what it has unpacked.
     is_narrowed = layers_of(architecture).has_float32_router and not spec.gradient_checkpointing
     narrowed = result if is_narrowed else 0
@@ -217,6 +222,15 @@ def _shared_result(spec: TrialKeys, architecture: DecoderShape, positions: Count
     """Return the bytes of the result of a shared expert that is weighed, [T, H]; 0 without one."""
     is_weighed = has_shared_expert(architecture) and not layers_of(architecture).adds_shared_expert
     return _stream(spec, architecture, positions) if is_weighed else 0
+
+
+def _gate_input(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the input that the adapter of a shared expert's gate saves alone, [T, H]; 0 without such an adapter."""
+    inputs = (SHARED_GATE, "gate_proj", "up_proj")
+    parts = adapted_projections(architecture, spec.lora_target_modules or ())
+    adapted = {part.name for part in parts if part.name in inputs}
+    is_shared = has_bfloat16_adapters(spec) and len(adapted) > 1
+    return 0 if SHARED_GATE not in adapted or is_shared else _stream(spec, architecture, positions)
 
 
 def added_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:

@@ -9,7 +9,6 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     copied_output_bytes,
     layer_input_bytes,
     layer_saved_bytes,
-    linear_output_bytes,
     mlp_saved_bytes,
     norm_saved_bytes,
     saved_after_attention_bytes,
@@ -32,9 +31,11 @@ from profiler.analytical.formulas.layers.experts import (
 from profiler.analytical.formulas.layers.layer_without_gradient import (
     adapter_input_bytes,
     adapter_result_bytes,
+    down_input_bytes,
     latent_forward_bytes,
     layer_without_gradient_bytes,
 )
+from profiler.analytical.formulas.layers.linear_attention import linear_backward_bytes, linear_forward_bytes
 from profiler.analytical.formulas.models.parameters import (
     is_mixture,
     layers_of,
@@ -47,6 +48,7 @@ from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
     has_bfloat16_adapters,
+    linear_output_bytes,
     trains_everything,
 )
 from profiler.analytical.formulas.models.weights import widened_bytes
@@ -152,7 +154,7 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     (12 + 2) x 4) B, less what is freed.
     """
     sizes, positions = element_bytes(spec), batch.positions
-    freed = saved_after_attention_bytes(spec, architecture, positions)
+    freed = after = saved_after_attention_bytes(spec, architecture, positions)
     output = block_of(spec)(positions * output_width(architecture) * sizes.compute)
     stream = layer_input_bytes(spec, architecture, batch)
     of_kernel: Count = 0
@@ -163,6 +165,9 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
         of_kernel = of_kernel - copied_output_bytes(spec, architecture, batch)
     freed = freed + where(saves_output(spec, architecture), output, 0)
     transient = scores_backward_bytes(spec, architecture, batch) - saved_scores_bytes(spec, architecture, batch)
+    if architecture.linear is not None:
+        keeps = saves_output(spec, architecture)
+        return stream - after + linear_backward_bytes(spec, architecture, batch, keeps_output=keeps)
     added = transient + stream - freed
     return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), added, of_kernel)
 
@@ -203,7 +208,7 @@ def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     The residual stream and the input of the MLP, [T, H] each, if it is not saved. For a float32 adapter, the product,
     [T, I], is cast to float32 before autocast casts it back to the type that is saved.
     """
-    inner = _down_input_bytes(spec, architecture, batch)
+    inner = down_input_bytes(spec, architecture, batch)
     if is_mixture(architecture):
         experts = experts_forward_bytes(spec, architecture, batch.positions)
         if layers_of(architecture).adds_shared_expert:
@@ -271,11 +276,8 @@ def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
         return layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16) - referenced
     unsaved = where(saves_stream(spec, architecture, ATTENTION_INPUTS), 0, referenced)
     peak = down_forward_bytes(spec, architecture, batch)
-    if architecture.latent is not None:
-        stream = where(
-            _saves_inputs(spec, architecture, ATTENTION_INPUTS), 0, layer_input_bytes(spec, architecture, batch)
-        )
-        peak = larger(peak, stream + latent_forward_bytes(spec, architecture, batch))
+    if architecture.latent is not None or architecture.linear is not None:
+        peak = larger(peak, _attention_forward_bytes(spec, architecture, batch))
     return peak + unsaved
 
 
@@ -292,7 +294,23 @@ def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     # A stream that the layer saves as it is, is the input that checkpointing keeps.
     kept = where(saves_stream(spec, architecture, ATTENTION_INPUTS), layer_input_bytes(spec, architecture, batch), 0)
     recomputed = layer_saved_bytes(spec, architecture, batch) - kept
-    return recomputed + larger(backward, recomputation_bytes(spec, architecture, batch))
+    recomputation = recomputation_bytes(spec, architecture, batch)
+    if architecture.linear is not None:
+        # The gradient of the layer's result waits, and those at the scaling of down's adapter.
+        at_rule = layer_input_bytes(spec, architecture, batch) + _attention_forward_bytes(spec, architecture, batch)
+        at_rule = at_rule + (0 if is_mixture(architecture) else _scaling_gradient_bytes(spec, architecture, batch))
+        recomputation = larger(recomputation, at_rule)
+    return recomputed + larger(backward, recomputation)
+
+
+def _attention_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what latent or linear attention needs in addition to what its layer saves until the end of the MLP."""
+    kept = _saves_inputs(spec, architecture, ATTENTION_INPUTS)
+    normed = where(kept, 0, layer_input_bytes(spec, architecture, batch))
+    if architecture.latent is not None:
+        return normed + latent_forward_bytes(spec, architecture, batch)
+    made = linear_forward_bytes(spec, architecture, batch, keeps_output=saves_output(spec, architecture))
+    return normed + made - saved_after_attention_bytes(spec, architecture, batch.positions)
 
 
 def _until_last_norm_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> tuple[Count, Count]:
@@ -368,24 +386,3 @@ def _scaling_gradient_bytes(spec: TrialKeys, architecture: DecoderShape, batch: 
     block, sizes, values = block_of(spec), element_bytes(spec), batch.positions * architecture.hidden_size
     low = where(spec.bf16, sizes.compute, sizes.adapter)
     return block(values * low) + where(low > sizes.compute, block(values * sizes.compute), 0)
-
-
-def _down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return what down makes of its input and of a 4-bit weight before it returns, if it has an adapter.
-
-    With dropout the input itself is not what the adapter saves; and a cast input, and what is left of it, are there
-    together.
-    """
-    if not adapted_parts(spec, architecture, ("down_proj",)):
-        return 0
-    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * mlp_width(architecture)
-    given = where(drops_inputs(spec), block(values * linear_output_bytes(spec)), 0)
-    if spec.tuning is Tuning.QLORA:
-        weight = mlp_width(architecture) * architecture.hidden_size
-        widened = widened_bytes(spec, weight, batch.positions, autocast=spec.bf16)
-        return larger(widened - input_mask_bytes(spec, values), given)
-    if has_bfloat16_adapters(spec):
-        return given
-    # Without autocast the adapter saves the copy, or what dropout leaves of it.
-    copies = where(spec.bf16, 1, 0) + where(drops_inputs(spec), 1, 0)
-    return block(values * sizes.compute) + copies * block(values * sizes.adapter)

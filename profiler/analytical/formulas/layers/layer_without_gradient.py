@@ -2,15 +2,15 @@
 
 from profiler.analytical.formulas.layers.decoder_layer import (
     adapted_parts,
-    copies_output,
     latent_heads_bytes,
-    linear_output_bytes,
     saved_after_attention_bytes,
     saves_output,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
+    copies_output,
     drops_inputs,
     held_scores_bytes,
+    input_mask_bytes,
     query_side_bytes,
     scores_forward_bytes,
 )
@@ -19,6 +19,7 @@ from profiler.analytical.formulas.layers.experts import (
     experts_without_gradient_bytes,
     merged_bytes,
 )
+from profiler.analytical.formulas.layers.linear_attention import linear_without_gradient_bytes
 from profiler.analytical.formulas.models.parameters import (
     is_mixture,
     key_width,
@@ -30,6 +31,7 @@ from profiler.analytical.formulas.models.parameters import (
 from profiler.analytical.formulas.models.trained import (
     element_bytes,
     has_bfloat16_adapters,
+    linear_output_bytes,
     stream_bytes,
 )
 from profiler.analytical.formulas.models.weights import widened_bytes
@@ -73,13 +75,24 @@ def layer_without_gradient_bytes(
     # Without a norm before them, the residual stream is the input of attention and of the MLP.
     normed = stream if layers_of(architecture).has_input_norms else 0
     mlp = embeddings + 2 * stream + normed + inner + held_scores_bytes(spec, architecture, batch, autocast=autocast)
+    if architecture.linear is not None:
+        rule = linear_without_gradient_bytes(spec, architecture, batch, autocast=autocast)
+        return larger(mlp, embeddings + stream + normed + rule)
     transient = scores_forward_bytes(spec, architecture, batch, autocast=autocast)
+    normed = normed + _output_gate_bytes(spec, architecture, batch.positions, autocast=autocast)
     attention = embeddings + stream + normed + query_side_bytes(spec, architecture, batch, autocast=autocast)
     rotary = rotary_bytes(spec, architecture, batch, autocast=autocast)
     if architecture.latent is not None:
         rotary = latent_bytes(spec, architecture, batch, adapted=adapted, autocast=autocast)
     rotary = embeddings + stream + normed + rotary
     return larger(mlp, rotary, where(transient > 0, attention + transient, 0))
+
+
+def _output_gate_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag) -> Count:
+    """Return the gate of attention's output, which is there from its beginning to its end; 0 without one."""
+    if not layers_of(architecture).gates_output:
+        return 0
+    return block_of(spec)(positions * query_width(architecture) * linear_output_bytes(spec, autocast=autocast))
 
 
 def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag) -> Count:
@@ -298,4 +311,28 @@ def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
     element = where(architecture.qk_norm, stream, given)
     queries, keys = batch.positions * query_width(architecture), batch.positions * key_width(architecture)
     rotated = block(queries * element) + 2 * block(queries * stream)
+    if layers_of(architecture).gates_output:
+        # At the end of attention there are the output, the sigmoid of the gate, and their product.
+        rotated = larger(rotated, 3 * block(queries * given))
     return rotated + block(queries * element) + block(keys * element) + block(keys * given)
+
+
+def down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return what down makes of its input and of a 4-bit weight before it returns, if it has an adapter.
+
+    With dropout the input itself is not what the adapter saves; and a cast input, and what is left of it, are there
+    together.
+    """
+    if not adapted_parts(spec, architecture, ("down_proj",)):
+        return 0
+    sizes, block, values = element_bytes(spec), block_of(spec), batch.positions * mlp_width(architecture)
+    given = where(drops_inputs(spec), block(values * linear_output_bytes(spec)), 0)
+    if spec.tuning is Tuning.QLORA:
+        weight = mlp_width(architecture) * architecture.hidden_size
+        widened = widened_bytes(spec, weight, batch.positions, autocast=spec.bf16)
+        return larger(widened - input_mask_bytes(spec, values), given)
+    if has_bfloat16_adapters(spec):
+        return given
+    # Without autocast the adapter saves the copy, or what dropout leaves of it.
+    copies = where(spec.bf16, 1, 0) + where(drops_inputs(spec), 1, 0)
+    return block(values * sizes.compute) + copies * block(values * sizes.adapter)

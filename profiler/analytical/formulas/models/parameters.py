@@ -7,9 +7,9 @@ from typing import Any, TypeVar, cast
 
 from profiler.analytical.formulas.models.tensor_groups import Projection, TensorGroup, tower_lora_tensors, tower_tensors
 from profiler.analytical.formulas.sizes.quantities import Count, both, everywhere, larger, where
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape
-from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.architectures.families import Layers, family_of
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, layer_kinds
+from profiler.domain.architectures.architecture import Architecture, LinearAttention
+from profiler.domain.architectures.families import LINEAR_OUTPUT, Layers, family_of
 from profiler.domain.trials.trial import ALL_LINEAR
 
 _ROUTER = "gate"
@@ -37,49 +37,6 @@ def counted_once(formula: Callable[[DecoderShape], Result]) -> Callable[[Decoder
     return counted
 
 
-def layer_kinds(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
-    """Return one model per kind of layer, with the layers of that kind alone, in the order of their first layers.
-
-    By hand, GLM 4.5 Air: 1 layer with a dense MLP, 45 with a mixture of experts.
-    """
-    first = tuple(architecture.first_layers)
-    if not first:
-        return (architecture,)
-    rest = architecture.num_hidden_layers - sum(kind.num_hidden_layers for kind in first)
-    return (*first, _with_layers(architecture, (), rest))
-
-
-def last_kind(architecture: DecoderShape) -> DecoderShape:
-    """Return the model that has only the layers of the kind of the last layer."""
-    return layer_kinds(architecture)[-1]
-
-
-def by_end(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
-    """Return the model up to the last layer of each kind; the model itself comes last.
-
-    By hand, GLM 4.5 Air: the model of its first layer, and that of all 46.
-    """
-    kinds = layer_kinds(architecture)
-    return (*(_up_to(kinds, place, kinds[place].num_hidden_layers) for place in range(len(kinds) - 1)), architecture)
-
-
-def by_begin(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
-    """Return the model up to the first layer of each kind. By hand, GLM 4.5 Air: that of 1 layer, and of 2."""
-    kinds = layer_kinds(architecture)
-    return tuple(_up_to(kinds, place, 1) for place in range(len(kinds)))
-
-
-def _up_to(kinds: Sequence[DecoderShape], place: int, layers: Count) -> DecoderShape:
-    """Return the model of the first kinds, with `layers` layers of the one at `place`."""
-    before = sum(kind.num_hidden_layers for kind in kinds[:place])
-    return _with_layers(kinds[place], tuple(kinds[:place]), before + layers)
-
-
-def _with_layers(architecture: DecoderShape, first: Sequence[DecoderShape], layers: Count) -> DecoderShape:
-    whole = cast("Any", architecture)
-    return cast("DecoderShape", replace(whole, first_layers=first, num_hidden_layers=layers))
-
-
 def query_width(architecture: DecoderShape) -> Count:
     """Return the width of all query heads together: heads x head_dim."""
     return architecture.num_attention_heads * _key_dim(architecture)
@@ -99,6 +56,8 @@ def _key_dim(architecture: DecoderShape) -> Count:
 
 def output_width(architecture: DecoderShape) -> Count:
     """Return the width of the output of attention. By hand, DeepSeek-V3: 128 x 128, and its queries have 128 x 192."""
+    if architecture.linear is not None:
+        return architecture.linear.value_width
     if architecture.latent is None:
         return query_width(architecture)
     return architecture.num_attention_heads * architecture.latent.v_head_dim
@@ -180,9 +139,14 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
             inputs = (part("q_a_proj", hidden, rank), part("q_b_proj", rank, query))
         inputs += (part("kv_a_proj_with_mqa", hidden, compressed + latent.qk_rope_head_dim),)
         inputs += (part("kv_b_proj", compressed, architecture.num_attention_heads * latent.expanded_dim),)
+    elif architecture.linear is not None:
+        widths = _linear_inputs(layers, architecture.linear)
+        inputs = tuple(part(name, hidden, width) for name, width in zip(layers.linear_inputs, widths, strict=True))
     else:
-        inputs = (part("q_proj", hidden, query), part("k_proj", hidden, key), part("v_proj", hidden, key))
-    attention = (*inputs, part("o_proj", output_width(architecture), hidden))
+        gated = 2 * query if layers.gates_output else query
+        inputs = (part("q_proj", hidden, gated), part("k_proj", hidden, key), part("v_proj", hidden, key))
+    output = "o_proj" if architecture.linear is None else LINEAR_OUTPUT
+    attention = (*inputs, part(output, output_width(architecture), hidden))
     if is_mixture(architecture) and not has_shared_expert(architecture):
         return attention
     if layers.has_fused_mlp:
@@ -192,6 +156,13 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     dense = (*attention, *gate_and_up, part("down_proj", inner, hidden))
     is_weighed = is_mixture(architecture) and not layers.adds_shared_expert
     return (*dense, part(SHARED_GATE, hidden, 1)) if is_weighed else dense
+
+
+def _linear_inputs(layers: Layers, linear: LinearAttention) -> tuple[int, ...]:
+    """Return the widths of the linear layers before a delta rule: of all at once and of two gates, or of each."""
+    if layers.joins_linear_inputs:
+        return linear.conv_width + linear.value_width, 2 * linear.num_value_heads
+    return linear.conv_width, linear.value_width, linear.num_value_heads, linear.num_value_heads
 
 
 @counted_once
@@ -244,6 +215,10 @@ def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
             groups += [
                 TensorGroup(shape=shape, copies=1) for shape in ((experts, 2 * width), (experts, hidden), (experts,))
             ]
+    if (linear := architecture.linear) is not None:
+        shapes = ((linear.conv_width, 1, linear.conv_kernel_dim), (linear.value_head_dim,))
+        groups += [TensorGroup(shape=shape, copies=1) for shape in shapes]
+        groups.append(TensorGroup(shape=(linear.num_value_heads,), copies=2))
     if layers.has_sinks:
         groups.append(TensorGroup(shape=(architecture.num_attention_heads,), copies=1))
     return (*groups, *_norms(architecture))
@@ -267,7 +242,7 @@ def norm_count(architecture: DecoderShape) -> Count:
 
 def _head_norms(architecture: DecoderShape) -> list[TensorGroup]:
     """Return the weights of norms over queries and keys: of each head, or of all heads at once (OLMo 2, OLMoE)."""
-    norms = where(architecture.qk_norm, 1, 0)
+    norms = where(architecture.qk_norm, 1, 0) if architecture.linear is None else 0
     if not layers_of(architecture).normalises_all_heads:
         return [TensorGroup(shape=(architecture.head_dim,), copies=2 * norms)]
     widths = (query_width(architecture), key_width(architecture))

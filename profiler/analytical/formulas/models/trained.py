@@ -23,7 +23,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     where,
 )
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
 from profiler.domain.text import count_text
 from profiler.domain.trials.trial import DistributedType, Dtype, Tuning
 
@@ -163,6 +163,18 @@ def stream_bytes(spec: TrialKeys, *, autocast: Flag) -> Count:
     return sizes.stream if trains_everything(spec) else where(autocast, sizes.stream, sizes.weight)
 
 
+def linear_output_bytes(spec: TrialKeys, *, autocast: Flag = True) -> Count:
+    """Return the bytes of one value that a linear layer returns.
+
+    As `computed_bytes`, but 4-bit layers return the type of their input.
+
+    Source: `Linear4bit.forward` in bitsandbytes, `.to(inp_dtype)`.
+    """
+    if spec.tuning is Tuning.QLORA:
+        return stream_bytes(spec, autocast=autocast)
+    return computed_bytes(spec, autocast=autocast)
+
+
 def trained_tensors(spec: TrialKeys, architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     """Return the parameters that the optimizer updates."""
     if trains_everything(spec):
@@ -191,14 +203,20 @@ def all_gradients(spec: TrialKeys, architecture: DecoderShape) -> Term:
     return Term(size, lambda: f"{count_text(count_of(tensors))} x {element} B")
 
 
-def layer_gradients_bytes(spec: TrialKeys, kind: DecoderShape) -> Count:
-    """Return the gradients of all layers of one kind, of a model that has no others.
+def layer_gradients_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the gradients of all layers of a model.
 
     By hand, qwen2.5-0.5b full in bfloat16: 24 x 14,912,384 x 2 B = 715,794,432 B.
     """
-    block, element, layers = block_of(spec), trained_element_bytes(spec), kind.num_hidden_layers
+    block, element = block_of(spec), trained_element_bytes(spec)
     if trains_everything(spec):
-        return layers * sum(group.copies * block(group.elements * element) for group in layer_tensors(kind))
+        tensors = [
+            (kind.num_hidden_layers, group) for kind in layer_kinds(architecture) for group in layer_tensors(kind)
+        ]
+        return sum(layers * group.copies * block(group.elements * element) for layers, group in tensors)
     rank, targets = lora_rank(spec), spec.lora_target_modules or ()
-    tensors = (*layer_lora_tensors(kind, rank, targets), *expert_lora_tensors(kind, rank, targets))
-    return sum(group.copies * block(group.elements * element) for group in tensors)
+    adapters = (
+        *layer_lora_tensors(architecture, rank, targets),
+        *expert_lora_tensors(architecture, rank, targets),
+    )
+    return sum(group.copies * block(group.elements * element) for group in adapters)

@@ -7,8 +7,6 @@ from profiler.analytical.formulas.models.parameters import (
     base_tensors,
     expert_lora_tensors,
     is_mixture,
-    last_kind,
-    layer_kinds,
     lora_tensors,
     parameter_count,
     projections,
@@ -24,7 +22,7 @@ from profiler.analytical.formulas.models.trained import (
 )
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, both, larger, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, last_kind, layer_kinds
 from profiler.domain.text import count_text
 from profiler.domain.trials.trial import Tuning
 

@@ -9,7 +9,7 @@ engine, sharding) are single values in both.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from profiler.analytical.formulas.sizes.quantities import (
     Coded,
@@ -23,7 +23,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     where,
     whole_units,
 )
-from profiler.domain.architectures.architecture import LatentAttention, VisionTower
+from profiler.domain.architectures.architecture import LatentAttention, LinearAttention, VisionTower
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
@@ -180,6 +180,8 @@ class DecoderShape(Protocol):
     @property
     def latent(self) -> LatentAttention | None: ...  # noqa: D102
     @property
+    def linear(self) -> LinearAttention | None: ...  # noqa: D102
+    @property
     def vision(self) -> VisionTower | None: ...  # noqa: D102
     @property
     def shared_expert_width(self) -> Count: ...  # noqa: D102
@@ -189,6 +191,60 @@ class DecoderShape(Protocol):
     def scores(self) -> int: ...  # noqa: D102
     @property
     def reward_models(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
+
+
+def layer_kinds(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
+    """Return one model per kind of layer, with the layers of that kind alone, in the order of their first layers.
+
+    By hand, GLM 4.5 Air: 1 layer with a dense MLP, 45 with a mixture of experts.
+    """
+    first = tuple(architecture.first_layers)
+    if not first:
+        return (architecture,)
+    rest = architecture.num_hidden_layers - sum(kind.num_hidden_layers for kind in first)
+    return (*first, _with_layers(architecture, (), rest))
+
+
+def last_kind(architecture: DecoderShape) -> DecoderShape:
+    """Return the model that has only the layers of the kind of the last layer."""
+    return layer_kinds(architecture)[-1]
+
+
+def by_end(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
+    """Return the model up to the last layer of each kind; the model itself comes last.
+
+    By hand, GLM 4.5 Air: the model of its first layer, and that of all 46. Qwen3-Next: that of 47 layers, of which 36
+    are linear, and that of all 48.
+    """
+    kinds = layer_kinds(architecture)
+    if kinds[0].linear is not None:
+        others = kinds[1].num_hidden_layers - 1
+        before = (_with_layers(kinds[1], (), others),) if others else ()
+        return _with_layers(kinds[0], before, kinds[0].num_hidden_layers + others), architecture
+    return (*(_up_to(kinds, place, kinds[place].num_hidden_layers) for place in range(len(kinds) - 1)), architecture)
+
+
+def by_begin(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
+    """Return the model up to the first layer of each kind.
+
+    By hand, GLM 4.5 Air: that of 1 layer, and of 2. Qwen3-Next: that of 1 layer, and of 4.
+    """
+    kinds = layer_kinds(architecture)
+    if (linear := kinds[0].linear) is not None:
+        before = _with_layers(kinds[0], (), linear.interval - 1)
+        return _with_layers(kinds[0], (), 1), _with_layers(kinds[1], (before,), linear.interval)
+    return tuple(_up_to(kinds, place, 1) for place in range(len(kinds)))
+
+
+def _up_to(kinds: Sequence[DecoderShape], place: int, layers: Count) -> DecoderShape:
+    """Return the model of the first kinds, with `layers` layers of the one at `place`."""
+    before = sum(kind.num_hidden_layers for kind in kinds[:place])
+    return _with_layers(kinds[place], tuple(kinds[:place]), before + layers)
+
+
+def _with_layers(architecture: DecoderShape, first: Sequence[DecoderShape], layers: Count) -> DecoderShape:
+    whole = cast("Any", architecture)
+    return cast("DecoderShape", replace(whole, first_layers=first, num_hidden_layers=layers))
 
 
 def with_keys(spec: TrialKeys, **keys: object) -> TrialKeys:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from profiler.analytical.formulas.host import HostSide
-from profiler.analytical.formulas.models.parameters import layer_kinds, layer_parameter_count
+from profiler.analytical.formulas.models.parameters import layer_parameter_count
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
@@ -36,6 +36,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     where,
     whole_units,
 )
+from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state, state_text
 from profiler.analytical.timeline.instants import Instant, InstantName, workspace_in_step
 from profiler.analytical.timeline.sharding.sharding import TrialSharding

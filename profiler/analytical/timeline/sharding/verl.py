@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from profiler.analytical.formulas.models.parameters import (
     expert_weights,
     is_mixture,
-    layer_kinds,
     layer_parameter_count,
     parameter_count,
 )
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Term, Terms, whole_units
+from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.sharding.sharding import Sharding
 from profiler.domain.architectures.architecture import Architecture
