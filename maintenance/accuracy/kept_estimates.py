@@ -1,4 +1,4 @@
-"""`python -m maintenance.kept_estimates`: estimate the kept grids again, where a formula has changed.
+"""`python -m maintenance.accuracy.kept_estimates`: estimate the kept grids again, where a formula has changed.
 
 The estimates of a kept table are replaced, and nothing else: what was simulated, emulated or measured stays as it was.
 Then `python -m profiler.report` writes the page and the figures of the grid again.
@@ -27,7 +27,7 @@ from profiler.storage.tables.rows import RUNS
 from profiler.sweep.command import read_command
 from profiler.sweep.prepared.composition import compose
 
-REFERENCE = Path(__file__).parents[1] / "results" / "reference"
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 SEVERAL_GRIDS = "claims"
 """A kept folder that is no grid of its own."""
