@@ -231,8 +231,11 @@ from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.estimate.main import answer
+from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
 from profiler.solve.main import main as solve
-from profiler.worker.simulated import outcome_on_card, simulate
+
+with compiled_at_first_call():
+    from profiler.worker.simulated import outcome_on_card, simulate
 
 keys = {"recipe": "labels", "model": "tiny", "max_length": 512, "gpu": "h100-80gb", "lengths": "ragged"}
 words = [f"{key}={value}" for key, value in keys.items()]

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # every test finds the builders in one place
@@ -172,6 +173,26 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS)
     gc.enable()
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Make a folder once for all processes of a run, and return it: `made_once(name, make)` calls `make(folder)`."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder_of(name: str, make: Callable[[Path], object]) -> Path:
+        folder = base / name
+        with FileLock(base / f"{name}.lock"):
+            if not folder.exists():
+                unfinished = base / f"{name}.unfinished"
+                shutil.rmtree(unfinished, ignore_errors=True)
+                unfinished.mkdir()
+                make(unfinished)
+                unfinished.rename(folder)
+        return folder
+
+    return folder_of
 
 
 _WITH_PALETTES = "rendering/test_figures.py"

@@ -16,7 +16,13 @@ from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapol
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.run import run_training
 
-SMALL: dict[str, Any] = {"model": "tiny", "max_prompt_length": 8, "max_completion_length": 12, "steps": 2}
+SMALL: dict[str, Any] = {
+    "model": "tiny", "max_prompt_length": 8, "max_completion_length": 12, "steps": 2,
+    "gradient_accumulation_steps": 2, "steps_per_generation": 2,
+}  # fmt: skip
+"""A first and a last micro-batch, in a first and in a later step. Two more between them take twice the time."""
+FOUR_MICRO_BATCHES: dict[str, Any] = {"gradient_accumulation_steps": 4, "steps_per_generation": 4}
+"""The defaults of a trial."""
 LORA: dict[str, Any] = {"lora_rank": 8, "lora_alpha": 16, "lora_target_modules": ("all-linear",)}
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -46,37 +47,30 @@ LLAMA = {
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
+def wheel(made_once) -> Path:
     """The built wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    built = subprocess.run(build, capture_output=True, text=True, check=False)
-    if built.returncode and "hatchling" in built.stderr:
-        pytest.skip("hatchling, which builds the wheel, cannot be downloaded")
-    assert built.returncode == 0, built.stderr
-    (found,) = folder.glob("*.whl")
+
+    def make(folder: Path) -> None:
+        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+        built = subprocess.run(build, capture_output=True, text=True, check=False)
+        if built.returncode and "hatchling" in built.stderr:
+            pytest.skip("hatchling, which builds the wheel, cannot be downloaded")
+        assert built.returncode == 0, built.stderr
+
+    (found,) = made_once("wheel", make).glob("*.whl")
     return found
 
 
 @pytest.fixture(scope="module")
-def bare(wheel, tmp_path_factory) -> Path:
+def bare(wheel, made_once) -> Path:
     """A folder with the unpacked wheel and links to what it requires, taken from this environment."""
-    site = tmp_path_factory.mktemp("bare") / "site"
-    unpack = [sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)]
-    subprocess.run(unpack, check=True)
-    (metadata,) = site.glob("*.dist-info")
-    link(site, required(Distribution.at(metadata)))
-    return site
+    return made_once("bare", lambda site: unpack(wheel, site))
 
 
 @pytest.fixture(scope="module")
-def with_tables(wheel, tmp_path_factory) -> Path:
+def with_tables(wheel, made_once) -> Path:
     """`bare`, with the packages of the extra `sweep`."""
-    site = tmp_path_factory.mktemp("sweep") / "site"
-    subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(site)], check=True)
-    (metadata,) = site.glob("*.dist-info")
-    link(site, required(Distribution.at(metadata), Extra.SWEEP))
-    return site
+    return made_once("with_tables", lambda site: unpack(wheel, site, Extra.SWEEP))
 
 
 @pytest.fixture
@@ -87,6 +81,14 @@ def fresh(bare, tmp_path) -> Path:
     (metadata,) = bare.glob("grpo_vram-*.dist-info")
     link(site, [distribution("pip"), *required(Distribution.at(metadata))])
     return tmp_path / "venv" / "bin" / "python"
+
+
+def unpack(wheel: Path, site: Path, extra: str = "") -> None:
+    """Unpack the wheel into a folder, and link what it requires, with an extra of it or without."""
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    (metadata,) = site.glob("*.dist-info")
+    link(site, required(Distribution.at(metadata), extra))
 
 
 def link(site: Path, distributions: Iterable[Distribution]) -> None:

@@ -32,7 +32,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 )
 def test_a_change_needs_no_other_file(change, files, tmp_path):
     assert len({row.file for row in change.rows}) == files
-    shutil.copytree(ROOT / "profiler", tmp_path / "profiler", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "profiler", tmp_path / "profiler")
     for row in change.rows:
         file = tmp_path / row.file
         file.parent.mkdir(exist_ok=True)

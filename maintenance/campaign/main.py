@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING
 
 from maintenance.campaign.archive import pack, unpack
 from maintenance.campaign.command import LIMIT_S, PREDICTED, USAGE, Command, read_command
-from maintenance.campaign.compared.judged import threshold_lines
-from maintenance.campaign.compared.kept import keep
 from maintenance.campaign.compared.side_by_side import looking_lines, rollout_lines, sampled_times
-from maintenance.campaign.compared.simulated import simulate_measured
 from maintenance.campaign.facts import CardFacts, FactTools, take_facts
 from maintenance.campaign.recorded_history import recorded_history_lines, recorded_history_of
 from maintenance.campaign.running import StageEnd, run_stage
@@ -158,8 +155,12 @@ def _lines(asked: Command, parts: CampaignParts) -> Sequence[str]:
     if what in PREDICTED:
         return _predicted_lines(asked, parts)
     if what == "thresholds":
+        from maintenance.campaign.compared.judged import threshold_lines  # tables need pandas: half a second
+
         return threshold_lines(asked.folders)
     if what == "keep":
+        from maintenance.campaign.compared.kept import keep
+
         return keep(*asked.folders)
     gpu = _the_gpu(parts)
     if what == "facts":
@@ -173,6 +174,8 @@ def _lines(asked: Command, parts: CampaignParts) -> Sequence[str]:
 def _predicted_lines(asked: Command, parts: CampaignParts) -> Sequence[str]:
     backend = PREDICTED[asked.what]
     workers = parts.workers_of(backend, asked.python)
+    from maintenance.campaign.compared.simulated import simulate_measured
+
     found = simulate_measured(
         asked.folder,
         backend=backend,

@@ -37,9 +37,12 @@ from profiler.domain.runs.forecast import (
 )
 from profiler.domain.runs.step_shape import MicroBatch
 from profiler.domain.trials.trial import RowLengths, TrialSpec
-from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
-from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
-from profiler.worker.simulated import card_of
+from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
+
+with compiled_at_first_call():
+    from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
+    from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
+    from profiler.worker.simulated import card_of
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
 

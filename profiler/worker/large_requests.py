@@ -88,7 +88,10 @@ def _verdict(outcome: Outcome) -> dict[str, object]:
 def main() -> int:
     """Simulate the trial on standard input, and print its large requests and its verdict as JSON."""
     from profiler.domain.errors import UnsupportedTrialError
-    from profiler.worker.simulated import card_of, outcome_on_card, simulate
+    from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
+
+    with compiled_at_first_call():
+        from profiler.worker.simulated import card_of, outcome_on_card, simulate
 
     job = json.loads(sys.stdin.read())
     spec = spec_from_mapping(job["spec"])

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mutants are hel
 
 SCENARIOS = (*SINGLE_STREAM, *STREAMS)
 
-LOOP_S = 0.5
-"""A mutant that computes for longer than this never ends: the sequences take milliseconds of the processor."""
+LOOP_S = 0.2
+"""A mutant that computes for longer than this never ends: the sequences take 10 ms of the processor."""
 
 _ARBITRARY = "any value does"
 _IN_512 = "all sizes are multiples of 512"

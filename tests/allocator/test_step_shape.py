@@ -74,7 +74,7 @@ def test_each_stretch_keeps_its_highest_instant(makes):
 
 
 def test_of_a_real_trial_the_phases_follow_as_the_trainer_runs_them():
-    found = step_shape(simulate(gradient_accumulation_steps=2, steps_per_generation=2).trace)
+    found = step_shape(simulate().trace)
     order = [instant.phase for number, instant in enumerate(found) if number % INSTANTS_A_STRETCH == 0]
     assert order[0] is Phase.ROLLOUT
     assert order[-1] is Phase.OPTIMIZER

@@ -177,6 +177,17 @@ def test_a_kind_of_layers_has_the_gradients_of_later_layers():
     assert end[Category.GRADIENTS] == (4 * layer + head_and_norm) * 2
 
 
+def test_the_first_layer_needs_what_its_own_kind_needs():
+    shape = _read(CONFIG)
+    dense = replace(shape, num_experts=1)
+    two = replace(shape, first_layers=(replace(dense, num_hidden_layers=1),))
+    first, of_dense, of_experts = (
+        _in_backward(ONE_SHORT_BATCH, each, InstantName.BACKWARD_FIRST_LAYER)[-1][Category.ACTIVATIONS]
+        for each in (two, dense, shape)
+    )
+    assert first == of_dense != of_experts
+
+
 def test_only_attention_has_linear_layers():
     assert [part.name for part in projections(_read(CONFIG))] == list(ATTENTION)
 

@@ -1,5 +1,12 @@
 """A refusal of a model that names a sweep is true: the real trainer runs on a simulated card, and else it fails."""
 
+import contextlib
+import importlib
+import io
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +15,7 @@ from profiler.analytical.estimate import refuse_model
 from profiler.constraints.commands import RUN_SCRIPT
 from profiler.domain.errors import UsageError
 from profiler.domain.trials.trial import Backend, Lengths, Rollout, TrialSpec
+from profiler.estimate.job import counting
 from profiler.estimate.job.counting import counted_by_transformers, read_and_counted
 from profiler.training.models.parameter_count import count_model
 from profiler.worker.simulated import simulate
@@ -71,6 +79,23 @@ SHORT = TrialSpec(
     max_completion_length=8,
     steps=1,
 )
+
+
+def _run_here(command: Sequence[str], *, input: str, **_: Any) -> subprocess.CompletedProcess[str]:
+    """Run the module of a command in this process, which has imported transformers; another would first have to."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.suppress(Exception):
+        patch.setattr(sys, "stdin", io.StringIO(input))
+        importlib.import_module(command[-1]).main()
+    return subprocess.CompletedProcess(command, 0, said.getvalue(), "")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def counted_here() -> Iterator[None]:
+    """`test_silently_wrong.py` counts in a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "subprocess", SimpleNamespace(run=_run_here, TimeoutExpired=subprocess.TimeoutExpired))
+        yield
 
 
 def config_of(model_type: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ def test_a_script_runs_in_a_process_of_its_own_and_leaves_its_record(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("backend=simulated on NVIDIA L40S.\n")
+    assert "torch's compiler is imported: False" in done.stdout
     assert "Simulated on NVIDIA L40S (44.4 GiB): matrices.py" in done.stdout
     problems = []
     (record,) = RecordFolder(tmp_path / "scripts" / "matrices", SCRIPTS, notify=problems.append).read_all()

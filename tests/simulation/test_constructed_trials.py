@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from simulating import simulate, small_spec
+from simulating import FOUR_MICRO_BATCHES, simulate, small_spec
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
 from profiler.analytical.estimate import phase_instants
@@ -17,6 +17,7 @@ COMMON: dict[str, Any] = {
     "rollout": Rollout.SYNTHETIC,
     "steps": 3,
     "critic": True,
+    **FOUR_MICRO_BATCHES,
 }
 BY_TOKENS: dict[str, Any] = {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": 600}
 

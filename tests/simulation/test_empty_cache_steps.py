@@ -9,7 +9,7 @@ from profiler.domain.memory import Phase
 @pytest.mark.parametrize(("every", "emptied"), [(None, 0), (1, 4), (2, 2)])
 def test_the_cache_is_emptied_between_loss_and_backward(every: int | None, emptied: int) -> None:
     """Two optimizer steps of two micro-batches each; transformers counts the first step as step 0."""
-    trace = simulate(torch_empty_cache_steps=every, gradient_accumulation_steps=2, steps_per_generation=2).trace
+    trace = simulate(torch_empty_cache_steps=every).trace
     starts = [index for index, phase in trace.phase_starts if phase is Phase.BACKWARD]
     in_training = [index for index in trace.cache_emptied if index >= starts[0]]
     assert len(in_training) == emptied

@@ -52,11 +52,6 @@ LLAMA = TINY | {"model_type": "llama"}
 MISTRAL = TINY | {"model_type": "mistral", "sliding_window": None}
 LORA_KEYS: dict[str, Any] = {"tuning": Tuning.LORA, **LORA}
 QLORA_KEYS: dict[str, Any] = {"tuning": Tuning.QLORA, **LORA}
-SHORT: dict[str, Any] = {"gradient_accumulation_steps": 2, "steps_per_generation": 2}
-
-
-def spec_of(**keys: Any) -> TrialSpec:
-    return small_spec(**(SHORT | keys))
 
 
 def described(trace: Trace) -> Iterator[tuple[Any, ...]]:
@@ -84,7 +79,7 @@ def assert_equal(few: SimulatedRun, whole: SimulatedRun, spec: TrialSpec) -> Non
 def both_ways(
     config: Mapping[str, Any] = TINY | DEEP_ENOUGH, *, others: tuple[str, ...] = (), **keys: Any
 ) -> tuple[SimulatedRun, SimulatedRun, TrialSpec]:
-    spec = spec_of(**keys)
+    spec = small_spec(**keys)
     gpus = [KNOWN_GPUS[name] for name in others]
     few = simulate_few_layers(spec, config, (KNOWN_GPUS[str(spec.gpu)], *gpus))
     assert few is not None
@@ -198,7 +193,7 @@ def test_a_configuration_with_other_layers_is_not_proven(name: str) -> None:
     config = UNEVEN_CONFIGS[name]
     few = build_config(with_layers(config, LAYERS_RUN), name="tiny")
     assert config_difference(build_config(config, name="tiny"), few)
-    assert equal_layers(spec_of(), config) is None
+    assert equal_layers(small_spec(), config) is None
 
 
 UNEVEN_ADAPTERS: dict[str, dict[str, Any]] = {
@@ -211,7 +206,7 @@ UNEVEN_ADAPTERS: dict[str, dict[str, Any]] = {
 
 
 def model_of(config: Mapping[str, Any] = TINY) -> Any:
-    return random_model(spec_of(), build_config(config, name="tiny"), RealDevice(device=torch.device("meta")))
+    return random_model(small_spec(), build_config(config, name="tiny"), RealDevice(device=torch.device("meta")))
 
 
 @pytest.mark.parametrize("name", UNEVEN_ADAPTERS)
@@ -270,8 +265,8 @@ def test_one_changed_layer_is_a_difference(change: Any) -> None:
     ids=str,
 )
 def test_jobs_that_are_not_proven(keys: dict[str, Any]) -> None:
-    assert equal_layers(spec_of(), TINY) is not None
-    assert equal_layers(spec_of(**keys), TINY) is None
+    assert equal_layers(small_spec(), TINY) is not None
+    assert equal_layers(small_spec(**keys), TINY) is None
 
 
 def test_a_model_that_draws_numbers_on_the_host_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +278,7 @@ def test_a_model_that_draws_numbers_on_the_host_is_not_proven(monkeypatch: pytes
         return adapted(model, adapters)
 
     monkeypatch.setattr(simulated, "with_adapters", drawing)
-    assert equal_layers(spec_of(), TINY) is None
+    assert equal_layers(small_spec(), TINY) is None
 
 
 def test_a_model_that_runs_before_it_has_names_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,13 +295,13 @@ def test_a_model_that_runs_before_it_has_names_is_not_proven(monkeypatch: pytest
 
     monkeypatch.setattr(Attribution, "trainer_ready", ready)
     monkeypatch.setattr(ModulePaths, "know", known_later)
-    spec = spec_of(**OF_PAIRS, precompute_ref_log_probs=True)
+    spec = small_spec(**OF_PAIRS, precompute_ref_log_probs=True)
     assert simulate_few_layers(spec, TINY, (KNOWN_GPUS["h100-80gb"],)) is None
 
 
 @pytest.mark.slow
 def test_a_deep_model_runs_with_few_layers_and_another_one_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert simulate(spec_of(), TINY).layers_run is None
+    assert simulate(small_spec(), TINY).layers_run is None
     monkeypatch.setattr(simulated, "_FEWEST_LAYERS", LAYERS)
-    assert simulate(spec_of(), TINY).layers_run == LAYERS_RUN
-    assert simulate(spec_of(), UNEVEN_CONFIGS["max_window_layers"]).layers_run is None
+    assert simulate(small_spec(), TINY).layers_run == LAYERS_RUN
+    assert simulate(small_spec(), UNEVEN_CONFIGS["max_window_layers"]).layers_run is None

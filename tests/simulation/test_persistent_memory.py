@@ -100,7 +100,7 @@ def test_without_double_quantisation_each_64_values_have_a_scale_of_4_bytes() ->
 def test_the_kv_cache_is_full_at_the_end_of_the_rollout() -> None:
     """2 x layers x sequences x kv_heads x (prompt + completion - 1) x head_dim x bytes, exactly."""
     simulated = simulate(lengths=Lengths.FORCED, max_prompt_length=32, max_completion_length=64)
-    piece = 16 * 2 * (32 + 64 - 1) * 16 * 2  # keys of one layer: 16 sequences, 2 heads, 16 wide
+    piece = 8 * 2 * (32 + 64 - 1) * 16 * 2  # keys of one layer: 8 sequences, 2 heads, 16 wide
     assert piece % 512 == 0
     levels = [level[Category.KV_CACHE] for phase, level in simulated.levels() if phase is Phase.ROLLOUT]
     assert 2 * 2 * piece in levels

@@ -12,8 +12,7 @@ from profiler.domain.trials.trial import Lengths, Logprobs, Tuning
 from profiler.worker.simulated import run_simulated
 
 STEPS = 6
-TWO_MICRO_BATCHES = {"gradient_accumulation_steps": 2, "steps_per_generation": 2}
-FORCED: dict[str, Any] = {"steps": STEPS, "lengths": Lengths.FORCED, **TWO_MICRO_BATCHES}
+FORCED: dict[str, Any] = {"steps": STEPS, "lengths": Lengths.FORCED}
 CASES: dict[str, dict[str, Any]] = {
     "full": {},
     "LoRA with a reference, without checkpointing": {
@@ -38,7 +37,7 @@ def test_the_trace_equals_that_of_the_complete_run(case: str) -> None:
 
 
 def test_ragged_steps_differ_and_all_run() -> None:
-    keys: dict[str, Any] = {"steps": 4, "lengths": Lengths.RAGGED, **TWO_MICRO_BATCHES}
+    keys: dict[str, Any] = {"steps": 4, "lengths": Lengths.RAGGED}
     complete = simulate(**keys)
     ended = simulate(**keys, ends_when_repeating=True)
     assert ended.trainer.state.global_step == 4

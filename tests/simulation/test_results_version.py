@@ -1,7 +1,7 @@
 """Kept results of simulated trials: a change of them requires a new `SIMULATION_RESULTS_VERSION`."""
 
 import pytest
-from simulating import LORA, small_spec
+from simulating import FOUR_MICRO_BATCHES, LORA, small_spec
 
 from profiler.config.trials.identity import SIMULATION_RESULTS_VERSION
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
@@ -40,7 +40,7 @@ FOUND = (
 def test_changed_results_have_a_new_version():
     found = {}
     for name, keys in CASES.items():
-        spec = small_spec(**keys)
+        spec = small_spec(**FOUR_MICRO_BATCHES, **keys)
         outcome = run_simulated(spec, BUILTIN_MODELS[spec.model].config)
         found[name] = (outcome.peaks.allocated_bytes, outcome.peaks.reserved_bytes)
     # Without a new version a sweep would reuse records from before the change.
@@ -49,7 +49,7 @@ def test_changed_results_have_a_new_version():
 
 def test_an_earlier_trial_in_the_process_changes_nothing():
     """bitsandbytes keeps tensors of the first 4-bit model of a process."""
-    spec = small_spec(**CASES["QLoRA"])
+    spec = small_spec(**FOUR_MICRO_BATCHES, **CASES["QLoRA"])
     first, second = (run_simulated(spec, BUILTIN_MODELS[spec.model].config) for _ in range(2))
     assert (first.peaks.allocated_bytes, first.peaks.reserved_bytes) == FOUND[1]["QLoRA"]
     assert second.peaks.phases == first.peaks.phases

@@ -173,7 +173,7 @@ def test_steps_that_never_repeat_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("rollout", list(Rollout))
 @pytest.mark.parametrize("config", [TINY, QWEN3, LLAMA], ids=lambda config: str(config["model_type"]))
 def test_the_cache_at_its_end_by_hand(rollout: Rollout, config: dict[str, Any]) -> None:
-    prompt, completion, rows, layers, kv_heads, head_dim, bytes_per_value = 8, 40, 16, 2, 2, 16, 2
+    prompt, completion, rows, layers, kv_heads, head_dim, bytes_per_value = 8, 40, 8, 2, 2, 16, 2
     trial = simulate(
         rollout=rollout, model_config=config, steps=1, max_prompt_length=prompt, max_completion_length=completion
     )
@@ -187,7 +187,7 @@ def test_the_cache_at_its_end_by_hand(rollout: Rollout, config: dict[str, Any]) 
 
 
 def test_the_states_of_linear_attention_by_hand() -> None:
-    prompt, completion, rows = 8, 40, 16
+    prompt, completion, rows = 8, 40, 8
     trial = simulate(model_config=HYBRID, steps=1, max_prompt_length=prompt, max_completion_length=completion)
     # The last 4 inputs of the convolution over queries, keys and values, in bfloat16, and a matrix per value head.
     states = rows * (2 * 2 * 16 + 4 * 16) * 4 * 2 + rows * 4 * 16 * 16 * 4

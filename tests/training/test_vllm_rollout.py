@@ -92,7 +92,7 @@ def test_a_trial_runs_trls_colocate_mode_with_random_weights(monkeypatch):
     )
     assert trained.steps_run == 1
     asked, *calls = RecordingEngine.calls
-    assert asked == (["Qwen2ForCausalLM"], "dummy", 0.4, 16)
+    assert asked == (["Qwen2ForCausalLM"], "dummy", 0.4, 8)
     assert calls == [
         *("sleep 2", "wake weights", "load", "reset"),
         *("wake kv_cache", "generate", "sleep 2"),

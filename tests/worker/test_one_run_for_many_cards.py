@@ -42,7 +42,7 @@ OTHERS = [(case, family) for case in CASES for family in CARDS if (case, family)
 @pytest.mark.parametrize("pair", [*SHARED, *further(*OTHERS)], ids="-".join)
 def test_a_shared_run_has_the_outcome_of_each_cards_own(pair: tuple[str, str]) -> None:
     case, gpus = pair[0], CARDS[pair[1]]
-    spec = small_spec(gpu=gpus[0], gradient_accumulation_steps=2, steps_per_generation=2, **CASES[case])
+    spec = small_spec(gpu=gpus[0], **CASES[case])
     shared = simulate(spec, WIDE, gpus=[KNOWN_GPUS[name] for name in gpus])
     for name in gpus:
         own = replace(spec, gpu=name)

@@ -64,7 +64,7 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("keys", CASES, ids=str)
 def test_every_way_to_train_has_an_outcome_whose_parts_sum_to_its_peak(keys: dict[str, Any]) -> None:
-    outcome = run(**({"gradient_accumulation_steps": 2, "steps_per_generation": 2} | keys))
+    outcome = run(**keys)
     assert outcome.status is Status.OK, outcome.message
     peak = outcome.peaks.allocated_bytes
     assert peak is not None

@@ -189,7 +189,9 @@ def _pass(
     gradients: Gradients,
     happens: Flag = True,
 ) -> tuple[Instant, ...]:
-    """Return the instants of one forward and backward of `batch`."""
+    """Return the instants of one forward and backward of `batch`; none if it never happens."""
+    if happens is False:
+        return ()
     final_norm: Terms = {Category.ACTIVATIONS: _final_norm(spec, architecture, batch)}
     kept = head_categories(head_saved(spec, architecture, batch))
     casts = Term(autocast_weight_copy_bytes(spec, architecture))
@@ -206,12 +208,10 @@ def _pass(
     # The head names what is there with it.
     saved[Category.LOGITS] = Term(saved[Category.LOGITS].size)
     more_casts: Terms = {Category.ACTIVATIONS: Term(autocast_forward_bytes(spec, architecture) - casts.size)}
-    last_layer = layer_backward(spec, architecture, batch)
+    last_layer, waiting = layer_backward(spec, architecture, batch), _head_gradient_waiting(spec, architecture)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
-    waiting = _head_gradient_waiting(spec, architecture)
-    tied: Terms = {Category.GRADIENTS: waiting}
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
-    in_backward = added(layers, tied)
+    in_backward = added(layers, {Category.GRADIENTS: waiting})
     of_tower = tower_backward(
         spec,
         architecture,
@@ -239,7 +239,7 @@ def _pass(
         InstantName.BACKWARD_FIRST_LAYER: added(
             persistent,
             until_the_first,
-            _first_layer(spec, architecture, batch, inputs.size, gradients),
+            _first_layer(spec, architecture, batch, inputs.size, gradients, last_layer),
             earlier.named("rows that wait"),
         ),
         **{name: added(persistent, more, earlier.named("rows that wait")) for name, more in of_tower.items()},
@@ -249,7 +249,7 @@ def _pass(
             {Category.GRADIENTS: _gradients_at_the_end(spec, architecture, gradients)},
         ),
     }
-    others = _other_kinds(spec, architecture, batch, gradients)
+    others = _other_kinds(spec, architecture, batch, gradients) if architecture.first_layers else ()
     named = (*((name, added(until_the_end, until_the_first, more)) for name, more in others), *found.items())
     return tuple(
         Instant(phase=_PHASES.get(name, Phase.BACKWARD), name=name, terms=terms, happens=happens)
@@ -262,8 +262,7 @@ def _other_kinds(
 ) -> tuple[tuple[InstantName, Terms], ...]:
     """Return the instants at the last layer of each kind but the last, and at the first layer of each but the first.
 
-    Up to a layer there are the activations of the layers before it, and gradients of those after it. None for a model
-    with one kind of layer.
+    Up to a layer there are the activations of the layers before it, and gradients of those after it.
     """
     kinds, every = layer_kinds(architecture), _made_in_layers(spec, architecture, gradients)
     waiting = _head_gradient_waiting(spec, architecture)
@@ -353,23 +352,24 @@ def _layer_gradients(gradients: Gradients, made: Count, text: str = "those of la
 
 
 def _first_layer(
-    spec: TrialKeys, architecture: DecoderShape, batch: Batch, kept_bytes: Count, gradients: Gradients
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, kept_bytes: Count, gradients: Gradients, backward: Term
 ) -> Terms:
     """Return what the first layer's backward needs; of the other layers only gradients are left.
 
-    In the first micro-batch, gradients grow while activations shrink, so the peak is at one end or the other.
+    In the first micro-batch, gradients grow while activations shrink, so the peak is at one end or the other. Layers of
+    one kind have the `backward` of the last one.
     """
     embedding, waiting = _embedding_bytes(spec, architecture), _head_gradient_waiting(spec, architecture)
     made, first = _made_in_layers(spec, architecture, gradients), layer_kinds(architecture)[0]
     if architecture.first_layers:
-        kept = stack_saved_bytes(spec, by_begin(architecture)[0], batch)
+        kept, backward = stack_saved_bytes(spec, by_begin(architecture)[0], batch), layer_backward(spec, first, batch)
         one_layer = layer_gradients_bytes(spec, first) // first.num_hidden_layers
     else:
         kept = kept_bytes // architecture.num_hidden_layers
         one_layer = (made - (embedding - waiting.size)) // architecture.num_hidden_layers
     there = _layer_gradients(gradients, made - one_layer, "all layers but one")
     return {
-        Category.ACTIVATIONS: Term(kept, lambda: "one layer").plus(layer_backward(spec, first, batch)),
+        Category.ACTIVATIONS: Term(kept, lambda: "one layer").plus(backward),
         Category.GRADIENTS: there.plus(waiting),
     }
 

@@ -18,6 +18,7 @@ from profiler.domain.trials.trial import Backend
 from profiler.emulation.card import Marks, forget_marks, marks_of_this_process
 from profiler.measurement.counters.phase_counters import OutOfMemoryCallback
 from profiler.measurement.counters.torch_cuda import LateCuda, TorchCuda
+from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
 from profiler.measurement.driver.nvml import NoDriver, Nvml
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
 from profiler.measurement.samples.host_usage import peak_pinned_bytes, peak_resident_bytes
@@ -230,7 +231,8 @@ def run_script_job(job: ScriptJob) -> int:
     try:
         if job.spec.backend is Backend.SIMULATED:
             # It needs libraries that the Python of an emulated script may lack, or have in another version.
-            from profiler.worker.scripts.simulated_script import simulated_outcome
+            with compiled_at_first_call():
+                from profiler.worker.scripts.simulated_script import simulated_outcome
 
             run.store(simulated_outcome(job, run.run))
         else:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 
 import torch
 
@@ -10,6 +11,7 @@ arguments.add_argument("--width", type=int, required=True)
 arguments.add_argument("--fail", action="store_true")
 arguments.add_argument("--ddp", action="store_true")
 chosen = arguments.parse_args()
+print("torch's compiler is imported:", "torch._inductor.compile_fx" in sys.modules)
 
 if chosen.ddp:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
