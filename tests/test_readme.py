@@ -14,8 +14,8 @@ import pytest
 from matrix import further
 from rich.console import Console
 
-from maintenance.accuracy.kept_estimates import COLUMNS, kept_estimates, kept_grids, refreshed, specs_of
 from maintenance.campaign.compared.kept import kept_rows
+from maintenance.samples.kept_estimates import COLUMNS, kept_estimates, kept_grids, refreshed, specs_of
 from profiler.domain.memory import as_gib
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import TrialSpec

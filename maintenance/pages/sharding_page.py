@@ -18,12 +18,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from maintenance.pages.kept_page import kept_page
+from maintenance.samples.kept_estimates import specs_of
 from maintenance.samples.sampling import architecture_of
 from maintenance.words import asks_for_help
 from profiler.analytical.estimate import phase_instants
 from profiler.command_line import as_command, print_line
-from profiler.config.trials.grid import expand, read_grid
-from profiler.config.trials.specification import parse_points
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK
 from profiler.domain.memory import GIB, Category
@@ -31,8 +30,6 @@ from profiler.domain.trials.trial import DistributedType, TrialSpec
 from profiler.rendering.figures.theme import CATEGORY_COLOURS, INK, SOFT_INK, as_png, in_theme
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.storage.files.atomic import write_atomically
-from profiler.sweep.command import read_command
-from profiler.sweep.prepared.composition import compose
 
 _CARD = KNOWN_GPUS["h100-80gb"]
 _PANELS_IN_A_ROW = 2
@@ -174,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def held_by_trials(runs: pd.DataFrame) -> tuple[Held, ...]:
     """Return what a GPU of each trial of the grid holds; `runs` may lack trials."""
     rows = {_key(row): row for row in _rows_of(runs)}
-    return tuple(_held(spec, rows.get(_key(_plain(spec)))) for spec in _specs())
+    return tuple(_held(spec, rows.get(_key(_plain(spec)))) for spec in specs_of(GRID))
 
 
 def page(found: Sequence[Held]) -> str:
@@ -198,11 +195,6 @@ def page(found: Sequence[Held]) -> str:
 
 def _rows_of(runs: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in runs.to_dict("records")]
-
-
-def _specs() -> tuple[TrialSpec, ...]:
-    command = read_command([f"+grid={GRID}"])
-    return parse_points(expand(read_grid(GRID, compose(command)), command.axes), architecture_of=architecture_of)
 
 
 def _plain(spec: TrialSpec) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Trials that are drawn or listed, to be run."""
+"""Trials that are drawn, listed or kept."""

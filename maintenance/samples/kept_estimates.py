@@ -1,4 +1,4 @@
-"""`python -m maintenance.accuracy.kept_estimates`: estimate the kept grids again, where a formula has changed.
+"""`python -m maintenance.samples.kept_estimates`: estimate the kept grids again, where a formula has changed.
 
 The estimates of a kept table are replaced, and nothing else: what was simulated, emulated or measured stays as it was.
 Then `python -m profiler.report` writes the page and the figures of the grid again.
@@ -14,13 +14,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from maintenance.samples.sampling import architecture_of
 from profiler.analytical.estimate import estimate
 from profiler.command_line import print_line
-from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.grid import expand, read_grid
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trials.specification import parse_points
-from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.trials.trial import WORKLOAD_KEYS, TrialSpec
 from profiler.storage.sweep_tables.tables import table_path
 from profiler.storage.tables.rows import RUNS
@@ -72,18 +71,6 @@ def specs_of(grid: str) -> tuple[TrialSpec, ...]:
     command = read_command([f"+grid={grid}", "backend=simulated"])
     points = expand(read_grid(grid, compose(command)), command.axes)
     return parse_points(points, architecture_of=architecture_of)
-
-
-def architecture_of(model: str) -> Architecture:
-    """Return the architecture of a built-in model.
-
-    Raises:
-        ValueError: It is not built in.
-    """
-    found = builtin_architecture(model)
-    if found is None:
-        raise ValueError(f"{model} is not built in")
-    return found
 
 
 def places_of(rows: pd.DataFrame, spec: TrialSpec) -> list[int]:
