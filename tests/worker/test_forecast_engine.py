@@ -169,7 +169,14 @@ def test_a_card_that_is_full_at_once_is_not_learnt_for(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_an_answer_goes_on_where_it_stopped() -> None:
+def test_an_answer_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt: list[RunLearnt] = []
+
+    def learn_and_keep(*args: Any) -> RunLearnt:
+        learnt.append(learn(*args))
+        return learnt[-1]
+
+    monkeypatch.setattr(forecast, "learn", learn_and_keep)
     lines = list(answer(request_of(), []))
     assert isinstance(lines[0], Learnt)
     assert lines[0].whole is None
@@ -182,6 +189,9 @@ def test_an_answer_goes_on_where_it_stopped() -> None:
     assert by_seed[0][:2] == by_seed[1][:2]
     assert by_seed[0][2:] != by_seed[1][2:]
     assert list(answer(request_of(), lines[:9])) == lines[9:]
+    assert len(learnt) == 2
+    # It learns the same each time, as the lines above show; how many processes replay it is another matter.
+    monkeypatch.setattr(forecast, "learn", lambda *_: learnt[0])
     at_once = list(answer(request_of(), [], processes=3))
     assert at_once[0] == lines[0]
     assert sorted(map(str, at_once)) == sorted(map(str, lines))
