@@ -1,7 +1,7 @@
 """Part of the wheel's build: what few commands read is packed, a quarter of its size.
 
-Only a machine that emulates needs the sources of the driver, only jobs of verl its defaults, only reports the scripts
-of pages, and only `python -m profiler.claims` the claims; the wheel is what everyone downloads first.
+Only a machine that emulates needs the sources of the driver, only jobs of verl its defaults, and only reports the
+scripts of pages; the wheel is what everyone downloads first.
 """
 
 import io

@@ -4,9 +4,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 
 from profiler.command_line import as_command
 from profiler.config.options.option import Option
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.extras import TRAINING, Extra, listed, refuse_former, require, require_linux
 
 TABLES = ("filelock", "markupsafe", "matplotlib", "numpy", "pandas", "pyarrow", "rich")
@@ -44,6 +46,20 @@ class Command(Needs):
     """Whether the keys of a trial are among its words."""
     uses: Mapping[str, Needs] = field(default_factory=dict)
     """What some of its uses need in addition, by the words after its name."""
+    of_clone: str = ""
+    """A module that only a clone of the project has; empty if it needs none."""
+
+    def check(self, key: str, found: str) -> None:
+        """Check that this machine has what every use needs, and that this is a clone if it has to be one.
+
+        Raises:
+            UsageError: As in `Needs.check`; or this is an installed package.
+        """
+        super().check(key, found)
+        if self.of_clone and find_spec(self.of_clone) is None:
+            problem = "needs a clone of the project, whose kept results it reads, and this is an installed package"
+            hint = "Clone the repository, and run it there: make install."
+            raise UsageError([Fault(key=key, found=found, problem=problem, hint=hint)])
 
 
 WATCHING = "COMMAND"
@@ -90,7 +106,11 @@ COMMANDS: Mapping[str, Command] = {
         has_trial_keys=True,
         uses={TABLE: Needs(imports=TABLES)},
     ),
-    "claims": Command(summary="judge what public texts claim about the memory of GRPO", imports=TABLES),
+    "claims": Command(
+        summary="judge what public texts claim about the memory of GRPO",
+        imports=TABLES,
+        of_clone="profiler.rendering.claims",
+    ),
     "seams": Command(
         summary="check what the profiler relies on in other libraries",
         imports=("torch",),

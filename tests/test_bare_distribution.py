@@ -218,6 +218,13 @@ def test_the_extra_sweep_draws_a_report(with_tables, tmp_path):
     assert (tmp_path / "figures" / "categories.png").is_file()
 
 
+def test_claims_are_judged_in_a_clone(with_tables, tmp_path):
+    found = run(with_tables, "profiler.claims", folder=tmp_path)
+    assert (found.returncode, found.stdout) == (EXIT_USAGE, "")
+    assert found.stderr.startswith("command=claims: needs a clone of the project, whose kept results it reads")
+    assert len(found.stderr.splitlines()) == 1
+
+
 def test_the_bare_wheel_lists_the_commands(bare, tmp_path):
     found = run(bare, "profiler", folder=tmp_path)
     assert found.returncode == EXIT_OK, found.stderr

@@ -5,7 +5,6 @@ from importlib.resources import files
 
 from profiler.analysis.compared.published import PublishedFigure
 from profiler.analysis.verdicts import LookedUp
-from profiler.config.claims.claims import read_claims
 from profiler.domain.claims import Claim
 from profiler.domain.text import packed_text
 
@@ -20,7 +19,9 @@ def read_published() -> tuple[PublishedFigure, ...]:
 
 def read_published_claims() -> tuple[Claim, ...]:
     """Return every claim of `profiler/published/claims.yaml`, in order."""
-    text = packed_text(files("profiler") / "published", "claims.yaml")
+    from profiler.config.claims.claims import read_claims  # a clone has it, and no installed package
+
+    text = (files("profiler") / "published" / "claims.yaml").read_text(encoding="utf-8")
     return read_claims(text, published=[figure.id for figure in read_published()])
 
 
