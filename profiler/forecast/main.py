@@ -35,6 +35,7 @@ from profiler.domain.runs.forecast import (
     ForecastRequest,
     ForecastRun,
     ForecastStep,
+    Learnt,
     answer_of,
     line_of,
 )
@@ -126,10 +127,8 @@ def main(
     if job.inputs.ignored:
         print_error(job.inputs.ignored)
     forecast, folder = _forecast(command, job, engine)
-    if command.options.output_format is OutputFormat.JSON:
-        print_text(forecast_json(forecast))
-    else:
-        print_text(forecast_text(forecast, folder))
+    is_json = command.options.output_format is OutputFormat.JSON
+    print_text(forecast_json(forecast) if is_json else forecast_text(forecast, folder))
     return EXIT_ANSWER_IS_NO if command.options.fail_if is not None and forecast.dies else EXIT_OK
 
 
@@ -277,17 +276,14 @@ def _name(request: ForecastRequest) -> str:
     """Return the name of a forecast: a hash of its request, and of what else decides its answer."""
     from profiler.storage.records.versioned import installed_versions
 
-    hashed = {
-        "request": request.as_object(),
-        "versions": asdict(installed_versions()),
-        "simulation": SIMULATION_RESULTS_VERSION,
-    }
+    versions = asdict(installed_versions())
+    hashed = {"request": request.as_object(), "versions": versions, "simulation": SIMULATION_RESULTS_VERSION}
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _outlook(answer: ForecastAnswer, request: ForecastRequest, conf: str) -> Outlook:
-    runs = tuple(run for run in answer.runs if run.alloc_conf == conf)
-    return Outlook(steps=request.steps, alloc_conf=conf, runs=runs)
+    own = tuple(run for run in answer.runs if run.alloc_conf == conf)
+    return Outlook(steps=request.steps, alloc_conf=conf, runs=own)
 
 
 def _answered(request: ForecastRequest, folder: Path, engine: Engine) -> ForecastAnswer:
@@ -357,8 +353,12 @@ class _Progress:
             self._known, self._since_s = self._lines, now
         rate = (self._lines - self._known) / max(_POLL_S, now - self._since_s)
         steps = max(0, self._lines - 1)  # the first line is no step
-        left = f", at most {(self._all - steps) / rate:,.0f} s left" if rate > 0 else ""
+        left = f", at most {(self._all - steps) / rate:,.0f} s left" if rate > 0 else self._why_whole()
         return f"{steps:,} of at most {self._all:,} steps of {self._runs} runs{left}"
+
+    def _why_whole(self) -> str:
+        first = line_of(json.loads(self._path.read_bytes().partition(b"\n")[0]))
+        return f". {first.whole} Each is simulated." if isinstance(first, Learnt) and first.whole else ""
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from fake_engine import FakeEngine
 
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SIGNAL_BASE, EXIT_USAGE, ProfilerError
 from profiler.domain.memory import GIB, MIB
+from profiler.domain.runs.forecast import Learnt, line_object
 from profiler.forecast.main import main, run_engine
 from profiler.storage.records import versioned
 
@@ -91,6 +92,21 @@ def test_other_versions_have_another_forecast(capsys, monkeypatch):
     monkeypatch.setattr(versioned, "installed_versions", lambda: replace(versions, torch="9.9"))
     answer(capsys, *WORDS, "steps=2", "seeds=1", engine=engine)
     assert len(engine.requests) == 2
+
+
+@pytest.mark.parametrize("whole", [None, "The steps cannot be written out: planted."])
+def test_progress_says_why_each_step_is_simulated(capsys, monkeypatch, whole):
+    monkeypatch.setattr("profiler.forecast.main._SAY_AFTER_S", 0.0)
+
+    def engine(request, path, tick):
+        learnt = Learnt(shapes=0, events_per_step=0, layers_run=None, whole=whole)
+        path.write_text(json.dumps(line_object(learnt)) + "\n")
+        tick()
+
+    assert main(WORDS, engine=engine) == ProfilerError.exit_code
+    said = capsys.readouterr().err.splitlines()[0]
+    reason = f". {whole} Each is simulated." if whole else ""
+    assert said.endswith(f"0 of at most 240 steps of 4 runs{reason}")
 
 
 def test_an_engine_that_leaves_out_runs_is_a_sentence(capsys):
