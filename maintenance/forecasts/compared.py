@@ -123,9 +123,9 @@ def _end(lines: Sequence[Line]) -> End | None:
 
 STEPS, ENDS, CAUSES = "steps.parquet", "ends.csv", "causes.csv"
 
-_END_COLUMNS = ("run", "side", "step", "phase", "requested_bytes")
 _STOPPED = "stopped"
-"""A side in the same file: the phase is the reason."""
+_END_COLUMNS = ("run", "side", "step", "phase", "requested_bytes", _STOPPED)
+"""A row has the request that was refused, or why the trainer was stopped after a step."""
 
 
 def keep(found: Sequence[Compared], folder: Path) -> None:
@@ -138,7 +138,7 @@ def keep(found: Sequence[Compared], folder: Path) -> None:
         ends = {"trained": each.trained, "forecast": each.forecast}
         table.writerows({"run": each.run.name, "side": side, **asdict(end)} for side, end in ends.items() if end)
         if each.stopped:
-            table.writerow({"run": each.run.name, "side": _STOPPED, "step": len(each.rows), "phase": each.stopped})
+            table.writerow({"run": each.run.name, "side": "trained", "step": len(each.rows), _STOPPED: each.stopped})
     write_atomically(folder / STEPS, rows.to_parquet(index=False))
     write_atomically(folder / ENDS, text.getvalue().encode())
 
@@ -148,13 +148,13 @@ def kept(folder: Path) -> list[Compared]:
     rows = pd.read_parquet(folder / STEPS)
     with (folder / ENDS).open(newline="") as file:
         lines = list(csv.DictReader(file))
-    stopped = {row["run"]: row["phase"] for row in lines if row["side"] == _STOPPED}
+    stopped = {row["run"]: row[_STOPPED] for row in lines if row[_STOPPED]}
     ends = {
         (row["run"], row["side"]): End(
             step=int(row["step"]), phase=row["phase"], requested_bytes=int(row["requested_bytes"])
         )
         for row in lines
-        if row["side"] != _STOPPED
+        if not row[_STOPPED]
     }
     return [
         Compared(

@@ -68,6 +68,17 @@ _ROWS: Mapping[str, Any] = {"per_device_train_batch_size": 4, "gradient_accumula
 _GROUPS: Mapping[str, Any] = {**_ROWS, "num_generations": 4, "steps_per_generation": 2}
 _SMALL: Mapping[str, Any] = {"backend": Backend.SIMULATED, "gpu": "h100-80gb", "model": "tiny", "steps": 300}
 
+_LARGE = TrialSpec(
+    **{**_SMALL, "model": "qwen2.5-7b", "steps": 8},
+    **_GROUPS,
+    **_LORA,
+    rollout=Rollout.SYNTHETIC,
+    gradient_checkpointing=True,
+    max_prompt_length=512,
+    max_completion_length=2048,
+)
+_LARGE_LENGTHS = _lengths("lognormal(500,0.8)", "lognormal(180,0.5)", "2")
+
 JOBS: Sequence[Job] = (
     Job(
         name="full",
@@ -103,17 +114,9 @@ JOBS: Sequence[Job] = (
     ),
     Job(
         name="7b",
-        spec=TrialSpec(
-            **{**_SMALL, "model": "qwen2.5-7b", "steps": 8},
-            **_GROUPS,
-            **_LORA,
-            rollout=Rollout.SYNTHETIC,
-            gradient_checkpointing=True,
-            max_prompt_length=512,
-            max_completion_length=2048,
-        ),
+        spec=_LARGE,
         model_config=BUILTIN_MODELS["qwen2.5-7b"].config,
-        lengths=_lengths("lognormal(500,0.8)", "lognormal(180,0.5)", "2"),
+        lengths=_LARGE_LENGTHS,
         runs_out=False,
     ),
 )
@@ -141,19 +144,9 @@ CARD_JOBS: Sequence[Job] = (
     Job(
         name="7b-lora",
         backend=Backend.CUDA,
-        spec=TrialSpec(
-            **_CARD,
-            **_GROUPS,
-            **_LORA,
-            model="qwen2.5-7b",
-            steps=40,
-            rollout=Rollout.SYNTHETIC,
-            gradient_checkpointing=True,
-            max_prompt_length=512,
-            max_completion_length=2048,
-        ),
+        spec=replace(_LARGE, gpu=_CARD["gpu"], steps=40),
         model_config=BUILTIN_MODELS["qwen2.5-7b"].config,
-        lengths=_lengths("lognormal(500,0.8)", "lognormal(180,0.5)", "2"),
+        lengths=_LARGE_LENGTHS,
     ),
     Job(
         name="0.5b-sft",

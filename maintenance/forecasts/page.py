@@ -1,6 +1,7 @@
 """The comparison as a page of Markdown."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from maintenance.emulated.page import small_percent
 from maintenance.forecasts.compared import METRICS, Compared, End
@@ -8,20 +9,34 @@ from maintenance.pages.kept_page import kept_page
 from profiler.domain.memory import MIB
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 
-_WHERE = {
-    "emulated": "in torch's CUDA build on an emulated driver",
-    "measured": "on a real card",
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """What the page says of the trainer's side."""
+
+    where: str
+    origin: str
+    small: str
+    """What a small card is."""
+    command: str
+    """Words of the command."""
+
+
+_SIDES = {
+    "emulated": _Side(
+        where="in torch's CUDA build on an emulated driver",
+        origin="Nothing here is measured.",
+        small="the smallest card on which the first two thirds of the steps run, by the forecast",
+        command="",
+    ),
+    "measured": _Side(
+        where="on a real card",
+        origin="Sizes are torch's own counters of each process; the runs shared the card, which they did not fill.",
+        small="the allocator is limited to the middle between what the first two thirds of the steps had allocated "
+        "and what was reserved for them on the whole card",
+        command="backend=cuda at_most=0 ",
+    ),
 }
-_ORIGIN = {
-    "emulated": "Nothing here is measured.",
-    "measured": "Sizes are torch's own counters of each process; the runs shared the card, which they did not fill.",
-}
-_SMALL = {
-    "emulated": "the smallest card on which the first two thirds of the steps run, by the forecast",
-    "measured": "the allocator is limited to the middle between what the first two thirds of the steps had allocated "
-    "and what was reserved for them on the whole card",
-}
-_COMMAND = {"emulated": "", "measured": "backend=cuda at_most=0 "}
 
 
 def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, versions: str, figure: str) -> str:
@@ -34,6 +49,7 @@ def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, ver
         figure: Its name, next to the page.
     """
     side = found[0].run.job.side
+    own = _SIDES[side]
     steps = sum(len(each.rows) for each in found)
     equal = {metric: sum(each.equal[metric] for each in found) for metric in METRICS}
     problems = [
@@ -41,8 +57,8 @@ def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, ver
     ]
     return kept_page(
         f"{side.capitalize()} and forecast runs",
-        f"{steps:,} steps of {len(found)} runs of drawn lengths: each step ran {_WHERE[side]}, and was written out by "
-        f"`profiler.forecast` for the same draws. {versions}. {_ORIGIN[side]}",
+        f"{steps:,} steps of {len(found)} runs of drawn lengths: each step ran {own.where}, and was written out by "
+        f"`profiler.forecast` for the same draws. {versions}. {own.origin}",
         f"Equal to the byte: allocated memory in {equal['allocated']:,} steps, reserved memory in "
         f"{equal['reserved']:,}. The largest error of reserved memory in a step: "
         f"{small_percent(max((each.worst['reserved'] for each in found), default=0.0))}.",
@@ -51,11 +67,10 @@ def comparison_page(found: Sequence[Compared], causes: Mapping[str, str], *, ver
             ("run", "card", "steps", "peak", "allocated equal", "reserved equal", "worst reserved", "ends"),
             [_row(each) for each in found],
         ),
-        f"`small`: {_SMALL[side]}. `peak`: the largest reserved memory that was {side}. "
-        f"Two ends: {side}, then forecast.",
+        f"`small`: {own.small}. `peak`: the largest reserved memory that was {side}. Two ends: {side}, then forecast.",
         "## Requirements that do not hold",
         "\n".join(f"- {escaped(problem)}" for problem in problems) or "None.",
-        command=f"python -m maintenance.forecasts {_COMMAND[side]}results_dir=results/reference",
+        command=f"python -m maintenance.forecasts {own.command}results_dir=results/reference",
     )
 
 

@@ -29,7 +29,7 @@ from profiler.sweep.prepared.composition import compose
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 SEVERAL_GRIDS = "claims"
-"""A kept folder that is no grid of its own."""
+"""A kept folder with the trials of several grids."""
 
 COLUMNS = ("estimated_peak_allocated_bytes", "estimated_peak_reserved_bytes")
 
