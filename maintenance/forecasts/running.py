@@ -152,7 +152,8 @@ def limit_bytes(run: Run, files: Files) -> int | None:
     """
     if not run.is_small or run.job.backend is Backend.EMULATED:
         return None
-    steps = lines_of(files.trained(replace(run, is_small=False)))[: 2 * run.job.spec.steps // 3]
+    whole = [line for line in lines_of(files.trained(replace(run, is_small=False))) if line["kind"] == "step"]
+    steps = whole[: 2 * run.job.spec.steps // 3]
     sizes = (max(line[f"{metric}_bytes"] for line in steps) for metric in ("allocated", "reserved"))
     return sum(sizes) // 2 // _PAGE_BYTES * _PAGE_BYTES
 
