@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,15 @@ class End:
     phase: str
     requested_bytes: int
     """As the allocator rounds it."""
+    allocated_bytes: int | None = field(default=None, compare=False)
+    """In tensors at that moment; None in a file that was kept before this was read. Ends are alike without it."""
+    reserved_bytes: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        return f"step {self.step}, {self.phase}, {self.requested_bytes:,} bytes"
+        request = f"step {self.step}, {self.phase}, {self.requested_bytes:,} bytes"
+        if self.allocated_bytes is None:
+            return request
+        return f"{request} next to {self.allocated_bytes:,} allocated and {self.reserved_bytes:,} reserved"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +121,8 @@ def _end(lines: Sequence[Line]) -> End | None:
     for line in lines:
         if line["kind"] == "died":
             rounded = -(-line["requested_bytes"] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-            return End(step=line["step"], phase=line["phase"], requested_bytes=rounded)
+            held = {f"{metric}_bytes": line[f"{metric}_bytes"] for metric in METRICS}
+            return End(step=line["step"], phase=line["phase"], requested_bytes=rounded, **held)
     return None
 
 
@@ -124,7 +131,8 @@ def _end(lines: Sequence[Line]) -> End | None:
 STEPS, ENDS, CAUSES = "steps.parquet", "ends.csv", "causes.csv"
 
 _STOPPED = "stopped"
-_END_COLUMNS = ("run", "side", "step", "phase", "requested_bytes", _STOPPED)
+_END_SIZES = ("requested_bytes", *(f"{metric}_bytes" for metric in METRICS))
+_END_COLUMNS = ("run", "side", "step", "phase", *_END_SIZES, _STOPPED)
 """A row has the request that was refused, or why the trainer was stopped after a step."""
 
 
@@ -151,7 +159,9 @@ def kept(folder: Path) -> list[Compared]:
     stopped = {row["run"]: row[_STOPPED] for row in lines if row[_STOPPED]}
     ends = {
         (row["run"], row["side"]): End(
-            step=int(row["step"]), phase=row["phase"], requested_bytes=int(row["requested_bytes"])
+            step=int(row["step"]),
+            phase=row["phase"],
+            **{name: int(row[name]) for name in _END_SIZES if row.get(name)},
         )
         for row in lines
         if not row[_STOPPED]

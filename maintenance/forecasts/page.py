@@ -31,7 +31,8 @@ _SIDES = {
     ),
     "measured": _Side(
         where="on a real card",
-        origin="Sizes are torch's own counters of each process; the runs shared the card, which they did not fill.",
+        origin="Sizes are torch's own counters of each process; the runs shared their card, an NVIDIA H200, and an "
+        "NVIDIA H100 for those with a limit.",
         small="the allocator is limited to the middle between what the first two thirds of the steps had allocated "
         "and what was reserved for them on the whole card",
         command="backend=cuda at_most=0 ",

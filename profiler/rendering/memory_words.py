@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from profiler.domain.cards.capabilities import COMPARED_CARDS, ComparedCard, Within
+from profiler.domain.cards.capabilities import COMPARED, Compared, Within
 from profiler.domain.memory import MIB, Category, as_gib, gib_text
 
 CATEGORY_TITLES = {
@@ -68,13 +68,14 @@ def growth_text(points: Sequence[tuple[int, int]], limit_bytes: int | None) -> s
     return f"{text} At this rate of growth the card is full at step {step:,.0f} ({ends[0]} to {ends[1]})."
 
 
-def compared_text(method: Callable[[ComparedCard], Within]) -> str:
-    """Return how far a method was from the real cards that were met, as one sentence per card."""
-    return " ".join(
-        f"On {card.cards} {card.card} cards, 95 % of {card.trials} trials were within "
-        f"{_at_most(method(card).allocated_p95_ratio)} of allocated and {_at_most(method(card).reserved_p95_ratio)} of "
+def compared_text(method: Callable[[Compared], Within]) -> str:
+    """Return how far a method was from the real cards that were met, as one sentence."""
+    within = method(COMPARED)
+    cards = " and ".join(f"{count} {kind}" for kind, count in COMPARED.cards.items())
+    return (
+        f"On {cards}, 95 % of {COMPARED.trials} trials "
+        f"were within {_at_most(within.allocated_p95_ratio)} of allocated and {_at_most(within.reserved_p95_ratio)} of "
         "reserved memory."
-        for card in COMPARED_CARDS
     )
 
 

@@ -43,8 +43,14 @@ def step(number: int, allocated: int = 100, reserved: int = 200) -> dict[str, An
     }  # fmt: skip
 
 
-def died(number: int, requested: int) -> dict[str, Any]:
-    return {"kind": "died", "step": number, "phase": "forward", "requested_bytes": requested}
+def died(number: int, requested: int, allocated: int = 1000) -> dict[str, Any]:
+    return {
+        **step(number),
+        "kind": "died",
+        "phase": "forward",
+        "requested_bytes": requested,
+        "allocated_bytes": allocated,
+    }
 
 
 def write(path: Path, *lines: dict[str, Any]) -> None:
@@ -73,10 +79,24 @@ def test_every_difference_is_a_sentence(tmp_path):
     assert both(tmp_path, steps, [step(1), step(2, 120, 224)]) == [
         "sft-default-whole: reserved memory differs by up to 1.82%."
     ]
-    ends = "sft-default-whole: emulated, step 3, forward, 1,024 bytes; forecast, step 3, forward, 1,536 bytes."
-    assert both(tmp_path, [*steps, died(3, 1024)], [*steps, died(3, 1500)]) == [ends]
-    survives = "sft-default-whole: emulated, it survives; forecast, step 2, forward, 512 bytes."
+    held = "next to 1,000 allocated and 209,715,200 reserved"
+    ends = f"emulated, step 3, forward, 1,024 bytes {held}; forecast, step 3, forward, 1,536 bytes {held}."
+    assert both(tmp_path, [*steps, died(3, 1024)], [*steps, died(3, 1500)]) == [f"sft-default-whole: {ends}"]
+    survives = f"sft-default-whole: emulated, it survives; forecast, step 2, forward, 512 bytes {held}."
     assert both(tmp_path, steps, [step(1), died(2, 512)]) == [survives]
+
+
+def test_a_death_is_shown_with_what_was_held(tmp_path):
+    def shown(emulated: int, forecast: int) -> str:
+        assert both(tmp_path, [step(1), died(2, 512, emulated)], [step(1), died(2, 512, forecast)]) == []
+        found = compared(RUNS, Files(folder=tmp_path))
+        keep(found, tmp_path)
+        pages = [comparison_page(one, {}, versions="", figure="") for one in (found, kept(tmp_path))]
+        assert pages[0] == pages[1]
+        return pages[0]
+
+    assert "next to 1,000 allocated and 209,715,200 reserved, both |" in shown(1000, 1000)
+    assert "next to 1,000 allocated and 209,715,200 reserved; step 2, " in shown(1000, 1512)
 
 
 def test_a_run_that_was_stopped_counts_with_its_steps(tmp_path):
@@ -133,6 +153,9 @@ def test_a_limited_card_lies_between_allocated_and_reserved(tmp_path):
     known = 2 * whole.job.spec.steps // 3
     assert limit_bytes(small, files) == (100 + 4 * known + 600 + 10 * known) // 2 // 2 * 2 * MIB
     assert limit_bytes(whole, files) is None
+    # Of a run that was stopped before, all steps.
+    write(files.trained(whole), step(1, 100, 200), END)
+    assert limit_bytes(small, files) == 150 * MIB
     assert limit_bytes(next(run for run in SFT if run.is_small), files) is None
 
 

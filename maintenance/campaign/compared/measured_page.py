@@ -75,6 +75,7 @@ CAMPAIGNS: Mapping[str, KeptCampaign] = {
         facts="These were taken of another card of this kind, with the same driver and the same versions "
         "([the second campaign](../h200_second/README.md)).",
     ),
+    "h100": KeptCampaign(trials="each three optimizer steps or fewer of trl's GRPO", committed=_BEFORE),
 }
 """By the folder of `results/reference` that keeps it."""
 

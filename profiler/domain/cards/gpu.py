@@ -43,7 +43,8 @@ _CARDS = (
         name="h100-80gb",
         title="NVIDIA H100 80GB HBM3",
         memory_bytes=81_009 * MIB,
-        source=_OOM + "79.11 GiB (vllm-project/vllm#27508)",
+        source=_OOM
+        + "79.11 GiB (vllm-project/vllm#27508); the one that was measured has 79.18 (results/reference/h100)",
         chip=Chip(compute_capability=(9, 0), multiprocessors=132),
         board=Board(nvml_mib=81_559, l2_kib=51_200, bus_bits=5120, counts_errors=True),
         roofline=_H100_PEAKS,

@@ -101,7 +101,7 @@ def methods_text(spec: TrialSpec, simulated: Outcome | None = None) -> str:
     """
     notes = [RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
     if simulated is not None and simulated.needed_bytes is not None:
-        notes.append(f"Simulations: {compared_text(lambda card: card.simulated)}")
+        notes.append(f"Simulations: {compared_text(lambda found: found.simulated)}")
     return " ".join(notes)
 
 
@@ -109,7 +109,7 @@ def _uncompared(spec: TrialSpec) -> list[str]:
     """Return how far estimates were from real cards, or what no card has confirmed yet."""
     notes = []
     if spec.recipe is Recipe.GRPO and spec.num_processes == 1 and not spec.use_vllm and not spec.images_per_prompt:
-        notes.append(compared_text(lambda card: card.estimated))
+        notes.append(compared_text(lambda found: found.estimated))
     if spec.use_vllm:
         notes.append("The parts of vLLM have been compared with emulated trials and with logs of real cards only.")
     if spec.num_processes > 1:

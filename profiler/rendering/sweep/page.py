@@ -263,4 +263,4 @@ def _thresholds(report: SweepReport) -> Iterator[Block]:
     for medium, first in ((Medium.MARKDOWN, ""), (Medium.HTML, "claim")):
         yield Table(number_columns(first, ["allowed", "found"]), rows, only=(medium,))
     if all(threshold.found is None for threshold in report.thresholds):
-        yield Text(compared_text(lambda card: card.simulated), Tone.NOTE)
+        yield Text(compared_text(lambda found: found.simulated), Tone.NOTE)

@@ -177,7 +177,7 @@ def thresholds_text(thresholds: Sequence[Threshold]) -> str:
     """Return one sentence about all thresholds; where nothing is measured, about the cards that were compared."""
     known = [threshold for threshold in thresholds if threshold.found is not None]
     if not known:
-        return f"Simulation against a real card: not measured here. {compared_text(lambda card: card.simulated)}"
+        return f"Simulation against a real card: not measured here. {compared_text(lambda found: found.simulated)}"
     broken = [
         f"{threshold.claim} {threshold_text(threshold, threshold.found)}" for threshold in known if not threshold.holds
     ]
