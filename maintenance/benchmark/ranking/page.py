@@ -28,6 +28,8 @@ _SOURCES = {
     "peft": "PEFT's method comparison, L40S",
     "h200": "this project's first campaign, H200",
     "h200_second": "this project's second campaign, H200",
+    "h200_third": "this project's third campaign, H200",
+    "h100": "this project's fourth campaign, H100",
     "sent": "rows that were sent",
     "emulated": "emulated by this project, one GPU",
     "several_gpus": "emulated by this project, DDP and FSDP",
@@ -63,9 +65,9 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         + ", ".join(each.title for each in PREDICTORS.values() if each.own_trainer)
         + ". Their adapters are written, and their answers to the rows are kept.",
         "## Measured here",
-        "GRPO, and in a second campaign SFT and DPO as well, on one NVIDIA H200 each. The predictions of this project "
-        "were committed before the trials of each ran, and neither is ever fitted to those of the second. The trainers "
-        "are those of trl 1.16, as below.",
+        "GRPO, SFT and DPO, on three NVIDIA H200 and one H100, in four campaigns. The predictions of this project were "
+        "committed before the trials of each ran, and are fitted to none after the first. The trainers are those of "
+        "trl 1.16, as below.",
         _table(_of_origin(stated, RowOrigin.OURS), answers),
         *_sent(_of_origin(rows, RowOrigin.SENT), answers),
         "## Emulated jobs",

@@ -19,7 +19,7 @@ from profiler.share.rows import job_of, row_of_trial, trainer_of
 from profiler.storage.sweep_tables.earlier import stored_runs
 
 ROWS, SENT = FOLDER / "rows.jsonl", FOLDER / "sent.jsonl"
-CAMPAIGNS = ("h200", "h200_second")
+CAMPAIGNS = ("h200", "h200_second", "h200_third", "h100")
 """Folders of kept results of a real card."""
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
