@@ -142,6 +142,29 @@ print(json.dumps([len(kept), torch.cuda.memory_allocated(), text.split(". ")[0]]
     assert text == "CUDA out of memory"
 
 
+def test_a_recorded_history_leaves_errors_that_unwind_alone(python):
+    """Non-reentrant checkpointing ends a recomputation by an error, while the tensors of the last line are freed."""
+    found = run(
+        python,
+        """
+from profiler.measurement.counters.torch_cuda import TorchCuda
+from torch.utils.checkpoint import checkpoint
+torch.cuda.init()
+TorchCuda().record_history(most_entries=1000)
+
+def chunk(x):
+    valid, log = x[:, 0] > 0, x.log_softmax(-1)
+    return log.sum(), ((log.exp() * log).sum(-1) * valid).sum()
+
+x = torch.ones(8, 512, device="cuda", requires_grad=True)
+checkpoint(chunk, x, use_reentrant=False)[0].backward()
+entries = TorchCuda().snapshot()["device_traces"][0]
+print(json.dumps(sum(bool(entry["frames"]) for entry in entries if entry["action"] == "alloc")))""",
+    )
+    assert isinstance(found, int)
+    assert found > 10
+
+
 def test_expandable_segments_map_what_they_need(python):
     found = run(
         python,

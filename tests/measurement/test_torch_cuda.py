@@ -28,7 +28,8 @@ def test_torch_has_what_is_called(function, arguments):
 
 
 def test_the_history_takes_the_arguments_it_is_given():
-    inspect.signature(torch.cuda.memory._record_memory_history_impl).bind(max_entries=5, stacks="python")
+    record = inspect.signature(torch.cuda.memory._record_memory_history_impl)
+    record.bind(context="alloc", max_entries=5, stacks="python")
 
 
 def test_the_allocators_settings_go_to_torch(monkeypatch):

@@ -240,8 +240,13 @@ class TorchCuda:
             attach(lambda _device, requested, _total, free: callback(int(requested), int(free)))
 
     def record_history(self, *, most_entries: int) -> None:
-        """`torch.cuda.memory._record_memory_history`, with Python's stacks."""
-        torch.cuda.memory._record_memory_history(max_entries=most_entries, stacks="python")
+        """`torch.cuda.memory._record_memory_history`, with Python's stack of each allocation.
+
+        Without those of frees: while an error unwinds, such as the one that ends a recomputation of
+        `torch.utils.checkpoint` early, torch 2.11 loses it where it reads the stack of a free ("error return without
+        exception set").
+        """
+        torch.cuda.memory._record_memory_history(context="alloc", max_entries=most_entries, stacks="python")
 
     def snapshot(self) -> Mapping[str, Any]:
         """`torch.cuda.memory._snapshot`."""
