@@ -25,6 +25,7 @@ from profiler.analytical.formulas.head import (
     head_backward_scratch,
     head_forward_scratch,
     head_saved,
+    logging_scratch,
     loss_bytes,
     score_scratch,
     tile,
@@ -58,12 +59,13 @@ def _in_bfloat16(logprobs: Logprobs, forward: int, backward: int) -> tuple[Row, 
     )
 
 
-def _of_labels(logprobs: Logprobs, bf16: bool, logits: int, activations: int = 0) -> tuple[Row, ...]:
+def _of_labels(logprobs: Logprobs, bf16: bool, logged: int) -> tuple[Row, ...]:
     spec = replace(FULL, logprobs=logprobs, bf16=bf16)
     why = "2 rows of 11: 8,800 B in float32, 4,400 B in bfloat16, 8,000 B of a copy; entropy of 3 tensors"
     return (
-        row(head_forward_scratch, spec, TOY, LABELLED, part="logits", is_=logits, why=why),
-        row(head_forward_scratch, spec, TOY, LABELLED, part="activations", is_=activations, why=why),
+        row(head_forward_scratch, spec, TOY, LABELLED, part="logits", is_=4_400 + 8_800, why=why),
+        row(head_forward_scratch, spec, TOY, LABELLED, part="activations", is_=352, why=why),
+        row(logging_scratch, spec, TOY, LABELLED, is_=logged, why=why),
         row(head_saved, spec, TOY, LABELLED, part="logits", is_=8_800, why=why),
         row(head_backward_scratch, spec, TOY, LABELLED, part="logits", is_=2 * 8_800, why=why),
     )
@@ -71,7 +73,7 @@ def _of_labels(logprobs: Logprobs, bf16: bool, logits: int, activations: int = 0
 
 def _of_long_rows(logprobs: Logprobs, logits: int, rows: int = 2) -> Row:
     spec, why = replace(FULL, logprobs=logprobs), "800,800 B, and a copy without the last tokens of 800,000 B"
-    return row(head_forward_scratch, spec, TOY, replace(LONG, rows=rows), part="logits", is_=logits, why=why)
+    return row(logging_scratch, spec, TOY, replace(LONG, rows=rows), is_=logits, why=why)
 
 
 _COPIED = replace(LORA, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)
@@ -98,22 +100,22 @@ HEAD_ROWS = (
     *_in_bfloat16(Logprobs.SELECTIVE_ROW_ENTROPY, 4_000 + 3 * 2_000, 4_000),
     *_in_bfloat16(Logprobs.SELECTIVE_IN_PLACE, 4_400 + 4_000 + 3 * 4_000, 2 * 4_400 + 2 * 4_000 - 4_000),
     *_in_bfloat16(Logprobs.SELECTIVE_KEPT, 4_000 + 4_400 + 3 * 4_000, 4_000),
-    *_of_labels(Logprobs.NLL, True, 4_400 + 8_800, 352),
+    *_of_labels(Logprobs.NLL, True, 8_800),
     *_of_labels(Logprobs.NLL_ACCURACY, True, 8_800 + 3 * 8_800),
     *_of_labels(Logprobs.NLL_ROW_ENTROPY, True, 8_800 + 3 * 4_400),
     *_of_labels(Logprobs.NLL_TWO_COPIES, True, 8_800 + 8_000 + 3 * 8_800),
     *_of_labels(Logprobs.NLL_ENTROPY, True, 8_800 + 8_000 + 3 * 8_800),
     # Without autocast the outputs are in bfloat16.
-    *_of_labels(Logprobs.NLL, False, 4_400 + 8_800, 352),
+    *_of_labels(Logprobs.NLL, False, 4_400),
     *_of_labels(Logprobs.NLL_ACCURACY, False, 4_400 + 3 * 4_400),
     *_of_labels(Logprobs.NLL_TWO_COPIES, False, 4_400 + 4_000 + 3 * 4_400),
     _of_long_rows(Logprobs.NLL_ACCURACY, 800_800 + 800_000),
     _of_long_rows(Logprobs.NLL_ROW_ENTROPY, 800_800 + 3 * 400_400),
     _of_long_rows(Logprobs.NLL_TWO_COPIES, 800_800 + 2 * 800_000),
     _of_long_rows(Logprobs.NLL_ENTROPY, 800_800 + 800_000 + 3 * 128 * 100 * 4),
-    # A slice of one row is not copied; the loss needs more than the entropy.
-    _of_long_rows(Logprobs.NLL_TWO_COPIES, 400_400 + 200_200, rows=1),
-    _of_long_rows(Logprobs.NLL, 400_400 + 200_200, rows=1),
+    # A slice of one row is not copied.
+    _of_long_rows(Logprobs.NLL_TWO_COPIES, 400_400 + 3 * 128 * 100 * 4, rows=1),
+    _of_long_rows(Logprobs.NLL, 400_400, rows=1),
     row(cast_chunk_bytes, CAST, TOY, ONE, chunks=1, is_=1_760, why="(100 + 10) x 8 x 2"),
     row(cast_chunk_bytes, FULL, TOY, ONE, chunks=1, is_=0),
     row(head_backward_scratch, CAST, TOY, ONE, part="gradients", is_=100 * 8 * 4, why="nothing is converted"),

@@ -137,6 +137,15 @@ def test_the_estimate_of_all_logits_is_near_the_simulation(keys: dict[str, Any])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("logprobs", [Logprobs.NLL_ACCURACY, Logprobs.NLL_TWO_COPIES])
+def test_what_is_logged_is_there_without_autocasts_copies(logprobs: Logprobs) -> None:
+    """Six layers in float32, of whose weights autocast keeps copies until forward ends: with one copy of the logits the
+    peak is in the loss, with two it is after that."""
+    keys = {"max_length": 512, "per_device_train_batch_size": 4, "dtype": Dtype.FLOAT32, "logprobs": logprobs}
+    assert peak_error(SHORT, **keys) == pytest.approx(0, abs=0.005)
+
+
+@pytest.mark.slow
 def test_the_estimate_is_near_the_simulation() -> None:
     """Allocated memory. The estimate is a little lower, because it counts the sizes of tensors and not of blocks.
 

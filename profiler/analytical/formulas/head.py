@@ -24,7 +24,7 @@ from profiler.analytical.formulas.sizes.quantities import (
 )
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
-from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, Selection
+from profiler.domain.trials.trial import ENTROPY_TOKENS, Selection
 
 TOKEN_CHUNK = 4096
 """Rows of a tile: `TOKEN_CHUNK_SIZE` in trl."""
@@ -199,15 +199,15 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile. Scores: the last hidden states, if another type of them is kept.
     Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
-    copy of a row that autocast casts for it. Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`.
+    copy of a row that autocast casts for it. Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`, then
+    `logging_scratch`.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
     if architecture.scores:
         return HeadBytes(activations=_all_hidden(where(sizes.stream != sizes.compute, hidden, 0)))
     if spec.logprobs.label_loss is not None:
-        logits, entropy = all_logits(spec, architecture, batch), _entropy_bytes(spec, architecture, batch)
-        return _label_loss_scratch(spec.logprobs.label_loss, logits, entropy, hidden)
+        return _label_loss_scratch(all_logits(spec, architecture, batch), hidden)
     if spec.logprobs.makes_all_logits:
         logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
         full = logits.whole + logits.cast_row
@@ -267,27 +267,37 @@ def _selective_scratch(selection: Selection, logits: AllLogits, entropy: Count) 
     return larger(logits.whole, quotient + larger(entropy, row))
 
 
-def _label_loss_scratch(labels: LabelLoss, logits: AllLogits, entropy: Count, hidden: Count) -> HeadBytes:
-    """Return the peak of a loss of labels in forward in addition to the log-softmax that it keeps.
+def _label_loss_scratch(logits: AllLogits, hidden: Count) -> HeadBytes:
+    """Return the peak of a loss of labels in the model's forward in addition to the log-softmax that it keeps.
 
-    In the loss: the logits with their float32 copy, which under autocast becomes that of the outputs, and the last
-    hidden states. Then the outputs with what trl makes of them to log entropy and accuracy.
+    The logits with their float32 copy, which under autocast becomes that of the outputs, and the last hidden states.
 
-    By hand, 2 rows of 11 tokens, V = 100, under autocast: 2 x 11 x 100 x (2 + 4) = 13,200 B in the loss; with one copy
-    of 2 x 10 x 100 x 4 = 8,000 B: 8,800 + 8,000 = 16,800 B.
+    By hand, 2 rows of 11 tokens, V = 100, under autocast: 2 x 11 x 100 x (2 + 4) = 13,200 B.
 
-    Source: `ForCausalLMLoss` in transformers' `loss/loss_utils.py`; `SFTTrainer.compute_loss` of each release.
+    Source: `ForCausalLMLoss` in transformers' `loss/loss_utils.py`.
     """
     narrow = larger(logits.converted, where(logits.is_float32, 0, logits.whole))
     in_loss = where(narrow > 0, narrow + logits.in_float32, logits.whole)
-    copy = _copy_bytes(logits)
-    in_entropy = labels.copies_in_entropy * copy + (entropy if labels.has_entropy else 0)
-    logged = logits.whole + larger(in_entropy, labels.copies_in_accuracy * copy)
-    is_logged = logged >= in_loss + hidden
-    return HeadBytes(
-        logits=Term(where(is_logged, logged, in_loss), logits.words),
-        activations=_all_hidden(where(is_logged, 0, hidden)),
-    )
+    return HeadBytes(logits=Term(in_loss, logits.words), activations=_all_hidden(hidden))
+
+
+def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+    """Return what is there while trl logs a loss of labels, in addition to what the head keeps.
+
+    The outputs with what trl makes of them for entropy and accuracy. The model's forward has ended, and autocast with
+    it: what its cache held is gone, but for what is saved for backward.
+
+    By hand, 2 rows of 11 tokens, V = 100, under autocast, with one copy of 2 x 10 x 100 x 4 = 8,000 B and no entropy:
+    2 x 11 x 100 x 4 + 8,000 = 16,800 B.
+
+    Source: `SFTTrainer.compute_loss` of each release.
+    """
+    labels = spec.logprobs.label_loss
+    assert labels is not None
+    logits = all_logits(spec, architecture, batch)
+    copy, entropy = _copy_bytes(logits), _entropy_bytes(spec, architecture, batch) if labels.has_entropy else 0
+    made = larger(labels.copies_in_entropy * copy + entropy, labels.copies_in_accuracy * copy)
+    return Term(logits.whole + made, logits.words)
 
 
 def _copy_bytes(logits: AllLogits) -> Count:

@@ -79,6 +79,7 @@ class InstantName(StrEnum):
     VALUES = "the critic's values, in a layer's MLP"
     FORWARD_LAYER = "the last layer's forward"
     FORWARD_HEAD = "the head's forward and loss"
+    LOGGING = "entropy and accuracy are logged"
     BACKWARD_HEAD = "the head's backward"
     BACKWARD_NORM = "the final norm's backward"
     BACKWARD_LAYER = "the last layer's backward"

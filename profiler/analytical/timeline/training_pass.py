@@ -1,8 +1,8 @@
 """Instants of forward and backward of one micro-batch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved
+from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved, logging_scratch
 from profiler.analytical.formulas.layers.decoder_layer import (
     first_layer_unsaved_bytes,
     layer_input_bytes,
@@ -47,7 +47,9 @@ from profiler.analytical.timeline.tower_instants import held_in_forward, kept_by
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import Logprobs
 
-_PHASES = dict.fromkeys((InstantName.FORWARD_TOWER, InstantName.FORWARD_LAYER, InstantName.FORWARD_HEAD), Phase.FORWARD)
+_PHASES = dict.fromkeys(
+    (InstantName.FORWARD_TOWER, InstantName.FORWARD_LAYER, InstantName.FORWARD_HEAD, InstantName.LOGGING), Phase.FORWARD
+)
 """Every other instant of this module is in backward."""
 
 
@@ -233,6 +235,7 @@ def _pass(
             held_in_forward(spec, architecture, batch),
         ),
         InstantName.FORWARD_HEAD: added(saved, more_casts, scratch),
+        **_logging(spec, architecture, batch, saved),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
         InstantName.BACKWARD_NORM: added(in_backward, norm, final_norm),
         InstantName.BACKWARD_LAYER: added(in_backward, {Category.ACTIVATIONS: last_layer}),
@@ -255,6 +258,13 @@ def _pass(
         Instant(phase=_PHASES.get(name, Phase.BACKWARD), name=name, terms=terms, happens=happens)
         for name, terms in named
     )
+
+
+def _logging(spec: TrialKeys, architecture: DecoderShape, batch: Batch, saved: Terms) -> Mapping[InstantName, Terms]:
+    """Return the instant at which trl logs a loss of labels; none for another loss."""
+    if spec.logprobs.label_loss is None:
+        return {}
+    return {InstantName.LOGGING: added(saved, {Category.LOGITS: logging_scratch(spec, architecture, batch)})}
 
 
 def _other_kinds(

@@ -45,7 +45,7 @@ from profiler.domain.text import count_text
 
 _SCORING = (InstantName.SCORE_LAYER, InstantName.SCORE_HEAD)
 _DECODING = (InstantName.GROWTH, InstantName.DECODING, InstantName.LAST_LOGITS, InstantName.SAMPLING)
-_AFTER_THE_LAYERS = (InstantName.REWARD, InstantName.FORWARD_HEAD)
+_AFTER_THE_LAYERS = (InstantName.REWARD, InstantName.FORWARD_HEAD, InstantName.LOGGING)
 _BEFORE_THE_LAYERS = (InstantName.BACKWARD_HEAD, InstantName.BACKWARD_NORM)
 _LAYERS = ("", "1 layer", "2 layers")
 _OTHER_LAYERS_ARE_FREED = (InstantName.BACKWARD_FIRST_LAYER, InstantName.BACKWARD_END)
@@ -252,7 +252,7 @@ class Fsdp(TrialSharding):
             layers, root = where(is_larger, unit.layer, layers), where(is_larger, 2 * unit.tail, root)
         elif name is InstantName.PREFILL or (name is InstantName.FORWARD_LAYER and not generates):
             root = where(has_own, root - unit.tail, root)
-        elif name is InstantName.FORWARD_HEAD and self._trains_everything and not generates:
+        elif name in _AFTER_THE_LAYERS and self._trains_everything and not generates:
             root = where(has_own, root + unit.tail, root)
         elif name is InstantName.BACKWARD_LAYER and not stays:
             root = where(has_own, root - unit.tail, root)

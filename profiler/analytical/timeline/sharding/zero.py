@@ -53,7 +53,7 @@ _NORM_BYTES = 8
 _PASSES = 2
 """Passes after one another of which the second gathers ahead."""
 
-_AT_HEAD = (InstantName.FORWARD_HEAD, InstantName.BACKWARD_HEAD, InstantName.SCORE_HEAD)
+_AT_HEAD = (InstantName.FORWARD_HEAD, InstantName.LOGGING, InstantName.BACKWARD_HEAD, InstantName.SCORE_HEAD)
 _NOTHING_IS_GATHERED = (InstantName.REWARD, InstantName.STEP, InstantName.BACKWARD_END)
 
 
