@@ -218,6 +218,17 @@ _DATASETS: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 """By name, or by name and part: each column with its shape, and the splits (`train test` if empty)."""
 
+FILES_OF_VERL = KnownDataset(
+    columns={
+        "data_source": Column.SOURCE,
+        "prompt": Column.ASKED,
+        "ability": Column.WORD,
+        "reward_model": record(style=Column.WORD, ground_truth=Column.WORD),
+        "extra_info": record(split=Column.WORD, index=Column.NUMBER),
+    }
+)
+"""The parquet files that verl's users write with its examples/data_preprocess, and that its trainer reads."""
+
 _SHORT_NAMES = {
     "ag_news": "fancyzhx/ag_news",
     "beans": "AI-Lab-Makerere/beans",
