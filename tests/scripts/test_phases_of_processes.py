@@ -59,7 +59,7 @@ def test_a_thread_that_works_next_to_another_is_not_followed():
     assert seen == [Phase.LOAD, Phase.FORWARD]
 
 
-def test_calls_of_processes_are_their_phase_also_where_they_are_awaited(monkeypatch):
+def test_a_call_that_is_awaited_is_its_phase_to_its_end(monkeypatch):
     owner = SimpleNamespace(__name__="verl.workers.engine_workers:ActorRolloutRefWorker")
     seen: list[Phase] = []
     inside: list[Phase] = []
