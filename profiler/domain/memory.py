@@ -47,9 +47,11 @@ class Phase(StrEnum):
     """The model is evaluated. Of trials only an estimate has this phase; scripts have it and the next."""
     CHECKPOINT = "checkpoint"
     """Weights or optimizer states are written to a file."""
+    SYNC = "sync"
+    """An engine in other processes wakes up and takes the weights of the policy. Only commands of several have it."""
 
 
-_OF_SOME = (Phase.CRITIC, Phase.EVALUATION, Phase.CHECKPOINT)
+_OF_SOME = (Phase.CRITIC, Phase.EVALUATION, Phase.CHECKPOINT, Phase.SYNC)
 
 TRIAL_PHASES: tuple[Phase, ...] = tuple(phase for phase in Phase if phase not in _OF_SOME)
 """The phases of a trial without a critic, in the order of a training step."""

@@ -1,7 +1,7 @@
 """The command line of `python -m profiler.emulation`: what to do, its options, and the help text."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -25,12 +25,18 @@ def _release(reader: FieldReader, key: str) -> str:
     return version
 
 
-def _program(reader: FieldReader, key: str) -> PurePath:
-    written = show(reader.value(key))
-    if not _is_file(written):
-        hint = "Give the interpreter, such as /path/to/environment/bin/python."
-        reader.fail(key, "must be a file that can be run", hint)
-    return PurePath(written)
+def _file(meaning: str, hint: str) -> Callable[[FieldReader, str], PurePath]:
+    def read(reader: FieldReader, key: str) -> PurePath:
+        written = show(reader.value(key))
+        if not _is_file(written):
+            reader.fail(key, f"must be {meaning}", hint)
+        return PurePath(written)
+
+    return read
+
+
+_program = _file("a file that can be run", "Give the interpreter, such as /path/to/environment/bin/python.")
+_requirements = _file("a file of pip's requirements", "Such as emulated_environments/verl.txt.")
 
 
 def _is_file(path: str) -> bool:
@@ -57,6 +63,12 @@ class EmulationOptions:
         "install: the interpreter that makes the environment; check: that of an environment with a CUDA build of torch",
         null="install: this one; check: the installed one, or that in EMULATION_PYTHON",
     )
+    requirements: PurePath | None = option(
+        None,
+        Kind(allowed="the path of a file", shown="FILE", read=_requirements, read_text=read_path),
+        "install: pinned packages, in an environment of their own: all that it has if torch is one of them",
+        null="what trials need",
+    )
     gpu: str = option("h100-80gb", KNOWN_CARD, "the emulated card, also by a short name such as 4090")
     strict: bool = option(
         True,
@@ -69,7 +81,7 @@ OPTIONS = options_of(EmulationOptions)
 """By name."""
 
 _OF_ACTION: Mapping[str, Mapping[str, Option]] = {
-    INSTALL: {name: OPTIONS[name] for name in ("torch", "python")},
+    INSTALL: {name: OPTIONS[name] for name in ("torch", "python", "requirements")},
     CHECK: {name: OPTIONS[name] for name in ("python", "gpu", "strict")},
 }
 
@@ -106,7 +118,7 @@ def _unknown_action(action: str) -> Fault:
 def usage() -> str:
     """Return the help text."""
     return f"""\
-python -m profiler.emulation install [torch=VERSION] [python=PATH]
+python -m profiler.emulation install [torch=VERSION] [python=PATH] [requirements=FILE]
 python -m profiler.emulation check [python=PATH] [gpu=NAME] [strict=false]
 
 torch's own CUDA build on a card that has memory and computes nothing. Linux on
@@ -121,6 +133,7 @@ GRPO_VRAM_CACHE names another cache folder than ~/.cache/grpo-vram-profiler.
 
 Examples:
   python -m profiler.emulation install
+  python -m profiler.emulation install requirements=emulated_environments/verl.txt
   python -m profiler.emulation check
   python -m profiler.emulation check gpu=4090
 """

@@ -84,6 +84,11 @@ _OF_A_JOB = {"EMULATED_SHARED": "1", "EMULATED_KEPT": "1", "EMULATED_ALL_RANKS":
 _RAY_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
 """Without any of them Ray writes a token of its own into the user's home, and it stays there."""
 
+_RAY_RESOURCES = "RAY_OVERRIDE_RESOURCES"
+_CPUS_PER_CARD = 24
+"""Of rented machines with such cards (eight H100 come with 192 to 208 virtual CPUs). Programs of Ray ask for three and
+more per card and wait for ever where the machine has fewer; on an emulated machine they share those that there are."""
+
 _OF_A_PYTHON = ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
 _UNSET = ("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "PYTHONHOME", "VIRTUAL_ENV")
@@ -209,6 +214,7 @@ def job_environment(
     found = process_environment(python, gpu, cards=cards, base=own, strict=strict)
     if not any(found.get(name) for name in _RAY_TOKENS):
         found[_RAY_TOKENS[0]] = secrets.token_hex(32)
+    found.setdefault(_RAY_RESOURCES, json.dumps({"CPU": max(os.cpu_count() or 1, _CPUS_PER_CARD * cards)}))
     return found | _OF_A_JOB | {FILE_VARIABLE: str(folder / MARKS)}
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from profiler.command_line import as_command, print_line, print_text
 from profiler.commands import COMMANDS
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.errors import EXIT_OK, UsageError
+from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.memory import gib_text, mib_text
-from profiler.emulation.command import INSTALL, Command, read_command, usage
-from profiler.emulation.environments.installing import default_torch, install
+from profiler.emulation.command import INSTALL, Command, EmulationOptions, read_command, usage
+from profiler.emulation.environments.installing import Contents, default_torch, for_trials, install, of_file
 from profiler.emulation.launch import EmulatedPython, check, emulated_python
 
 
@@ -38,6 +38,18 @@ def _python(command: Command) -> EmulatedPython:
     options = command.options
     python = None if options.python is None else Path(options.python)
     if command.action == INSTALL:
-        COMMANDS["emulation"].uses[INSTALL].check("command", INSTALL)
-        python = install(options.torch or default_torch(), base=python, announce=print_line)
+        python = install(_contents(options), base=python, announce=print_line)
     return emulated_python(python, strict=options.strict)
+
+
+def _contents(options: EmulationOptions) -> Contents:
+    if options.requirements is None:
+        found = for_trials(options.torch or default_torch())
+    else:
+        found = of_file(Path(options.requirements).expanduser().absolute())
+        if options.torch is not None and options.torch != found.torch:
+            problem = f"and {options.requirements} pins {found.torch}"
+            raise UsageError([Fault(key="torch", found=options.torch, problem=problem, hint="Leave one of them out.")])
+    if found.has_trainer:
+        COMMANDS["emulation"].uses[INSTALL].check("command", INSTALL)
+    return found

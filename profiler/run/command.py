@@ -211,7 +211,18 @@ class JobCommand:
         return PurePath(script).stem
 
 
-_OF_A_JOB = ("backend", "gpus", "python", "results_dir", "timeout_s", "fail_if", "strict")
+_OF_A_JOB = (
+    "backend",
+    "gpus",
+    "weights",
+    "prompt_tokens",
+    "completion_tokens",
+    "python",
+    "results_dir",
+    "timeout_s",
+    "fail_if",
+    "strict",
+)
 """Keys that a command on an emulated machine takes."""
 
 

@@ -23,16 +23,17 @@ from typing import NoReturn, Self
 from profiler.command_line import print_line, print_text
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
-from profiler.domain.runs.other_runs import JobMemory, JobProcess, JobRecord
 from profiler.domain.runs.outcome import Status
-from profiler.emulation.card import job_of, marks_of_file, remove_ended
-from profiler.emulation.launch import MARKS, emulated_python, job_environment, write_nvidia_smi
+from profiler.emulation.card import remove_ended
+from profiler.emulation.launch import emulated_python, job_environment, write_nvidia_smi
 from profiler.measurement.samples.host_usage import process_tree
-from profiler.rendering.runs.script import ended_by, job_table, process_name
+from profiler.rendering.runs.script import job_table
 from profiler.run.command import JobCommand
+from profiler.run.results import JobEnd, job_record
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import expanded, start_reason
 from profiler.storage.files.typed_json import to_json
+from profiler.substitutes.options import SubstituteOptions, job_variables
 
 _GRACE_S = 5.0
 """How long processes have to end after SIGINT, by which their `finally` blocks run."""
@@ -72,10 +73,17 @@ def run_job(command: JobCommand) -> int:
     )
     write_nvidia_smi(processes / _PROGRAMS, python)
     environment["PATH"] = f"{processes / _PROGRAMS}{os.pathsep}{environment['PATH']}"
+    substitutes = SubstituteOptions(
+        weights=options.weights,
+        prompt_tokens=options.prompt_tokens,
+        completion_tokens=options.completion_tokens,
+        folder=processes,
+    )
+    environment |= job_variables(substitutes)
     print_line(f"{cards.count} x {gpu.title}, emulated, with torch {python.torch} in {python.executable}.")
     try:
         end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s, own_folder=processes)
-        record = _record(command, gpu.title, end, processes)
+        record = job_record(command, gpu.title, end, processes)
         write_atomically(folder / RECORD, json.dumps(to_json(record), indent=1).encode())
     finally:
         shutil.rmtree(processes, ignore_errors=True)
@@ -94,60 +102,6 @@ def _refuse_ray_address(environment: Mapping[str, str]) -> None:
         problem = "names a Ray cluster that is running already, whose processes are not part of the run"
         hint = f"Unset {_RAY_ADDRESS}: the command then starts a cluster of its own."
         raise UsageError([Fault(key=_RAY_ADDRESS, found=address, problem=problem, hint=hint)])
-
-
-def _record(command: JobCommand, gpu: str, end: "JobEnd", processes: Path) -> JobRecord:
-    memory = job_of(processes)
-    status, message = _verdict(end, memory, command.options.timeout_s)
-    return JobRecord(
-        command=command.words,
-        gpu=gpu,
-        cards=command.cards.count,
-        status=status,
-        message=message,
-        exit_code=end.exit_code,
-        wall_s=end.wall_s,
-        memory=memory,
-        values=marks_of_file(processes / MARKS).values,
-        left=end.left,
-    )
-
-
-_OUT_OF_MEMORY = ("OutOfMemoryError:", "AcceleratorError: CUDA error: out of memory")
-"""Beginnings of sentences of torch."""
-
-
-def _verdict(end: "JobEnd", memory: JobMemory, timeout_s: float) -> tuple[Status, str]:
-    """Return how a command ended, and the process whose error was the first one, with its sentence."""
-    if end.timed_out:
-        return Status.TIMEOUT, f"the command ran longer than timeout_s={timeout_s:g}"
-    if end.exit_code == 0:
-        return Status.OK, ""
-    failed = min((one for one in memory.processes if one.last_sentence), key=_when, default=None)
-    if failed is not None:
-        status = Status.OOM if failed.last_sentence.startswith(_OUT_OF_MEMORY) else Status.FAILED
-        return status, ended_by(failed)
-    killed = [process_name(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
-    without = f"; without a word ended {', '.join(killed)}" if killed else ""
-    if end.exit_code < 0:
-        return Status.KILLED, f"the command ended by {signal.Signals(-end.exit_code).name}{without}"
-    return Status.FAILED, f"the command ended with exit code {end.exit_code}{without}"
-
-
-def _when(process: JobProcess) -> float:
-    return process.last_sentence_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobEnd:
-    """How a command ended."""
-
-    exit_code: int
-    """Negative: minus the number of a signal."""
-    timed_out: bool
-    wall_s: float
-    left: tuple[str, ...]
-    """Files that its processes left in shared memory and of sockets; they are removed."""
 
 
 def run_to_the_end(

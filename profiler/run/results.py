@@ -1,20 +1,27 @@
-"""The end of a run: tables, pages and figures of all runs of the script, and the table on the terminal."""
+"""The end of a run: tables, pages and figures of all runs of a script, the table on the terminal, a job's record."""
 
+import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.analysis.runs import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
-from profiler.domain.runs.other_runs import ScriptRecord
+from profiler.domain.runs.other_runs import JobMemory, JobProcess, JobRecord, ScriptRecord
+from profiler.domain.runs.outcome import Status
+from profiler.emulation.card import job_of, marks_of_file
+from profiler.emulation.launch import MARKS
 from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.theme import rendered
 from profiler.rendering.figures.timeline import script_phases_figure
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
-from profiler.rendering.runs.script import run_title, script_page, script_table
+from profiler.rendering.runs.script import ended_by, process_name, run_title, script_page, script_table
+from profiler.run.command import JobCommand
 from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.tables.run_tables import write_script_tables
+from profiler.substitutes.options import Replaced
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
@@ -60,3 +67,59 @@ def _draw(folder: Path, run: RunLines) -> RenderedFigure | str:
     for kind, content in files.items():
         write_atomically(folder / FIGURES / f"{figure.name}.{kind}", content)
     return figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnd:
+    """How a command ended."""
+
+    exit_code: int
+    """Negative: minus the number of a signal."""
+    timed_out: bool
+    wall_s: float
+    left: tuple[str, ...]
+    """Files that its processes left in shared memory and of sockets; they are removed."""
+
+
+def job_record(command: JobCommand, gpu: str, end: JobEnd, processes: Path) -> JobRecord:
+    """Return the record of a command that has ended; `processes` is the folder in which its processes have written."""
+    memory = job_of(processes)
+    status, message = _verdict(end, memory, command.options.timeout_s)
+    return JobRecord(
+        command=command.words,
+        gpu=gpu,
+        cards=command.cards.count,
+        status=status,
+        message=message,
+        exit_code=end.exit_code,
+        wall_s=end.wall_s,
+        memory=memory,
+        values=marks_of_file(processes / MARKS).values,
+        left=end.left,
+        substitutes=Replaced.of_job(processes).phrases(),
+    )
+
+
+_OUT_OF_MEMORY = ("OutOfMemoryError:", "AcceleratorError: CUDA error: out of memory")
+"""Beginnings of sentences of torch."""
+
+
+def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, str]:
+    """Return how a command ended, and the process whose error was the first one, with its sentence."""
+    if end.timed_out:
+        return Status.TIMEOUT, f"the command ran longer than timeout_s={timeout_s:g}"
+    if end.exit_code == 0:
+        return Status.OK, ""
+    failed = min((one for one in memory.processes if one.last_sentence), key=_when, default=None)
+    if failed is not None:
+        status = Status.OOM if failed.last_sentence.startswith(_OUT_OF_MEMORY) else Status.FAILED
+        return status, ended_by(failed)
+    killed = [process_name(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
+    without = f"; without a word ended {', '.join(killed)}" if killed else ""
+    if end.exit_code < 0:
+        return Status.KILLED, f"the command ended by {signal.Signals(-end.exit_code).name}{without}"
+    return Status.FAILED, f"the command ended with exit code {end.exit_code}{without}"
+
+
+def _when(process: JobProcess) -> float:
+    return process.last_sentence_s

@@ -8,7 +8,7 @@ Not seen:
     - What exit handlers allocate.
     - Passes inside of a function that `torch.compile` compiles as a whole: their memory belongs to the phase before. A
       compiled *module* is seen.
-    - Generation by vLLM counts as the phase before it.
+    - Generation by vLLM counts as the phase before it, but in a command of `gpus=`.
     - torch warns of hooks under `torch.compile`; the memory is the same.
     - `forward` of a script that calls no module; a checkpoint that a script writes by itself.
     - Memory that an optimizer pages to the host.
@@ -30,12 +30,13 @@ Runs without an answer:
 
 What begins a phase of a script:
     - `load`: the first line.
-    - `rollout`: `generate` of transformers.
-    - `score`: a pass without gradient: a reference, or old log-probabilities.
+    - `rollout`: `generate` of transformers; in a command of `gpus=` also a step of vLLM.
+    - `score`: a pass without gradient: a reference, or old log-probabilities, also those of verl in such a command.
     - `reward`: the reward functions of trl's GRPOTrainer.
     - `forward`: a pass with gradient of a module that is in no other.
     - `backward`: `backward` of torch.
     - `optimizer`: clipping of gradients, or the step of an optimizer.
     - `evaluation`: `evaluate` and `predict` of transformers; a pass without gradient of a trained module in `eval()`.
     - `checkpoint`: `torch.save`, `save_pretrained`, a checkpoint of transformers.
+    - `sync`: `update_weights` of verl, and waking up and taking weights in the engine.
 """

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
+from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
 
@@ -56,6 +57,31 @@ _CALLS: Calls = {
 }
 """Calls that are one phase as a whole, by the module whose import defines them: owner, name and phase."""
 
+_ENGINE = "vllm.v1.worker.gpu_worker:Worker"
+
+_CALLS_OF_PROCESSES: Calls = {
+    "vllm.v1.worker.gpu_worker": (
+        (_ENGINE, "load_model", _call_of(Phase.LOAD)),
+        (_ENGINE, "determine_available_memory", _call_of(Phase.LOAD)),
+        (_ENGINE, "compile_or_warm_up_model", _call_of(Phase.LOAD)),
+        (_ENGINE, "execute_model", _call_of(Phase.ROLLOUT)),
+        (_ENGINE, "sample_tokens", _call_of(Phase.ROLLOUT)),
+        (_ENGINE, "wake_up", _call_of(Phase.SYNC)),
+    ),
+    "verl.workers.engine_workers": (
+        ("verl.workers.engine_workers:TrainingWorker", "infer_batch", _call_of(Phase.SCORE)),
+        ("verl.workers.engine_workers:ActorRolloutRefWorker", "update_weights", _call_of(Phase.SYNC)),
+    ),
+    "verl.workers.rollout.vllm_rollout.utils": (
+        (
+            "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension",
+            "update_weights_from_ipc",
+            _call_of(Phase.SYNC),
+        ),
+    ),
+}
+"""Calls of the processes of a command: of an engine, and of those that verl starts."""
+
 _CALLS_OF_A_TRAINER: Calls = {
     "trl.trainer.grpo_trainer": (
         ("trl.trainer.grpo_trainer:GRPOTrainer", "_generate", _call_of(Phase.ROLLOUT)),
@@ -73,16 +99,19 @@ class Unseen:
 
 
 @contextmanager
-def watched(watch: PhaseWatch, *, models: Iterable[Any] | None = None) -> Iterator[Unseen]:
+def watched(
+    watch: PhaseWatch, *, models: Iterable[Any] | None = None, calls_of: Sequence[Calls] = ()
+) -> Iterator[Unseen]:
     """While active, `watch` is notified of what the script does. Libraries are patched when the script imports them.
 
     Args:
         watch: Is notified.
         models: The only modules whose passes are seen, for a trainer: hooks of all modules take a share of the time of
             decoding. None sees every module.
+        calls_of: More calls that are a phase as a whole.
     """
     unseen = Unseen(sentences=[])
-    calls_of = [_CALLS] if models is None else [_CALLS, _CALLS_OF_A_TRAINER]
+    calls_of = [_CALLS, *calls_of] if models is None else [_CALLS, _CALLS_OF_A_TRAINER, *calls_of]
     with ExitStack() as stack:
         for handle in (*_module_hooks(watch, models), *_optimizer_hooks(watch)):
             stack.callback(handle.remove)
@@ -103,9 +132,9 @@ def watched(watch: PhaseWatch, *, models: Iterable[Any] | None = None) -> Iterat
 
 def follow(enter: Callable[[Phase], None]) -> None:
     """From here to the end of this process, call `enter` when a phase begins; also in processes that it forks."""
-    watch = PhaseWatch(PhasesOnly(enter), steps=None)
+    watch = PhaseWatch(PhasesOnly(enter), steps=None, any_thread=True)
     os.register_at_fork(after_in_child=watch.move_here)
-    context = watched(watch)
+    context = watched(watch, calls_of=[_CALLS_OF_PROCESSES])
     context.__enter__()
     _FOLLOWED.append(context)
 
@@ -128,7 +157,13 @@ def _wrap(stack: ExitStack, unseen: Unseen, watch: PhaseWatch, owner: str, name:
         with around(watch):
             return call(*arguments, **named)
 
-    stack.enter_context(patched([(place, name, within)]))
+    @wraps(call)
+    async def within_await(*arguments: Any, **named: Any) -> Any:
+        with around(watch):
+            return await call(*arguments, **named)
+
+    found = within_await if iscoroutinefunction(call) else within
+    stack.enter_context(patched([(place, name, found)]))
 
 
 def _module_hooks(watch: PhaseWatch, models: Iterable[Any] | None) -> list[Any]:

@@ -28,16 +28,19 @@ class EndOfStepsError(SystemExit):
 class PhaseWatch:
     """Recognises phases and optimizer steps, and notifies a session of them.
 
-    Only the thread that made it is watched, and no process that it forks.
+    Only the thread that made it is watched, or one that works alone, and no process that it forks.
     """
 
-    def __init__(self, session: ScriptSession, *, steps: int | None) -> None:
+    def __init__(self, session: ScriptSession, *, steps: int | None, any_thread: bool = False) -> None:
         """Begin with loading.
 
         Args:
             session: Is notified.
             steps: Optimizer steps after which `EndOfStepsError` is raised; None for no end.
+            any_thread: Watch the thread that begins to work while no other one is in a pass or call: actors of Ray with
+                `async` methods run all of them outside of the main thread.
         """
+        self._any_thread = any_thread
         self._session = session
         self._steps = steps
         self._place = self._here()
@@ -67,7 +70,10 @@ class PhaseWatch:
 
     @property
     def _is_not_watched(self) -> bool:
-        return self._here() != self._place
+        here = self._here()
+        if self._any_thread and here[0] == self._place[0] and not self._within and not self._depth:
+            self._place = here
+        return here != self._place
 
     def move_here(self) -> None:
         """Watch this thread from here on, such as that of a forked process, which begins with loading."""

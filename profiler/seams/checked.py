@@ -57,7 +57,8 @@ TESTED: Mapping[str, tuple[str, ...]] = {
     "diffusers": ("0.42.1",),
     "torchvision": ("0.29.2",),
     "evaluate": ("0.4.6",),
-    "vllm": ("0.31.0",),
+    "vllm": ("0.31.0", "0.24.0"),
+    "verl": ("0.9.1",),
 }
 """By package, without the suffix of a build (``+cu130``). A test requires the pins of constraints.txt among them."""
 

@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 
 from profiler.seams.libraries.bitsandbytes import BITSANDBYTES
-from profiler.seams.libraries.datasets import DATASETS, DIFFUSERS, EVALUATE, HUGGINGFACE_HUB, TORCHVISION
+from profiler.seams.libraries.datasets import (
+    DATASETS,
+    DIFFUSERS,
+    EVALUATE,
+    HUGGINGFACE_HUB,
+    OF_PROCESSES,
+    TORCHVISION,
+)
 from profiler.seams.libraries.hugging_face import ACCELERATE, PEFT, TRANSFORMERS
 from profiler.seams.libraries.torch import TORCH
 from profiler.seams.libraries.torch_cuda import TORCH_CUDA
@@ -24,6 +31,7 @@ SEAMS: tuple[Seam, ...] = (
     *TORCHVISION,
     *EVALUATE,
     *VLLM,
+    *OF_PROCESSES,
 )
 
 SEAM_OF: Mapping[str, Seam] = {seam.key: seam for seam in SEAMS}

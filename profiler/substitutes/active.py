@@ -2,16 +2,19 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
 
 from profiler.domain.runs.other_runs import ScriptWeights
 from profiler.seams.patching import Patch, around_import, patched
 from profiler.storage.foreign.hub import hub_problem
-from profiler.substitutes.options import Replaced, SubstituteOptions
+from profiler.substitutes.options import Replaced, SubstituteOptions, job_options
 from profiler.substitutes.unavailable_packages import asks_for_flash, flash_package
 
 _DEFAULTS = SubstituteOptions()
+
+_MODELS = "models"
+"""In the folder of a job: folders of models."""
 
 _Patches = Callable[[ModuleType], list[Patch]]
 
@@ -22,13 +25,28 @@ def substitutes(options: SubstituteOptions = _DEFAULTS) -> Iterator[Replaced]:
 
     Enter it before the script's own imports: a function that a module has imported by name is not replaced there.
     """
-    replaced = Replaced()
+    replaced = Replaced.noted_in(options.folder)
     with ExitStack() as stack:
         if options.has_flash_attn and asks_for_flash(options.script, options.arguments):
             stack.enter_context(flash_package(replaced))
         for module, patches in _by_module(options, replaced).items():
             _when_imported(stack, module, patches)
         yield replaced
+
+
+def provide(variable: str) -> None:
+    """From here to the end of this process, and in those that it forks, replace what the machine lacks.
+
+    Args:
+        variable: What `job_variables` has made of the options.
+    """
+    context = substitutes(job_options(variable))
+    context.__enter__()
+    _PROVIDED.append(context)
+
+
+_PROVIDED: list[AbstractContextManager[Replaced]] = []
+"""Kept: a context that is collected is left."""
 
 
 def _when_imported(stack: ExitStack, name: str, patches: _Patches) -> None:
@@ -92,8 +110,21 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
         return metric_patches(module, replaced)
 
+    def of_job(name: str) -> _Patches:
+        def patches(module: ModuleType) -> list[Patch]:
+            from profiler.substitutes.checkpoints import hub_folders
+
+            if options.folder is None:
+                return []
+            found: list[Patch] = getattr(hub_folders, name)(module, options.folder / _MODELS, replaced)
+            return found
+
+        return patches
+
     always: dict[str, _Patches] = {
         "huggingface_hub.constants": hub_patches,
+        "huggingface_hub.file_download": of_job("cached_file_patches"),
+        "huggingface_hub._snapshot_download": of_job("snapshot_patches"),
         "datasets": data,
         "transformers.tokenization_utils_base": tokenizers("PreTrainedTokenizerBase"),
         "transformers.models.auto.tokenization_auto": tokenizers("AutoTokenizer"),

@@ -111,7 +111,7 @@ def test_a_critic_adds_its_weights_and_states_to_every_later_instant() -> None:
     assert one_step[Phase.SCORE].sizes.get(Category.OPTIMIZER_STATE, 0) == 0
     assert one_step[Phase.BACKWARD].sizes[Category.OPTIMIZER_STATE] == states
     phases = [each.phase for each in explain(spec, architecture).phases]
-    assert phases == [phase for phase in Phase if phase not in (Phase.EVALUATION, Phase.CHECKPOINT)]
+    assert phases == [phase for phase in Phase if phase not in (Phase.EVALUATION, Phase.CHECKPOINT, Phase.SYNC)]
 
 
 def test_estimates_in_arrays_are_those_of_one_trial() -> None:

@@ -33,6 +33,7 @@ def test_a_card_is_named_as_in_an_estimate(name):
         (["check", "gpu=h100-80g"], "Did you mean 'h100-80gb'?"),
         (["check", "gpu=a100"], "gpu=a100: is one of several cards: a100-40gb, a100-80gb. Name one of them."),
         (["check", "gpu=24GiB"], "gpu=24GiB: is a size, and only an estimate takes a card of any size. Name a card"),
+        (["check", "requirements=/bin/sh"], "requirements=/bin/sh: is unknown; the keys are python, gpu, strict."),
         (["check", "torch=2.13.0"], "torch=2.13.0: is unknown; the keys are python, gpu, strict."),
         (["check", "strict=no"], "strict=no: must be true or false."),
         (["check", "python=/none"], "python=/none: must be a file that can be run. Give the interpreter"),
@@ -63,7 +64,7 @@ def test_help_is_shown(capsys, words):
 def test_install_makes_the_environment_first_and_then_checks_it(capsys, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        entry, "install", lambda torch, base, announce: asked.append((torch, base)) or Path("/env/python")
+        entry, "install", lambda contents, base, announce: asked.append((contents.torch, base)) or Path("/env/python")
     )
     monkeypatch.setattr(entry, "emulated_python", lambda executable, strict: asked.append(executable) or PYTHON)
     result = Check(card="NVIDIA T4", memory_bytes=2**34, allocated_bytes=2**20, reserved_bytes=2**21, values="complete")

@@ -9,22 +9,26 @@ from importlib import metadata
 import pytest
 from filelock import FileLock
 
-from profiler.domain.errors import EXIT_USAGE
+from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.domain.machines import extras
 from profiler.emulation.building import build
-from profiler.emulation.building.build import COMPLETE
+from profiler.emulation.building.build import COMPLETE, installed_environment
 from profiler.emulation.environments import installing
 from profiler.emulation.environments.installing import (
     InstallationError,
     _release_kernels,
     constrained_versions,
     default_torch,
+    for_trials,
     install,
     needed_packages,
+    of_file,
     pinned_packages,
     sections,
 )
 from profiler.emulation.main import main
+
+TRIALS = for_trials("2.13.0")
 
 
 def test_constraints_are_read_by_normalised_name():
@@ -78,7 +82,7 @@ def pip(monkeypatch, tmp_path):
 
 def test_an_environment_gets_the_cuda_build_its_triton_and_the_pins(pip, tmp_path):
     said = []
-    python = install("2.13.0", base=None, announce=said.append)
+    python = install(TRIALS, base=None, announce=said.append)
     assert python == tmp_path / "emulated_environments" / "torch-2.13.0" / "bin" / "python"
     assert [command[-1] for command in pip[1:3]] == ["torch===2.13.0", "triton==3.7.1"]
     assert all("--no-deps" in command for command in pip[1:4])
@@ -86,9 +90,62 @@ def test_an_environment_gets_the_cuda_build_its_triton_and_the_pins(pip, tmp_pat
     assert "about 2 GB" in said[0]
     assert str(python.parents[1]) in said[0]
     before = len(pip)
-    install("2.13.0", base=None, announce=said.append)
+    install(TRIALS, base=None, announce=said.append)
     assert len(pip) == before
     assert said[-1] == "It is there already."
+
+
+@pytest.mark.parametrize(
+    ("text", "torch", "installed"),
+    [
+        ("torch==2.11.0\nverl==0.9.1\n", "2.11.0", ["torch===2.11.0", "triton==3.7.1", "FILE"]),
+        ("ray==2.60.0  # no torch\n", default_torch(), [f"torch==={default_torch()}", "triton==3.7.1", "PINS", "FILE"]),
+    ],
+)
+def test_an_environment_of_a_file_has_what_it_lists(pip, tmp_path, text, torch, installed):
+    """All that it lists if torch is one of them; else what trials need as well. Another text is another environment."""
+    file = tmp_path / "own.txt"
+    file.write_text(text)
+    contents = of_file(file)
+    python = install(contents, base=None, announce=lambda line: None)
+    named = {str(file): "FILE", pinned_packages()[-1]: "PINS"}
+    assert contents.torch == torch
+    assert [named.get(command[-1], command[-1]) for command in pip[1:-1]] == installed
+    assert all("--no-deps" in command for command in pip[1:-1])
+    assert python.parents[1].name.startswith("own-")
+    file.write_text(text + "six==1.17.0\n")
+    assert of_file(file).name != contents.name
+    with pytest.raises(UsageError, match="no environment with a CUDA build"):
+        installed_environment()  # trials do not run in it
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"torch>=2\n", "pins no package"), (b"\xff", "cannot be read (it is not text)"), (None, "must be a file")],
+)
+def test_a_file_without_pinned_packages_is_refused(pip, tmp_path, capsys, content, problem):
+    file = tmp_path / "own.txt"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["install", f"requirements={file}"]) == EXIT_USAGE
+    assert f"requirements={file}: {problem}" in capsys.readouterr().err
+    assert pip == []
+
+
+def test_another_torch_than_that_of_the_file_is_refused(pip, tmp_path, capsys):
+    (tmp_path / "own.txt").write_text("torch==2.11.0\n")
+    assert main(["install", "torch=2.13.0", f"requirements={tmp_path / 'own.txt'}"]) == EXIT_USAGE
+    assert "pins 2.11.0. Leave one of them out." in capsys.readouterr().err
+    assert pip == []
+
+
+@pytest.mark.parametrize("name", ["ray", "verl"])
+def test_files_of_environments_pin_each_package_once(name):
+    path = installing.Path(__file__).parents[2] / "emulated_environments" / f"{name}.txt"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    assert len(constrained_versions(path.read_text())) == len(lines)
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[\w.]+", line) for line in lines)
+    assert not [line for line in lines if re.match(r"nvidia-(?!ml-py)|cuda-", line)]
 
 
 def test_without_the_trainer_here_nothing_is_installed(pip, monkeypatch, capsys):
@@ -110,14 +167,14 @@ def test_an_installation_that_waits_for_another_says_so(pip, tmp_path, monkeypat
         if "Waiting" in line:
             other.release()
 
-    install("2.13.0", base=None, announce=announce)
+    install(TRIALS, base=None, announce=announce)
     assert said[1] == "Waiting for another process that makes this environment."
 
 
 def test_an_interrupted_installation_starts_again(pip, tmp_path):
     folder = tmp_path / "emulated_environments" / "torch-2.13.0"
     (folder / "half").mkdir(parents=True)
-    install("2.13.0", base=None, announce=lambda line: None)
+    install(TRIALS, base=None, announce=lambda line: None)
     assert not (folder / "half").exists()
     assert (folder / COMPLETE).exists()
 

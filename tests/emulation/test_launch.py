@@ -13,7 +13,7 @@ from profiler.emulation import launch as refusals
 from profiler.emulation.building.build import COMPLETE, installed_environment
 from profiler.emulation.card import card_description
 from profiler.emulation.interpreter import TRIED_TORCH, cache_folder, probe
-from profiler.emulation.launch import EmulatedPython, Events, emulated_python, process_environment
+from profiler.emulation.launch import EmulatedPython, Events, emulated_python, job_environment, process_environment
 
 H100 = KNOWN_GPUS["h100-80gb"]
 PYTHON = EmulatedPython(
@@ -71,6 +71,14 @@ def test_late_events_and_unseen_entry_points_are_asked_for():
     found = process_environment(PYTHON, H100, base={}, events=Events.LATE, strict=False)
     assert found["EMULATED_EVENTS"] == "late"
     assert "EMULATED_STRICT" not in found
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, '{"CPU": 48}'), ('{"CPU": 8}', '{"CPU": 8}')])
+def test_ray_finds_the_processors_of_a_machine_with_such_cards(monkeypatch, tmp_path, given, found):
+    """Its programs ask for several per card, and wait for ever where there are fewer; the user's own number stays."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    base = {} if given is None else {"RAY_OVERRIDE_RESOURCES": given}
+    assert job_environment(PYTHON, H100, cards=2, base=base, folder=tmp_path)["RAY_OVERRIDE_RESOURCES"] == found
 
 
 def test_the_processes_of_one_job_see_each_other_and_no_others():

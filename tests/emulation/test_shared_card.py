@@ -244,6 +244,26 @@ os.wait(); print(1)
 """
 
 
+SLEEPS = """
+report = getattr(card, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
+weights, cache = c_void_p(), c_void_p()
+rt.cudaMalloc(byref(weights), c_size_t(10 << 20)); rt.cudaMalloc(byref(cache), c_size_t(30 << 20))
+report(None, c_size_t(0), c_size_t(38 << 20), c_size_t(40 << 20), c_uint(1))
+rt.cudaFree(weights); rt.cudaFree(cache)
+card.em_phase(1); rt.cudaMalloc(byref(weights), c_size_t(10 << 20)); card.em_phase(5)
+rt.cudaMalloc(byref(cache), c_size_t(30 << 20)); print(1)
+"""
+
+
+def test_an_engine_that_sleeps_holds_no_tensors(driver, tmp_path):
+    """Its memory returns to the card, and comes back, without a word to torch's counters: weights, then the cache."""
+    folder = tmp_path / "job"
+    run_on_card(driver, SLEEPS, EMULATED_PROCESSES=str(folder), EMULATED_KEPT="1")
+    (process,) = (process for process in job_of(folder).processes if process.phases)
+    found = [(each.phase.value, each.allocated_bytes // MIB, each.reserved_bytes // MIB) for each in process.phases]
+    assert found == [("load", 38, 40), ("rollout", 10, 10), ("forward", 38, 40)]
+
+
 def test_peaks_of_torchs_counters_are_kept_by_phase(driver, tmp_path):
     """A phase begins with what the last one holds, without a cache that was emptied. A forked process begins anew."""
     folder = tmp_path / "job"

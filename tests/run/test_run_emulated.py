@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import MIB, NOT_EMULATED
+from profiler.domain.memory import GIB, MIB, NOT_EMULATED
 from profiler.domain.runs.other_runs import JobRecord
 from profiler.domain.runs.outcome import Status
 from profiler.emulation.interpreter import VARIABLE, cache_folder
@@ -166,7 +167,7 @@ def test_what_accelerate_launch_sets_reaches_the_script(tmp_path):
     assert record.spec.num_processes == 4
 
 
-def run_job(folder, *words):
+def run_job(folder, *words, limit_s=LIMIT_S):
     """Run a command with all its processes on the emulated driver; return its exit code, its output and its record."""
     command = (
         sys.executable,
@@ -175,7 +176,7 @@ def run_job(folder, *words):
         f"python={os.environ['EMULATION_PYTHON']}",
         f"results_dir={folder}",
     )
-    done = subprocess.run((*command, *words), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run((*command, *words), capture_output=True, text=True, timeout=limit_s, check=False)
     (kept,) = (folder / "jobs").glob("*/job.json")
     return done.returncode, done.stdout + done.stderr, from_json(JobRecord, json.loads(kept.read_text()))
 
@@ -272,15 +273,19 @@ def test_rewards_of_all_ranks_are_gathered_in_grpo(tmp_path):
         assert phases == [["load", "rollout", "reward", "forward", "backward", "optimizer"]] * 2
 
 
-def needs_ray() -> None:
-    asked = [os.environ["EMULATION_PYTHON"], "-c", "import ray"]
+def needs(package: str) -> None:
+    asked = [
+        os.environ["EMULATION_PYTHON"],
+        "-c",
+        f"import importlib.metadata; importlib.metadata.version('{package}')",
+    ]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
-        pytest.skip("that Python has no Ray (emulated_environments/ray.txt)")
+        pytest.skip(f"that Python has no {package} (emulated_environments/{package}.txt)")
 
 
 def test_workers_of_ray_are_part_of_the_run(tmp_path, monkeypatch):
     """An actor that is killed keeps its peaks: they are what torch said in it."""
-    needs_ray()
+    needs("ray")
     monkeypatch.setenv(VARIABLE, str(cache_folder()))  # not that of the new home
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -300,3 +305,30 @@ def test_workers_of_ray_are_part_of_the_run(tmp_path, monkeypatch):
         other.kill()
     assert (code, record.status) == (3, Status.FAILED)
     assert f"A Ray cluster is running already (process {other.pid}), and its processes" in record.message
+
+
+def test_verl_trains_and_generates_on_one_card(tmp_path, monkeypatch):
+    """Two steps by its own command. Peaks are those that verl prints, and nothing that it loads is on this machine."""
+    needs("verl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, str(cache_folder()))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code, out, record = run_job(tmp_path, "gpus=1xh100-80gb", "bash", str(PROGRAMS / "verl_grpo.sh"), limit_s=900)
+    assert (code, record.status) == (0, Status.OK), out
+    trainer, engine = (process for process in record.memory.processes if process.phases)
+    assert (trainer.roles, engine.roles) == (("trains",), ("generates",))
+    phases = {process.pid: {each.phase.value: each for each in process.phases} for process in (trainer, engine)}
+    assert list(phases[trainer.pid]) == ["load", "score", "forward", "backward", "optimizer", "sync"]
+    assert list(phases[engine.pid]) == ["load", "rollout", "sync"]
+    for name, kind in (("allocated", "allocated_bytes"), ("reserved", "reserved_bytes")):
+        printed = [float(size) * GIB for size in re.findall(rf"max_memory_{name}_gb:([0-9.]+)", out)]
+        assert len(printed) == 2  # of step 1 before the weights are sent, and with them
+        assert max(printed) == max(getattr(each, kind) for each in trainer.phases)
+    assert all(each.allocated_bytes <= each.reserved_bytes for each in (*trainer.phases, *engine.phases))
+    assert sum(process.peak_bytes[0] for process in (trainer, engine)) > record.memory.card_peak_bytes[0]  # it slept
+    assert {phrase.partition(" (")[0] for phrase in record.substitutes} == {
+        f"data set {tmp_path}/data/gsm8k/train.parquet",
+        f"data set {tmp_path}/data/gsm8k/test.parquet",
+        *(f"{kind} of Qwen/Qwen2.5-0.5B-Instruct" for kind in ("tokenizer", "weights", "files")),
+    }
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {"jobs", "outputs"}  # Hydra's

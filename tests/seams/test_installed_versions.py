@@ -11,8 +11,8 @@ from profiler.seams.seam import Seam
 
 ROOT = Path(__file__).parents[2]
 
-INSTALLED_APART = ("vllm", "diffusers", "torchvision", "evaluate")
-"""In environments of their own: vLLM pins other versions of what the project needs, and only scripts use the others."""
+INSTALLED_APART = ("vllm", "verl", "diffusers", "torchvision", "evaluate")
+"""In environments of their own: vLLM and verl pin other versions of what the project needs; scripts use the others."""
 
 
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: seam.key)

@@ -14,7 +14,7 @@ from profiler.domain.errors import UsageError
 from profiler.domain.runs.other_runs import ScriptWeights
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.substitutes.checkpoints.known_configs import known_models
-from profiler.substitutes.checkpoints.weights import number_positions
+from profiler.substitutes.checkpoints.models import number_positions
 
 
 def test_a_built_in_model_loads_without_a_checkpoint() -> None:

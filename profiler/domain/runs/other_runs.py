@@ -231,6 +231,8 @@ class JobRecord:
     """``"complete"``, or what the host read of the cards that a real one would have computed."""
     left: tuple[str, ...] = ()
     """Files outside of any folder of ours that its processes left, and that were removed."""
+    substitutes: tuple[str, ...] = ()
+    """A phrase for each model, tokenizer or data set that the machine lacks and a process has replaced."""
 
 
 RANK = "-rank"

@@ -311,6 +311,9 @@ PYTHON_VARIABLE = "EMULATION_PYTHON"
 COMPLETE = "emulation-complete"
 """File of an environment, written when its installation has finished."""
 
+TRIALS = "torch-"
+"""Beginning of the names of environments in which trials run; others have the packages of a file of requirements."""
+
 
 def installed_environment(environment: Mapping[str, str] | None = None) -> Path:
     """Return the interpreter that `PYTHON_VARIABLE` names, or that of the environment that was installed last.
@@ -321,7 +324,7 @@ def installed_environment(environment: Mapping[str, str] | None = None) -> Path:
     found = os.environ if environment is None else environment
     if given := found.get(PYTHON_VARIABLE):
         return Path(given).expanduser()
-    complete = sorted(environments_folder(found).glob(f"*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
+    complete = sorted(environments_folder(found).glob(f"{TRIALS}*/{COMPLETE}"), key=lambda path: path.stat().st_mtime)
     if not complete:
         raise UsageError(
             [

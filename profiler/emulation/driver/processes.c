@@ -238,6 +238,8 @@ static void note_most(int card) {
     if (total > table->most[card]) table->most[card] = total;
 }
 
+static void note_all_counts(void);
+
 void em_publish(const uint64_t *held) {
     if (owner != getpid() || !own) return;
     int grows = 0;
@@ -250,6 +252,7 @@ void em_publish(const uint64_t *held) {
         grows = 1;
     }
     if (grows) read_command(own);
+    note_all_counts(); /* an engine that wakes up has memory again, of which torch reports nothing */
 }
 
 /* ---- torch's counters, by phase ------------------------------------------------------------------------------------------------- */
@@ -265,29 +268,35 @@ static void forget_counts(void) {
 }
 __attribute__((constructor)) static void forget_counts_after_fork(void) { pthread_atfork(NULL, NULL, forget_counts); }
 
-static void note_counts(uint64_t allocated, uint64_t reserved) {
-    if (owner != getpid() || !own) return;
+/* The counters cannot be larger than what the card has given: torch does not report that it has emptied its cache, and does not
+ * know that an engine which sleeps has returned the memory behind its tensors. */
+static void note_counts(int device) {
+    if (owner != getpid() || !own || !counted[device].reserved) return;
+    uint64_t held = own->held[em_physical(device)], context = em_card()->context_bytes;
+    uint64_t taken = held > context ? held - context : 0;
+    uint64_t allocated = counted[device].allocated, reserved = counted[device].reserved;
+    if (allocated > taken) allocated = taken;
+    if (reserved > taken) reserved = taken;
     if (allocated > own->allocated[phase]) own->allocated[phase] = allocated;
     if (reserved > own->reserved[phase]) own->reserved[phase] = reserved;
+}
+
+static void note_all_counts(void) {
+    for (int device = 0; device < em_count(); device++) note_counts(device);
 }
 
 void em_counts(int device, uint64_t allocated, uint64_t reserved) {
     if (device < 0 || device >= EM_MAX_CARDS) return;
     counted[device].allocated = allocated;
     counted[device].reserved = reserved;
-    note_counts(allocated, reserved);
+    note_counts(device);
 }
 
-/* A phase begins with what the last one holds. torch does not report that it has emptied its cache; the card knows. */
+/* A phase begins with what the last one holds. */
 void em_phase(int next) {
     if (next < 0 || next >= MOST_PHASES) return;
     phase = next;
-    for (int device = 0; device < em_count() && own; device++) {
-        if (!counted[device].reserved) continue;
-        uint64_t held = own->held[em_physical(device)], context = em_card()->context_bytes;
-        uint64_t taken = held > context ? held - context : 0, reserved = counted[device].reserved;
-        note_counts(counted[device].allocated, reserved < taken ? reserved : taken);
-    }
+    note_all_counts();
 }
 
 void em_refused(int physical, uint64_t bytes) {

@@ -6,12 +6,14 @@ Only environments that `install` made are touched.
 """
 
 import ctypes
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -20,7 +22,14 @@ from packaging.utils import canonicalize_name
 
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import DISTRIBUTION, installed
-from profiler.emulation.building.build import COMPLETE, alone, environments_folder, interpreter_in, require_compilers
+from profiler.emulation.building.build import (
+    COMPLETE,
+    TRIALS,
+    alone,
+    environments_folder,
+    interpreter_in,
+    require_compilers,
+)
 from profiler.emulation.interpreter import probe
 
 _KERNELS = ".nv_fatbin"
@@ -156,13 +165,59 @@ class InstallationError(ProfilerError):
     """The environment could not be made."""
 
 
-def install(torch: str, *, base: Path | None, announce: Callable[[str], None]) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What an environment gets."""
+
+    name: str
+    """Of its folder."""
+    torch: str
+    """Version, such as ``"2.13.0"``."""
+    requirements: Path | None = None
+    """A file of pip with pinned packages, which are installed as it lists them, and nothing that they require."""
+    has_trainer: bool = True
+    """Whether it gets what the profiler needs to run trials there."""
+
+
+def for_trials(torch: str) -> Contents:
+    """Return the environment in which trials run."""
+    return Contents(name=f"{TRIALS}{torch}", torch=torch)
+
+
+def of_file(requirements: Path) -> Contents:
+    """Return the environment of a file: all that it lists if it lists torch, else also what trials need.
+
+    Another text of the file is another environment.
+
+    Raises:
+        UsageError: It cannot be read, or pins nothing.
+    """
+    try:
+        text = requirements.read_text()
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read ({getattr(error, 'strerror', None) or 'it is not text'})"
+        raise UsageError([Fault(key="requirements", found=str(requirements), problem=problem)]) from error
+    versions = constrained_versions(text)
+    if not versions:
+        hint = "Such as emulated_environments/verl.txt."
+        problem = "pins no package, one name==version per line"
+        raise UsageError([Fault(key="requirements", found=str(requirements), problem=problem, hint=hint)])
+    torch = versions.get("torch")
+    return Contents(
+        name=f"{requirements.stem}-{hashlib.sha256(text.encode()).hexdigest()[:12]}",
+        torch=torch or default_torch(),
+        requirements=requirements,
+        has_trainer=torch is None,
+    )
+
+
+def install(contents: Contents, *, base: Path | None, announce: Callable[[str], None]) -> Path:
     """Make an environment, and return its interpreter. A complete one is kept as it is.
 
-    It gets the versions of the trainer that are installed here, and of what that requires.
+    With the trainer it gets the versions that are installed here, and those of what the trainer requires.
 
     Args:
-        torch: Version, such as ``"2.13.0"``.
+        contents: Its packages.
         base: Interpreter that makes the environment; by default this one.
         announce: Called with a sentence before each part that takes long.
 
@@ -170,31 +225,36 @@ def install(torch: str, *, base: Path | None, announce: Callable[[str], None]) -
         ProfilerError: A compiler is missing, pip fails, or the folder cannot be written.
     """
     require_compilers()
-    folder = environments_folder() / f"torch-{torch}"
-    announce(f"Environment with torch {torch} for CUDA, without the vendor's libraries: {folder} ({SIZE}).")
+    folder = environments_folder() / contents.name
+    size = f" ({SIZE})" if contents.requirements is None else ""
+    announce(f"Environment with torch {contents.torch} for CUDA, without the vendor's libraries: {folder}{size}.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with alone(folder.parent / f"{folder.name}.lock", "makes this environment", announce=announce):
             if (folder / COMPLETE).exists():
                 announce("It is there already.")
             else:
-                _make(folder, torch, base or Path(sys.executable), announce)
+                _make(folder, contents, base or Path(sys.executable), announce)
     except OSError as error:
         raise InstallationError(f"{folder}: could not be written ({error.strerror or error}).") from error
     return interpreter_in(folder)
 
 
-def _make(folder: Path, torch: str, base: Path, announce: Callable[[str], None]) -> None:
+def _make(folder: Path, contents: Contents, base: Path, announce: Callable[[str], None]) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # what an interrupted installation left
     _run([str(base), "-P", "-m", "venv", str(folder)], "the environment")
     pip = [str(interpreter_in(folder)), "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pip.append("--no-deps")
-    announce(f"Installing torch {torch} and Triton.")
+    announce(f"Installing torch {contents.torch} and Triton.")
     # With `===` pip takes the index's CUDA build even where a build for the CPU is at hand.
-    _run([*pip, f"torch==={torch}"], f"torch {torch}")
+    _run([*pip, f"torch==={contents.torch}"], f"torch {contents.torch}")
     _run([*pip, f"triton=={_required_triton(folder)}"], "Triton")
-    announce("Installing the packages that the profiler needs, at the versions that it is tested with.")
-    _run([*pip, *pinned_packages()], "the packages")
+    if contents.has_trainer:
+        announce("Installing the packages that the profiler needs, at the versions that it is tested with.")
+        _run([*pip, *pinned_packages()], "the packages")
+    if contents.requirements is not None:
+        announce(f"Installing the packages of {contents.requirements}.")
+        _run([*pip, "-r", str(contents.requirements)], f"the packages of {contents.requirements}")
     interpreter = probe(interpreter_in(folder))
     slim(interpreter.site_packages, interpreter.cuda.partition(".")[0])
     (folder / COMPLETE).write_text(f"{interpreter.torch}\n")

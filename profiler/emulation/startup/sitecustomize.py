@@ -55,9 +55,14 @@ def follow_phases(enter: Callable[[Any], None]) -> None:
 def prepare_process() -> None:
     """Prepare the process. If that fails it ends: Python would go on, and its figures would be wrong."""
     try:
-        from profiler.emulation.inside.prepare import prepare
+        if os.environ.get("EMULATED_LIBRARIES"):
+            from profiler.emulation.inside.prepare import prepare
 
-        prepare(os.environ, follow=follow_phases)
+            prepare(os.environ, follow=follow_phases)
+        if substitutes := os.environ.get("EMULATED_SUBSTITUTES"):
+            from profiler.substitutes.active import provide
+
+            provide(substitutes)
     except Exception as error:
         sys.stderr.write(f"The process could not be prepared for the emulated card: {type(error).__name__}: {error}\n")
         sys.stderr.flush()
@@ -67,6 +72,6 @@ def prepare_process() -> None:
 if os.environ.get("EMULATED_PROFILER"):
     sys.meta_path.insert(0, ThisProfiler(Path(os.environ["EMULATED_PROFILER"])))
 # Another Python of the machine, in which a command runs a tool of the system, has no torch of ours.
-if os.environ.get("EMULATED_LIBRARIES") and hasattr(enum, "StrEnum"):
+if os.environ.keys() & {"EMULATED_LIBRARIES", "EMULATED_SUBSTITUTES"} and hasattr(enum, "StrEnum"):
     prepare_process()
 run_other_sitecustomize()

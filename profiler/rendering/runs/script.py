@@ -60,7 +60,7 @@ def verdict_text(run: ShownRun) -> str:
 def run_sentences(run: RunLines) -> Iterator[str]:
     """Yield what there is to say of a run, one sentence per line; what was replaced comes first."""
     if run.record.substitutes:
-        yield f"Substitutes: {'; '.join(run.record.substitutes)}."
+        yield _substitutes(run.record.substitutes)
     if run.outcome.peaks.allocated_bytes is not None:
         yield peak_sentence(run)
     if run.record.late_events is not None:
@@ -266,6 +266,10 @@ def script_table(run: RunLines) -> str:
     return plain_text(Document(title=run_title(run), blocks=blocks))
 
 
+def _substitutes(phrases: Sequence[str]) -> str:
+    return f"Substitutes: {'; '.join(phrases)}."
+
+
 def job_title(record: JobRecord) -> str:
     """Return ``"Emulated on 2 x NVIDIA L40S: torchrun --nproc_per_node=2 train.py"``."""
     return f"{Origin.EMULATED.capitalize()} on {record.cards} x {record.gpu}: {shlex.join(record.command)}"
@@ -276,6 +280,8 @@ def job_table(record: JobRecord) -> str:
     columns = [*text_columns(("process", "does")), *(Column(title=title) for title in ("rank", "card", "peak"))]
     rows = [row for process in record.memory.processes for row in _process_rows(process)]
     blocks: list[Block] = [Heading(job_title(record))]
+    if record.substitutes:
+        blocks.insert(0, Text(_substitutes(record.substitutes)))
     if rows:
         blocks += [Table(columns, rows), Text("GiB (2^30 bytes) of each process on each card, with its CUDA context.")]
     if phases := _phase_rows(record.memory.processes):

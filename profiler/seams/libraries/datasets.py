@@ -4,6 +4,7 @@ from profiler.seams.seam import Absence, Exists, Expectation, Parameters, Seam
 
 _DATA = "substitutes/data_sets/answering_sets.py"
 _ACTIVE = "substitutes/active.py"
+_FOLDERS = "substitutes/checkpoints/hub_folders.py"
 _DATASET = "datasets.arrow_dataset:Dataset"
 _STREAMED = "datasets.iterable_dataset:IterableDataset"
 
@@ -78,6 +79,14 @@ HUGGINGFACE_HUB: tuple[Seam, ...] = (
         "huggingface_hub.constants", "HF_HUB_OFFLINE", Exists(), _ACTIVE,
         "keeps the hub's client from asking a hub that does not answer",
     ),
+    _seam(
+        "huggingface_hub.file_download", "try_to_load_from_cache", Parameters("repo_id", "filename", more=True),
+        _FOLDERS, "finds a file of a model, which libraries without a class of transformers ask for",
+    ),
+    _seam(
+        "huggingface_hub._snapshot_download", "snapshot_download", Parameters("repo_id", more=True), _FOLDERS,
+        "finds the folder of a model",
+    ),
 )  # fmt: skip
 
 
@@ -126,5 +135,30 @@ DIFFUSERS: tuple[Seam, ...] = (
     _seam_of_scripts(
         "diffusers.models.modeling_utils", "no_init_weights", Exists(), _MODELS,
         "builds a model without writing to its weights", "0.42",
+    ),
+)  # fmt: skip
+
+_CALL, _HOOKS = Parameters("self", more=True), "scripts/hooks.py"
+_ENGINE, _VERL = "vllm.v1.worker.gpu_worker:Worker", "verl.workers.engine_workers"
+_PHASES_OF_AN_ENGINE = {
+    "load_model": "the load phase of an engine",
+    "determine_available_memory": "its profile run, which belongs to loading",
+    "compile_or_warm_up_model": "its graphs, which belong to loading",
+    "execute_model": "its rollout phase",
+    "sample_tokens": "its rollout phase, where sampling is a call of its own",
+    "wake_up": "maps what sleep has unmapped, before it takes weights",
+}
+
+OF_PROCESSES: tuple[Seam, ...] = (
+    *(_seam_of_scripts(_ENGINE, name, _CALL, _HOOKS, why, "0.24") for name, why in _PHASES_OF_AN_ENGINE.items()),
+    _seam_of_scripts(
+        f"{_VERL}:TrainingWorker", "infer_batch", _CALL, _HOOKS, "log-probabilities without gradient", "0.9"
+    ),
+    _seam_of_scripts(
+        f"{_VERL}:ActorRolloutRefWorker", "update_weights", _CALL, _HOOKS, "sends weights to the engine", "0.9"
+    ),
+    _seam_of_scripts(
+        "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension", "update_weights_from_ipc", _CALL, _HOOKS,
+        "takes weights in the engine's process", "0.9",
     ),
 )  # fmt: skip

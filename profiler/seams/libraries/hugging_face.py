@@ -119,7 +119,7 @@ _MODELS = (
     ),
     _seam(
         "transformers.configuration_utils:PreTrainedConfig", "name_or_path", Exists(),
-        (_MODEL, "substitutes/checkpoints/weights.py"), "property of `_name_or_path`, which is set to the model's name",
+        (_MODEL, "substitutes/checkpoints/models.py"), "property of `_name_or_path`, which is set to the model's name",
     ),
 )  # fmt: skip
 

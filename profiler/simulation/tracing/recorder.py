@@ -109,6 +109,7 @@ _BY_PHASE = {
     Phase.OPTIMIZER: Category.WORKSPACE,
     Phase.EVALUATION: Category.ACTIVATIONS,
     Phase.CHECKPOINT: Category.WORKSPACE,
+    Phase.SYNC: Category.WORKSPACE,
 }
 """The default category of each phase. Persistent memory of load and optimizer is attributed later by name."""
 

@@ -26,6 +26,7 @@ class Column(StrEnum):
     SOLVED = "completion that ends with #### and a number"
     BOXED = "completion that ends with a boxed number"
     DIALOGUE = "text of Human and Assistant"
+    SOURCE = "name of a data set whose answers can be checked"
 
 
 @dataclass(frozen=True)

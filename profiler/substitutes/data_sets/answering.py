@@ -47,6 +47,8 @@ def value(shape: Shape, row: int, options: SubstituteOptions) -> Any:
             return row % 2 == 0
         case Column.WORD:
             return word(row)
+        case Column.SOURCE:
+            return "openai/gsm8k"
         case Column.IMAGE:
             return {"bytes": grey_png(IMAGE_PIXELS), "path": None}
         case Column.JSON:

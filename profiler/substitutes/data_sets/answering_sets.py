@@ -1,5 +1,6 @@
 """Data sets that are unavailable, replaced by sets whose rows answer any column."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from datasets.formatting.formatting import LazyBatch, LazyDict
 from profiler.seams.patching import Patch
 from profiler.substitutes.columns.uses import Classes, Column, ListOf, Record, Shape
 from profiler.substitutes.data_sets.answering import AnsweringBatch, AnsweringFunction, AnsweringRow, Answers, make_rows
-from profiler.substitutes.data_sets.known_datasets import KnownDataset, find_known
+from profiler.substitutes.data_sets.known_datasets import FILES_OF_VERL, KnownDataset, find_known
 from profiler.substitutes.options import Replaced, SubstituteOptions
 
 MARK = "substitute of the profiler"
@@ -306,8 +307,16 @@ class _Missing:
                 if not _is_unavailable(error):
                     raise
                 part = kwargs.get("name") or (args[0] if args else None)
-                known = find_known(str(path), part if isinstance(part, str) else None) or self._unknown()
-                return self._made(known, str(path), split=kwargs.get("split"), streaming=bool(kwargs.get("streaming")))
+                known = find_known(str(path), part if isinstance(part, str) else None)
+                files = kwargs.get("data_files")
+                if known is None and files and "verl" in sys.modules:
+                    known = FILES_OF_VERL
+                return self._made(
+                    known or self._unknown(),
+                    files if isinstance(files, str) else str(path),
+                    split=kwargs.get("split"),
+                    streaming=bool(kwargs.get("streaming")),
+                )
 
         return loaded
 

@@ -6,7 +6,7 @@ Columns of identifiers, links and scores that no trainer reads are left out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from profiler.substitutes.columns.uses import Classes, Column, ListOf, Shape, numbered_classes, record
+from profiler.substitutes.columns.uses import Classes, Column, ListOf, Record, Shape, numbered_classes, record
 
 _TRAIN_TEST = ("train", "test")
 
@@ -217,6 +217,19 @@ _DATASETS: Mapping[str, tuple[str, str]] = {
     "sentence-transformers/wikipedia-en-sentences": ("sentence prompt", "train"),
 }  # fmt: skip
 """By name, or by name and part: each column with its shape, and the splits (`train test` if empty)."""
+
+_KEYS_OF_REWARDS = ("style", "ground_truth")
+
+FILES_OF_VERL = KnownDataset(
+    columns={
+        "data_source": Column.SOURCE,
+        "prompt": Column.ASKED,
+        "ability": Column.WORD,
+        "reward_model": Record(tuple((key, Column.WORD) for key in _KEYS_OF_REWARDS)),
+        "extra_info": record(split=Column.WORD, index=Column.NUMBER),
+    }
+)
+"""The parquet files that verl's users write with its examples/data_preprocess, and that its trainer reads."""
 
 _SHORT_NAMES = {
     "ag_news": "fancyzhx/ag_news",
