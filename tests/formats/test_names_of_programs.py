@@ -250,7 +250,11 @@ OFF = {
 
 REFUSED = [
     ("axolotl", {"rl": "orpo"}, "rl=orpo: is a trainer of axolotl 0.18 that is not read; those that are: grpo, sft, "),
-    ("axolotl", {"rl": "kto"}, "that is not read, because it makes the logits of all tokens, of the policy and of the"),
+    (
+        "axolotl",
+        {"rl": "kto"},
+        "that is not read, because it makes the logits of policy and reference, as trl before 1",
+    ),
     ("axolotl reward", {"sample_packing": True}, "sample_packing=true: does not go with reward_model=true"),
     ("axolotl grpo", {"reward_model": True}, "rl=grpo: does not go with reward_model=true in axolotl"),
     ("axolotl reward", {"liger_rms_norm": True, "liger_rope": True}, "liger_rope=true: has no formula here"),

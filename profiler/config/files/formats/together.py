@@ -12,8 +12,9 @@ from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 PROCESSES = "NPROC_PER_NODE"
 """The variable by which llamafactory-cli and swift read the number of processes of a node; a command states it."""
 
-KEEPS_LOGITS = "makes the logits of all tokens, of the policy and of the reference, which have no formula here"
-"""Why preference trainers on trl before 1.15 are not read (`_compute_loss` and `get_batch_logps` in their sources)."""
+KEEPS_LOGITS = "makes the logits of policy and reference, as trl before 1.15 does, and they have no formula here"
+"""Why trainers of preferences are not read: LLaMA-Factory and axolotl make those of all tokens, ms-swift may leave out
+those of prompts (`get_batch_logps` of their KTO trainers)."""
 
 _IMAGES = re.compile(
     r"(?:^|[-_/.\d])(?:vl|vlm|omni|vision|llava|internvl\w*|intern-s1\w*|paligemma\w*|pixtral|idefics\w*|minicpm-[vo]|"
