@@ -54,9 +54,9 @@ Models:
       weights in bfloat16 it is read.
     - **Qwen3-Next and Qwen3.5** (linear attention) as models of text: counted is the delta rule as transformers
       computes it in PyTorch, which keeps 40 times as much as its result; the answer says so. Refused are vLLM, a
-      critic, FSDP, ZeRO, Liger, other types than bfloat16 with autocast, and `layer_types` in another order. Of
-      `qwen3_next` peft adapts experts with `all-linear`, of `qwen3_5_moe_text` linear layers only. Qwen3.5 with its
-      vision tower is refused.
+      critic, ZeRO, FSDP of Qwen3.5 (accelerate does not find its layers), Liger, other types than bfloat16 with
+      autocast, and `layer_types` in another order. Of `qwen3_next` peft adapts experts with `all-linear`, of
+      `qwen3_5_moe_text` linear layers only. Qwen3.5 with its vision tower is refused.
     - **Gemma 3n and 4 and Nemotron-H** as models of text are simulated, and have no closed form.
       Llama 4's has no base model for trl 1.16, so no trial runs it.
     - **Decoding copies weights.** With `rollout=generate`, transformers copies the weights of the expert of each pair

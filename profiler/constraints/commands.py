@@ -65,6 +65,18 @@ def _instead_of_a_tower(case: Case) -> str:
     return "Use `python -m profiler.estimate`." if case.spec.recipe is Recipe.GRPO else RUN_SCRIPT
 
 
+_LACKS = (
+    "accelerate cannot shard {model.model_type}, whose class names layers of a tower that a model of text lacks: "
+    "fsdp_transformer_layer_cls_to_wrap would name others, and no trial has it"
+)
+_NOT_FSDP = "Use multi_gpu."
+
+
+def _lacks_layers(architecture: Architecture) -> bool:
+    """Return whether accelerate fails with FSDP of the model (`fsdp2_prepare_auto_wrap_policy`)."""
+    return family_of(architecture.model_type).checks.names_tower_layers
+
+
 SWEEPS = (
     _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
@@ -132,6 +144,7 @@ SWEEPS = (
         "shards on GPUs only, and this trial has backend=cpu",
         "Use multi_gpu, or backend=emulated.",
     ),
+    _sweep({"distributed_type": DistributedType.FSDP, "model": anything}, _LACKS, _NOT_FSDP, model=_lacks_layers),
     _sweep(
         {"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS},
         "a sweep does not make weights in 4 bits with zero_stage=3, which shards weights as they are made",
@@ -288,7 +301,8 @@ CLOSED_FORM = (
     _linear({"critic": True}),
     # vLLM keeps states in blocks of another size, of which nothing was measured.
     _linear({"use_vllm": True}, "Use use_vllm=false."),
-    _linear({"distributed_type": one_of(*SHARDED)}, _emulate),
+    _linear({"distributed_type": DistributedType.DEEPSPEED}, _emulate),
+    _closed_form({"distributed_type": DistributedType.FSDP, "model": anything}, _LACKS, _NOT_FSDP, model=_lacks_layers),
     _linear({"use_liger_kernel": True}, "Use use_liger_kernel=false."),
     _tower("recipe", other_than(Recipe.GRPO)),
     _tower("distributed_type", one_of(*SHARDED)),

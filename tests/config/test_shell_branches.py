@@ -43,6 +43,8 @@ PROBE = "D=${D:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo 
         ('Y=""\nX=${Y-5}', ""),
         (": ${X:=7}", "7"),
         ("Y=1\nX=${Y:+8}", "8"),
+        ("Y=2\nX=$(expr 16 / $Y)", "8"),
+        ("Y=3\nX=`expr 16 / ${Y} \\* 2 - 1`", "9"),
     ],
 )
 def test_decided_by_the_script(text, expected):

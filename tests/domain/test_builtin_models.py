@@ -11,6 +11,9 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
         ("QWEN/qwen2.5-7b-instruct", "qwen2.5-7b"),
         ("unsloth/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
         ("unsloth/mistral-7b-instruct-v0.3", "mistral-7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b-v0.2"),
+        ("NousResearch/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("NousResearch/Meta-Llama-3-8B-Instruct", "llama-3.1-8b"),
         ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.1-70b"),
     ],
 )
@@ -20,7 +23,14 @@ def test_hub_ids_and_their_mirrors(name, model):
 
 
 @pytest.mark.parametrize(
-    "name", ["unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "someone/Qwen2.5-7B-Instruct", "unsloth/", ""]
+    "name",
+    [
+        "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
+        "someone/Qwen2.5-7B-Instruct",
+        "unsloth/",
+        "",
+        "NousResearch/Hermes-3-Llama-3.1-8B",
+    ],
 )
 def test_other_names_are_not_built_in(name):
     assert find_builtin(name) is None

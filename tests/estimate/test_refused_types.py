@@ -46,6 +46,7 @@ EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32
 PER_LAYER: dict[str, Any] = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 16}
 GEMMA_3N: dict[str, Any] = {
     **PER_LAYER,
+    "intermediate_size": [128, 128, 64, 128],
     "num_kv_shared_layers": 0,
     "laurel_rank": 8,
     "layer_types": ["full_attention"] * 4,

@@ -23,6 +23,8 @@ LEAST = {
     "llama_factory": {"model_name_or_path": QWEN, "stage": "sft", "do_train": True, "template": "qwen", "bf16": True},
     "ms_swift": {"model": QWEN, "train_type": "lora", "max_length": 1024},
     "ms_swift grpo": {"model": QWEN, "train_type": "lora", "rlhf_type": "grpo", "per_device_train_batch_size": 8},
+    "ms_swift rm": {"model": QWEN, "train_type": "full", "rlhf_type": "rm", "max_length": 1024},
+    "axolotl reward": {"base_model": QWEN, "sequence_len": 1024, "reward_model": True},
     "axolotl": {
         "base_model": QWEN,
         "sequence_len": 1024,
@@ -97,6 +99,27 @@ DEFAULTS = {
         "logprobs": "nll",
         "use_liger_kernel": False,
     },
+    "ms_swift rm": {
+        "recipe": "reward",
+        "tuning": "full",
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 16,
+        "max_length": 1024,
+        "lengths": "ragged",
+        "gradient_checkpointing": True,
+        "dtype": "bfloat16",
+        "optim": "adamw_torch_fused",
+    },
+    "axolotl reward": {
+        "recipe": "reward",
+        "tuning": "full",
+        "per_device_train_batch_size": 1,
+        "max_length": 1024,
+        "lengths": "forced",
+        "gradient_checkpointing": False,
+        "dtype": "bfloat16",
+        "use_liger_kernel": False,
+    },
     "axolotl full": {"recipe": "sft", "tuning": "full", "dtype": "bfloat16", "per_device_train_batch_size": 2},
     "axolotl grpo": {
         "recipe": "grpo",
@@ -165,6 +188,10 @@ CHANGED = [
         {"use_vllm": True, "vllm_mode": "colocate", "sleep_level": 1},
         {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.9, "vllm_enable_sleep_mode": True},
     ),
+    ("ms_swift rm", {"train_type": "lora", "lora_dropout": 0.1}, {"recipe": "reward", "lora_dropout": 0.0}),
+    ("ms_swift rm", {"per_device_train_batch_size": 4}, {"gradient_accumulation_steps": 4}),
+    ("axolotl reward", {"pad_to_sequence_len": False}, {"lengths": "ragged"}),
+    ("axolotl", {"reward_model": False}, {"recipe": "sft"}),
     ("axolotl", {"micro_batch_size": 4}, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}),
     ("axolotl", {"micro_batch_size": 4, "batch_size": 32}, {"gradient_accumulation_steps": 8}),
     ("axolotl", {"lora_r": 4}, {"lora_rank": 4, "lora_alpha": 16}),
@@ -210,7 +237,7 @@ OFF = {
         activation_cpu_offload use_ray use_dora
         """.split(),  # noqa: SIM905
     "axolotl": """
-        resize_token_embeddings_to_32x reward_model fp8 activation_offloading layer_offloading use_pose
+        resize_token_embeddings_to_32x process_reward_model fp8 activation_offloading layer_offloading use_pose
         xformers_attention flex_attention sage_attention s2_attention flash_attn_cross_entropy flash_attn_rms_norm
         flash_attn_fuse_mlp chunked_cross_entropy cut_cross_entropy use_eaft tiled_mlp deepcompile fp32_norms gptq
         relora use_kernels peft_use_dora liger_rope load_in_8bit
@@ -222,7 +249,20 @@ OFF = {
 """Keys that change memory where they are true."""
 
 REFUSED = [
-    ("axolotl", {"rl": "dpo"}, "rl=dpo: is a trainer of axolotl 0.18 that is not read; those that are: "),
+    ("axolotl", {"rl": "orpo"}, "rl=orpo: is a trainer of axolotl 0.18 that is not read; those that are: grpo, sft, "),
+    (
+        "axolotl",
+        {"rl": "kto"},
+        "that is not read, because it makes the logits of policy and reference, as trl before 1",
+    ),
+    ("axolotl reward", {"sample_packing": True}, "sample_packing=true: does not go with reward_model=true"),
+    ("axolotl grpo", {"reward_model": True}, "rl=grpo: does not go with reward_model=true in axolotl"),
+    ("axolotl reward", {"liger_rms_norm": True, "liger_rope": True}, "liger_rope=true: has no formula here"),
+    (
+        "axolotl reward",
+        dict.fromkeys(("liger_rope", "liger_rms_norm", "liger_swiglu", "liger_fused_linear_cross_entropy"), True),
+        "liger_rope=true: has no formula here, unless all of Liger's kernels are on in SFT",
+    ),
     ("axolotl", {"adapter": "llama-adapter"}, "adapter=llama-adapter: has no formula here"),
     ("axolotl", {"load_in_4bit": True}, "load_in_4bit=true: does not go with adapter=lora in axolotl"),
     ("axolotl", {"lora_r": None}, "lora_r=null: is absent"),
@@ -239,9 +279,11 @@ REFUSED = [
     ("axolotl grpo", {"trl": {}}, "max_completion_length=null: is absent"),
     (
         "llama_factory",
-        {"stage": "dpo"},
-        "stage=dpo: is a trainer of LLaMA-Factory 0.9.6 that is not read; those that are: ",
+        {"stage": "ppo"},
+        "stage=ppo: is a trainer of LLaMA-Factory 0.9.6 that is not read; those that are: sft",
     ),
+    ("llama_factory", {"stage": "rm"}, "because it scores rows by a head next to the LM head, and makes the logits of"),
+    ("llama_factory", {"stage": "kto"}, "stage=kto: is a trainer of LLaMA-Factory 0.9.6 that is not read, because"),
     ("llama_factory", {"do_train": None}, "do_train=null: is not true"),
     ("llama_factory", {"model_class": "llm"}, "model_class=llm: is a key of LLaMA-Factory 1"),
     ("llama_factory", {"finetuning_type": "freeze"}, "finetuning_type=freeze: has no formula here"),
@@ -268,9 +310,16 @@ REFUSED = [
     ("ms_swift", {"sft_type": "lora"}, "sft_type=lora: is a key of earlier versions"),
     (
         "ms_swift",
-        {"rlhf_type": "kto"},
-        "rlhf_type=kto: is a trainer of ms-swift 4.6 that is not read; those that are: ",
+        {"rlhf_type": "cpo"},
+        "rlhf_type=cpo: is a trainer of ms-swift 4.6 that is not read; those that are: grpo, sft, rm",
     ),
+    (
+        "ms_swift",
+        {"rlhf_type": "kto"},
+        "rlhf_type=kto: is a trainer of ms-swift 4.6 that is not read, because it makes",
+    ),
+    ("ms_swift rm", {"max_length": None}, "max_length=null: is absent"),
+    ("ms_swift rm", {"packing": True}, "packing=true: is refused by ms-swift for a reward model"),
     ("ms_swift grpo", {"multi_turn_scheduler": "a"}, "multi_turn_scheduler=a: of"),
     ("ms_swift grpo", {"teacher_model": "a/b"}, "teacher_model=a/b: of"),
     ("ms_swift grpo", {"num_iterations": 2}, "num_iterations=2: changes memory"),
@@ -384,7 +433,10 @@ def test_a_command_states_processes_and_arguments(tmp_path, line, trial):
             "CUDA_VISIBLE_DEVICES=0,1 swift sft --model a/b --max_length 64",
             "spreads layers of a model over several GPUs",
         ),
-        ("swift rlhf --model a/b", "rlhf_type=dpo: is a trainer of ms-swift 4.6 that is not read; those that are: "),
+        (
+            "swift rlhf --model a/b",
+            "rlhf_type=dpo: is a trainer of ms-swift 4.6 that is not read, because it makes the",
+        ),
         ("swift pt --model a/b --max_length 64", "rlhf_type=pt: is a trainer of ms-swift 4.6"),
         ("swift sft --model a/b --max_length $LONGEST", "is max_length in run.sh, which does not say what it is"),
         (f"swift sft --model {QWEN} --max_length 64 --lora_rank $RANK", "is lora_rank in run.sh, which does not say"),

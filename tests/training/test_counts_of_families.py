@@ -14,6 +14,7 @@ from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.formulas.vllm_memory import sharded_parameters
 from profiler.analytical.timeline.sharding.verl import outside_parameters
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
+from profiler.domain.architectures.families import family_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,
@@ -136,3 +137,10 @@ def test_the_decoder_of_a_model_with_images_has_the_same_layers(family):
         model = AutoModelForImageTextToText.from_config(config)
     architecture = read_architecture(sizes, model=family)
     assert {count(layer) for layer in model.model.language_model.layers} == {layer_parameter_count(architecture)}
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_accelerate_finds_what_a_class_names_or_a_sweep_refuses(family):
+    model = made(config_of(family, tied=False))
+    there = {type(each).__name__ for each in model.modules()}
+    assert (set(model._no_split_modules) <= there) is not family_of(family).checks.names_tower_layers

@@ -193,8 +193,12 @@ class Vocabulary:
     """The key that names the trainer; empty if trl's keys tell."""
     recipes: Mapping[object, Recipe] = field(default_factory=dict)
     """The trainers that have a recipe, by their names there."""
+    unread: Mapping[object, str] = field(default_factory=dict)
+    """Why another trainer is not read, by its name there: what it does, after "because it"."""
+    switches: Mapping[str, str] = field(default_factory=dict)
+    """The trainer that a key names by being true, where `recipe_key` is absent."""
     trainer: str = ""
-    """The name of the trainer where `recipe_key` is absent; empty if trl's keys tell then."""
+    """The name of the trainer where no key names one; empty if trl's keys tell then."""
     rules: tuple[Rule, ...] = ()
     """What several keys decide together; they win over single keys."""
     trial: tuple[Rule, ...] = ()
@@ -314,7 +318,7 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
     for rule in vocabulary.rules:
         found.update(rule(leaves))
     said = [each for check in vocabulary.checks for each in check(leaves)]
-    trainer = leaves.get(vocabulary.recipe_key) or vocabulary.trainer
+    trainer = leaves.get(vocabulary.recipe_key) or _switched(vocabulary, leaves) or vocabulary.trainer
     recipe = vocabulary.recipes.get(trainer)
     if recipe is None and trainer:
         faults.append(_no_recipe(vocabulary, trainer))
@@ -326,6 +330,10 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
         notes=tuple(each for each in said if isinstance(each, Note)),
         faults=(*faults, *(each for each in said if isinstance(each, Fault))),
     )
+
+
+def _switched(vocabulary: Vocabulary, leaves: Mapping[str, object]) -> str | None:
+    return next((name for key, name in vocabulary.switches.items() if leaves.get(key) is True), None)
 
 
 def leaves_of(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
@@ -367,6 +375,7 @@ def _neutral(vocabulary: Vocabulary, path: str) -> tuple[object, ...] | None:
 
 
 def _no_recipe(vocabulary: Vocabulary, found: object) -> Fault:
-    read = ", ".join(dict.fromkeys(vocabulary.recipes.values()))
-    problem = f"is a trainer of {vocabulary.version} that is not read; those that are: {read}"
+    read = ", ".join(map(str, vocabulary.recipes))
+    why = f", because it {vocabulary.unread[found]}" if found in vocabulary.unread else ""
+    problem = f"is a trainer of {vocabulary.version} that is not read{why}; those that are: {read}"
     return Fault(key=vocabulary.recipe_key, found=show(found), problem=problem)

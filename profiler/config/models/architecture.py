@@ -1,10 +1,6 @@
 """Reading of the architecture of a model and of its vision tower from its `config.json`.
 
-Reading of the vision tower of a model from its `config.json`.
-
 Only families whose activations have a formula are read; their rows are in `domain/architectures/families.py`.
-
-Reading of the architecture of a model from its `config.json`, with the defaults of transformers.
 
 A `config.json` may leave out values that equal the default of its model type. The defaults that affect memory are in
 the rows of `domain/architectures/families.py`.
@@ -14,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from profiler.config.models.context import has_rotary_positions, scaled_context
-from profiler.config.models.fields import REFUSED, sliding_window, uncounted_fields
+from profiler.config.models.fields import REFUSED, sliding_window, uncounted_fields, widest
 from profiler.config.models.refused_models import refuse_fields
 from profiler.config.options.reading import FieldReader, show
 from profiler.domain.architectures.architecture import Architecture, LatentAttention, LinearAttention, VisionTower
@@ -146,6 +142,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     if has_tower:
         text_config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text_config}
     filled = _with_defaults(text_config, family.defaults)
+    if not is_known:
+        filled["intermediate_size"] = widest(filled["intermediate_size"])
     if family.layers.names_mlp_types:
         filled["first_k_dense_replace"] = _dense_layers(text_config, family)
         filled["qk_rope_head_dim"] = text_config.get("head_dim", filled["qk_rope_head_dim"])

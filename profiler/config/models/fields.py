@@ -175,3 +175,12 @@ def uncounted_fields(config: Mapping[str, object], family: Family) -> tuple[str,
     """Return the values of the `config.json` of a model of the family that change memory and are not counted."""
     own = {} if family.layers.caps_scores else SWITCHED_OFF
     return uncounted_texts({**UNCOUNTED, **own}, config)
+
+
+def widest(sizes: object) -> object:
+    """Return the largest of the sizes that a file states layer by layer, as Gemma 3n's do, or the size of all layers.
+
+    Where layers differ, the closed form counts more than transformers, and the model is refused with its parameters.
+    """
+    is_list = isinstance(sizes, list | tuple) and bool(sizes) and all(type(size) is int for size in sizes)
+    return max(sizes) if is_list and isinstance(sizes, list | tuple) else sizes

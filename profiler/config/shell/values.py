@@ -230,6 +230,9 @@ _PROBE_OF_ASCEND = re.compile(
 
 _LONGEST_PROBE = 300
 
+_EXPR = re.compile(r"""(?:\$\(|`)\s*expr((?:\s+(?:\d+|\$\{?[A-Za-z_]\w*\}?|[-+/%]|\\\*|'\*'|"\*"))+)\s*[)`]""")
+"""A calculation by `expr`, whose words are numbers, variables and operators: ``$(expr 16 / $nproc_per_node)``."""
+
 _UNSPLIT = re.compile(r"(?:\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\S)+")
 """A word of a value that the script spells with expansions, which may have spaces."""
 
@@ -293,7 +296,11 @@ def _part_value(part: Part, shell: Shell, budget: Budget) -> Value:
         case Arithmetic():
             return calculated(part.expression, part.source, shell)
         case Opaque():
-            probe = _PROBE_OF_ASCEND.search(part.source) if len(part.source) <= _LONGEST_PROBE else None
+            is_short = len(part.source) <= _LONGEST_PROBE
+            sum_of = _EXPR.fullmatch(part.source) if is_short else None
+            if sum_of is not None:
+                return calculated(re.sub(r"[\\'\"]", "", sum_of[1]), part.source, shell)
+            probe = _PROBE_OF_ASCEND.search(part.source) if is_short else None
             return Value(text=probe[2]) if probe else Value(text=part.source, is_known=False)
     return _parameter(part, shell, budget)
 

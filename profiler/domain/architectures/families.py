@@ -146,6 +146,9 @@ class Checks:
     """topk_method must be a way to choose experts that the router knows."""
     rotates_part: bool = False
     """Rotary positions turn a part of each head where the file does not say which."""
+    names_tower_layers: bool = False
+    """The class names layers of a tower that a model of text lacks (`_no_split_modules`), so accelerate cannot shard it
+    by FSDP (`fsdp2_prepare_auto_wrap_policy` in its `utils/fsdp_utils.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -505,7 +508,7 @@ _FAMILIES = (
         model_type="qwen3_5_text",
         defaults=replace(_DELTA, num_key_value_heads=4),
         layers=_DELTA_LAYERS,
-        checks=_DELTA_CHECKS,
+        checks=replace(_DELTA_CHECKS, names_tower_layers=True),
     ),
     Family(
         model_type="qwen3_5_moe_text",
@@ -517,7 +520,7 @@ _FAMILIES = (
             shared_expert_intermediate_size=512,
         ),
         layers=replace(_DELTA_LAYERS, expert_width="moe_intermediate_size"),
-        checks=_DELTA_CHECKS,
+        checks=replace(_DELTA_CHECKS, names_tower_layers=True),
     ),
     Family(
         model_type="olmo3",

@@ -252,15 +252,85 @@ _MIXTURES = (
 DeepSeek-V3 in bfloat16, because transformers trains no weights in 8 bits."""
 
 
+def _like(base: str, name: str, *hub_ids: str, parameters: int | None = None, **differs: ConfigValue) -> BuiltinModel:
+    """Return a model that has the fields of another one but for these."""
+    of = next(model for model in (*QWEN2, *LLAMA, *OTHERS) if model.name == base)
+    return BuiltinModel(
+        name=name,
+        hub_ids=hub_ids,
+        parameters=parameters or of.parameters,
+        config={**of.config, **differs},
+        checkpoint_dtype=of.checkpoint_dtype,
+    )
+
+
 def _distilled(size: str, *, parameters: int | None = None, **differs: ConfigValue) -> BuiltinModel:
     """Return DeepSeek's distilled model of a Qwen2.5 model: its tensors, with a longer context."""
-    base = next(model for model in QWEN2 if model.name == f"qwen2.5-{size}")
-    return BuiltinModel(
-        name=f"deepseek-r1-distill-qwen-{size}",
-        hub_ids=(f"deepseek-ai/DeepSeek-R1-Distill-Qwen-{size.upper()}",),
-        parameters=parameters or base.parameters,
-        config={**base.config, "max_position_embeddings": 131072, **differs},
-    )
+    hub_id = f"deepseek-ai/DeepSeek-R1-Distill-Qwen-{size.upper()}"
+    base, name = f"qwen2.5-{size}", f"deepseek-r1-distill-qwen-{size}"
+    return _like(base, name, hub_id, parameters=parameters, max_position_embeddings=131072, **differs)
+
+
+_MISTRAL = "mistralai/Mistral-7B"
+_OTHER_SIZES = (
+    _like(
+        "mistral-7b",
+        "mistral-7b-v0.1",
+        f"{_MISTRAL}-v0.1",
+        f"{_MISTRAL}-Instruct-v0.1",
+        parameters=7_241_732_096,
+        vocab_size=32000,
+        sliding_window=4096,
+    ),
+    _like(
+        "mistral-7b",
+        "mistral-7b-v0.2",
+        f"{_MISTRAL}-Instruct-v0.2",
+        parameters=7_241_732_096,
+        vocab_size=32000,
+    ),
+    _like(
+        "mistral-7b",
+        "mistral-nemo-12b",
+        "mistralai/Mistral-Nemo-Base-2407",
+        parameters=12_247_782_400,
+        hidden_size=5120,
+        num_hidden_layers=40,
+        head_dim=128,
+        vocab_size=131072,
+        max_position_embeddings=128000,
+    ),
+    _like(
+        "llama-2-7b",
+        "llama-2-13b",
+        "meta-llama/Llama-2-13b-hf",
+        "meta-llama/Llama-2-13b-chat-hf",
+        parameters=13_015_864_320,
+        hidden_size=5120,
+        intermediate_size=13824,
+        num_hidden_layers=40,
+        num_attention_heads=40,
+        num_key_value_heads=40,
+    ),
+    BuiltinModel(
+        name="gemma-2b",
+        hub_ids=("google/gemma-2b", "google/gemma-2b-it"),
+        parameters=2_506_172_416,
+        config={
+            "model_type": "gemma",
+            "head_dim": 256,
+            "hidden_size": 2048,
+            "intermediate_size": 16384,
+            "max_position_embeddings": 8192,
+            "num_attention_heads": 8,
+            "num_hidden_layers": 18,
+            "num_key_value_heads": 1,
+            "rms_norm_eps": 1e-06,
+            "vocab_size": 256000,
+        },
+    ),
+)
+"""Models of which public repositories have the `config.json`, as code or as what transformers printed of it."""
 
 
 _MODELS = (
@@ -274,6 +344,7 @@ _MODELS = (
     _distilled("1.5b", parameters=1_777_088_000, tie_word_embeddings=False),
     _distilled("7b"),
     _distilled("14b"),
+    *_OTHER_SIZES,
 )
 
 BUILTIN_MODELS: Mapping[str, BuiltinModel] = {model.name: model for model in _MODELS}
@@ -287,7 +358,7 @@ _BY_HUB_ID = {hub_id.lower(): model for model in (*_MODELS, *VISION) for hub_id 
 
 _BY_TAIL = {hub_id.rpartition("/")[2]: model for hub_id, model in _BY_HUB_ID.items()}
 
-_MIRRORS = ("unsloth",)
+_MIRRORS = ("unsloth", "nousresearch")
 """Owners on the hub who publish checkpoints of others again, under the same name."""
 
 

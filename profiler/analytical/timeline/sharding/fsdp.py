@@ -315,6 +315,7 @@ class Fsdp(TrialSharding):
             return self.gradient_shards
         size, every = alone.terms.get(Category.GRADIENTS, NOTHING).size, self._gradients_alone_bytes
         accumulated = where(size >= every, size - every + self.whole_gradient_bytes, size)
+        accumulated = accumulated + self._still_reduced(alone.name)
         return chosen(
             self.spec.gradient_accumulation_steps > 1,
             Term(accumulated, lambda: f"{self._count_of_trained()} x {BFLOAT16_BYTES} B, whole until the last one"),
@@ -322,6 +323,12 @@ class Fsdp(TrialSharding):
                 self._reduced_at_once(alone.name, accumulated), lambda: "shards, and whole ones of a layer or the head"
             ),
         )
+
+    def _still_reduced(self, name: InstantName) -> Count:
+        """Return the input of the last reduction, until the next unit's (torch's `FSDPParamGroup.post_backward`)."""
+        head = where(self.units.embedding > 0, self._gradient(self.units.tail), 0)
+        layer = self._gradient(self._largest_layer)
+        return {InstantName.BACKWARD_LAYER: larger(head, layer), InstantName.BACKWARD_FIRST_LAYER: layer}.get(name, 0)
 
     def _reduced_at_once(self, name: InstantName, accumulated: Count) -> Count:
         """Return gradients where the only backward of a step reduces them unit by unit.

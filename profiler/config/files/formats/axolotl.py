@@ -1,4 +1,4 @@
-"""Names of axolotl (`axolotl train`): its YAML of supervised training and of GRPO.
+"""Names of axolotl (`axolotl train`): its YAML of supervised training, of reward models and of GRPO.
 
 Sources: `src/axolotl/utils/schemas/` of 0.18.0 (commit 067b021, July 2026) for names and defaults, `utils/config/` for
 what is derived of them, `loaders/model.py` for types and 4-bit weights, `core/builders/` for the trainers' arguments.
@@ -6,7 +6,15 @@ what is derived of them, `loaders/model.py` for types and 4-bit weights, `core/b
 
 from collections.abc import Iterator, Mapping
 
-from profiler.config.files.formats.together import PROCESSES, float32_adapters, one_process, only_text, refused, words
+from profiler.config.files.formats.together import (
+    KEEPS_LOGITS,
+    PROCESSES,
+    float32_adapters,
+    one_process,
+    only_text,
+    refused,
+    words,
+)
 from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.notes import Note, not_counted
 from profiler.domain.errors import Fault
@@ -31,6 +39,11 @@ def _is_grpo(leaves: Mapping[str, object]) -> bool:
     return leaves.get("rl") == Recipe.GRPO
 
 
+def _is_reward(leaves: Mapping[str, object]) -> bool:
+    """Return whether trl's reward model is trained, with its own model and collator (`core/builders/causal.py`)."""
+    return not leaves.get("rl") and leaves.get("reward_model") is True
+
+
 def _attention(leaves: Mapping[str, object]) -> object:
     """Return the attention: by its own key, or by the switch of each kind; sdpa is that of transformers."""
     stated = next((name for key, name in _ATTENTION.items() if leaves.get(key) is True), None)
@@ -41,7 +54,7 @@ def _has_liger(leaves: Mapping[str, object]) -> bool:
     """Return whether all of Liger's kernels are on, as `use_liger_kernel` of transformers does; of GRPO, its loss."""
     if _is_grpo(leaves):
         return leaves.get("trl.use_liger_loss") is True
-    gated = any(leaves.get(key) is True for key in _GATED)
+    gated = not _is_reward(leaves) and any(leaves.get(key) is True for key in _GATED)
     return gated and all(leaves.get(key) is True for key in _LIGER)
 
 
@@ -82,7 +95,8 @@ def _rows(leaves: Mapping[str, object]) -> Mapping[str, object]:
         found["gradient_accumulation_steps"] = batch // rows
     if not _is_grpo(leaves):
         found["max_length"] = leaves.get("sequence_len") or 512
-        found["packing"] = leaves.get("sample_packing") is True
+        if not _is_reward(leaves):
+            found["packing"] = leaves.get("sample_packing") is True
     elif leaves.get("trl.beta") is None:
         found["beta"] = leaves.get("rl_beta") or 0.0
     return found
@@ -107,11 +121,17 @@ def _engine(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return how the loss is computed (GRPO is that of trl 1.8), and whether rows are padded to the longest."""
+    """Return how the loss is computed (GRPO is that of trl 1.8), and whether rows are padded to the longest.
+
+    Those of a reward model are unless `pad_to_sequence_len` is false (`hint_reward_model_pad`), and it has no LM head.
+    """
     if _is_grpo(leaves):
         return {"logprobs": Logprobs.SELECTIVE_IN_PLACE.value} if not _has_liger(leaves) else {}
+    pads = leaves.get("pad_to_sequence_len")
+    if _is_reward(leaves):
+        return {} if pads is False else {"lengths": Lengths.FORCED.value}
     found: dict[str, object] = {} if _has_liger(leaves) else {"logprobs": Logprobs.NLL.value}
-    if leaves.get("pad_to_sequence_len") is True or leaves.get("sample_packing") is True:
+    if pads is True or leaves.get("sample_packing") is True:
         found["lengths"] = Lengths.FORCED.value
     return found
 
@@ -141,6 +161,9 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     on = [key for key in (*_LIGER, *_GATED, "liger_cross_entropy", "liger_layer_norm") if leaves.get(key) is True]
     if on and (_is_grpo(leaves) or not _has_liger(leaves)):
         yield refused(on[0], True, "has no formula here, unless all of Liger's kernels are on in SFT")
+    if leaves.get("reward_model") is True and (leaves.get("rl") or leaves.get("sample_packing") is True):
+        key = "rl" if leaves.get("rl") else "sample_packing"
+        yield refused(key, leaves[key], f"does not go with reward_model=true in {_NAME}")
     if _is_grpo(leaves) and leaves.get("trl.max_completion_length") is None:
         yield refused(
             "max_completion_length", None, "is absent, and completions have no bound then", "Give it as well."
@@ -157,7 +180,7 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield not_counted(f"what {_NAME}'s own kernels of LoRA save (the figure may be too high)")
     if leaves.get("adapter") == "qlora" and leaves.get("deepspeed") is None:
         yield float32_adapters(_NAME)
-    if not _has_liger(leaves):
+    if not _has_liger(leaves) and not _is_reward(leaves):
         said = "as in trl 1.8" if _is_grpo(leaves) else "the loss is that of transformers"
         yield Note(key="logprobs", text=f"logprobs={_trial(leaves)['logprobs']} (in {_NAME} {said})")
     if not _is_grpo(leaves):
@@ -187,7 +210,9 @@ AXOLOTL = Vocabulary(
         "use_vllm": False,
     },
     recipe_key="rl",
-    recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT},
+    recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT, "reward_model": Recipe.REWARD},
+    unread={"kto": KEEPS_LOGITS, "dpo": KEEPS_LOGITS},
+    switches={"reward_model": "reward_model"},
     trainer="sft",
     rules=(_tuning, _types, _checkpointing, _rows, _evaluation, _engine),
     trial=(_trial,),
@@ -198,7 +223,7 @@ AXOLOTL = Vocabulary(
         sample_packing pad_to_sequence_len batch_size
         rl_beta val_set_size test_datasets eval_batch_size plugins {PROCESSES} vllm.gpu_memory_utilization
         vllm.tensor_parallel_size {" ".join(_ATTENTION)} {" ".join(_LIGER)} {" ".join(_GATED)} {" ".join(_KERNELS)}
-        liger_cross_entropy liger_layer_norm eval_strategy
+        liger_cross_entropy liger_layer_norm eval_strategy reward_model
         """
     ),
     checks=(_is_read, _is_open, lambda leaves: only_text("base_model", _NAME, leaves)),
@@ -254,7 +279,6 @@ AXOLOTL = Vocabulary(
         "ebft": (),
         "qat": (),
         "quantization": (),
-        "reward_model": (False,),
         "process_reward_model": (False,),
         "dynamic_checkpoint": (),
         "pretraining_dataset": (),

@@ -8,6 +8,7 @@ for its files.
 from collections.abc import Iterator, Mapping
 
 from profiler.config.files.formats.together import (
+    KEEPS_LOGITS,
     PROCESSES,
     float32_adapters,
     one_process,
@@ -135,6 +136,12 @@ LLAMA_FACTORY = Vocabulary(
     },
     recipe_key="stage",
     recipes={"sft": Recipe.SFT},
+    unread={
+        "kto": KEEPS_LOGITS,
+        "dpo": KEEPS_LOGITS,
+        # `PairwiseTrainer` on `AutoModelForCausalLMWithValueHead`, whose forward is that of the causal model.
+        "rm": "scores rows by a head next to the LM head, and makes the logits of all tokens too, without a formula",
+    },
     trainer="sft",
     rules=(_tuning, _types, _checkpointing, _sharding),
     trial=(_loss,),

@@ -1,4 +1,4 @@
-"""Names of ms-swift (`swift sft`, `swift rlhf --rlhf_type grpo`): its arguments of supervised training and of GRPO.
+"""Names of ms-swift (`swift sft`, `swift rlhf`): its arguments of supervised training, reward models and GRPO.
 
 Sources: `swift/arguments/`, `swift/trainers/arguments.py` and `swift/rlhf_trainers/` of 4.6.0.dev0 (commit 3602360,
 August 2026) for names and defaults, `swift/config/` for its files of DeepSpeed. `train_type` of version 3 is read as
@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from profiler.config.files.formats.together import (
+    KEEPS_LOGITS,
     PROCESSES,
     float32_adapters,
     one_process,
@@ -44,6 +45,11 @@ _OLD = (
 
 def _is_grpo(leaves: Mapping[str, object]) -> bool:
     return leaves.get("rlhf_type") == Recipe.GRPO
+
+
+def _is_reward(leaves: Mapping[str, object]) -> bool:
+    """Return whether a model with one label is trained on pairs, as trl's (`_init_rm`, `reward_trainer.py`)."""
+    return leaves.get("rlhf_type") == "rm"
 
 
 def _kind(leaves: Mapping[str, object]) -> object:
@@ -123,12 +129,13 @@ def _engine(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _rows(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return how long rows of supervised training are, and whether they are packed to that length."""
+    """Return how long rows of data are, and whether those of supervised training are packed to that length."""
     if _is_grpo(leaves):
         return {}
     packed = leaves.get("packing") is True
     length = (leaves.get("packing_length") if packed else None) or leaves.get("max_length")
-    return {"packing": packed, **({"max_length": length} if length is not None else {})}
+    found: dict[str, object] = {} if length is None else {"max_length": length}
+    return found if _is_reward(leaves) else {"packing": packed, **found}
 
 
 def _evaluation(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -157,7 +164,7 @@ def _checkpointing(leaves: Mapping[str, object]) -> Mapping[str, object]:
 def _trial(leaves: Mapping[str, object]) -> Mapping[str, object]:
     """Return how its trainers compute losses, and the longest prompt, which trl's keys no longer state."""
     found: dict[str, object] = {}
-    if leaves.get("use_liger_kernel") is not True:
+    if leaves.get("use_liger_kernel") is not True and not _is_reward(leaves):
         found["logprobs"] = (Logprobs.SELECTIVE_IN_PLACE if _is_grpo(leaves) else Logprobs.NLL).value
     if _is_grpo(leaves) and leaves.get("max_length") is not None:
         found["max_prompt_length"] = leaves["max_length"]
@@ -192,8 +199,10 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
             text = f"logprobs={Logprobs.SELECTIVE_IN_PLACE} (in {_NAME}, as in trl 1.0)"
             yield Note(key="logprobs", text=text)
         return
-    if leaves.get("rlhf_type") not in (None, Recipe.SFT):
+    if leaves.get("rlhf_type") not in (None, Recipe.SFT) and not _is_reward(leaves):
         return
+    if _is_reward(leaves) and leaves.get("packing") is True:
+        yield refused("packing", True, f"is refused by {_NAME} for a reward model", "Set packing to false.")
     if leaves.get("max_length") is None:
         problem = f"is absent, and then {_NAME} cuts rows at the longest that the model allows"
         yield refused("max_length", None, problem, "Give max_length= as well: that of your longest row.")
@@ -201,7 +210,7 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         count = _accumulation(leaves)["gradient_accumulation_steps"]
         text = f"gradient_accumulation_steps={count} ({_NAME} makes about {_ROWS_PER_UPDATE} rows per update)"
         yield Note(key="gradient_accumulation_steps", text=text)
-    if leaves.get("use_liger_kernel") is not True:
+    if leaves.get("use_liger_kernel") is not True and not _is_reward(leaves):
         yield Note(key="logprobs", text=f"logprobs={Logprobs.NLL} (in {_NAME} the loss is that of transformers)")
         if leaves.get("use_logits_to_keep") is not False:
             yield not_counted(f"that {_NAME} makes no logits of prompts (the figure may be too high)")
@@ -244,7 +253,8 @@ MS_SWIFT = Vocabulary(
         "optim": "adamw_torch_fused",
     },
     recipe_key="rlhf_type",
-    recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT},
+    recipes={"grpo": Recipe.GRPO, "sft": Recipe.SFT, "rm": Recipe.REWARD},
+    unread={"kto": KEEPS_LOGITS, "dpo": KEEPS_LOGITS},
     trainer="sft",
     rules=(_tuning, _types, _accumulation, _grpo, _rows, _evaluation, _sharding, _checkpointing),
     trial=(_trial,),

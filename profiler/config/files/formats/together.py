@@ -12,6 +12,10 @@ from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 PROCESSES = "NPROC_PER_NODE"
 """The variable by which llamafactory-cli and swift read the number of processes of a node; a command states it."""
 
+KEEPS_LOGITS = "makes the logits of policy and reference, as trl before 1.15 does, and they have no formula here"
+"""Why trainers of preferences are not read: LLaMA-Factory and axolotl make those of all tokens, ms-swift may leave out
+those of prompts (`get_batch_logps` of their KTO trainers)."""
+
 _IMAGES = re.compile(
     r"(?:^|[-_/.\d])(?:vl|vlm|omni|vision|llava|internvl\w*|intern-s1\w*|paligemma\w*|pixtral|idefics\w*|minicpm-[vo]|"
     r"smolvlm\w*|molmo\w*|florence\w*|ovis\w*|got-ocr\w*|audio|qwen3\.[5-9]\w*|llama-4|glm-4(?:\.\d)?v|gemma-?4|gemma-?3n|"
