@@ -160,7 +160,7 @@ def _register() -> Library | None:
 
 @cache
 def _of_chosen_kernel(widened: Rule) -> Rule:
-    """Return what a product takes beside its result: a widened weight if many rows read it, or nothing."""
+    """Return what a product takes in addition to its result: a widened weight if many rows read it, or nothing."""
     kept: dict[ScratchCall, Sizes] = {}
 
     def rule(arguments: Any, kwargs: Any, chip: Chip) -> Sizes:
