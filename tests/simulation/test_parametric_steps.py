@@ -316,8 +316,8 @@ has_product = pytest.mark.skipif(not hasattr(torch.ops.bitsandbytes, PRODUCT), r
 
 @pytest.mark.parametrize("runs", [attended, pytest.param(of_narrow_weight, marks=has_product)])
 def test_a_kernel_chosen_by_tokens_is_left_open(runs: Callable[[int], None]) -> None:
-    def sizes(*, tokens: int, is_open: bool) -> list[int]:
-        """Return the bytes of all events in turn, those of frees negative."""
+    def sizes(*, tokens: int, is_open: bool) -> tuple[list[int], int]:
+        """Return the bytes of all events in turn, those of frees negative; and how many events were recorded."""
         simulation = Simulation(KNOWN_GPUS["rtx-4090-24gb"], extrapolation=Extrapolation(scratch=is_open))
         with simulation.computing():
             simulation.recorder.enter(Phase.FORWARD)
@@ -326,19 +326,21 @@ def test_a_kernel_chosen_by_tokens_is_left_open(runs: Callable[[int], None]) -> 
         found: list[int] = []
         for event in trace.events:
             call = trace.sites[trace.site_of[abs(event) - 1]].call
-            if call is None:
+            if not isinstance(call, ScratchCall):
                 found.append(trace.sizes_bytes[abs(event) - 1] * (1 if event > 0 else -1))
             elif event > 0:
                 blocks, begins, ends = call.sizes()
                 found += [blocks[abs(own) - 1] * (1 if own > 0 else -1) for own in (ends if call.ends else begins)]
-        return found
+        return found, len(trace.events)
 
-    events = set()
+    events: dict[bool, set[int]] = {True: set(), False: set()}
     for tokens in (4, 300, 3000):
-        ran = sizes(tokens=tokens, is_open=False)
-        assert sizes(tokens=tokens, is_open=True) == ran
-        events.add(len(ran))
-    assert len(events) > 1
+        (ran, of_run), (found, of_open) = (sizes(tokens=tokens, is_open=is_open) for is_open in (False, True))
+        assert found == ran
+        events[False].add(of_run)
+        events[True].add(of_open)
+    # Only what is open has the same events for all lengths.
+    assert len(events[False]) > len(events[True]) == 1
 
 
 @settings(max_examples=50, deadline=None)
