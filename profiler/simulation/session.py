@@ -13,6 +13,7 @@ from accelerate.state import AcceleratorState
 from torch.fx.experimental import _config
 from torch.utils._python_dispatch import _disable_current_modes
 
+from profiler.allocator.traces.trace import Trace
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.autocast import SimulatedAutocast, autocast_dtype, autocast_on_meta
@@ -204,7 +205,15 @@ class Simulation:
         with ExitStack() as stack:
             stack.enter_context(emptied_cache(self.recorder))
             stack.enter_context(cuda_optimizers())
-            stack.enter_context(four_bit_products(self.recorder, self._chip, self._others))
+            stack.enter_context(
+                four_bit_products(
+                    self.recorder,
+                    self._chip,
+                    self._others,
+                    workspaces=self._workspaces,
+                    run_alone=lambda part: _events_of(part, self._gpu, has_result=True),
+                )
+            )
             stack.enter_context(triton_path(self.recorder, self.products))
             stack.enter_context(simulated_flash_attention(self.recorder, self._chip, self._others))
             stack.enter_context(autocast_on_meta({"scaled_dot_product_attention": attention, **COMPOSED_FOR_CUDA}))
@@ -212,10 +221,11 @@ class Simulation:
 
 
 @cache
-def _events_of(part: Callable[..., object], gpu: Gpu) -> Rule:
+def _events_of(part: Callable[..., object], gpu: Gpu, *, has_result: bool = False) -> Rule:
     """Return the rule of a part of the program that is left open: it runs on a simulated GPU of its own.
 
-    Kept, as calls are alike by the identity of their rule.
+    With `has_result` its result, a tensor, is no block of the rule; else it is dropped at once. Kept: calls are alike
+    by the identity of their rule.
     """
 
     def rule(arguments: Any, kwargs: Any, _: Any) -> Sizes:
@@ -225,12 +235,32 @@ def _events_of(part: Callable[..., object], gpu: Gpu) -> Rule:
             given = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
             for tensor in given:
                 within.recorder.made(tensor)
-            part(*arguments)
+            result = part(*arguments)
+            if not has_result:
+                result = None
+            made = within.recorder.number_of(result.untyped_storage()) if isinstance(result, torch.Tensor) else 0
             trace = within.recorder.finished()
-        events = [event - len(given) if event > 0 else event + len(given) for event in trace.events[len(given) :]]
-        return tuple(trace.sizes_bytes[len(given) :]), tuple(events), ()
+        return _scratch_in(trace, len(given), made)
 
     return rule
+
+
+def _scratch_in(trace: Trace, given: int, result: int) -> Sizes:
+    """Return what a part frees of its own: not the first `given` blocks, nor its result, nor workspaces that stay.
+
+    Args:
+        trace: Of the part.
+        given: How many blocks its arguments are.
+        result: Number of the block of its result, which parts the events; 0 for none.
+    """
+    freed = sorted(-event for event in trace.events if event < -given)
+    numbers = {block: number for number, block in enumerate(freed, start=1)}
+    at = trace.events.index(result) if result else len(trace.events)
+    begins, ends = (
+        tuple((1 if event > 0 else -1) * numbers[abs(event)] for event in part if abs(event) in numbers)
+        for part in (trace.events[:at], trace.events[at:])
+    )
+    return tuple(trace.sizes_bytes[block - 1] for block in freed), begins, ends
 
 
 @contextmanager

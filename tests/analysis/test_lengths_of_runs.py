@@ -249,6 +249,7 @@ def test_a_log_of_verl_is_read(kind, role):
     [
         ("epoch 1, loss 0.3", "is no log of trl or verl"),
         ("", "is no log of trl or verl"),
+        ("PAR1\x15", "like those of profiler.monitor, which samples memory by time and knows neither steps"),
         (state([]), "is no log of trl or verl"),
         ('{"log_history": 3}', "is no log of trl or verl"),
         (state([{"step": 5, "loss": 0.1}]), "has 1 entries and none with lengths"),

@@ -16,6 +16,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.simulation.cuda.autocast import SimulatedAutocast
+from profiler.simulation.cuda.optimizers import PRODUCT
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
 from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch
 from profiler.simulation.extrapolation.parametric_steps import (
@@ -288,6 +289,58 @@ def test_a_part_left_open_has_the_events_of_its_run(is_cast: bool, scores: tuple
     # Of the copy; and of 4, 4 and 2 tokens the logits in float32, log-softmax, its exponential and their product.
     assert [sizes.count(size) for size in (20_000, *scores)] == [1, 2 * each, each]
     assert ends == ()
+
+
+def attended(tokens: int) -> None:
+    """A row whose keys flash splits if it is long and the card not full."""
+    states = torch.empty(1, tokens, 4, 64, dtype=torch.bfloat16, device="meta").transpose(1, 2).requires_grad_()
+    output = torch.nn.functional.scaled_dot_product_attention(states, states, states, is_causal=True)
+    output.backward(torch.empty_like(output))
+
+
+def of_narrow_weight(tokens: int) -> None:
+    """A product of bitsandbytes, which widens the weight if a row is long; and the workspace of cuBLAS before it."""
+    first = torch.empty(8, 8, device="meta")
+    first @ first
+    blocks = 4096 * 4096 // 64
+    inputs = torch.empty(1, tokens, 4096, dtype=torch.bfloat16, device="meta")
+    weight = torch.empty(4096 * 2048, 1, dtype=torch.uint8, device="meta")
+    statistics = [torch.empty(size, device="meta") for size in (blocks // 256, 256, 1)]
+    scales = torch.empty(blocks, dtype=torch.uint8, device="meta")
+    operation = getattr(torch.ops.bitsandbytes, PRODUCT)
+    operation(inputs, weight, [4096, 4096], statistics[0], 64, "nf4", None, scales, *statistics[1:])
+
+
+has_product = pytest.mark.skipif(not hasattr(torch.ops.bitsandbytes, PRODUCT), reason="bitsandbytes before 0.50")
+
+
+@pytest.mark.parametrize("runs", [attended, pytest.param(of_narrow_weight, marks=has_product)])
+def test_a_kernel_chosen_by_tokens_is_left_open(runs: Callable[[int], None]) -> None:
+    def sizes(*, tokens: int, is_open: bool) -> tuple[list[int], int]:
+        """Return the bytes of all events in turn, those of frees negative; and how many events were recorded."""
+        simulation = Simulation(KNOWN_GPUS["rtx-4090-24gb"], extrapolation=Extrapolation(scratch=is_open))
+        with simulation.computing():
+            simulation.recorder.enter(Phase.FORWARD)
+            runs(tokens)
+            trace = simulation.recorder.finished()
+        found: list[int] = []
+        for event in trace.events:
+            call = trace.sites[trace.site_of[abs(event) - 1]].call
+            if not isinstance(call, ScratchCall):
+                found.append(trace.sizes_bytes[abs(event) - 1] * (1 if event > 0 else -1))
+            elif event > 0:
+                blocks, begins, ends = call.sizes()
+                found += [blocks[abs(own) - 1] * (1 if own > 0 else -1) for own in (ends if call.ends else begins)]
+        return found, len(trace.events)
+
+    events: dict[bool, set[int]] = {True: set(), False: set()}
+    for tokens in (4, 300, 3000):
+        (ran, of_run), (found, of_open) = (sizes(tokens=tokens, is_open=is_open) for is_open in (False, True))
+        assert found == ran
+        events[False].add(of_run)
+        events[True].add(of_open)
+    # Only what is open has the same events for all lengths.
+    assert len(events[False]) > len(events[True]) == 1
 
 
 @settings(max_examples=50, deadline=None)

@@ -31,7 +31,7 @@ OF_ROWS: dict[str, Any] = {
 
 def seen_in(inputs: dict[str, Any], spec: TrialSpec) -> MicroBatch:
     if spec.recipe is Recipe.SFT:
-        ids, mask, scored = inputs["input_ids"], inputs["attention_mask"].bool(), inputs["labels"] != -100
+        ids, mask, scored = inputs["input_ids"], inputs["attention_mask"].bool(), inputs["labels"][:, 1:] != -100
         widths: tuple[int, ...] = (ids.shape[1],)
         is_padded = not bool(mask.all())
     else:

@@ -64,7 +64,8 @@ def forecast_of(steps: Any, conf: str = "", capacity_bytes: int | None = None) -
 CASES: list[dict[str, Any]] = [
     LORA_KEYS | {"rollout": Rollout.GENERATE, "beta": 0.04, "gradient_checkpointing": True},
     {"tuning": Tuning.FULL, "rollout": Rollout.SYNTHETIC, "torch_empty_cache_steps": 3},
-    OF_ROWS | LORA_KEYS | SINGLE,
+    # Kernels that are chosen by the tokens of a row: split keys, and weights of 4 bits that are widened or not.
+    OF_ROWS | SINGLE | {"tuning": Tuning.QLORA, **LORA, "gpu": "rtx-4060-ti-16gb", "max_length": 700},
     # Masks that its kernel pads, and entropies of 128 tokens at once.
     LORA_KEYS | RTX | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "max_completion_length": 300},
 ]
@@ -77,6 +78,9 @@ FURTHER: list[dict[str, Any]] = [
     LORA_KEYS | {"logprobs": Logprobs.FULL, "steps_per_generation": 4},
     LORA_KEYS | {"attn_implementation": Attention.EAGER, "activation_offloading": True},
     OF_ROWS | {"tuning": Tuning.FULL},
+    OF_ROWS | LORA_KEYS | SINGLE,
+    # More tokens than a tile of the LM head has, and fewer.
+    OF_ROWS | LORA_KEYS | RTX | {"per_device_train_batch_size": 16, "max_length": 512},
     LORA_KEYS | RTX | {"rollout": Rollout.GENERATE, "beta": 0.04},
     OF_ROWS | LORA_KEYS | RTX | {"logprobs": Logprobs.NLL_ENTROPY, "max_length": 400},
 ]

@@ -73,6 +73,8 @@ class LogError(ValueError):
 _TRL = {"mean": "completions/mean_length", "shortest": "completions/min_length", "longest": "completions/max_length"}
 _VERL = {"mean": "response_length/mean", "shortest": "response_length/min", "longest": "response_length/max"}
 _ALLOCATED, _RESERVED = "vram/allocated_gib/", "vram/reserved_gib"
+_OF_MONITOR = ("PAR1", '{"checksum":')
+"""How parquet tables and records begin (`storage`)."""
 _CONSOLE = re.compile(r"step:(\d{1,9}) - (.*)")
 _MOST_STEPS, _MOST_NUMBER = 10**9, 1e15
 """Larger ones are of no training, and are left out (our choice)."""
@@ -90,6 +92,11 @@ def read_log(text: str) -> TrainingLog:
         LogError: It is another file, or has no step with numbers of lengths or memory.
     """
     entries = list(_entries(text))
+    if text.startswith(_OF_MONITOR):
+        raise LogError(
+            "is a table or record like those of profiler.monitor, which samples memory by time and knows neither steps "
+            "nor lengths of rows; name the trainer_state.json of the run, to which VramCallback adds memory by step"
+        )
     if not entries:
         raise LogError("is no log of trl or verl: it is neither a trainer_state.json nor has it lines of steps")
     is_verl = any(

@@ -105,7 +105,7 @@ class ForecastStep:
     longest_completion: int
     """Tokens; of a whole row for recipes that generate nothing."""
     scored_tokens: int
-    """Tokens of all rows of the step, without padding."""
+    """Tokens of all rows of the step that are predicted and have a label or a mask of 1."""
     allocated_bytes: int
     """Peak of the step."""
     reserved_bytes: int

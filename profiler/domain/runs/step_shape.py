@@ -19,7 +19,7 @@ class MicroBatch:
     widths: tuple[int, ...]
     """Tokens to which the rows are padded: of the prompt and of the completion, or of the whole row."""
     scored: tuple[int, ...]
-    """Of each part, tokens with a label or a mask of 1, without padding."""
+    """Of each part, tokens that are predicted and have a label or a mask of 1."""
     padded: tuple[bool, ...]
     """Of each part, whether a row is shorter than the widths."""
 

@@ -30,7 +30,9 @@ from profiler.domain.cards.gpu import Chip
 from profiler.domain.trials.optimizers import Kernels
 from profiler.seams.checked import bitsandbytes_cuda
 from profiler.seams.patching import patched
-from profiler.simulation.cuda.autocast import AUTOCAST_KEY
+from profiler.simulation.cuda.autocast import AUTOCAST_KEY, autocast_dtype
+from profiler.simulation.cuda.composites import CublasWorkspaces
+from profiler.simulation.cuda.scratch.deferred_scratch import Rule, ScratchCall, Sizes
 from profiler.simulation.tracing.recorder import Recorder
 
 Patch: TypeAlias = tuple[Any, str, Any]
@@ -100,15 +102,40 @@ _chosen: list[Callable[..., torch.Tensor]] = []
 
 
 @contextmanager
-def four_bit_products(recorder: Recorder, chip: Chip, others: Collection[Chip]) -> Iterator[None]:
-    """While active, products with 4-bit weights run as on `chip`."""
+def four_bit_products(
+    recorder: Recorder,
+    chip: Chip,
+    others: Collection[Chip],
+    *,
+    workspaces: CublasWorkspaces,
+    run_alone: Callable[[Callable[..., object]], Rule],
+) -> Iterator[None]:
+    """While active, products with 4-bit weights run as on `chip`.
+
+    Args:
+        recorder: Keeps the trace.
+        chip: The simulated chip.
+        others: Other chips that the run covers.
+        workspaces: Those of cuBLAS, for products that are left open.
+        run_alone: Returns the rule of a part of the program.
+    """
     _register()
 
     def product(inputs: torch.Tensor, weight: Any, shape: Any, absmax: Any, block_size: int, *rest: Any) -> Any:
         widens = _widens(chip, inputs, shape, block_size)
         recorder.diverged.update(other for other in others if _widens(other, inputs, shape, block_size) != widens)
+        arguments = (inputs, weight, shape, absmax, block_size, *rest)
+        if recorder.leaves_scratch_open and inputs.is_contiguous() and autocast_dtype() in (None, inputs.dtype):
+            rule = _of_chosen_kernel(run_alone(_by_a_widened_weight))
+            call = ScratchCall.of(rule, chip, arguments, {"autocast": autocast_dtype()})
+            recorder.deferred(call)
+            result = inputs.new_empty((*inputs.shape[:-1], shape[0]))
+            if widens:
+                workspaces.product(with_bias=len(rest) > 1 and rest[1] is not None)
+            recorder.deferred(call.end)
+            return result
         if widens:
-            return _by_a_widened_weight(inputs, weight, shape, absmax, block_size, *rest)
+            return _by_a_widened_weight(*arguments)
         inputs.contiguous()
         return inputs.new_empty((*inputs.shape[:-1], shape[0]))
 
@@ -129,6 +156,25 @@ def _register() -> Library | None:
     library = Library("bitsandbytes", "IMPL")
     library.impl(PRODUCT, lambda *args: _chosen[-1](*args), AUTOCAST_KEY)
     return library
+
+
+@cache
+def _of_chosen_kernel(widened: Rule) -> Rule:
+    """Return what a product takes in addition to its result: a widened weight if many rows read it, or nothing."""
+    kept: dict[ScratchCall, Sizes] = {}
+
+    def rule(arguments: Any, kwargs: Any, chip: Chip) -> Sizes:
+        inputs, _, shape, _, block_size = arguments[:5]
+        if not _widens(chip, inputs, shape, block_size):
+            return (), (), ()
+        # It is the same for one row, so it runs once.
+        row = inputs.new_empty((*[1] * (inputs.dim() - 1), inputs.shape[-1]))
+        call = ScratchCall.of(widened, chip, (row, *arguments[1:]), kwargs)
+        if call not in kept:
+            kept[call] = call.sizes()
+        return kept[call]
+
+    return rule
 
 
 def _widens(chip: Chip, inputs: torch.Tensor, shape: tuple[int, int], block_size: int) -> bool:

@@ -75,9 +75,6 @@ each pass of a model they and what is made of them would take 5 % of the time of
 _BROUGHT_BACK = "brought back from the host"
 """Name of a tensor that was offloaded: by its shape it could be taken for a gradient."""
 
-_DEFERRING = (Phase.SCORE, Phase.FORWARD, Phase.BACKWARD)
-"""Phases in which rows of any lengths pass the model. Rollouts repeat their steps with the scratch that they took."""
-
 _Sizes = tuple[KernelScratch, Mapping[Chip, KernelScratch]]
 """Scratch of an operation on the simulated chip, and on the others."""
 
@@ -180,7 +177,7 @@ class SimulatedGpu(BackwardMode):
         scratch = self._scratch.get(id(func)) if self._chip is not None else None
         if scratch is None:
             return self._run_on_device(func, args, kwargs, key, tensors)
-        if self.recorder.defers_scratch and self.recorder.phase in _DEFERRING:
+        if self.recorder.leaves_scratch_open:
             return self._run_with_deferred(scratch, args, kwargs, func, key, tensors)
         sizes = self._sizes_of(scratch, args, kwargs, (key, tensors[0].storage_offset()))
         if sizes is None:

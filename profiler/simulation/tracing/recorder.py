@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -112,6 +113,10 @@ _BY_PHASE = {
     Phase.SYNC: Category.WORKSPACE,
 }
 """The default category of each phase. Persistent memory of load and optimizer is attributed later by name."""
+
+
+_OF_ANY_LENGTHS = (Phase.SCORE, Phase.FORWARD, Phase.BACKWARD)
+"""Phases in which rows of any lengths pass the model. Rollouts repeat their steps with the scratch that they took."""
 
 
 Launches = tuple[tuple[int, ...], ...]
@@ -222,10 +227,14 @@ class Recorder:
             kernel: Name in reports.
             by_capability: The same on the other chips that the run covers.
         """
-        others = by_capability or {}
-        for number in range(max(map(len, (launches, *others.values())), default=0)):
-            found = {chip: _launch(of_chip, number) for chip, of_chip in others.items()}
-            self.give_back(self.take(_launch(launches, number), kernel, by_capability=found))
+        chips = by_capability or {}
+        for blocks, *others in zip_longest(launches, *chips.values(), fillvalue=()):
+            self.give_back(self.take(blocks, kernel, by_capability=dict(zip(chips, others, strict=True))))
+
+    @property
+    def leaves_scratch_open(self) -> bool:
+        """Whether the scratch of the running kernel is left open."""
+        return self.defers_scratch and self.phase in _OF_ANY_LENGTHS
 
     def deferred(self, call: Hashable) -> None:
         """Record that a kernel begins or ends here, in place of its scratch."""
@@ -244,25 +253,20 @@ class Recorder:
         self, sizes_bytes: tuple[int, ...], kernel: str, *, by_capability: Mapping[Chip, tuple[int, ...]]
     ) -> Sequence[int]:
         """Allocate scratch blocks for `kernel`; return them for `give_back`."""
+        taken: list[int] = []
         with self.attributed(Category.WORKSPACE, kernel):
-            return self._take(sizes_bytes, by_capability)
+            for size, *others in zip_longest(sizes_bytes, *by_capability.values(), fillvalue=0):
+                if not any((size, *others)):
+                    continue
+                taken.append(self._trace.allocate(size, Category.WORKSPACE, self._site()))
+                if any(other != size for other in others):
+                    self._trace.sizes_by_capability[taken[-1]] = dict(zip(by_capability, others, strict=True))
+        return taken
 
     def give_back(self, taken: Sequence[int]) -> None:
         """Free the blocks of `take`, the last first."""
         for block in reversed(taken):
             self._trace.free(block)
-
-    def _take(self, sizes_bytes: tuple[int, ...], by_capability: Mapping[Chip, tuple[int, ...]]) -> Sequence[int]:
-        taken: list[int] = []
-        for place in range(max(map(len, (sizes_bytes, *by_capability.values())))):
-            size = _block(sizes_bytes, place)
-            others = {chip: _block(found, place) for chip, found in by_capability.items()}
-            if not any((size, *others.values())):
-                continue
-            taken.append(self._trace.allocate(size, Category.WORKSPACE, self._site()))
-            if any(other != size for other in others.values()):
-                self._trace.sizes_by_capability[taken[-1]] = others
-        return taken
 
     def attribute(self, tensors: Iterable[tuple[str, torch.Tensor]], category: Category) -> None:
         """Set the category of the storages of the named `tensors`, from their allocation on."""
@@ -390,11 +394,3 @@ class Recorder:
 def _name_of(operation: Any) -> str:
     """``aten.mm.default`` -> ``aten.mm``; other overloads keep their name."""
     return str(operation or "").removesuffix(".default")
-
-
-def _launch(launches: Launches, number: int) -> tuple[int, ...]:
-    return launches[number] if number < len(launches) else ()
-
-
-def _block(sizes_bytes: tuple[int, ...], place: int) -> int:
-    return sizes_bytes[place] if place < len(sizes_bytes) else 0

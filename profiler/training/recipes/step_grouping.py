@@ -99,6 +99,7 @@ def _micro_batch(spec: TrialSpec, rows: Sequence[tuple[int, ...]], widths: tuple
     return MicroBatch(
         rows=len(rows),
         widths=widths,
-        scored=tuple(sum(row[-1] for row in part) for part in parts),
+        # Of a whole row nothing predicts the first token.
+        scored=tuple(sum(row[-1] - (len(row) == 1) for row in part) for part in parts),
         padded=tuple(any(row != widths for row in part) for part in parts),
     )

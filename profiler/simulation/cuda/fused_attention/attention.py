@@ -4,10 +4,11 @@ Sources, in torch's `aten/src/ATen/native/transformers/`: `cuda/sdp_utils.cpp` (
 `can_use_*_attention`), `attention.cpp` (masks, padding), `cuda/attention.cu` (outputs, seeds and offsets).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from profiler.domain.memory import Category
 from profiler.simulation.cuda.autocast import composed_within
 from profiler.simulation.cuda.fused_attention import attention_scratch
 from profiler.simulation.cuda.fused_attention.attention_scratch import flash_forward, more_keys_alike
+from profiler.simulation.cuda.scratch.deferred_scratch import Rule, ScratchCall, Sizes
 from profiler.simulation.tracing.backward import math_attention
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.simulation.tracing.work import attention_flops
@@ -254,8 +256,38 @@ class Launch:
     """Without it, only flash makes the logsumexp."""
     scratch: KernelScratch
     recorder: Recorder
+    chip: Chip
     by_capability: Mapping[Chip, KernelScratch] = field(default_factory=dict)
     """Scratch on the other chips that the run covers."""
+
+    @contextmanager
+    def takes(
+        self, scratch_of: Callable[[KernelScratch], Scratch], *tensors: torch.Tensor, name: str, last_first: bool
+    ) -> Iterator[None]:
+        """A context with the scratch of a pass for query, key and value; or a record of it, where it is left open."""
+        here, recorder = scratch_of(self.scratch), self.recorder
+        if recorder.leaves_scratch_open:
+            call = ScratchCall.of(_rule(here, last_first=last_first), self.chip, tensors, {})
+            recorder.deferred(call)
+            yield
+            recorder.deferred(call.end)
+            return
+        others = {chip: scratch_of(scratch)(*tensors) for chip, scratch in self.by_capability.items()}
+        parts = recorder.take(here(*tensors), f"{self.kernel} {name}", by_capability=others)
+        yield
+        recorder.give_back(parts if last_first else parts[::-1])
+
+
+@cache
+def _rule(scratch: Scratch, *, last_first: bool) -> Rule:
+    """Return the scratch of a pass as a rule. Kept, as calls are alike by the identity of their rule."""
+
+    def rule(tensors: Any, _: Any, __: Chip) -> Sizes:
+        sizes = tuple(size for size in scratch(*tensors) if size)
+        numbers = range(1, len(sizes) + 1)
+        return sizes, tuple(numbers), tuple(-number for number in (reversed(numbers) if last_first else numbers))
+
+    return rule
 
 
 class FusedAttention(torch.autograd.Function):
@@ -283,18 +315,13 @@ class FusedAttention(torch.autograd.Function):
             logsumexp = torch.empty(
                 logsumexp_shape(launch.kernel, query.shape), dtype=torch.float32, device=query.device
             )
-        parts = launch.recorder.take(
-            launch.scratch.forward(query, key, value),
-            f"{launch.kernel} attention",
-            by_capability={chip: scratch.forward(query, key, value) for chip, scratch in launch.by_capability.items()},
-        )
-        if launch.recorder.work is not None:
-            launch.recorder.work.product(attention_flops(query, key, value), (query, key, value, output))
-        if query.shape[2] == 1:
-            _note_change_ahead(launch, query.shape, key.shape)
-        if launch.kernel is Kernel.FLASH:
-            seeds = _seeds(launch.recorder, (2,))
-        launch.recorder.give_back(parts[::-1])
+        with launch.takes(lambda scratch: scratch.forward, query, key, value, name="attention", last_first=False):
+            if launch.recorder.work is not None:
+                launch.recorder.work.product(attention_flops(query, key, value), (query, key, value, output))
+            if query.shape[2] == 1:
+                _note_change_ahead(launch, query.shape, key.shape)
+            if launch.kernel is Kernel.FLASH:
+                seeds = _seeds(launch.recorder, (2,))
         if launch.wants_gradient:
             # In the order in which torch's own node frees them: its inputs by name, then its outputs.
             ctx.save_for_backward(bias, key, query, value, logsumexp, output, *seeds)
@@ -337,15 +364,11 @@ def _gradients(
         # `_flash_attention_backward` in `cuda/attention_backward.cu` needs both by tokens.
         read = [tensor.transpose(1, 2).contiguous() for tensor in (gradient, output)]
     made = tuple(_by_tokens(x, x.shape[-1]) if by_tokens else torch.empty_like(x) for x in (query, key, value))
-    here = launch.scratch.backward(query, key, value)
-    by_capability = {chip: scratch.backward(query, key, value) for chip, scratch in launch.by_capability.items()}
-    row_sums = None
-    if by_tokens and query.dtype is torch.float32:
-        row_sums = _row_sums(output, gradient)
-        here, by_capability = here[1:], {chip: found[1:] for chip, found in by_capability.items()}
-    parts = launch.recorder.take(here, f"{launch.kernel} attention backward", by_capability=by_capability)
-    del row_sums
-    launch.recorder.give_back(parts[::-1] if by_tokens else parts)
+    row_sums = _row_sums(output, gradient) if by_tokens and query.dtype is torch.float32 else None
+    with launch.takes(
+        lambda scratch: scratch.backward, query, key, value, name="attention backward", last_first=not by_tokens
+    ):
+        del row_sums
     while read:
         read.pop()
     return made[0], made[1], made[2]
@@ -443,6 +466,7 @@ def scaled_dot_product_attention(
             wants_gradient=request.wants_gradient,
             scratch=_scratch_of(kernel, chip, dropout_p),
             recorder=recorder,
+            chip=chip,
             by_capability={other: _scratch_of(kernel, other, dropout_p) for other in others},
         )
         if kernel is Kernel.FLASH and query.shape[-1] % 8:
@@ -452,6 +476,7 @@ def scaled_dot_product_attention(
     return attend
 
 
+@cache
 def _scratch_of(kernel: Kernel, chip: Chip, dropout: float) -> KernelScratch:
     def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[int, ...]:
         if kernel is Kernel.FLASH:
@@ -465,7 +490,9 @@ def _scratch_of(kernel: Kernel, chip: Chip, dropout: float) -> KernelScratch:
             return attention_scratch.flash_backward(query.shape, key.shape, query.element_size())
         if kernel is Kernel.CUDNN:
             return attention_scratch.cudnn_backward(query.shape)
-        return attention_scratch.efficient_backward(query.shape, key.shape, query.dtype, chip.compute_capability)
+        found = attention_scratch.efficient_backward(query.shape, key.shape, query.dtype, chip.compute_capability)
+        # An operation makes the row sums before (`_row_sums`).
+        return found[1:] if query.dtype is torch.float32 else found
 
     more_keys = partial(more_keys_alike, chip=chip) if kernel is Kernel.FLASH and not dropout else None
     return KernelScratch(forward=forward, backward=backward, more_keys=more_keys)

@@ -5,7 +5,7 @@ transformers obtains them by `lazy_import_flash_attention`.
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from profiler.simulation.cuda.fused_attention.attention_scratch import flash_for
 from profiler.simulation.tracing.recorder import Recorder
 
 
+@cache
 def _dense(chip: Chip) -> KernelScratch:
     def forward(query: torch.Tensor, key: torch.Tensor, _: torch.Tensor) -> tuple[int, ...]:
         return flash_forward(query.shape, key.shape, chip)
@@ -31,6 +32,7 @@ def _dense(chip: Chip) -> KernelScratch:
     return KernelScratch(forward=forward, backward=backward, more_keys=partial(more_keys_alike, chip=chip))
 
 
+@cache
 def _packed(sequences: int) -> KernelScratch:
     """Scratch of packed sequences, whose keys are not split (`mha_varlen_fwd` splits only for a paged cache)."""
 
@@ -69,7 +71,12 @@ def _check_types(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) ->
 def _flash_functions(recorder: Recorder, chip: Chip, others: Collection[Chip]) -> tuple[Any, Any]:
     def launch(scratch: KernelScratch, by_capability: Mapping[Chip, KernelScratch]) -> Launch:
         return Launch(
-            kernel=Kernel.FLASH, wants_gradient=True, scratch=scratch, recorder=recorder, by_capability=by_capability
+            kernel=Kernel.FLASH,
+            wants_gradient=True,
+            scratch=scratch,
+            recorder=recorder,
+            chip=chip,
+            by_capability=by_capability,
         )
 
     dense = launch(_dense(chip), {other: _dense(other) for other in others})
