@@ -13,7 +13,10 @@ PACKED = WHEEL["hooks"]["custom"]["texts"]
 
 
 OF_A_CLONE = (
+    "profiler/analysis/claim_trials.py",
+    "profiler/claims/command.py",
     "profiler/claims/figures.py",
+    "profiler/claims/main.py",
     "profiler/config/claims",
     "profiler/published/claims.yaml",
     "profiler/published/counted.csv",
