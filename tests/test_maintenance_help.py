@@ -50,6 +50,13 @@ def forecasts(monkeypatch):
     return main.main
 
 
+def releases(monkeypatch):
+    from maintenance.releases import main
+
+    monkeypatch.setattr(main, "_write", lambda *_: pytest.fail("a page is written"))
+    return main.main
+
+
 def several_gpus(monkeypatch):
     from maintenance import several_gpus
 

@@ -1,0 +1,56 @@
+"""Train a model by one of trl's trainers with its defaults: the job whose memory is compared between releases.
+
+python -m profiler.run backend=emulated steps=2 examples/scripts/trl_recipe.py --trainer grpo --lora
+
+trl_recipe.yaml sets what makes the job and nothing else, so that a changed default shows. Rows have 512 tokens, where one
+word is one token, and completions are made without decoding them.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+import trl
+import yaml
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import GenerationMixin
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--trainer", choices=["sft", "dpo", "grpo"], required=True)
+arguments.add_argument("--lora", action="store_true", help="peft's default LoRA in place of all weights")
+chosen = arguments.parse_args()
+
+TOKENS = 512
+TEXT = " ".join(["one two three four"] * (TOKENS // 4))
+settings = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+model = settings.pop("model_name_or_path")
+settings["output_dir"] = "trainer_output"
+job = dict(model=model, peft_config=LoraConfig(task_type="CAUSAL_LM") if chosen.lora else None)
+
+
+def filled(self, input_ids=None, **_):
+    """Return prompts with completions of the full length."""
+    completions = torch.full((len(input_ids), TOKENS), 7, device=input_ids.device)
+    return torch.cat([input_ids, completions], dim=1)
+
+
+def rows(**columns):
+    """Return 64 equal rows."""
+    return Dataset.from_dict({name: [text] * 64 for name, text in columns.items()})
+
+
+if chosen.trainer == "sft":
+    trainer = trl.SFTTrainer(args=trl.SFTConfig(**settings), train_dataset=rows(text=TEXT), **job)
+elif chosen.trainer == "dpo":
+    pairs = rows(prompt="one two", chosen=TEXT, rejected=TEXT)
+    trainer = trl.DPOTrainer(args=trl.DPOConfig(**settings), train_dataset=pairs, **job)
+else:
+    GenerationMixin.generate = filled
+    trainer = trl.GRPOTrainer(
+        args=trl.GRPOConfig(num_generations=4, max_completion_length=TOKENS, **settings),
+        train_dataset=rows(prompt="one two three four"),
+        reward_funcs=lambda completions, **_: [float(len(each)) for each in completions],
+        **job,
+    )
+trainer.train()

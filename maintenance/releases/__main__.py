@@ -1,0 +1,7 @@
+"""`python -m maintenance.releases`."""
+
+import sys
+
+from maintenance.releases.main import main
+
+sys.exit(main())

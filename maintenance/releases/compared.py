@@ -1,0 +1,195 @@
+"""What the runs say: a row of each, the tensors of its peak, and between which releases memory jumps."""
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+
+from maintenance.releases.estimated import estimated_bytes
+from maintenance.releases.runs import CODE, RUNS, SAID, Run, has_ended
+from profiler.domain.errors import shortened
+from profiler.storage.files.atomic import write_atomically
+
+ROWS, TENSORS, CAUSES = "rows.csv", "tensors.csv", "causes.csv"
+
+LEAST_JUMP = 0.02
+"""Of the allocated peak, between two releases that follow one another."""
+LEAST_SHARE = 0.005
+"""Of the peak: tensors that came or went with fewer bytes are not named."""
+
+_NO_ANSWER = " has no answer (failed): "
+
+_OTHERS = ("torch", "transformers", "peft")
+"""Packages that stay as they are."""
+
+_KEYS = ("package", "release", "trainer", "tuning")
+_SIZES = ("allocated_bytes", "reserved_bytes", "estimated_bytes")
+_ORDER = {run: place for place, run in enumerate(RUNS)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Tensors of one origin at both peaks."""
+
+    what: str
+    """The tensor's name, or the file that made it."""
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Positive if they grew."""
+        return self.after_bytes - self.before_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jump:
+    """Two releases that follow one another, between which the peak of a job changes."""
+
+    before: Run
+    after: Run
+    before_bytes: int
+    after_bytes: int
+    changes: Sequence[Change]
+    """Among the largest tensors of both peaks, the largest first."""
+
+    @property
+    def ratio(self) -> float:
+        """Relative to the release before."""
+        return self.after_bytes / self.before_bytes - 1
+
+
+# ---- from the folders of the runs ------------------------------------------------------------------------------------
+
+
+def rows_of(place: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a row per run that has ended, and the largest tensors of each peak.
+
+    The rows have `allocated_bytes`, `reserved_bytes` and `phase` of the peak and the `others` packages, null where a
+    run has failed; `estimated_bytes`, the allocated peak in closed form, null where there is none; and `end`: ``"ok"``,
+    or why there is no answer. The tensors have `what`, `tensors` and `bytes`.
+    """
+    rows, tensors = list[dict[str, object]](), list[dict[str, object]]()
+    for run in RUNS:
+        if has_ended(run, place):
+            rows.append({**_keys(run), **_row(run.folder(place)), "estimated_bytes": estimated_bytes(run)})
+            tensors.extend({**_keys(run), **each} for each in _tensors(run.folder(place)))
+    columns = [*_KEYS, "end", *_SIZES, "phase", "others"]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(_SIZES, "Int64")), pd.DataFrame(
+        tensors, columns=[*_KEYS, "what", "tensors", "bytes"]
+    )
+
+
+def _keys(run: Run) -> dict[str, object]:
+    return {key: getattr(run, key) for key in _KEYS}
+
+
+def _table(folder: Path, name: str) -> pd.DataFrame | None:
+    found = sorted(folder.glob(f"scripts/*/{name}.parquet"))
+    return pd.read_parquet(found[0]) if found else None
+
+
+def _row(folder: Path) -> dict[str, object]:
+    runs = _table(folder, "scripts")
+    if (folder / CODE).read_text().strip() != "0" or runs is None or runs.status[0] != "ok":
+        return {"end": _last_sentence((folder / SAID).read_text("utf-8", errors="replace"))}
+    (run,) = runs.to_dict("records")
+    sizes = {f"{metric}_bytes": int(run[f"peak_{metric}_bytes"]) for metric in ("allocated", "reserved")}
+    others = ", ".join(f"{name} {run[f'{name}_version']}" for name in _OTHERS)
+    return {"end": "ok", **sizes, "phase": run["peak_phase"], "others": others}
+
+
+def _last_sentence(text: str) -> str:
+    """Return why there is no answer, as the command says it, or its last line; without the path of an environment."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["It said nothing."]
+    said = lines[-1].partition(_NO_ANSWER)[2] or lines[-1]
+    return shortened(re.sub(r" in \S+/bin/python\b.*", "", said), 200)
+
+
+def _tensors(folder: Path) -> Iterable[dict[str, object]]:
+    found = _table(folder, "script_largest")
+    for row in () if found is None else found.to_dict("records"):
+        what = row["name"] or row["library"] or row["line"] or "a backward pass, or a library's own code"
+        yield {"what": what, "tensors": row["tensors"], "bytes": row["bytes"]}
+
+
+# ---- jumps -----------------------------------------------------------------------------------------------------------
+
+
+def jumps(rows: pd.DataFrame, tensors: pd.DataFrame) -> list[Jump]:
+    """Return every jump of a job, in the order of jobs and releases; a release that has failed is passed over."""
+    found = []
+    ended = rows[rows.end == "ok"]
+    for _, own in ended.groupby(["package", "trainer", "tuning"], sort=False):
+        sizes = {_run(row): int(row["allocated_bytes"]) for row in own.to_dict("records")}
+        for before, after in pairwise(sorted(sizes, key=_ORDER.__getitem__)):
+            if abs(sizes[after] / sizes[before] - 1) > LEAST_JUMP:
+                changes = _changes(_held(tensors, before), _held(tensors, after), LEAST_SHARE * sizes[after])
+                found.append(
+                    Jump(
+                        before=before,
+                        after=after,
+                        before_bytes=sizes[before],
+                        after_bytes=sizes[after],
+                        changes=changes,
+                    )
+                )
+    return found
+
+
+def _run(row: Mapping[object, object]) -> Run:
+    return Run(**{key: str(row[key]) for key in _KEYS})
+
+
+def _held(tensors: pd.DataFrame, run: Run) -> dict[str, int]:
+    """Bytes by origin: lines of a file move between releases, so that a file counts as one."""
+    own = tensors
+    for key, value in _keys(run).items():
+        own = own[own[key] == value]
+    origin = own.what.str.replace(r"\.py:\d+$", ".py", regex=True)
+    return {str(what): int(size) for what, size in own.bytes.groupby(origin).sum().items()}
+
+
+def _changes(before: Mapping[str, int], after: Mapping[str, int], least_bytes: float) -> list[Change]:
+    # A list of the largest tensors ends somewhere: what is smaller may be on one list alone.
+    edge = max((min(held.values(), default=0) for held in (before, after)), default=0)
+    changes = [
+        Change(what=what, before_bytes=before.get(what, 0), after_bytes=after.get(what, 0))
+        for what in {**before, **after}
+    ]
+    named = [one for one in changes if abs(one.bytes) > least_bytes and max(one.before_bytes, one.after_bytes) > edge]
+    return sorted(named, key=lambda one: -abs(one.bytes))
+
+
+# ---- kept ------------------------------------------------------------------------------------------------------------
+
+
+def keep(rows: pd.DataFrame, tensors: pd.DataFrame, folder: Path) -> None:
+    """Write both tables."""
+    for name, table in ((ROWS, rows), (TENSORS, tensors)):
+        write_atomically(folder / name, table.to_csv(index=False, lineterminator="\n").encode())
+
+
+def kept(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables that `keep` wrote."""
+    rows = pd.read_csv(folder / ROWS, dtype=dict.fromkeys(_SIZES, "Int64"))
+    return rows, pd.read_csv(folder / TENSORS)
+
+
+def read_causes(folder: Path) -> Mapping[tuple[str, str, str], str]:
+    """Return what a jump comes from, found in the sources, by package, release after it, and job."""
+    path = folder / CAUSES
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {(row["package"], row["release"], row["job"]): row["cause"] for row in csv.DictReader(file)}
+
+
+def is_size(value: object) -> bool:
+    """Whether a cell has a size: null is one of a run that has failed."""
+    return not (value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)))

@@ -1,0 +1,40 @@
+"""What the closed form says of a run, for the release that ran."""
+
+from collections.abc import Mapping
+
+from maintenance.releases.runs import GPU, SCRIPT, Run
+from profiler.api import UsageError, estimate, read_recipe
+
+RECIPE = SCRIPT.with_suffix(".yaml")
+"""The settings of every job, which its script reads."""
+
+_TOKENS = 512
+_ROWS: Mapping[str, Mapping[str, object]] = {
+    "sft": {"max_length": _TOKENS},
+    "dpo": {"max_length": _TOKENS},
+    "grpo": {"num_generations": 4, "max_completion_length": _TOKENS, "max_prompt_length": 4},
+}
+"""Lengths of the script's rows, by trainer."""
+_ADAPTERS: Mapping[str, object] = {"tuning": "lora", "lora_rank": 8, "lora_target_modules": ["q_proj", "v_proj"]}
+"""peft's defaults for Qwen2."""
+
+
+_ASKS_FOR_FLOAT32 = (0, 27)
+"""The first minor release of trl that does. Before, transformers decides the type of weights: from its release 5 on it
+is that of the checkpoint, bfloat16. Source: `create_model_from_path` in `trl/trainer/utils.py` of 0.24 and 0.27.2."""
+
+
+def estimated_bytes(run: Run) -> int | None:
+    """Return the estimated peak of allocated memory; None where the release has no closed form.
+
+    The release decides defaults and the way to compute the loss, as for `estimate trl=`.
+    """
+    first, second, *_ = map(int, run.release.split("."))
+    keys: dict[str, object] = {**_ROWS[run.trainer], **(_ADAPTERS if run.tuning == "lora" else {"tuning": "full"})}
+    if (first, second) < _ASKS_FOR_FLOAT32:
+        keys["dtype"] = "bfloat16"
+    minor = f"{first}.{second}"
+    try:
+        return estimate(read_recipe(RECIPE, trl=minor, recipe=run.trainer, gpu=GPU, **keys)).peak_allocated_bytes
+    except UsageError:
+        return None

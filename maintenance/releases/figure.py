@@ -1,0 +1,45 @@
+"""The figure: the peak of every job by release."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from maintenance.releases.runs import PACKAGES, TRAINERS, TUNINGS
+from profiler.domain.memory import GIB, Origin
+from profiler.rendering.figures.theme import ORIGIN_COLOURS, in_theme, new_figure
+
+_MARKERS = dict(zip(TUNINGS, ("o", "s"), strict=True))
+
+
+def releases_figure(rows: pd.DataFrame) -> Figure:
+    """Draw a panel per trainer, one below the other: allocated memory of full fine-tuning and LoRA at each release.
+
+    A release with which a job has failed has no point.
+    """
+    (package,) = PACKAGES
+    places = {release: place for place, release in enumerate(package.releases)}
+    with in_theme():
+        figure, _ = new_figure(8.4, 1.4 + 2.1 * len(TRAINERS))
+        figure.clear()
+        panels = figure.subplots(len(TRAINERS), sharex=True, squeeze=False)[:, 0]
+        for axes, trainer in zip(panels, TRAINERS, strict=True):
+            for tuning, marker in _MARKERS.items():
+                own = rows[(rows.trainer == trainer) & (rows.tuning == tuning) & (rows.end == "ok")]
+                own = own.assign(place=own.release.map(places)).sort_values("place")
+                axes.step(
+                    own.place,
+                    own.allocated_bytes.astype(float) / GIB,
+                    where="mid",
+                    marker=marker,
+                    ms=4,
+                    lw=1.3,
+                    color=ORIGIN_COLOURS[Origin.EMULATED],
+                    alpha=1.0 if tuning == TUNINGS[0] else 0.6,
+                    label=tuning,
+                )
+            axes.set_title(trainer.upper(), loc="left", size=10)
+            axes.set_ylabel("peak, GiB")
+            axes.set_ylim(bottom=0)
+        panels[-1].set_xticks(list(places.values()), list(places), rotation=60, ha="right", size=8)
+        panels[-1].set_xlabel(f"release of {package.name}")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(TUNINGS), fontsize=9)
+    return figure

@@ -1,0 +1,117 @@
+"""The page: peaks by release, what jumps and why, and what does not run."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from maintenance.pages.kept_page import kept_page
+from maintenance.releases.compared import LEAST_JUMP, Change, Jump, is_size, jumps
+from maintenance.releases.runs import PACKAGES, RUNS, TRAINERS, TUNINGS
+from profiler.domain.memory import as_gib, mib_text
+from profiler.rendering.document import Align
+from profiler.rendering.layouts.markdown import escaped, markdown_table
+
+_JOBS = tuple((trainer, tuning) for trainer in TRAINERS for tuning in TUNINGS)
+_NAMED = 4
+"""Tensors of a jump."""
+
+
+def releases_page(
+    rows: pd.DataFrame, tensors: pd.DataFrame, causes: Mapping[tuple[str, str, str], str], *, figure: str
+) -> str:
+    """Return the page.
+
+    Args:
+        rows: Of `rows_of`.
+        tensors: Of the same.
+        causes: What a jump comes from, by package, release after it, and job.
+        figure: Its name, next to the page.
+    """
+    found = jumps(rows, tensors)
+    (package,) = PACKAGES
+    failed = rows[rows.end != "ok"]
+    others = "; ".join(rows.others.dropna().unique())
+    return kept_page(
+        f"What each release of {package.name} costs",
+        f"{len(rows)} of {len(RUNS)} runs on an emulated H100 80GB: [the same script](../../../examples/scripts/"
+        f"trl_recipe.py) of Qwen2.5-0.5B, with one release after the other of {package.name}, and all other packages "
+        f"as they are ({others}). Nothing here is measured. The script sets what makes the job (four rows of 512 "
+        "tokens, two micro-batches, bf16, gradient checkpointing) and leaves the rest to the defaults of the release, "
+        "so that a changed default shows.",
+        f"![Peak of allocated memory by release]({figure})",
+        "## Peak of allocated memory",
+        "GiB (2^30 bytes); a dot: it fails. In brackets the error of the closed form for that release "
+        "(`python -m profiler.estimate config=examples/scripts/trl_recipe.yaml trl=1.4 recipe=sft`), where it has one.",
+        _peaks(rows),
+        _estimated(rows),
+        f"## Jumps above {LEAST_JUMP:.0%}",
+        "Between a release and the one before it with which the job runs. Tensors are those among the ten largest of "
+        "both peaks, by their names or the file that made them.",
+        _jumps(found, causes) if found else "None.",
+        "## What does not run" if len(failed) else "",
+        "With the other packages as they are: an older release may run with those of its time." if len(failed) else "",
+        _failed(failed),
+        command="python -m maintenance.releases results_dir=results/reference",
+    )
+
+
+def _peaks(rows: pd.DataFrame) -> str:
+    sizes = {(row["release"], row["trainer"], row["tuning"]): row for row in rows.to_dict("records")}
+    (package,) = PACKAGES
+    lines = []
+    for release in reversed(package.releases):
+        own = [sizes.get((release, *job)) for job in _JOBS]
+        if any(own):
+            lines.append((release, *(_peak(row) if row else "" for row in own)))
+    return markdown_table(
+        (package.name, *(f"{trainer.upper()}, {tuning}" for trainer, tuning in _JOBS)),
+        lines,
+        align=(Align.LEFT, *(Align.RIGHT,) * len(_JOBS)),
+    )
+
+
+def _peak(row: Mapping[Hashable, Any]) -> str:
+    peak, estimated = row["allocated_bytes"], row["estimated_bytes"]
+    if not is_size(peak):
+        return "·"
+    return f"{as_gib(peak):.2f}" + (f" ({estimated / peak - 1:+.1%})" if is_size(estimated) else "")
+
+
+def _estimated(rows: pd.DataFrame) -> str:
+    """How far the closed form is from the peaks that both have."""
+    errors = (rows.estimated_bytes / rows.allocated_bytes - 1).dropna().astype(float)
+    if errors.empty:
+        return ""
+    return (
+        f"The closed form answers {len(errors)} of {int((rows.end == 'ok').sum())} runs that end well: "
+        f"{errors.abs().median():.1%} off in the median, {errors.min():+.1%} to {errors.max():+.1%}. No constant of it "
+        "was fitted to one of them."
+    )
+
+
+def _jumps(found: Sequence[Jump], causes: Mapping[tuple[str, str, str], str]) -> str:
+    lines = [
+        (
+            jump.after.job,
+            f"{jump.before.release} to {jump.after.release}",
+            f"{as_gib(jump.before_bytes):.2f} to {as_gib(jump.after_bytes):.2f}",
+            f"{jump.ratio:+.1%}",
+            escaped("; ".join(map(_change, jump.changes[:_NAMED]))),
+            escaped(causes.get((jump.after.package, jump.after.release, jump.after.job), "not looked for")),
+        )
+        for jump in found
+    ]
+    return markdown_table(("job", "releases", "GiB", "change", "tensors", "cause, in the sources"), lines)
+
+
+def _change(change: Change) -> str:
+    return f"{change.what} {'+' if change.bytes > 0 else '-'}{mib_text(abs(change.bytes), 0)}"
+
+
+def _failed(failed: pd.DataFrame) -> str:
+    """One line per sentence, with the runs that end with it."""
+    said: dict[str, list[str]] = {}
+    for row in failed.to_dict("records"):
+        said.setdefault(str(row["end"]), []).append(f"{row['release']} ({row['trainer']}, {row['tuning']})")
+    return "\n".join(f"- {', '.join(runs)}: {escaped(end)}" for end, runs in said.items())

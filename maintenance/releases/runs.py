@@ -1,0 +1,156 @@
+"""The runs, as data: which releases of a package run which jobs; and how one runs, in an environment of its release."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from profiler.domain.errors import ProfilerError
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "scripts" / "trl_recipe.py"
+"""Of every job: its words choose the trainer and the tuning."""
+
+GPU = "h100-80gb"
+
+TRAINERS = ("sft", "dpo", "grpo")
+TUNINGS = ("full", "lora")
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package whose releases are compared; every other one stays as it is."""
+
+    name: str
+    releases: Sequence[str]
+    """In ascending order: the last patch of each minor release."""
+    needs: Sequence[str] = ()
+    """Packages that an older release takes for granted, and that no longer come with the others."""
+
+
+TRL = Package(
+    name="trl",
+    releases=(
+        *("0.19.1", "0.20.0", "0.21.0", "0.22.2", "0.23.1", "0.24.0", "0.25.1", "0.26.2", "0.27.2", "0.28.0", "0.29.1"),
+        *("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0", "1.5.1", "1.6.0", "1.7.1", "1.8.0", "1.9.2", "1.10.0", "1.11.0"),
+        *("1.12.0", "1.13.0", "1.14.2", "1.15.0", "1.16.0"),
+    ),
+    needs=("requests",),
+)
+PACKAGES: Sequence[Package] = (TRL,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One job with one release."""
+
+    package: str
+    release: str
+    trainer: str
+    tuning: str
+
+    @property
+    def job(self) -> str:
+        """Such as ``"grpo, lora"``."""
+        return f"{self.trainer}, {self.tuning}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Of the script."""
+        return ("--trainer", self.trainer, *(("--lora",) if self.tuning == "lora" else ()))
+
+    def folder(self, place: Path) -> Path:
+        """Return the folder of its results."""
+        return place / self.package / self.release / f"{self.trainer}-{self.tuning}"
+
+
+RUNS: Sequence[Run] = tuple(
+    Run(package=package.name, release=release, trainer=trainer, tuning=tuning)
+    for package in PACKAGES
+    for release in package.releases
+    for trainer in TRAINERS
+    for tuning in TUNINGS
+)
+
+SAID, CODE = "said.txt", "exit_code.txt"
+"""In the folder of a run: what the command printed, and its exit code, which is written last."""
+
+
+def has_ended(run: Run, place: Path) -> bool:
+    """Whether a run has ended, well or not."""
+    return (run.folder(place) / CODE).exists()
+
+
+def python_of(run: Run, place: Path, base: Path) -> Path:
+    """Return the Python of a release; make its environment first if there is none.
+
+    Args:
+        run: Whose package and release it has.
+        place: The folder of all environments.
+        base: A Python with torch's CUDA build and every package that is needed; they are seen behind the release.
+
+    Raises:
+        ProfilerError: The release could not be installed.
+    """
+    folder = place / f"{run.package}-{run.release}"
+    python = folder / "bin" / "python"
+    if (folder / CODE).exists():
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    of_base = _said(str(base), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])")
+    _said(sys.executable, "-m", "venv", "--without-pip", str(folder))
+    own = Path(_said(str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
+    (own / "base.pth").write_text(of_base + "\n")
+    pip = (str(base), "-m", "pip", "install", "--quiet", "--target", str(own))
+    _said(*pip, "--no-deps", f"{run.package}=={run.release}")
+    for package in PACKAGES:
+        if package.name == run.package and package.needs:
+            _said(*pip, *package.needs)
+    (folder / CODE).write_text("0")
+    return python
+
+
+def _said(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProfilerError(f"{' '.join(words[:5])} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    return done.stdout.strip()
+
+
+def emulate(run: Run, place: Path, python: Path) -> None:
+    """Run the script on an emulated H100 with the Python of the release, and keep what it says, whatever that is."""
+    folder = run.folder(place)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    keys = (
+        *("backend=emulated", f"gpu={GPU}", f"python={python}", "breakdown=true", "strict=false", "steps=2"),
+        *(f"timeout_s={TIMEOUT_S}", f"results_dir={folder}"),
+    )
+    with (folder / SAID).open("w", encoding="utf-8") as said:
+        done = subprocess.run(
+            [sys.executable, "-m", "profiler.run", *keys, str(SCRIPT), *run.words],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    (folder / CODE).write_text(str(done.returncode))
+
+
+def run_pending(
+    runs: Sequence[Run],
+    place: Path,
+    *,
+    python: Callable[[Run], Path],
+    at_most: int | None,
+    say: Callable[[str], None],
+    emulated: Callable[[Run, Path, Path], None] = emulate,
+) -> int:
+    """Run what has not ended, at most `at_most` of it; return how much is left."""
+    pending = [run for run in runs if not has_ended(run, place)]
+    now = pending[:at_most]
+    for run in now:
+        emulated(run, place, python(run))
+        say(f"{run.package} {run.release}, {run.job}: exit code {(run.folder(place) / CODE).read_text()}")
+    return len(pending) - len(now)

@@ -1,0 +1,184 @@
+"""What each release costs: runs that go on, jumps and their tensors, the page, and the kept result."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from maintenance.releases.compared import (
+    CAUSES,
+    LEAST_JUMP,
+    SAID,
+    Change,
+    jumps,
+    keep,
+    kept,
+    read_causes,
+    rows_of,
+)
+from maintenance.releases.main import FIGURE, PAGE, main
+from maintenance.releases.page import releases_page
+from maintenance.releases.runs import CODE, PACKAGES, RUNS, SCRIPT, TRL, Run, emulate, has_ended, run_pending
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
+from profiler.domain.memory import GIB, MIB
+
+KEPT = Path(__file__).parents[2] / "results" / "reference" / "releases"
+SFT = [run for run in RUNS if run.job == "sft, full"]
+
+
+def left(place: Path, run: Run, allocated: int, tensors: dict[str, int], code: int = 0) -> None:
+    """Write what a run leaves."""
+    folder = run.folder(place)
+    tables = folder / "scripts" / "trl_recipe"
+    tables.mkdir(parents=True, exist_ok=True)
+    versions = {f"{name}_version": "1" for name in ("torch", "transformers", "peft")}
+    row = {"status": "ok", **versions, "peak_allocated_bytes": allocated, "peak_reserved_bytes": allocated + MIB}
+    pd.DataFrame([{**row, "peak_phase": "forward"}]).to_parquet(tables / "scripts.parquet")
+    largest = [
+        {"name": "", "library": what, "line": "", "tensors": 1, "bytes": size}
+        if what.partition(":")[0].endswith(".py")
+        else {"name": what, "library": "", "line": "", "tensors": 1, "bytes": size}
+        for what, size in tensors.items()
+    ]
+    pd.DataFrame(largest).to_parquet(tables / "script_largest.parquet")
+    (folder / SAID).write_text(
+        "Report: x\ntrl_recipe.py has no answer (failed): no such class in /a/b/bin/python: install it\n"
+    )
+    (folder / CODE).write_text(f"{code}\n")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two releases: logits come, and the weights stay."""
+    left(tmp_path, SFT[0], 10 * GIB, {"weights": 2 * GIB, "trainer.py:10": GIB})
+    left(tmp_path, SFT[1], 12 * GIB, {"weights": 2 * GIB, "trainer.py:12": GIB, "loss.py:3": 2 * GIB})
+    return tmp_path
+
+
+def test_a_jump_names_what_came(two):
+    (jump,) = jumps(*rows_of(two))
+    assert (jump.before, jump.after) == (SFT[0], SFT[1])
+    assert jump.ratio == pytest.approx(0.2)
+    # A line that has moved within its file is the same origin.
+    assert list(jump.changes) == [Change(what="loss.py", before_bytes=0, after_bytes=2 * GIB)]
+
+
+def test_a_small_change_is_no_jump(two):
+    left(two, SFT[1], int(10 * GIB * (1 + LEAST_JUMP)), {"weights": 2 * GIB})
+    assert jumps(*rows_of(two)) == []
+
+
+def test_a_release_that_fails_is_passed_over(two):
+    left(two, SFT[2], 1, {}, code=3)
+    left(two, SFT[3], 6 * GIB, {"weights": 2 * GIB})
+    rows, tensors = rows_of(two)
+    assert list(rows.end) == ["ok", "ok", "no such class", "ok"]
+    assert [(jump.before, jump.after) for jump in jumps(rows, tensors)] == [(SFT[0], SFT[1]), (SFT[1], SFT[3])]
+
+
+def test_tensors_below_the_end_of_a_list_are_not_named(two):
+    """The other list may end above them."""
+    left(two, SFT[1], 12 * GIB, {"weights": 2 * GIB, "trainer.py:12": GIB, "loss.py:3": GIB // 2})
+    (jump,) = jumps(*rows_of(two))
+    assert jump.changes == []
+
+
+def test_what_is_kept_makes_the_same_page(two, tmp_path):
+    left(two, SFT[2], 1, {}, code=3)
+    found = rows_of(two)
+    keep(*found, tmp_path / "kept")
+    causes = {("trl", SFT[1].release, "sft, full"): "its logits"}
+    pages = [releases_page(*tables, causes, figure=FIGURE) for tables in (found, kept(tmp_path / "kept"))]
+    assert pages[0] == pages[1]
+    assert "| sft, full | 0.19.1 to 0.20.0 | 10.00 to 12.00 | +20.0% | loss.py +2048 MiB | its logits |" in pages[0]
+    assert "- 0.21.0 (sft, full): no such class" in pages[0]
+
+
+def test_runs_go_on_where_they_stopped(tmp_path):
+    ran = []
+
+    def emulated(run: Run, place: Path, python: Path) -> None:
+        ran.append((run, python))
+        left(place, run, GIB, {})
+
+    def pending(at_most: int | None) -> int:
+        return run_pending(
+            RUNS[:3],
+            tmp_path,
+            python=lambda run: Path(run.release),
+            at_most=at_most,
+            say=lambda _: None,
+            emulated=emulated,
+        )
+
+    assert (pending(2), pending(None), pending(None)) == (1, 0, 0)
+    assert ran == [(run, Path(run.release)) for run in RUNS[:3]]
+
+
+def test_a_run_keeps_what_it_says_and_its_exit_code_last(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("")
+    monkeypatch.setattr("maintenance.releases.runs.SCRIPT", script)
+    emulate(RUNS[0], tmp_path / "runs", Path("/no/python"))
+    folder = RUNS[0].folder(tmp_path / "runs")
+    assert has_ended(RUNS[0], tmp_path / "runs")
+    assert (folder / CODE).read_text() == str(EXIT_USAGE)
+    assert "/no/python" in (folder / SAID).read_text()
+
+
+def test_the_command_runs_and_writes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("maintenance.releases.main.python_of", lambda *_, **__: Path("python"))
+    words = [f"environments={tmp_path}", f"results_dir={tmp_path}", "at_most=1"]
+
+    def emulated(run: Run, place: Path, _: Path) -> None:
+        left(place, run, GIB, {})
+
+    parts: dict[str, Any] = {"base_of": lambda _: Path("python"), "emulated": emulated}
+    assert main(words, **parts) == EXIT_SOME_TRIALS_FAILED
+    assert f"1 of {len(RUNS)} runs have ended" in capsys.readouterr().out
+    assert (tmp_path / "releases" / FIGURE).exists()
+    assert main([f"results_dir={tmp_path}"]) == EXIT_OK
+    assert main([f"results_dir={tmp_path / 'none'}"]) == EXIT_USAGE
+    assert "has neither runs nor tables" in capsys.readouterr().err
+
+
+def test_releases_are_in_order_and_the_newest_is_the_tested_one():
+    numbers = [tuple(map(int, release.split("."))) for release in TRL.releases]
+    assert numbers == sorted(numbers)
+    assert len({number[:2] for number in numbers}) == len(numbers)
+    pinned = dict(
+        line.split("==") for line in (SCRIPT.parents[2] / "constraints.txt").read_text().split() if "==" in line
+    )
+    assert TRL.releases[-1] == pinned["trl"]
+    assert len({(run.package, run.release, run.job) for run in RUNS}) == len(RUNS)
+    assert {run.package for run in RUNS} == {package.name for package in PACKAGES}
+
+
+# ---- the kept result -------------------------------------------------------------------------------------------------
+
+
+def test_the_kept_page_is_that_of_its_tables():
+    rows, tensors = kept(KEPT)
+    assert (KEPT / PAGE).read_text() == releases_page(rows, tensors, read_causes(KEPT), figure=FIGURE)
+
+
+def test_every_cause_belongs_to_a_jump():
+    found = {(jump.after.package, jump.after.release, jump.after.job) for jump in jumps(*kept(KEPT))}
+    causes = read_causes(KEPT)
+    assert len(causes) >= 5
+    assert set(causes) <= found
+    assert (KEPT / CAUSES).exists()
+
+
+def test_the_kept_peaks_are_possible():
+    rows, tensors = kept(KEPT)
+    ran = rows[rows.end == "ok"]
+    assert len(ran) >= 60
+    assert (ran.allocated_bytes <= ran.reserved_bytes).all()
+    # 494,032,768 parameters in float32 or bfloat16; AdamW has two more, and gradients, in full.
+    least = ran.tuning.map({"full": 4 * 2, "lora": 2}) * 494_032_768
+    assert (ran.allocated_bytes > least).all()
+    held = tensors.groupby(["release", "trainer", "tuning"]).bytes.sum()
+    peaks = ran.set_index(["release", "trainer", "tuning"]).allocated_bytes
+    assert (held[peaks.index] <= peaks).all()
