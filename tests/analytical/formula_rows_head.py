@@ -31,6 +31,8 @@ from profiler.analytical.formulas.head import (
     tile,
 )
 from profiler.analytical.formulas.rollout import growth_copy, kv_cache, last_logits, sampling, state_bytes
+from profiler.analytical.formulas.sizes.quantities import Term
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import generated_inputs
 from profiler.domain.architectures.architecture import LinearAttention
 from profiler.domain.trials.trial import Dtype, Logprobs
@@ -59,13 +61,19 @@ def _in_bfloat16(logprobs: Logprobs, forward: int, backward: int) -> tuple[Row, 
     )
 
 
-def _of_labels(logprobs: Logprobs, bf16: bool, logged: int) -> tuple[Row, ...]:
+def logged(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+    found = logging_scratch(spec, architecture, batch)
+    assert found is not None
+    return found
+
+
+def _of_labels(logprobs: Logprobs, bf16: bool, is_: int) -> tuple[Row, ...]:
     spec = replace(FULL, logprobs=logprobs, bf16=bf16)
     why = "2 rows of 11: 8,800 B in float32, 4,400 B in bfloat16, 8,000 B of a copy; entropy of 3 tensors"
     return (
         row(head_forward_scratch, spec, TOY, LABELLED, part="logits", is_=4_400 + 8_800, why=why),
         row(head_forward_scratch, spec, TOY, LABELLED, part="activations", is_=352, why=why),
-        row(logging_scratch, spec, TOY, LABELLED, is_=logged, why=why),
+        row(logged, spec, TOY, LABELLED, is_=is_, why=why),
         row(head_saved, spec, TOY, LABELLED, part="logits", is_=8_800, why=why),
         row(head_backward_scratch, spec, TOY, LABELLED, part="logits", is_=2 * 8_800, why=why),
     )
@@ -73,7 +81,7 @@ def _of_labels(logprobs: Logprobs, bf16: bool, logged: int) -> tuple[Row, ...]:
 
 def _of_long_rows(logprobs: Logprobs, logits: int, rows: int = 2) -> Row:
     spec, why = replace(FULL, logprobs=logprobs), "800,800 B, and a copy without the last tokens of 800,000 B"
-    return row(logging_scratch, spec, TOY, replace(LONG, rows=rows), is_=logits, why=why)
+    return row(logged, spec, TOY, replace(LONG, rows=rows), is_=logits, why=why)
 
 
 _COPIED = replace(LORA, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)

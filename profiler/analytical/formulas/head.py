@@ -2,9 +2,8 @@
 
 The fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`) computes logits
 in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0.14 with a log-softmax of each row
-(`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin), as in
-`profiler/training/recipes/grpo/trainer.py`. Supervised fine-tuning of trl up to 1.6 takes transformers' loss of all
-logits (`logprobs=nll` and its kin), as in `profiler/training/recipes/sft.py`.
+(`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin). Up to 1.6 its SFT takes
+transformers' loss of all logits (`logprobs=nll` and its kin). Both are in `profiler/training/recipes`.
 """
 
 from dataclasses import dataclass
@@ -199,8 +198,7 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile. Scores: the last hidden states, if another type of them is kept.
     Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
-    copy of a row that autocast casts for it. Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`, then
-    `logging_scratch`.
+    copy of a row that autocast casts for it. Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
@@ -270,30 +268,22 @@ def _selective_scratch(selection: Selection, logits: AllLogits, entropy: Count) 
 def _label_loss_scratch(logits: AllLogits, hidden: Count) -> HeadBytes:
     """Return the peak of a loss of labels in the model's forward in addition to the log-softmax that it keeps.
 
-    The logits with their float32 copy, which under autocast becomes that of the outputs, and the last hidden states.
-
-    By hand, 2 rows of 11 tokens, V = 100, under autocast: 2 x 11 x 100 x (2 + 4) = 13,200 B.
-
-    Source: `ForCausalLMLoss` in transformers' `loss/loss_utils.py`.
+    The logits with their float32 copy, which under autocast becomes that of the outputs, and the last hidden states
+    (`ForCausalLMLoss` of transformers). By hand, 2 rows of 11 tokens, V = 100, autocast: 2 x 11 x 100 x (2 + 4) B.
     """
     narrow = larger(logits.converted, where(logits.is_float32, 0, logits.whole))
-    in_loss = where(narrow > 0, narrow + logits.in_float32, logits.whole)
-    return HeadBytes(logits=Term(in_loss, logits.words), activations=_all_hidden(hidden))
+    size = where(narrow > 0, narrow + logits.in_float32, logits.whole)
+    return HeadBytes(logits=Term(size, logits.words), activations=_all_hidden(hidden))
 
 
-def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
-    """Return what is there while trl logs a loss of labels, in addition to what the head keeps.
+def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term | None:
+    """Return what is there, with what the head keeps, while trl logs a loss of labels; None for another loss.
 
-    The outputs with what trl makes of them for entropy and accuracy. The model's forward has ended, and autocast with
-    it: what its cache held is gone, but for what is saved for backward.
-
-    By hand, 2 rows of 11 tokens, V = 100, under autocast, with one copy of 2 x 10 x 100 x 4 = 8,000 B and no entropy:
-    2 x 11 x 100 x 4 + 8,000 = 16,800 B.
-
-    Source: `SFTTrainer.compute_loss` of each release.
+    The outputs, and what `SFTTrainer.compute_loss` makes of them for entropy and accuracy. Forward has ended, and
+    autocast's cache with it. By hand, as above, with one copy and no entropy: 8,800 + 8,000 B.
     """
-    labels = spec.logprobs.label_loss
-    assert labels is not None
+    if (labels := spec.logprobs.label_loss) is None:
+        return None
     logits = all_logits(spec, architecture, batch)
     copy, entropy = _copy_bytes(logits), _entropy_bytes(spec, architecture, batch) if labels.has_entropy else 0
     made = larger(labels.copies_in_entropy * copy + entropy, labels.copies_in_accuracy * copy)

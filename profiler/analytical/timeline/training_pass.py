@@ -1,6 +1,6 @@
 """Instants of forward and backward of one micro-batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved, logging_scratch
 from profiler.analytical.formulas.layers.decoder_layer import (
@@ -212,6 +212,7 @@ def _pass(
     more_casts: Terms = {Category.ACTIVATIONS: Term(autocast_forward_bytes(spec, architecture) - casts.size)}
     last_layer, waiting = layer_backward(spec, architecture, batch), _head_gradient_waiting(spec, architecture)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
+    logged = logging_scratch(spec, architecture, batch)
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
     in_backward = added(layers, {Category.GRADIENTS: waiting})
     of_tower = tower_backward(
@@ -235,7 +236,7 @@ def _pass(
             held_in_forward(spec, architecture, batch),
         ),
         InstantName.FORWARD_HEAD: added(saved, more_casts, scratch),
-        **_logging(spec, architecture, batch, saved),
+        **({} if logged is None else {InstantName.LOGGING: added(saved, {Category.LOGITS: logged})}),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
         InstantName.BACKWARD_NORM: added(in_backward, norm, final_norm),
         InstantName.BACKWARD_LAYER: added(in_backward, {Category.ACTIVATIONS: last_layer}),
@@ -258,13 +259,6 @@ def _pass(
         Instant(phase=_PHASES.get(name, Phase.BACKWARD), name=name, terms=terms, happens=happens)
         for name, terms in named
     )
-
-
-def _logging(spec: TrialKeys, architecture: DecoderShape, batch: Batch, saved: Terms) -> Mapping[InstantName, Terms]:
-    """Return the instant at which trl logs a loss of labels; none for another loss."""
-    if spec.logprobs.label_loss is None:
-        return {}
-    return {InstantName.LOGGING: added(saved, {Category.LOGITS: logging_scratch(spec, architecture, batch)})}
 
 
 def _other_kinds(
