@@ -123,6 +123,11 @@ and for an emptied cache, offloaded activations and micro-batches by tokens ther
 NEXT_SAMPLE: Mapping[str, tuple[str, ...]] = {
     "logprobs": ("selective", "selective_row_entropy", "selective_in_place", "selective_kept"),
     "model": (
+        "gemma-2b",
+        "llama-2-13b",
+        "mistral-7b-v0.1",
+        "mistral-7b-v0.2",
+        "mistral-nemo-12b",
         "deepseek-v2",
         "deepseek-v2-lite",
         "deepseek-v3",

@@ -133,7 +133,7 @@ GRPO_VRAM_CACHE names another cache folder than ~/.cache/grpo-vram-profiler.
 
 Examples:
   python -m profiler.emulation install
-  python -m profiler.emulation install requirements=emulated_environments/verl.txt
+  python -m profiler.emulation install requirements=verl.txt
   python -m profiler.emulation check
   python -m profiler.emulation check gpu=4090
 """

@@ -83,7 +83,7 @@ def test_a_row_becomes_the_job_of_this_project():
     (found,) = [each for each in others_rows() if each.row_id == "fms-mistral-7b-v0.1-full-1x8"]
     spec = spec_of(found)
     assert (spec.recipe, spec.tuning, spec.max_length, spec.per_device_train_batch_size) == ("sft", "full", 4096, 8)
-    assert (spec.model, architecture_of(spec.model).vocab_size) == ("mistralai/Mistral-7B-v0.1", 32000)
+    assert (spec.model, architecture_of(spec.model).vocab_size) == ("mistral-7b-v0.1", 32000)
 
 
 def test_what_no_key_can_say_is_refused_by_name():

@@ -290,9 +290,11 @@ def test_runs_that_are_killed_leave_records_only(on_cards, driver, tmp_path, vic
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
         ) as program:
+            children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
+            while victim == "keeper" and not children.read_text():
+                time.sleep(0.01)  # on a slow machine the program takes seconds to start it
             time.sleep(random.uniform(0.2, 2.5))
-            children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-            one = int(children[0]) if victim == "keeper" and children else program.pid
+            one = int(children.read_text().split()[0]) if victim == "keeper" else program.pid
             os.kill(one, signal.SIGKILL if victim == "keeper" else signals[number % 3])
             program.wait(60)
         ends_s = time.monotonic() + 60

@@ -1,5 +1,6 @@
 """A record in which every value is another one, and one without any: what is in parquet is what was found."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -21,6 +22,9 @@ from profiler.storage.sweep_tables.tables import read_tables, table_path, write_
 from profiler.storage.tables.run_tables import write_samples
 from profiler.storage.tables.schema import OPTIONAL_TABLES, RUNS, TABLES
 
+TAKEN: Counter[type] = Counter()
+"""Members of each enumeration that were taken."""
+
 
 def filled(kind: Any, numbers: Iterator[int]) -> Any:
     """A value of this type that no other has, as far as the type has so many."""
@@ -35,8 +39,9 @@ def filled(kind: Any, numbers: Iterator[int]) -> Any:
     if is_dataclass(kind):
         return kind(**{name: filled(hint, numbers) for name, hint in get_type_hints(kind).items()})
     if issubclass(kind, Enum):
-        # Also different if as many numbers lie between two values as there are members.
-        return list(kind)[(number + number // len(kind)) % len(kind)]
+        # One after the other: two in a row differ, however many numbers lie between them.
+        TAKEN[kind] += 1
+        return list(kind)[TAKEN[kind] % len(kind)]
     return {bool: bool(number % 2), int: number, float: number + 0.5, str: f"text {number}"}[kind]
 
 
