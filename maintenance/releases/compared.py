@@ -1,7 +1,6 @@
 """What the runs say: a row of each, the tensors of its peak, and between which releases memory jumps."""
 
 import csv
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -188,8 +187,3 @@ def read_causes(folder: Path) -> Mapping[tuple[str, str, str], str]:
         return {}
     with path.open(newline="") as file:
         return {(row["package"], row["release"], row["job"]): row["cause"] for row in csv.DictReader(file)}
-
-
-def is_size(value: object) -> bool:
-    """Whether a cell has a size: null is one of a run that has failed."""
-    return not (value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)))

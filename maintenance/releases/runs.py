@@ -105,9 +105,9 @@ def python_of(run: Run, place: Path, base: Path) -> Path:
     (own / "base.pth").write_text(of_base + "\n")
     pip = (str(base), "-m", "pip", "install", "--quiet", "--target", str(own))
     _said(*pip, "--no-deps", f"{run.package}=={run.release}")
-    for package in PACKAGES:
-        if package.name == run.package and package.needs:
-            _said(*pip, *package.needs)
+    needs = next(package.needs for package in PACKAGES if package.name == run.package)
+    if needs:
+        _said(*pip, *needs)
     (folder / CODE).write_text("0")
     return python
 

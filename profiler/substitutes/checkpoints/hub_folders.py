@@ -1,7 +1,7 @@
 """Folders of models for libraries that look for files of the hub, as vLLM does. The processes of one job share them.
 
-Such a folder has a configuration. The tokenizer is made by whoever asks for one, and weights are in none: those of vLLM
-are random with `load_format=dummy`.
+Such a folder has a configuration. It has no tokenizer, which the process that needs one makes, and no weights: those of
+vLLM are random with `load_format=dummy`.
 """
 
 import json
@@ -55,7 +55,7 @@ def made_folder(name: str, parent: Path, replaced: Replaced) -> Path | None:
     Args:
         name: Of the model on the hub.
         parent: Folder of such folders.
-        replaced: Is told of it.
+        replaced: Gets its name.
 
     Returns:
         None if the model's configuration is not known, or if the hub answers, which has all of its files.
