@@ -37,7 +37,7 @@ def releases_figure(rows: pd.DataFrame) -> Figure:
                     label=tuning,
                 )
             axes.set_title(trainer.upper(), loc="left", size=10)
-            axes.set_ylabel("peak, GiB")
+            axes.set_ylabel("peak, GiB (emulated)", size=9)
             axes.set_ylim(bottom=0)
         panels[-1].set_xticks(list(places.values()), list(places), rotation=60, ha="right", size=8)
         panels[-1].set_xlabel(f"release of {package.name}")
