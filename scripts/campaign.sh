@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the campaign on a real card, one stage per command: scripts/campaign.sh A (then B to E, G, H and F). `list` explains the stages.
+# Run the campaign on a real card, one stage per command: scripts/campaign.sh A (then B to E, G, H, I and F). `list` explains the stages.
 # A stage ends after CAMPAIGN_LIMIT_S seconds [500], and the same command continues it. Further words after the letter are
 # passed to the sweeps of the stage. Nothing is downloaded.
 #   CAMPAIGN_DIR      folder of all results, outside of the checkout [../campaign]

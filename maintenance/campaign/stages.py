@@ -55,6 +55,12 @@ def _own(command: str, *arguments: str) -> Step:
 _TABLE = _sweep("lora_vs_full", "rollout=synthetic lengths=forced steps=3")
 _RAGGED = "rollout=synthetic steps=3"
 
+_FAMILIES = (
+    "gemma-3-1b,gemma-2-2b,smollm3-3b,phi-4-mini,olmo-2-7b,granite-3.3-8b,mistral-7b,"
+    "deepseek-v2-lite,gpt-oss-20b,qwen3-30b-a3b"
+)
+"""One model of each family that no campaign had run; the last three are mixtures of experts."""
+
 _PERIODS = ("null", "0.1", "0.01")
 _LOOKED_AT = f"logprobs=fused model={_SMALL} rollout=synthetic seed=0,1,2"
 """Three trials that differ only in the seed, which changes no memory: they show the spread of times."""
@@ -154,6 +160,24 @@ STAGES = (
                 # The runs share the card, 62 GiB in all: only torch's counters are read, those of one process.
                 words=("-m", "maintenance.forecasts", "backend=cuda", "jobs=8", f"results_dir={FOLDER}"),
             ),
+        ),
+    ),
+    Stage(
+        letter="I",
+        title="other families, mixtures of experts, and QLoRA",
+        steps=(
+            _sweep("logprobs", f"logprobs=fused tuning=lora {_RAGGED} model={_FAMILIES}", folder="families"),
+            _sweep(
+                "logprobs",
+                f"logprobs=fused tuning=qlora {_RAGGED} model={_SMALL},llama-3.2-3b,qwen2.5-7b,qwen2.5-14b",
+                folder="families",
+            ),
+            _sweep(
+                "logprobs",
+                f"logprobs=fused tuning=full {_RAGGED} model=gemma-3-1b,smollm3-3b,phi-4-mini",
+                folder="families",
+            ),
+            _sweep("sft", "model=gemma-3-1b,qwen3-4b"),
         ),
     ),
     Stage(

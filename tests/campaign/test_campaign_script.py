@@ -70,7 +70,7 @@ def test_without_a_gpu_a_stage_ends_with_2_and_one_sentence(folder, letter):
 def test_another_stage_is_refused_with_what_is_allowed(folder, words):
     done = run(*words, CAMPAIGN_DIR=str(folder))
     assert done.returncode == 2
-    assert "must be one of A, B, C, D, E, G, H, F" in done.stderr
+    assert "must be one of A, B, C, D, E, G, H, I, F" in done.stderr
     assert done.stderr.endswith("Write: scripts/campaign.sh list\n")
 
 
