@@ -34,6 +34,7 @@ from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import expanded, start_reason
 from profiler.storage.files.typed_json import to_json
 from profiler.substitutes.options import SubstituteOptions, job_variables
+from profiler.substitutes.unavailable_packages import PACKAGES, write_flash_package
 
 _GRACE_S = 5.0
 """How long processes have to end after SIGINT, by which their `finally` blocks run."""
@@ -72,6 +73,7 @@ def run_job(command: JobCommand) -> int:
         python, gpu, cards=cards.count, base=os.environ, folder=processes, strict=options.strict
     )
     write_nvidia_smi(processes / _PROGRAMS, python)
+    write_flash_package(processes / PACKAGES)
     environment["PATH"] = f"{processes / _PROGRAMS}{os.pathsep}{environment['PATH']}"
     substitutes = SubstituteOptions(
         weights=options.weights,

@@ -9,7 +9,7 @@ from profiler.domain.runs.other_runs import ScriptWeights
 from profiler.seams.patching import Patch, around_import, patched
 from profiler.storage.foreign.hub import hub_problem
 from profiler.substitutes.options import Replaced, SubstituteOptions, job_options
-from profiler.substitutes.unavailable_packages import asks_for_flash, flash_package
+from profiler.substitutes.unavailable_packages import PACKAGES, asks_for_flash, flash_package
 
 _DEFAULTS = SubstituteOptions()
 
@@ -27,7 +27,9 @@ def substitutes(options: SubstituteOptions = _DEFAULTS) -> Iterator[Replaced]:
     """
     replaced = Replaced.noted_in(options.folder)
     with ExitStack() as stack:
-        if options.has_flash_attn and asks_for_flash(options.script, options.arguments):
+        if options.folder is not None:  # a script that a process of a job runs is not known
+            stack.enter_context(flash_package(replaced, options.folder / PACKAGES))
+        elif options.has_flash_attn and asks_for_flash(options.script, options.arguments):
             stack.enter_context(flash_package(replaced))
         for module, patches in _by_module(options, replaced).items():
             _when_imported(stack, module, patches)

@@ -89,3 +89,72 @@ def pad_input(states: torch.Tensor, places: torch.Tensor, batch: int, tokens: in
     """Return states without padding as rows of `tokens`, zero where there are none."""
     padded = states.new_zeros((batch * tokens, *states.shape[1:]))
     return padded.index_put((places,), states).view(batch, tokens, *states.shape[1:])
+
+
+def cross_entropy_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    precomputed_lse: torch.Tensor | None = None,
+    label_smoothing: float = 0.0,
+    logit_scale: float = 1.0,
+    lse_square_scale: float = 0.0,
+    ignore_index: int = -100,
+    inplace_backward: bool = False,
+    process_group: Any = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the losses and the squared normalizers of flash-attn's loss, both [tokens], with its memory and no values.
+
+    The package computes them by a kernel of Triton (`flash_attn/ops/triton/cross_entropy.py` of 2.8.3): three numbers
+    in float32 per token, and a gradient that takes the place of the logits or is as large as they are.
+
+    Args:
+        logits: [tokens, vocabulary].
+        labels: [tokens].
+        precomputed_lse: [tokens], the normalizers, which are computed otherwise.
+        label_smoothing: Changes no memory, as the three after it.
+        logit_scale: See above.
+        lse_square_scale: See above.
+        ignore_index: See above.
+        inplace_backward: Whether the gradient takes the place of the logits.
+        process_group: Of ranks that hold parts of the vocabulary.
+
+    Raises:
+        UnsupportedTrialError: The vocabulary is divided among ranks.
+    """
+    del lse_square_scale, ignore_index
+    if process_group is not None:
+        raise UnsupportedTrialError("flash-attn's loss of a divided vocabulary is not substituted; install flash-attn")
+    known = precomputed_lse if logit_scale == 1.0 and label_smoothing == 0.0 else None
+    losses, squares = _CrossEntropy.apply(logits, labels, known, inplace_backward)
+    return losses, squares
+
+
+_ALIGNED_BYTES = 16
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """The memory of flash-attn's loss."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, known: torch.Tensor | None, inplace: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make the losses and squares; keep the logits, the normalizers and the labels."""
+        if labels.dtype is torch.long and labels.data_ptr() % _ALIGNED_BYTES:
+            labels = torch.nn.functional.pad(labels, (0, 1))[..., :-1]
+        if logits.stride(-1) != 1:
+            logits = logits.contiguous()
+        tokens = logits.shape[0]
+        losses = torch.empty(tokens, dtype=torch.float32, device=logits.device)
+        normalizers = torch.empty_like(losses) if known is None else known.contiguous()
+        squares = torch.empty_like(losses)
+        ctx.save_for_backward(logits, normalizers, labels)
+        ctx.mark_non_differentiable(squares)
+        ctx.inplace = inplace
+        return losses, squares
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradient of the logits."""
+        logits = ctx.saved_tensors[0]
+        return logits if ctx.inplace else torch.empty_like(logits), None, None, None

@@ -1,22 +1,24 @@
 """Packages that are not installed: flash-attn, and metrics of `evaluate`.
 
-The package flash-attn for a script that asks for it, where it is not installed.
-
-It can only be built with a CUDA toolkit. Libraries look it up by its metadata, so it is a folder on the search path
-that lives as long as the script.
+The package flash-attn can only be built with a CUDA toolkit. Libraries look it up by its metadata, so it is a folder on
+the search path: for a script that asks for it one that lives as long as the script, and for the processes of a command
+one in the folder of the job.
 """
 
 import importlib.util
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from profiler.seams.patching import Patch
+from profiler.seams.patching import Patch, around_import
 from profiler.substitutes.options import Replaced
+
+PACKAGES = "packages"
+"""In the folder of a job: packages that its environment lacks."""
 
 _VERSION = "2.8.3"
 """The version whose interface the functions have."""
@@ -28,8 +30,13 @@ _FILES = {
         "from profiler.substitutes.flash_attention import flash_attn_with_kvcache\n"
     ),
     "flash_attn/bert_padding.py": (
+        "from contextlib import suppress\n"
         "from profiler.substitutes.flash_attention import index_first_axis, pad_input, unpad_input\n"
+        "with suppress(ImportError):\n    from einops import rearrange\n"
     ),
+    "flash_attn/ops/__init__.py": "",
+    "flash_attn/ops/triton/__init__.py": "",
+    "flash_attn/ops/triton/cross_entropy.py": "from profiler.substitutes.flash_attention import cross_entropy_loss\n",
     f"flash_attn-{_VERSION}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {_VERSION}\n",
     f"flash_attn-{_VERSION}.dist-info/RECORD": "flash_attn/__init__.py,,\n",
     f"flash_attn-{_VERSION}.dist-info/top_level.txt": "flash_attn\n",
@@ -43,24 +50,40 @@ def asks_for_flash(script: Path | None, arguments: Sequence[str]) -> bool:
 
 
 @contextmanager
-def flash_package(replaced: Replaced) -> Iterator[None]:
-    """While active, the package can be imported; if it is not installed, it has torch's own kernels."""
+def flash_package(replaced: Replaced, folder: Path | None = None) -> Iterator[None]:
+    """While active, the package can be imported; if it is not installed, it has torch's own kernels.
+
+    Args:
+        replaced: Where it is noted once it is imported.
+        folder: Where `write_flash_package` has written it; None writes it for this process alone.
+    """
     if importlib.util.find_spec("flash_attn") is not None:
         yield
         return
-    replaced.add("package", "flash-attn", "torch's own FlashAttention kernels")
-    with tempfile.TemporaryDirectory() as folder:
-        for name, content in _FILES.items():
-            path = Path(folder) / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(content)
-        sys.path.append(folder)
+
+    def note(_: ModuleType) -> None:
+        replaced.add("package", "flash-attn", "torch's own FlashAttention kernels")
+
+    with ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            write_flash_package(folder)
+        stack.callback(around_import("flash_attn", after=note))
+        sys.path.append(str(folder))
         _look_again()
         try:
             yield
         finally:
-            sys.path.remove(folder)
+            sys.path.remove(str(folder))
             _look_again()
+
+
+def write_flash_package(folder: Path) -> None:
+    """Write the package into a folder, which then can be on the search path of any number of processes."""
+    for name, content in _FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
 
 
 def _look_again() -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# GRPO on GSM8K as verl's examples start it, without what is not on this machine: flash-attn, and eight workers of each kind.
+# GRPO on GSM8K as verl's examples start it, with one worker of each kind instead of eight. Arguments come last, and win.
 python3 -m verl.trainer.main_ppo \
     algorithm.adv_estimator=grpo \
     data.train_files=$HOME/data/gsm8k/train.parquet \
@@ -11,9 +11,8 @@ python3 -m verl.trainer.main_ppo \
     data.truncation=error \
     data.dataloader_num_workers=0 \
     actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct \
-    actor_rollout_ref.model.use_remove_padding=False \
+    actor_rollout_ref.model.use_remove_padding=True \
     actor_rollout_ref.model.enable_gradient_checkpointing=True \
-    +actor_rollout_ref.model.override_config.attn_implementation=sdpa \
     actor_rollout_ref.actor.optim.lr=1e-6 \
     actor_rollout_ref.actor.ppo_mini_batch_size=8 \
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \
@@ -40,4 +39,5 @@ python3 -m verl.trainer.main_ppo \
     trainer.val_before_train=False \
     trainer.total_training_steps=2 \
     trainer.total_epochs=1 \
-    +ray_kwargs.ray_init.include_dashboard=False
+    +ray_kwargs.ray_init.include_dashboard=False \
+    "$@"
