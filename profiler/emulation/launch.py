@@ -15,6 +15,7 @@ from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import safe_path_flags
 from profiler.emulation.building.build import installed_environment, libraries_of
 from profiler.emulation.card import FILE_VARIABLE, PROCESSES_VARIABLE, card_description, processes_folder
+from profiler.emulation.inside.worker_groups import RANKS_RUN
 from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
 
 
@@ -198,7 +199,14 @@ def process_environment(
 
 
 def job_environment(
-    python: EmulatedPython, gpu: Gpu, *, cards: int, base: Mapping[str, str], folder: Path, strict: bool = True
+    python: EmulatedPython,
+    gpu: Gpu,
+    *,
+    cards: int,
+    base: Mapping[str, str],
+    folder: Path,
+    ranks: int | None = None,
+    strict: bool = True,
 ) -> dict[str, str]:
     """Return the environment of a command whose processes, however they are started, share the cards of one machine.
 
@@ -208,6 +216,7 @@ def job_environment(
         cards: Number of cards of the machine.
         base: Environment of the caller.
         folder: Where the processes say what they hold, and what the host read (`job_of`, `marks_of_file`).
+        ranks: How many workers of each group of equal ones run; None runs all.
         strict: As in `process_environment`.
     """
     own = {name: value for name, value in base.items() if name not in _OF_A_RANK} | {PROCESSES_VARIABLE: str(folder)}
@@ -215,7 +224,8 @@ def job_environment(
     if not any(found.get(name) for name in _RAY_TOKENS):
         found[_RAY_TOKENS[0]] = secrets.token_hex(32)
     found.setdefault(_RAY_RESOURCES, json.dumps({"CPU": max(os.cpu_count() or 1, _CPUS_PER_CARD * cards)}))
-    return found | _OF_A_JOB | {FILE_VARIABLE: str(folder / MARKS)}
+    run = {} if ranks is None else {RANKS_RUN: str(ranks)}
+    return found | _OF_A_JOB | run | {FILE_VARIABLE: str(folder / MARKS)}
 
 
 def write_nvidia_smi(folder: Path, python: EmulatedPython) -> None:

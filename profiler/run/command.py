@@ -33,6 +33,8 @@ from profiler.storage.files.foreign_files import expanded, kind_of, reason
 MOST_PROCESSES = 100_000
 MOST_STEPS = 1_000_000
 MOST_TOKENS = 1_000_000
+MOST_CARDS = 64
+"""Of the emulated driver (EM_MAX_CARDS in `emulated.h`)."""
 AUTO = "auto"
 
 
@@ -63,8 +65,6 @@ class Cards:
         return f"{self.count}x{self.gpu}"
 
 
-MOST_CARDS = 64
-"""Of the emulated driver (EM_MAX_CARDS in `emulated.h`)."""
 _CARDS = re.compile(r"(?:(\d+)x)?(.*)")
 
 
@@ -118,6 +118,14 @@ class ScriptOptions:
         "ranks of the distributed job, of which the script is rank 0; not with backend=cuda",
         unit="processes",
         null="what the launcher says, or 1",
+    )
+    ranks: int | None = option(
+        None,
+        count(maximum=MOST_CARDS),
+        "with gpus=, start N workers of each worker group of verl, which answer for the others; the sizes of an engine "
+        "multiply to N",
+        unit="processes",
+        null="all",
     )
     weights: ScriptWeights = option(
         ScriptWeights.RANDOM,
@@ -214,6 +222,7 @@ class JobCommand:
 _OF_A_JOB = (
     "backend",
     "gpus",
+    "ranks",
     "weights",
     "prompt_tokens",
     "completion_tokens",
@@ -239,6 +248,9 @@ def read_command(words: Sequence[str]) -> Command | JobCommand:
         _read_word(word, values, faults)
     if values.get("gpus") is not None:
         return _job(values, others, faults)
+    if "ranks" in values:
+        hint = "Leave it out; num_processes= is the number of ranks of a script."
+        faults.append(Fault(key="ranks", found=show(values["ranks"]), problem="needs gpus= and a command", hint=hint))
     launcher, rest = split_launcher(others)
     launch = read_launch(launcher, faults)
     script = _script(rest, launcher, faults)

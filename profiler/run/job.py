@@ -70,7 +70,13 @@ def run_job(command: JobCommand) -> int:
     remove_ended(folder, f"{_PROCESSES}-")
     processes.mkdir(parents=True)
     environment = job_environment(
-        python, gpu, cards=cards.count, base=os.environ, folder=processes, strict=options.strict
+        python,
+        gpu,
+        cards=cards.count,
+        base=os.environ,
+        folder=processes,
+        ranks=options.ranks,
+        strict=options.strict,
     )
     write_nvidia_smi(processes / _PROGRAMS, python)
     write_flash_package(processes / PACKAGES)

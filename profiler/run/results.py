@@ -97,6 +97,7 @@ def job_record(command: JobCommand, gpu: str, end: JobEnd, processes: Path) -> J
         values=marks_of_file(processes / MARKS).values,
         left=end.left,
         substitutes=Replaced.of_job(processes).phrases(),
+        ranks=command.options.ranks,
     )
 
 

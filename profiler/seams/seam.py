@@ -193,6 +193,7 @@ _USER_OF_PATH = (
     ("config/", SeamUser.ESTIMATE),
     ("substitutes/", SeamUser.SCRIPTS),
     ("worker/", SeamUser.SCRIPTS),
+    ("emulation/", SeamUser.SCRIPTS),
 )
 """The first prefix that fits a file below `profiler/` decides."""
 

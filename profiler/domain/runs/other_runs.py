@@ -233,6 +233,8 @@ class JobRecord:
     """Files outside of any folder of ours that its processes left, and that were removed."""
     substitutes: tuple[str, ...] = ()
     """A phrase for each model, tokenizer or data set that the machine lacks and a process has replaced."""
+    ranks: int | None = None
+    """How many workers of each group of equal ranks were to run; None means all."""
 
 
 RANK = "-rank"

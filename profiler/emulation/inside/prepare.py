@@ -18,6 +18,7 @@ from typing import Any
 from profiler.domain.memory import Phase
 from profiler.emulation.card import PROCESSES_VARIABLE
 from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
+from profiler.emulation.inside.worker_groups import answers_alone, ranks_run, run_first_workers
 from profiler.seams.patching import around_import
 
 RUNTIME = "libcudart"
@@ -53,7 +54,7 @@ def note_generation(generation: ModuleType) -> None:
     generate = generation.GenerationMixin.generate
 
     @wraps(generate)
-    def noted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def noted(*args: Any, **kwargs: Any) -> Any:
         SPECIAL_TOKENS.forget()
         return generate(*args, **kwargs)
 
@@ -65,7 +66,7 @@ def note_requests(gpu_worker: ModuleType) -> None:
     execute = gpu_worker.Worker.execute_model
 
     @wraps(execute)
-    def noted(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def noted(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         for request in scheduler_output.scheduled_new_reqs:
             SPECIAL_TOKENS.add(request.sampling_params)
         return execute(self, scheduler_output, *args, **kwargs)
@@ -83,7 +84,7 @@ def refuse_other_clusters(folder: str) -> Callable[[ModuleType], None]:
         find = services.get_ray_address_from_environment
 
         @wraps(find)
-        def found(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def found(*args: Any, **kwargs: Any) -> Any:
             if other := process_of_another_cluster(folder):
                 raise RuntimeError(
                     f"A Ray cluster is running already (process {other}), and its processes are not part of this run. "
@@ -131,10 +132,10 @@ def note_errors(card: ctypes.CDLL) -> None:
         around_import("multiprocessing.process", after=lambda module: _note_in_children(card, module.BaseProcess))
 
 
-def _note_in_children(card: ctypes.CDLL, process: Any) -> None:  # noqa: ANN401
+def _note_in_children(card: ctypes.CDLL, process: Any) -> None:
     start = process._bootstrap
 
-    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
         run = self.run
 
         def noted() -> None:
@@ -180,21 +181,21 @@ def join_groups_alone(c10d: ModuleType) -> None:
     class LoneGloo(metaclass=Kind):
         """Stands where torch would make a group of gloo, or ask whether a group is one."""
 
-        def __new__(cls, _store: Any, rank: int, size: int, **_options: Any) -> Any:  # noqa: ANN401
+        def __new__(cls, _store: Any, rank: int, size: int, **_options: Any) -> Any:
             return fake._create_internal(rank, size)
 
     fake._set_sequence_number_for_group = lambda _group: None  # torch numbers the messages of gloo
     c10d.ProcessGroupGloo = LoneGloo  # type: ignore[attr-defined]
 
 
-def _meet_nobody(url: str, timeout: timedelta | None = None, **_options: Any) -> Iterator[tuple[Any, int, int]]:  # noqa: ANN401
+def _meet_nobody(url: str, timeout: timedelta | None = None, **_options: Any) -> Iterator[tuple[Any, int, int]]:
     del url, timeout
     world_size = int(os.environ["WORLD_SIZE"])
     yield new_store(world_size), int(os.environ.get("RANK", "0")), world_size
     raise RuntimeError("Ranks that are not there cannot meet a second time")
 
 
-def new_store(world_size: int) -> Any:  # noqa: ANN401  # a type of torch
+def new_store(world_size: int) -> Any:
     """Return a store of torch.distributed for this process; torch is imported by then."""
     store_type: Any = importlib.import_module("torch.distributed").Store
 
@@ -234,7 +235,7 @@ def new_store(world_size: int) -> Any:  # noqa: ANN401  # a type of torch
         def num_keys(self) -> int:
             return len(self.answers.kept)
 
-        def clone(self) -> Any:  # noqa: ANN401
+        def clone(self) -> Any:
             return self
 
         def has_extended_api(self) -> bool:
@@ -316,17 +317,24 @@ def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any],
         follow: Calls its argument from then on when a phase begins. A job of several processes has one per process; the
             process of a single script follows its phases by itself.
     """
+    of_job = bool(environment.get(ALL_RANKS))
+    alone = int(environment.get("WORLD_SIZE") or 1) > 1 and not of_job
+    if of_job and answers_alone(environment):
+        os.environ.pop(ALL_RANKS, None)  # the driver reads it too
+        alone = True
     libraries = Path(environment["EMULATED_LIBRARIES"])
     built = json.loads((libraries / "built.json").read_text())
     card = ctypes.CDLL(str(libraries / built["card"]), mode=ctypes.RTLD_GLOBAL)
     around_import("torch", before=lambda: _load(libraries, built["load"]))
     if environment.get("EMULATED_VALUES") != "0":
         around_import("torch", after=lambda _torch: _install_values(libraries / built["values"]))
-    if environment.get(ALL_RANKS):
+    if of_job:
         around_import("torch", after=lambda _torch: follow(lambda phase: card.em_phase(tuple(Phase).index(phase))))
     around_import("transformers.generation.utils", after=note_generation)
     around_import("vllm.v1.worker.gpu_worker", after=note_requests)
-    if environment.get(ALL_RANKS):
+    if of_job and ranks_run(environment):
+        run_first_workers(environment)
+    if of_job:
         around_import("ray._private.services", after=refuse_other_clusters(environment[PROCESSES_VARIABLE]))
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
@@ -336,7 +344,7 @@ def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any],
     )
     card.em_join()
     note_errors(card)
-    if int(environment.get("WORLD_SIZE") or 1) > 1 and not environment.get(ALL_RANKS):
+    if alone:
         around_import("torch.distributed.rendezvous", after=answer_for_other_ranks)
         around_import("torch.distributed.distributed_c10d", after=join_groups_alone)
 

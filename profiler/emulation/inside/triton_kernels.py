@@ -187,7 +187,7 @@ EQUIVALENTS: Mapping[tuple[str, str], tuple[Callable[[Arguments], None], frozens
 """What computes a kernel, the arguments that it reads, and those that it writes."""
 
 
-def on_host(tensor: Any) -> Any:  # noqa: ANN401  # torch is imported by the program
+def on_host(tensor: Any) -> Any:  # torch is imported by the program
     """Return the bytes of a tensor on the emulated card as a tensor of the CPU."""
     import torch
 
@@ -281,12 +281,12 @@ class KernelNotes:
                 self._card.em_values_unknown(*_extent(tensor), producer)
 
 
-def _extent(tensor: Any) -> tuple[int, int]:  # noqa: ANN401
+def _extent(tensor: Any) -> tuple[int, int]:
     """Return the address and the bytes of a contiguous tensor."""
     return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
-def is_result(argument: Any, *, floats_only: bool) -> bool:  # noqa: ANN401  # whatever a kernel takes
+def is_result(argument: Any, *, floats_only: bool) -> bool:  # whatever a kernel takes
     """Whether a kernel may have written to an argument: a tensor of a card, of floats if it writes only these."""
     if not getattr(argument, "is_cuda", False) or not argument.numel() or not argument.is_contiguous():
         return False
@@ -300,7 +300,7 @@ def note_launches(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
     def after_import(jit: ModuleType) -> None:
         run = jit.JITFunction.run
 
-        def run_and_note(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ANN401
+        def run_and_note(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             result = run(self, *args, grid=grid, warmup=warmup, **kwargs)
             if not warmup:
                 module, name = self.fn.__module__, self.fn.__name__
@@ -322,7 +322,7 @@ def note_compiled_launches(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
     def after_import(heuristics: ModuleType) -> None:
         run = heuristics.CachingAutotuner.run
 
-        def run_and_note(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def run_and_note(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = run(self, *args, **kwargs)
             notes.launched("torch.compile", self.fn.__name__, iter(args))
             return result

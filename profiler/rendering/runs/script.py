@@ -318,6 +318,8 @@ def job_sentences(record: JobRecord) -> Iterator[str]:
     peaks = [f"card {card}: {gib_text(size, 2)}" for card, size in enumerate(record.memory.card_peak_bytes)]
     if record.memory.processes and any(record.memory.card_peak_bytes):
         yield f"The most on each card at once: {', '.join(peaks)}."
+    if record.ranks is not None:
+        yield _ranks_run(record.ranks, record.memory.processes)
     if record.message:
         yield first_lines(record.message)
     errors = [process for process in record.memory.processes if process.last_sentence]
@@ -328,6 +330,18 @@ def job_sentences(record: JobRecord) -> Iterator[str]:
     if record.left:
         yield f"Removed after its end: {', '.join(record.left)}."
     yield f"Status: {record.status}."
+
+
+def _ranks_run(run: int, processes: Sequence[JobProcess]) -> str:
+    """Return which workers ran, and who speaks for the others."""
+    size = max((process.ranks or 0 for process in processes), default=0)
+    if size <= run:
+        return f"ranks={run} left nothing out: no worker group of verl had more workers."
+    ran = "worker" if run == 1 else f"{run} workers"
+    return (
+        f"Of {size} equal workers the first {ran} ran (ranks={run}), with one engine; its collectives were answered. "
+        "Each other worker and engine is taken to hold the same on a card of its own."
+    )
 
 
 def _process_rows(process: JobProcess) -> Iterator[tuple[str, str, str, str, str]]:

@@ -149,6 +149,33 @@ _PHASES_OF_AN_ENGINE = {
     "wake_up": "maps what sleep has unmapped, before it takes weights",
 }
 
+_GROUPS = "emulation/inside/worker_groups.py"
+_WORKER_GROUPS = (
+    (
+        "single_controller.ray.base:RayWorkerGroup", "_create_worker", ("self", "rank"),
+        "starts one worker of a group",
+    ),
+    (
+        "single_controller.ray.base:RayWorkerGroup", "execute_all_async", ("self", "method_name"),
+        "calls each worker of a group",
+    ),
+    (
+        "single_controller.base.decorator", "dispatch_nd_compute_dataproto",
+        ("dp_rank_mapping", "dp_size", "worker_group"), "divides a batch among workers",
+    ),
+    (
+        "single_controller.base.decorator", "collect_nd_compute_dataproto", ("collect_mask", "worker_group", "output"),
+        "joins what workers return",
+    ),
+    ("utils.transferqueue_utils", "tqbridge", (), "hands a worker its batch"),
+    ("utils.tensordict_utils", "index_select_tensor_dict", ("batch", "indices"), "takes rows of a batch"),
+    ("utils.tensordict_utils", "nested_tensor_from_tensor_list", ("tensors",), "joins rows of any length"),
+    (
+        "workers.rollout.llm_server:LLMServerManager", "_initialize_llm_servers", ("self",),
+        "starts the engines of a group",
+    ),
+)  # fmt: skip
+
 OF_PROCESSES: tuple[Seam, ...] = (
     *(_seam_of_scripts(_ENGINE, name, _CALL, _HOOKS, why, "0.24") for name, why in _PHASES_OF_AN_ENGINE.items()),
     _seam_of_scripts(
@@ -160,5 +187,9 @@ OF_PROCESSES: tuple[Seam, ...] = (
     _seam_of_scripts(
         "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension", "update_weights_from_ipc", _CALL, _HOOKS,
         "takes weights in the engine's process", "0.9",
+    ),
+    *(
+        _seam_of_scripts(f"verl.{owner}", name, Parameters(*parameters, more=True), _GROUPS, why, "0.9")
+        for owner, name, parameters, why in _WORKER_GROUPS
     ),
 )  # fmt: skip

@@ -1,0 +1,219 @@
+"""Groups of equal Ray workers of which the first ones run and answer for the others: verl's worker groups.
+
+verl's driver calls every worker of a group, and joins what they return. Here the workers that are not run have the
+handles of those that are. Each of these takes the whole batch, computes its own share of it, and makes up what the
+others would have returned: zeros of the size of their rows. Its collectives are answered as those of a single rank.
+"""
+
+import asyncio
+import importlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from profiler.seams.patching import around_import
+
+RANKS_RUN = "EMULATED_RANKS_RUN"
+"""Environment variable: the number of workers of each group that run; without it all do."""
+
+
+def answers_alone(environment: Mapping[str, str]) -> bool:
+    """Return whether this process is a worker of a group of which not every worker runs."""
+    of_group = environment.get("WG_BACKEND") == "ray"
+    return of_group and 0 < ranks_run(environment) < int(environment.get("WORLD_SIZE") or 1)
+
+
+def ranks_run(environment: Mapping[str, str]) -> int:
+    """Return the number of workers of each group that run; 0 stands for all."""
+    return int(environment.get(RANKS_RUN) or 0)
+
+
+def run_first_workers(environment: Mapping[str, str]) -> None:
+    """Let verl start and call the first workers of each group only, from its import on."""
+    run = ranks_run(environment)
+    around_import("verl.single_controller.ray.base", after=lambda module: _call_first(module, run))
+    around_import("verl.single_controller.base.decorator", after=_hand_over_whole_batches)
+    around_import("verl.utils.transferqueue_utils", after=_compute_shares)
+    around_import("verl.workers.rollout.llm_server", after=lambda module: _start_first_engine(module, run))
+
+
+def _call_first(module: ModuleType, run: int) -> None:
+    """Start the first workers of a group, and call each of them once for all that are equal to it."""
+    group = module.RayWorkerGroup
+    create = group._create_worker
+
+    @wraps(create)
+    def created(self: Any, rank: int, *args: Any, **kwargs: Any) -> None:
+        if rank < run:
+            create(self, rank, *args, **kwargs)
+            return
+        self._workers.append(self._workers[rank % run])
+        self._worker_names.append(self._worker_names[rank % run])
+
+    def execute_all_async(self: Any, method_name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        size = len(self._workers)
+        given = (*args, *kwargs.values())
+        for_each = all(isinstance(each, list) and len(each) == size for each in given)
+        results = []
+        for rank in range(min(run, size)):
+            own = [each[rank] for each in args] if for_each else args
+            named = {name: each[rank] if for_each else each for name, each in kwargs.items()}
+            results.append(self._execute_remote_single_worker(self._workers[rank], method_name, *own, **named))
+        return [results[rank % len(results)] for rank in range(size)]
+
+    group._create_worker = created
+    group.execute_all_async = execute_all_async
+
+
+def _hand_over_whole_batches(module: ModuleType) -> None:
+    """Give each worker the whole batch, and take the result of the first one."""
+    dispatch, collect = module.dispatch_nd_compute_dataproto, module.collect_nd_compute_dataproto
+
+    def dispatched(_ranks: Any, _size: int, group: Any, *args: Any, **kwargs: Any) -> Any:
+        return dispatch([0] * group.world_size, 1, group, *args, **kwargs)
+
+    def collected(_mask: Any, group: Any, output: Sequence[Any]) -> Any:
+        return collect([rank == 0 for rank in range(group.world_size)], group, output)
+
+    module.dispatch_nd_compute_dataproto = dispatched  # type: ignore[attr-defined]
+    module.collect_nd_compute_dataproto = collected  # type: ignore[attr-defined]
+
+
+def _start_first_engine(module: ModuleType, run: int) -> None:
+    """Start one engine, which generates for all: each has the same weights, and a KV cache of a set size."""
+    manager = module.LLMServerManager
+    initialize = manager._initialize_llm_servers
+
+    class FirstOf:
+        """A group of workers that has as many as run."""
+
+        def __init__(self, group: Any) -> None:
+            self.world_size, self.workers = run, group.workers
+
+    @wraps(initialize)
+    async def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
+        rollout = self.rollout_config
+        size = rollout.tensor_model_parallel_size * rollout.data_parallel_size * rollout.pipeline_model_parallel_size
+        whole = self.worker_group
+        if whole is None or whole.world_size <= run:
+            await initialize(self, *args, **kwargs)
+            return
+        if size != run:
+            raise ValueError(
+                f"ranks={run} runs {run} of {whole.world_size} workers, but an engine has {size} (its parallel sizes). "
+                f"Use ranks={size}, or ranks=all."
+            )
+        self.worker_group = FirstOf(whole)
+        try:
+            await initialize(self, *args, **kwargs)
+        finally:
+            self.worker_group = whole
+
+    manager._initialize_llm_servers = initialized
+
+
+# ---- the share of a worker -------------------------------------------------------------------------------------------
+
+
+def _compute_shares(module: ModuleType) -> None:
+    """Let a worker that answers alone compute its share of the batches that it is given."""
+    if not answers_alone(os.environ):
+        return
+    bridge = module.tqbridge
+
+    @wraps(bridge)
+    def of_share(*args: Any, **kwargs: Any) -> Any:
+        decorate = bridge(*args, **kwargs)
+        return lambda function: decorate(share_of_batch(function))
+
+    module.tqbridge = of_share  # type: ignore[attr-defined]
+
+
+_ACTIVE = False
+"""Whether a share is being computed: what it calls gets no whole batch."""
+
+
+def share_of_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a worker that computes with the worker's share of each batch among its arguments."""
+    if asyncio.iscoroutinefunction(function):
+        return function
+
+    @wraps(function)
+    def shared(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _ACTIVE
+        if _ACTIVE or not any(_is_batch(each) for each in (*args, *kwargs.values())):
+            return function(self, *args, **kwargs)
+        count, place = _shares(self)
+        batch = next(each for each in (*args, *kwargs.values()) if _is_batch(each))
+        args = tuple(_share(each, count, place) for each in args)
+        kwargs = {name: _share(each, count, place) for name, each in kwargs.items()}
+        _ACTIVE = True
+        try:
+            output = function(self, *args, **kwargs)
+        finally:
+            _ACTIVE = False
+        return _with_rows_of_others(output, batch, count, place) if _is_batch(output) else output
+
+    return shared
+
+
+def _is_batch(value: object) -> bool:
+    return type(value).__name__ == "TensorDict" and bool(getattr(value, "batch_size", ()))
+
+
+def _shares(worker: Any) -> tuple[int, int]:
+    """Return into how many shares a batch is divided among the workers, and which one is the worker's."""
+    for each in (worker, *(getattr(worker, name, None) for name in ("actor", "ref", "critic"))):
+        if (engine := getattr(each, "engine", None)) is not None:
+            return engine.get_data_parallel_size(), engine.get_data_parallel_rank()
+    raise RuntimeError(f"The share of {type(worker).__name__} is not known: use ranks=all")
+
+
+def _share(value: Any, count: int, place: int) -> Any:
+    if not _is_batch(value):
+        return value
+    rows = value.batch_size[0]
+    if rows % count:
+        raise RuntimeError(f"{rows} rows cannot be divided among {count} workers: use ranks=all")
+    return _tools().index_select_tensor_dict(value, list(range(place * rows // count, (place + 1) * rows // count)))
+
+
+def _with_rows_of_others(output: Any, batch: Any, count: int, place: int) -> Any:
+    """Return an output of a share with zeros as the rows of the others."""
+    rows = batch.batch_size[0]
+    begin, end = place * rows // count, (place + 1) * rows // count
+    lengths = [_lengths(each) for each in batch.values() if _is_ragged(each)]
+    whole = {}
+    for name, value in output.items():
+        if not getattr(value, "shape", ()):  # one for the batch
+            whole[name] = value
+        elif _is_ragged(value):
+            of_rows = next((each for each in lengths if each[begin:end] == _lengths(value)), None)
+            if of_rows is None:
+                raise RuntimeError(f"The lengths of {name} are those of no input: use ranks=all")
+            own = value.unbind()
+            whole[name] = _tools().nested_tensor_from_tensor_list(
+                [
+                    own[row - begin] if begin <= row < end else own[0].new_zeros((of_rows[row], *own[0].shape[1:]))
+                    for row in range(rows)
+                ]
+            )
+        else:
+            made = value.new_zeros((rows, *value.shape[1:]))
+            made[begin:end] = value
+            whole[name] = made
+    return type(output)(whole, batch_size=[rows])
+
+
+def _is_ragged(value: Any) -> bool:
+    return bool(getattr(value, "is_nested", False))
+
+
+def _lengths(value: Any) -> list[int]:
+    return [len(row) for row in value.unbind()]
+
+
+def _tools() -> Any:
+    return importlib.import_module("verl.utils.tensordict_utils")
