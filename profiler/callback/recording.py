@@ -21,8 +21,8 @@ from profiler.measurement.recorder import CHEAP, CounterRecorder, Device, PhaseR
 from profiler.measurement.samples.host_usage import RecentProcessTree, peak_pinned_bytes, peak_resident_bytes
 from profiler.scripts.session import CountedSession, ParameterTotals
 from profiler.seams.checked import problem_of
+from profiler.seams.libraries import SEAM_OF
 from profiler.seams.patching import patched
-from profiler.seams.registry import SEAM_OF
 from profiler.storage.files.live_counters import LivePublisher
 from profiler.storage.records.versioned import installed_versions
 from profiler.training.models.parameter_count import parameter_counts

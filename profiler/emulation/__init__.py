@@ -38,6 +38,8 @@ Not known:
       memory): a read is named. Its bytes are those of the process that allocated it, and return when that one frees
       them or ends; a card keeps them until the last one has closed them.
     - **NCCL's buffers** and those of other libraries on the card, which torch's counters do not see either.
+    - **Workers that `ranks=` leaves out** are taken to hold what the first ones hold. Their rows are zeros, and the one
+      engine generates the rows of all.
     - **The choice of algorithms** by cuBLAS and cuDNN; workspaces that torch itself allocates for them are real.
     - **What the host has no memory for.** DeepSpeed's stage 3 copies a GPU's weights through the host: `qwen2.5-32b`
       on 2 GPUs needs 33 GB there, and is the one trial of `+grid=fsdp` that is not kept.

@@ -122,8 +122,8 @@ class ScriptOptions:
     ranks: int | None = option(
         None,
         count(maximum=MOST_CARDS),
-        "with gpus=, start N workers of each worker group of verl, which answer for the others; the sizes of an engine "
-        "multiply to N",
+        "with gpus=, start only N workers of each worker group of verl, which answer for the others; N is the size of "
+        "an engine (its tensor_model_parallel_size)",
         unit="processes",
         null="all",
     )

@@ -18,8 +18,8 @@ from profiler.domain.memory import Phase
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.scripts.session import PhasesOnly
 from profiler.seams.checked import owner_of, problem_of
+from profiler.seams.libraries import SEAM_OF
 from profiler.seams.patching import around_import, patched
-from profiler.seams.registry import SEAM_OF
 
 Around = Callable[[PhaseWatch], AbstractContextManager[None]]
 

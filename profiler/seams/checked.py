@@ -13,8 +13,8 @@ from typing import Any
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.trials.trial import Backend
+from profiler.seams.libraries import SEAMS
 from profiler.seams.patching import patched
-from profiler.seams.registry import SEAMS
 from profiler.seams.seam import Absence, Seam, SeamUser, seams_of
 
 BITSANDBYTES_CUDA = "bitsandbytes.backends.cuda.ops"

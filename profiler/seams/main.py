@@ -10,7 +10,7 @@ from profiler.rendering.document import Block, Column, Details, Document, Sectio
 from profiler.rendering.layouts.plain_text import plain_text
 from profiler.seams.checked import TESTED, MovedSeam, find_moved, installed, untested
 from profiler.seams.command import read_command, usage
-from profiler.seams.registry import SEAMS
+from profiler.seams.libraries import SEAMS
 from profiler.seams.seam import Seam
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from profiler.seams.registry import SEAM_OF
+from profiler.seams.libraries import SEAM_OF
 
 Patch = tuple[Any, str, Any]
 """Owner (a module or a class), name, and the replacement."""

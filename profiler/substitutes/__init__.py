@@ -20,7 +20,8 @@ What takes the place of what is not here:
     - MNIST, FashionMNIST, KMNIST, EMNIST, CIFAR, SVHN and STL10 of torchvision: 1,024 grey images of the same size,
       and labels of all classes.
     - a metric of `evaluate`: a metric that computes nothing: every figure is 0.5.
-    - flash-attn, with `backend=emulated`: torch's own FlashAttention kernels; not in a command of `gpus=`.
+    - flash-attn, with `backend=emulated` and in a command of `gpus=`: torch's own FlashAttention kernels, and the
+      memory of its Triton loss.
     - files of a model that a library asks the hub for, in a command of `gpus=`: a folder with its configuration, which
       vLLM takes with `load_format=dummy`.
 

@@ -80,6 +80,9 @@ CASES = (
     ),
     script("deepspeed", "--num_gpus", "0", says="deepspeed numgpus=0: must be a number"),
     script("mpirun", says="script=mpirun: no such file"),
+    script("ranks=2", says="ranks=2: needs gpus= and a command"),
+    bad("gpus=2xh100-80gb", "ranks=0", "true", says="ranks=0: must be"),
+    bad("gpus=2xh100-80gb", "ranks=some", "true", says="ranks=some: must be"),
     script(
         "backend=simulated",
         files={"results/scripts/train/records/0.json": NEWER},

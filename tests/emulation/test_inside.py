@@ -32,6 +32,17 @@ def test_other_ranks_put_what_this_one_puts():
     assert own_keys("a1/b22") == ["a0/b22", "a1/b0"]
 
 
+def test_another_rank_that_is_alone_is_not_rank_0():
+    answers = Answers(8, rank=3)
+    answers.put("worker_3/address", b"here")
+    assert answers.value("worker_0/address") == b"here"
+    assert own_keys("a1/b22", 3) == ["a3/b22", "a1/b3"]
+    identifier = "default_pg/0//cuda//0"  # of NCCL's communicator, which rank 0 puts
+    assert answers.value(identifier) == bytes(128)
+    assert not Answers(8).has(identifier)
+    assert not answers.has("default_pg/0//cpu//0")
+
+
 def test_every_rank_adds_the_same():
     answers = Answers(8)
     assert [answers.add("joined", 1), answers.add("joined", 0), answers.add("joined", 2)] == [8, 8, 24]

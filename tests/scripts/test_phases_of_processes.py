@@ -13,7 +13,7 @@ from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.scripts.session import PhasesOnly
 from profiler.seams import patching
-from profiler.seams.registry import SEAM_OF
+from profiler.seams.libraries import SEAM_OF
 
 
 def in_a_thread(work) -> None:

@@ -153,7 +153,7 @@ def test_the_check_is_cheap() -> None:
 def test_the_registry_imports_no_library() -> None:
     """The process of the sweep can read it."""
     program = (
-        "import sys, profiler.seams.registry, profiler.seams.patching\n"
+        "import sys, profiler.seams.libraries, profiler.seams.patching\n"
         "import profiler.seams.checked, profiler.seams.checked\n"
         "print([name for name in ('torch', 'trl', 'transformers', 'bitsandbytes') if name in sys.modules])"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from profiler.seams.checked import TESTED, find_moved, problem_of, untested
-from profiler.seams.registry import SEAM_OF, SEAMS
+from profiler.seams.libraries import SEAM_OF, SEAMS
 from profiler.seams.seam import Seam
 
 ROOT = Path(__file__).parents[2]

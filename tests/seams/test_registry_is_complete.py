@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.seams.registry import SEAMS
+from profiler.seams.libraries import SEAMS
 from profiler.seams.seam import Seam, SeamUser, seams_of
 
 PROFILER = Path(__file__).parents[2] / "profiler"

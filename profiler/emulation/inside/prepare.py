@@ -190,12 +190,12 @@ def join_groups_alone(c10d: ModuleType) -> None:
 
 def _meet_nobody(url: str, timeout: timedelta | None = None, **_options: Any) -> Iterator[tuple[Any, int, int]]:
     del url, timeout
-    world_size = int(os.environ["WORLD_SIZE"])
-    yield new_store(world_size), int(os.environ.get("RANK", "0")), world_size
+    world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ.get("RANK", "0"))
+    yield new_store(world_size, rank), rank, world_size
     raise RuntimeError("Ranks that are not there cannot meet a second time")
 
 
-def new_store(world_size: int) -> Any:
+def new_store(world_size: int, rank: int = 0) -> Any:
     """Return a store of torch.distributed for this process; torch is imported by then."""
     store_type: Any = importlib.import_module("torch.distributed").Store
 
@@ -204,7 +204,7 @@ def new_store(world_size: int) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.answers = Answers(world_size)
+            self.answers = Answers(world_size, rank)
 
         def set(self, key: str, value: str | bytes) -> None:
             self.answers.put(key, value.encode() if isinstance(value, str) else bytes(value))
@@ -256,23 +256,32 @@ _WAIT_S = 30
 _LOOK_AGAIN_S = 0.01
 
 
-class Answers:
-    """Keys and values of all ranks. Only rank 0 puts any; the others would have put the same."""
+_COMMUNICATOR = re.compile(r"//cuda//\d+$")
+"""End of the key under which rank 0 of a group puts the identifier of NCCL's communicator."""
+_NO_IDENTIFIER = bytes(128)
+"""As many bytes as `ncclUniqueId` has (nccl.h). A rank that is alone meets nobody by it."""
 
-    def __init__(self, world_size: int) -> None:
-        self.world_size = world_size
+
+class Answers:
+    """Keys and values of all ranks. Only this rank puts any; the others would have put the same."""
+
+    def __init__(self, world_size: int, rank: int = 0) -> None:
+        self.world_size, self.rank = world_size, rank
         self.kept: dict[str, bytes] = {}
         self._lock = threading.RLock()
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep a value of rank 0."""
+        """Keep a value of this rank."""
         with self._lock:
             self.kept[key] = value
 
     def own(self, key: str) -> bytes | None:
-        """Return what rank 0 put under this key, or under its own key of the same kind."""
+        """Return what this rank put under this key, or under its own key of the same kind."""
         with self._lock:
-            return next((self.kept[each] for each in (key, *own_keys(key)) if each in self.kept), None)
+            for each in (key, *own_keys(key, self.rank)):
+                if each in self.kept:
+                    return self.kept[each]
+        return _NO_IDENTIFIER if self.rank and _COMMUNICATOR.search(key) else None
 
     def value(self, key: str) -> bytes:
         """Return the value of a key that some rank has set, waiting for it as torch's stores do."""
@@ -304,9 +313,9 @@ class Answers:
             return self.kept.pop(key, None) is not None
 
 
-def own_keys(key: str) -> list[str]:
-    """Return the keys under which rank 0 put what another rank would have put under `key`: one number is 0 in each."""
-    return [key[: match.start()] + "0" + key[match.end() :] for match in re.finditer(r"\d+", key)]
+def own_keys(key: str, rank: int = 0) -> list[str]:
+    """Return the keys under which a rank put what another one would have put under `key`: one number is its own."""
+    return [f"{key[: match.start()]}{rank}{key[match.end() :]}" for match in re.finditer(r"\d+", key)]
 
 
 def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any], None]], None]) -> None:

@@ -103,7 +103,7 @@ def _start_first_engine(module: ModuleType, run: int) -> None:
         if size != run:
             raise ValueError(
                 f"ranks={run} runs {run} of {whole.world_size} workers, but an engine has {size} (its parallel sizes). "
-                f"Use ranks={size}, or ranks=all."
+                f"Use ranks={size}, or leave it out."
             )
         self.worker_group = FirstOf(whole)
         try:
@@ -168,7 +168,7 @@ def _shares(worker: Any) -> tuple[int, int]:
     for each in (worker, *(getattr(worker, name, None) for name in ("actor", "ref", "critic"))):
         if (engine := getattr(each, "engine", None)) is not None:
             return engine.get_data_parallel_size(), engine.get_data_parallel_rank()
-    raise RuntimeError(f"The share of {type(worker).__name__} is not known: use ranks=all")
+    raise RuntimeError(f"The share of {type(worker).__name__} is not known: leave ranks= out")
 
 
 def _share(value: Any, count: int, place: int) -> Any:
@@ -176,7 +176,7 @@ def _share(value: Any, count: int, place: int) -> Any:
         return value
     rows = value.batch_size[0]
     if rows % count:
-        raise RuntimeError(f"{rows} rows cannot be divided among {count} workers: use ranks=all")
+        raise RuntimeError(f"{rows} rows cannot be divided among {count} workers: leave ranks= out")
     return _tools().index_select_tensor_dict(value, list(range(place * rows // count, (place + 1) * rows // count)))
 
 
@@ -192,7 +192,7 @@ def _with_rows_of_others(output: Any, batch: Any, count: int, place: int) -> Any
         elif _is_ragged(value):
             of_rows = next((each for each in lengths if each[begin:end] == _lengths(value)), None)
             if of_rows is None:
-                raise RuntimeError(f"The lengths of {name} are those of no input: use ranks=all")
+                raise RuntimeError(f"The lengths of {name} are those of no input: leave ranks= out")
             own = value.unbind()
             whole[name] = _tools().nested_tensor_from_tensor_list(
                 [
