@@ -111,7 +111,7 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
         return Status.TIMEOUT, f"the command ran longer than timeout_s={timeout_s:g}"
     if end.exit_code == 0:
         return Status.OK, ""
-    failed = min((one for one in memory.processes if one.last_sentence), key=_when, default=None)
+    failed = min((one for one in memory.processes if one.last_sentence), key=_when_on_a_card, default=None)
     if failed is not None:
         status = Status.OOM if failed.last_sentence.startswith(_OUT_OF_MEMORY) else Status.FAILED
         return status, ended_by(failed)
@@ -122,5 +122,6 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
     return Status.FAILED, f"the command ended with exit code {end.exit_code}{without}"
 
 
-def _when(process: JobProcess) -> float:
-    return process.last_sentence_s
+def _when_on_a_card(process: JobProcess) -> tuple[bool, float]:
+    """Order processes by when they failed, those without memory on a card last: a script may look for a package."""
+    return not any(process.peak_bytes), process.last_sentence_s

@@ -231,6 +231,40 @@ print(json.dumps([none, still_none, text.value.decode()]))
     assert found == [0, 0, marks]
 
 
+def test_a_large_copy_of_unknown_bytes_takes_no_memory_of_the_host(driver):
+    """Such as weights that are offloaded. A copy with bytes that are right among them is made."""
+    found = run_on_card(
+        driver,
+        """
+import mmap
+size = 2**26
+address, host = c_void_p(), mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+to = ctypes.addressof(c_int.from_buffer(host))
+rt.cudaMalloc(byref(address), c_size_t(size))
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def copied(offset):
+    before = resident()
+    assert rt.cudaMemcpy(c_void_p(to + offset), address, c_size_t(size - offset), 2) == 0
+    return (resident() - before) // 2**20
+host[:size] = b"x" * size
+taken = [copied(1000), copied(1000)]
+edges = host[999:1001].hex(), host[size - 1:].hex()
+text = ctypes.create_string_buffer(4096); card.em_marks(text, 4096)
+rt.cudaMemcpy(c_void_p(address.value + 5000), b"right", c_size_t(5), 1)
+taken.append(copied(0))
+print(json.dumps([taken, edges, host[5000:5005].decode(), text.value.decode()]))
+""",
+    )
+    (dropped, again, made), edges, word, marks = found
+    assert dropped < -60  # MiB: all but the pages at both ends
+    assert abs(again) < 2
+    assert edges == ["7800", "00"]
+    assert marks == "value\tbytes of memory that nothing was written to\t2\n"
+    assert word == "right"
+    assert made > 60
+
+
 def test_an_unseen_entry_point_ends_the_process_by_name_or_marks_it(driver):
     by_name = f"""
 function = c_void_p(); cu.cuGetProcAddress_v2(b"cuNeverSeenBefore", byref(function), 13000, ctypes.c_uint64(0), None)

@@ -13,7 +13,7 @@ import pytest
 
 from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import GIB, MIB, NOT_EMULATED
+from profiler.domain.memory import GIB, MIB, NOT_EMULATED, Phase
 from profiler.domain.runs.other_runs import JobRecord
 from profiler.domain.runs.outcome import Status
 from profiler.emulation.interpreter import VARIABLE, cache_folder
@@ -330,5 +330,31 @@ def test_verl_trains_and_generates_on_one_card(tmp_path, monkeypatch):
         f"data set {tmp_path}/data/gsm8k/train.parquet",
         f"data set {tmp_path}/data/gsm8k/test.parquet",
         *(f"{kind} of Qwen/Qwen2.5-0.5B-Instruct" for kind in ("tokenizer", "weights", "files")),
+        "package flash-attn",
     }
     assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {"jobs", "outputs"}  # Hydra's
+
+
+def test_one_worker_of_verl_speaks_for_two(tmp_path, monkeypatch):
+    """The trainer's peaks are those of both, and the engine's while it loads. It generates the rows of both."""
+    needs("verl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, str(cache_folder()))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ("bash", str(PROGRAMS / "verl_grpo.sh"), "trainer.n_gpus_per_node=2")
+    both, alone = (
+        run_job(tmp_path, "gpus=2xh100-80gb", *ranks, *words, limit_s=900)[1:] for ranks in ((), ("ranks=1",))
+    )
+    assert [record.status for _, record in (both, alone)] == [Status.OK, Status.OK]
+    phases = [
+        {
+            (process.roles, phase.phase, phase.allocated_bytes, phase.reserved_bytes)
+            for process in record.memory.processes
+            for phase in process.phases
+            if "trains" in process.roles or phase.phase is Phase.LOAD
+        }
+        for _, record in (both, alone)
+    ]
+    assert phases[0] == phases[1]
+    assert [sum(bool(each.phases) for each in record.memory.processes) for _, record in (both, alone)] == [4, 2]
+    assert "Of 2 equal workers the first worker ran (ranks=1), with one engine" in " ".join(alone[0].split())

@@ -10,9 +10,12 @@ from script_builders import SIZES, record
 from profiler.analysis.runs import ordered_runs, run_lines
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import GIB
+from profiler.domain.runs.other_runs import JobMemory, JobProcess
+from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend
-from profiler.rendering.runs.script import script_table
-from profiler.run.results import report_run, write_pages
+from profiler.rendering.runs.script import job_sentences, script_table
+from profiler.run.command import JobCommand, read_command
+from profiler.run.results import JobEnd, job_record, report_run, write_pages
 from profiler.storage.files.typed_json import with_checksum
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.tables.laws import Laws, Trials
@@ -153,3 +156,64 @@ def test_a_record_of_the_first_version_is_read(tmp_path):
 def _written(folder, kept) -> str:
     RecordFolder(folder, SCRIPTS).write(kept)
     return RecordFolder(folder, SCRIPTS).path(kept.run_id).read_text()
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+END = JobEnd(exit_code=1, timed_out=False, wall_s=1.0, left=())
+
+
+def process(pid: int, sentence: str = "", said_s: float = 0, held: int = 0, ranks: int | None = None) -> JobProcess:
+    return JobProcess(
+        pid=pid,
+        parent=1,
+        command=f"program_{pid}",
+        rank=None if ranks is None else 0,
+        ranks=ranks,
+        roles=(),
+        last_sentence=sentence,
+        last_sentence_s=said_s,
+        has_ended_itself=True,
+        peak_bytes=(held,),
+        refused_bytes=0,
+        refused_card=None,
+    )
+
+
+@pytest.fixture
+def ended(monkeypatch, tmp_path):
+    """Return the record of a command whose processes are these."""
+
+    def record_of(*processes, words=(), end=END):
+        monkeypatch.setattr("profiler.run.results.job_of", lambda _: JobMemory(processes=processes))
+        command = read_command(["gpus=8xh100-80gb", *words, "true"])
+        assert isinstance(command, JobCommand)
+        return job_record(command, "NVIDIA H100 80GB HBM3", end, tmp_path)
+
+    return record_of
+
+
+def test_the_first_error_of_a_process_with_memory_on_a_card_ended_a_command(ended):
+    """A script may look for a package before, and processes that wait for one that is gone fail after it."""
+    probe, waiting = process(2, "ModuleNotFoundError: No module", said_s=1), process(3, "RuntimeError: cancelled", 3)
+    worker = process(4, "OutOfMemoryError: CUDA out of memory.", said_s=2, held=GIB)
+    found = ended(probe, waiting, worker)
+    assert (found.status, "program_4" in found.message) == (Status.OOM, True)
+    found = ended(probe, waiting)
+    assert (found.status, "program_2" in found.message) == (Status.FAILED, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "expected"),
+    [
+        ((), 8, ""),
+        (("ranks=1",), 8, "Of 8 equal workers the first worker ran (ranks=1), with one engine"),
+        (("ranks=2",), 8, "Of 8 equal workers the first 2 workers ran (ranks=2), with one engine"),
+        (("ranks=8",), 8, "ranks=8 left nothing out: no worker group of verl had more workers."),
+        (("ranks=1",), None, "ranks=1 left nothing out: no worker group of verl had more workers."),
+    ],
+)
+def test_a_command_says_which_workers_ran(ended, words, ranks, expected):
+    text = " ".join(job_sentences(ended(process(2, held=GIB, ranks=ranks), words=words)))
+    assert expected in text
+    assert ("ranks=" in text) is bool(expected)

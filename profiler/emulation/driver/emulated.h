@@ -85,6 +85,7 @@ void em_values_right(const void *address, size_t bytes);
 void em_values_unknown(const void *address, size_t bytes, const char *producer); /* `producer` is kept, not copied */
 void em_values_forget(const void *address, size_t bytes);                        /* as after an allocation */
 const char *em_values_producer(const void *address, size_t bytes); /* NULL: all right; else who made what is not */
+int em_values_any_right(const void *address, size_t bytes);
 void em_reading(const char *type, int steers); /* of this thread, until it is called again; type NULL: bytes */
 void em_copy_all(int all); /* of this thread: copies of any size to a card are made */
 

@@ -159,3 +159,14 @@ const char *em_values_producer(const void *address, size_t bytes) {
     }
     return producer;
 }
+
+/* Whether any of these bytes is right. */
+int em_values_any_right(const void *address, size_t bytes) {
+    uintptr_t at = (uintptr_t)address, end = at + bytes;
+    int found = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = before(at); i < count && spans[i].start < end && !found; i++)
+        found = !spans[i].producer && !spans[i].awaited;
+    pthread_mutex_unlock(&lock);
+    return found;
+}

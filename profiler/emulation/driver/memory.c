@@ -270,10 +270,8 @@ void em_reading(const char *type, int steers) {
     read_steers = type ? steers : 1;
 }
 
-static void note_read(const void *from, size_t bytes) {
-    const char *producer = em_values_producer(from, bytes);
+static void note_read(const char *producer) {
     char text[160];
-    if (!producer) return;
     snprintf(text, sizeof text, "%s of %s", read_type ? read_type : "bytes", producer);
     em_mark(read_steers ? "value" : "float", text);
 }
@@ -283,17 +281,25 @@ static void copy_values(void *to, const char *producer, size_t bytes) {
     else em_values_right(to, bytes);
 }
 
-/* A large copy to a card is left out: nothing reads it there, and it would take memory of the host. Small ones are made,
- * since values steer what the host does next. */
+/* A large copy to a card is left out: nothing reads it there, and it would take memory of the host. So is one from a card
+ * whose bytes are unknown, such as weights that are offloaded: they are zeros. Small ones are made, since values steer what the
+ * host does next. */
 void em_copy(void *to, const void *from, size_t bytes) {
     if (!bytes || to == from) return;
     int to_card = em_find(to, NULL, NULL, NULL), from_card = em_find(from, NULL, NULL, NULL);
+    const char *unknown;
     if (injects && (bytes == 4 || bytes == 8) && from_card && !to_card) {
         injects = 0;
         memcpy(to, &injected, bytes);
         return;
     }
-    if (from_card && !to_card) note_read(from, bytes);
+    if (from_card && !to_card && (unknown = em_values_producer(from, bytes))) {
+        note_read(unknown);
+        if (bytes > largest_copy && !copies_all && !em_values_any_right(from, bytes)) {
+            em_zero(to, bytes);
+            return;
+        }
+    }
     if (to_card && bytes > largest_copy && !copies_all) {
         em_values_forget(to, bytes);
         return;
