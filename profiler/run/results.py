@@ -112,10 +112,10 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
     if end.exit_code == 0:
         return Status.OK, ""
     failed = min((one for one in memory.processes if one.last_sentence), key=_when_on_a_card, default=None)
-    if failed is not None:
+    killed = [process_name(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
+    if failed is not None and (any(failed.peak_bytes) or not killed):
         status = Status.OOM if failed.last_sentence.startswith(_OUT_OF_MEMORY) else Status.FAILED
         return status, ended_by(failed)
-    killed = [process_name(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
     without = f"; without a word ended {', '.join(killed)}" if killed else ""
     if end.exit_code < 0:
         return Status.KILLED, f"the command ended by {signal.Signals(-end.exit_code).name}{without}"

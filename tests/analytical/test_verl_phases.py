@@ -26,13 +26,15 @@ CATEGORIES = {
     Component.GATHERED: Category.COMMUNICATION,
     Component.ACTIVATIONS: Category.ACTIVATIONS,
     Component.LOGITS: Category.LOGITS,
+    Component.STEP: Category.WORKSPACE,
     Component.POOL: Category.ENGINE,
 }
 PHASES = {
     Phase.ROLLOUT: (VerlPhase.ROLLOUT,),
     Phase.SCORE: (VerlPhase.LOG_PROB, VerlPhase.REFERENCE),
-    Phase.CRITIC: (VerlPhase.UPDATE_CRITIC,),
+    Phase.CRITIC: (VerlPhase.UPDATE_CRITIC, VerlPhase.STEP_CRITIC),
     Phase.BACKWARD: (VerlPhase.UPDATE_ACTOR,),
+    Phase.OPTIMIZER: (VerlPhase.STEP_ACTOR,),
 }
 
 

@@ -231,6 +231,23 @@ print(json.dumps([none, still_none, text.value.decode()]))
     assert found == [0, 0, marks]
 
 
+def test_a_pointer_within_an_allocation_says_where_it_is(driver):
+    """vLLM's own all-reduce asks for the range of a pointer, and opens it in another process."""
+    found = run_on_card(
+        driver,
+        """
+p, start, size, kind, managed = c_void_p(), c_void_p(), c_size_t(), c_uint(7), (c_uint * 2)(7, 7)
+rt.cudaMalloc(byref(p), c_size_t(3 * 2**20))
+inside = c_void_p(p.value + 5000)
+codes = [cu.cuPointerGetAttribute(byref(to), which, inside) for to, which in ((start, 11), (size, 12), (kind, 2))]
+codes.append(cu.cuPointerGetAttribute(managed, 8, inside))
+outside = cu.cuPointerGetAttribute(byref(start), 11, c_void_p(4096))
+print(json.dumps([codes, start.value == p.value, size.value, kind.value, list(managed), outside]))
+""",
+    )
+    assert found == [[0] * 4, True, 4 * MIB, 2, [0, 7], 1]
+
+
 def test_a_large_copy_of_unknown_bytes_takes_no_memory_of_the_host(driver):
     """Such as weights that are offloaded. A copy with bytes that are right among them is made."""
     found = run_on_card(

@@ -58,7 +58,7 @@ def test_the_answer_is_that_of_any_trial():
     order = ["Does not fit: ", "<- the peak", "Peak allocated ", "Other phases: ", "Fragments: ", "details=true"]
     assert [short.find(each) for each in order] == sorted(short.find(each) for each in order)
     assert short.startswith(order[0]) and all(each in short for each in order)
-    assert re.findall(r"(?m)^(\w+) +\d+\.\d  ", whole) == ["rollout", "score", "backward"]
+    assert re.findall(r"(?m)^(\w+) +\d+\.\d  ", whole) == ["rollout", "score", "backward", "optimizer"]
     assert "  optimizer state       7.1  7.62e9 x 8 B / 8 GPUs" in short.splitlines()
     assert "Other phases" not in whole and "details=true" not in whole
 

@@ -278,7 +278,7 @@ def test_what_is_outside_of_layers_stays_gathered_after_a_pass():
     # The reference's at all other times, and the actor's while the reference scores.
     assert set(found.values()) == {OUTSIDE_BYTES}
     of_critic = roots({"algorithm.adv_estimator": "gae"})
-    assert of_critic.pop(VerlPhase.UPDATE_CRITIC) == 2 * OUTSIDE_BYTES
+    assert of_critic.pop(VerlPhase.UPDATE_CRITIC) == of_critic.pop(VerlPhase.STEP_CRITIC) == 2 * OUTSIDE_BYTES
     assert set(of_critic.values()) == {OUTSIDE_BYTES}
     assert set(roots(FSDP2).values()) == {0}
     alone = {"trainer.n_gpus_per_node": 1, f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ACTOR}.use_kl_loss": True}

@@ -62,11 +62,13 @@ def test_the_command_writes_both_files(tmp_path):
 
 
 def test_the_mean_length_counts_where_padding_is_removed():
-    fit = _fit(JOB)
+    job = {**JOB, "trainer.n_gpus_per_node": 4, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 32}
+    job |= {f"{ACTOR}.ppo_mini_batch_size": 256, "actor_rollout_ref.rollout.n": 8}
+    fit = _fit(job)
     assert fit.fit is Fit.TOO_LARGE
     assert fit.fits_up_to is not None and fit.tight_up_to is not None
     assert MEAN_ROW < fit.fits_up_to < fit.tight_up_to < fit.longest_row == 2048
-    padded = _fit({**JOB, f"{MODEL}.use_remove_padding": False})
+    padded = _fit({**job, f"{MODEL}.use_remove_padding": False})
     assert (padded.fit, padded.fits_up_to, padded.tight_up_to) == (Fit.TOO_LARGE, None, None)
 
 

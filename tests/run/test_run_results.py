@@ -201,6 +201,10 @@ def test_the_first_error_of_a_process_with_memory_on_a_card_ended_a_command(ende
     assert (found.status, "program_4" in found.message) == (Status.OOM, True)
     found = ended(probe, waiting)
     assert (found.status, "program_2" in found.message) == (Status.FAILED, True)
+    killed = replace(process(5, held=GIB), has_ended_itself=False)  # by the system, or by Ray, where the host is full
+    found = ended(probe, killed)
+    assert (found.status, "without a word ended process 5" in found.message) == (Status.FAILED, True)
+    assert any(line.startswith("Also, process 2") for line in job_sentences(found))
 
 
 @pytest.mark.parametrize(

@@ -208,16 +208,38 @@ int cuMemsetD32_v2(Address to, unsigned value, size_t count) {
 int cuMemsetD32Async(Address to, unsigned value, size_t count, void *stream) { return cuMemsetD32_v2(to, value, count); }
 
 /* Attribute 2: kind of memory (2: of a card); 3, 4: its address there and on the host; 9: the card. */
+enum { /* of CUpointer_attribute */
+    MEMORY_TYPE = 2,
+    DEVICE_POINTER,
+    HOST_POINTER,
+    SYNC_MEMOPS = 6,
+    IS_MANAGED = 8,
+    DEVICE_ORDINAL,
+    IS_LEGACY_IPC_CAPABLE,
+    RANGE_START,
+    RANGE_SIZE,
+    IS_MAPPED,
+};
 int cuPointerGetAttribute(void *value, int attribute, Address address) {
     int device;
-    if (attribute == 3 || attribute == 4) {
+    void *start;
+    size_t bytes;
+    if (attribute == DEVICE_POINTER || attribute == HOST_POINTER) {
         memcpy(value, &address, sizeof address);
         return EM_OK;
     }
-    if (!em_find((void *)address, &device, NULL, NULL)) return EM_INVALID_VALUE;
-    if (attribute == 2) *(unsigned *)value = 2;
-    else if (attribute == 9) *(int *)value = device;
-    else *(Address *)value = 0;
+    if (!em_find((void *)address, &device, &start, &bytes)) return EM_INVALID_VALUE;
+    switch (attribute) {
+        case MEMORY_TYPE: *(unsigned *)value = 2; break;
+        case DEVICE_ORDINAL: *(int *)value = device; break;
+        case RANGE_START: *(Address *)value = (Address)start; break;
+        case RANGE_SIZE: *(size_t *)value = bytes; break;
+        case IS_LEGACY_IPC_CAPABLE:
+        case IS_MAPPED: *(unsigned *)value = 1; break;
+        case SYNC_MEMOPS:
+        case IS_MANAGED: *(unsigned *)value = 0; break;
+        default: *(Address *)value = 0;
+    }
     return EM_OK;
 }
 int cuMemGetAddressRange_v2(Address *start, size_t *bytes, Address address) {

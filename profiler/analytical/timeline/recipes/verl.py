@@ -42,6 +42,7 @@ class Component(StrEnum):
     GATHERED = "gathered"
     ACTIVATIONS = "activations"
     LOGITS = "logits"
+    STEP = "optimizer temporaries"
     POOL = "rollout pool"
     REWARD_POOL = "reward model's pool"
 
@@ -55,7 +56,9 @@ class VerlPhase(StrEnum):
     LOG_PROB = "log-prob"
     REFERENCE = "reference"
     UPDATE_CRITIC = "critic"
+    STEP_CRITIC = "critic's step"
     UPDATE_ACTOR = "actor"
+    STEP_ACTOR = "actor's step"
 
 
 class Role(StrEnum):
@@ -84,6 +87,7 @@ _SHARED: Mapping[Category, Component] = {
     Category.COMMUNICATION: Component.GATHERED,
     Category.ACTIVATIONS: Component.ACTIVATIONS,
     Category.LOGITS: Component.LOGITS,
+    Category.WORKSPACE: Component.STEP,
     Category.ENGINE: Component.POOL,
     Category.REWARD_MODEL: Component.REWARD_POOL,
 }
@@ -102,9 +106,14 @@ _PHASES: Mapping[VerlPhase, Phase] = {
     VerlPhase.LOG_PROB: Phase.SCORE,
     VerlPhase.REFERENCE: Phase.SCORE,
     VerlPhase.UPDATE_CRITIC: Phase.CRITIC,
+    VerlPhase.STEP_CRITIC: Phase.CRITIC,
     VerlPhase.UPDATE_ACTOR: Phase.BACKWARD,
+    VerlPhase.STEP_ACTOR: Phase.OPTIMIZER,
 }
-"""The phase that each phase is of any trial; an update is largest in its backward."""
+"""The phase that each phase is of any trial; an update is its forward and backward."""
+
+_BETWEEN_SCORES_AND_UPDATE = (VerlPhase.REFERENCE, VerlPhase.UPDATE_CRITIC, VerlPhase.STEP_CRITIC)
+"""Phases of other models after the actor has scored."""
 
 _OF_ENGINES = (VerlPhase.SYNC, VerlPhase.ROLLOUT, VerlPhase.REWARD)
 """Phases in which an engine of others is awake."""
@@ -205,7 +214,7 @@ def _with_roots(
     root = Term(size, lambda: "what is outside of layers, still gathered")
     if job.workers.keeps_reference_root and job.has_reference and phase is not VerlPhase.REFERENCE:
         found[Component.REFERENCE] = root
-    if job.workers.keeps_actor_root and phase in (VerlPhase.REFERENCE, VerlPhase.UPDATE_CRITIC):
+    if job.workers.keeps_actor_root and phase in _BETWEEN_SCORES_AND_UPDATE:
         found[Component.GATHERED] = found.get(Component.GATHERED, NOTHING).plus(root)
     return {component: found[component] for component in Component if component in found and found[component].size}
 
@@ -251,6 +260,7 @@ def _active(
         # The actor's log-probabilities come with the entropy; those of a reference do not.
         VerlPhase.LOG_PROB: (Role.ACTOR, _scoring(actor, of_actor=True)),
         VerlPhase.UPDATE_ACTOR: (Role.ACTOR, _largest_of_update(actor, _logits_of_update(job, architecture))),
+        VerlPhase.STEP_ACTOR: (Role.ACTOR, _step(actor)),
     }
     if job.has_reference:
         # A reference that is offloaded streams its layers through what is gathered: it is not loaded.
@@ -258,6 +268,7 @@ def _active(
         found[VerlPhase.REFERENCE] = (role, _scoring(actor, of_actor=False))
     if Role.CRITIC in shardings:
         found[VerlPhase.UPDATE_CRITIC] = (Role.CRITIC, _largest_of_update(shardings[Role.CRITIC], 0))
+        found[VerlPhase.STEP_CRITIC] = (Role.CRITIC, _step(shardings[Role.CRITIC]))
     return found
 
 
@@ -299,7 +310,8 @@ def _on_gpu(sharding: VerlSharding, instant: Instant) -> dict[Category, Term]:
     read and not used in verl 0.7.
     """
     model, kept = sharding.model, sharding.kept(instant)
-    trains, computes = instant.phase is Phase.BACKWARD, instant.phase in (Phase.SCORE, Phase.BACKWARD)
+    trains = instant.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
+    computes = trains or instant.phase is Phase.SCORE
     found: dict[Category, Term] = {}
     if not model.offload_policy and (computes or not model.param_offload):
         found[Category.WEIGHTS] = kept[Category.WEIGHTS]
@@ -358,3 +370,9 @@ def _largest_of_update(sharding: VerlSharding, logits: int) -> Instant:
     }
     instants = [_computed(sharding, Phase.BACKWARD, name, sizes, model.max_tokens) for name, sizes in alone.items()]
     return max(instants, key=lambda instant: int(instant.total_bytes))
+
+
+def _step(sharding: VerlSharding) -> Instant:
+    """Return the optimizer's step: gradients, states and its temporaries, with nothing gathered."""
+    scratch = {Category.WORKSPACE: sharding.step_scratch}
+    return sharding.shared(Instant(phase=Phase.OPTIMIZER, name=InstantName.STEP, terms=scratch))

@@ -63,6 +63,16 @@ class VerlSharding(Sharding):
         """AdamW's two states, in the type of the weights. By hand, 7 x 10^9 in float32 over 8: 7 x 10^9 B."""
         return _divided(self.trained, self.job.fsdp_size, _ADAM_STATES * self.model.weight_bytes)
 
+    @property
+    def step_scratch(self) -> Term:
+        """The denominators of AdamW's step, of all shards at once. By hand, 7 x 10^9 in float32 over 8: 3.5 x 10^9 B.
+
+        Source: `_multi_tensor_adamw` in `torch/optim/adam.py` (`foreach`, the default for shards on a GPU).
+        """
+        if self.model.offload_policy:
+            return NOTHING
+        return _divided(self.trained, self.job.fsdp_size, self.model.weight_bytes)
+
     def kept(self, alone: Instant) -> Terms:  # noqa: ARG002  the same at every instant
         """Return weights and states; which of them wait on the host, the phase decides."""
         return {Category.WEIGHTS: self.weights, Category.OPTIMIZER_STATE: self.states}
@@ -74,6 +84,8 @@ class VerlSharding(Sharding):
         final norm). ZeRO-2 in training: all weights. By hand, qwen2.5-0.5b, ZeRO-3: (2 x 14,912,384 + 136,135,552)
         values x 2 B = 331,920,640 B.
         """
+        if alone.phase is Phase.OPTIMIZER:
+            return NOTHING
         if alone.phase is Phase.BACKWARD and not self.job.reshard_after_forward:
             return Term(int(parameter_count(self.architecture)) * BFLOAT16_BYTES, lambda: "all weights, in bfloat16")
         return Term(
@@ -82,12 +94,14 @@ class VerlSharding(Sharding):
         )
 
     def reduced(self, alone: Instant) -> Term:
-        """Return the gradients of a backward, with those of earlier micro-batches; 0 outside of one.
+        """Return the gradients of a backward, with those of earlier micro-batches, or of a step; 0 outside of them.
 
         At the head, its new gradient; in the last layer, whose gradients are reduced, that of the head waits; in the
         first layer are the reduced gradients of the others; and at the end the gradients of the parameters outside
         layers are reduced.
         """
+        if alone.phase is Phase.OPTIMIZER:
+            return NOTHING if self.model.offload_policy else self.gradients
         if alone.phase is not Phase.BACKWARD:
             return NOTHING
         reduced = 0 if self.model.offload_policy else self.gradients.size
@@ -137,13 +151,18 @@ class Megatron(VerlSharding):
         """AdamW's two states and the masters, in float32. By hand, 7 x 10^9 on 8 GPUs: x 12 / 8 = 10.5 x 10^9 B."""
         return _divided(self.trained, self.job.n_gpus, (_ADAM_STATES + 1) * FLOAT32_BYTES)
 
+    @property
+    def step_scratch(self) -> Term:
+        """Return 0: the fused Adam of Apex or Transformer Engine, which Megatron takes, has no temporaries."""
+        return NOTHING
+
     def gathered(self, alone: Instant) -> Term:  # noqa: ARG002  the same at every instant
         """Return 0: Megatron gathers no weights."""
         return NOTHING
 
     def reduced(self, alone: Instant) -> Term:
         """Return the buffer of all gradients, which is there from the start."""
-        is_on_host = self.model.offload_policy and alone.phase is Phase.BACKWARD
+        is_on_host = self.model.offload_policy and alone.phase in (Phase.BACKWARD, Phase.OPTIMIZER)
         return NOTHING if is_on_host else self.gradients
 
     def _shared(self, values: int, element: int) -> Term:
