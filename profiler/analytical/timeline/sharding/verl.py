@@ -82,9 +82,11 @@ class VerlSharding(Sharding):
 
         ZeRO-3: two decoder layers, the current one and the next, and the parameters outside layers (embedding, LM head,
         final norm). ZeRO-2 in training: all weights. By hand, qwen2.5-0.5b, ZeRO-3: (2 x 14,912,384 + 136,135,552)
-        values x 2 B = 331,920,640 B.
+        values x 2 B = 331,920,640 B. None is left when those outside layers are reduced.
+
+        Source: `_post_backward_hook` in `torch/distributed/fsdp/_runtime_utils.py` frees a unit before it is reduced.
         """
-        if alone.phase is Phase.OPTIMIZER:
+        if alone.phase is Phase.OPTIMIZER or alone.name is InstantName.BACKWARD_END:
             return NOTHING
         if alone.phase is Phase.BACKWARD and not self.job.reshard_after_forward:
             return Term(int(parameter_count(self.architecture)) * BFLOAT16_BYTES, lambda: "all weights, in bfloat16")
@@ -98,7 +100,8 @@ class VerlSharding(Sharding):
 
         At the head, its new gradient; in the last layer, whose gradients are reduced, that of the head waits; in the
         first layer are the reduced gradients of the others; and at the end the gradients of the parameters outside
-        layers are reduced.
+        layers are reduced. A shard that arrives is added to that of earlier micro-batches (`_accumulate_sharded_grad`),
+        and until then both are there; with `offload_policy` it arrives on the GPU, too.
         """
         if alone.phase is Phase.OPTIMIZER:
             return NOTHING if self.model.offload_policy else self.gradients
@@ -111,9 +114,11 @@ class VerlSharding(Sharding):
         layer = self.unreduced_bytes(self._layer, reducing=True)
         sizes = {
             InstantName.BACKWARD_HEAD: earlier + waiting,
-            InstantName.BACKWARD_LAYER: earlier + waiting + layer,
-            InstantName.BACKWARD_FIRST_LAYER: reduced + waiting + layer,
-            InstantName.BACKWARD_END: reduced + self.unreduced_bytes(outside, reducing=True),
+            InstantName.BACKWARD_LAYER: earlier + waiting + layer + self._shard_bytes(self._layer),
+            InstantName.BACKWARD_FIRST_LAYER: reduced + waiting + layer + self._arriving_bytes(self._layer),
+            InstantName.BACKWARD_END: reduced
+            + self.unreduced_bytes(outside, reducing=True)
+            + self._arriving_bytes(outside),
         }
         return Term(sizes[alone.name], lambda: "shards, and whole ones of a layer or outside")
 
@@ -126,6 +131,16 @@ class VerlSharding(Sharding):
         Source: FSDP's `reduce_dtype`, float32 in verl.
         """
         return 0 if self.job.lora_rank else values * (BFLOAT16_BYTES + (FLOAT32_BYTES if reducing else 0))
+
+    def _shard_bytes(self, values: int) -> int:
+        """Return the bytes of one GPU's part of the reduced gradients of `values` weights; 0 for LoRA."""
+        size = 0 if self.job.lora_rank else _divided(values, self.job.fsdp_size, self.model.weight_bytes).size
+        return int(size)
+
+    def _arriving_bytes(self, values: int) -> int:
+        """Return the bytes of such a part while another one is there already, or none is kept; 0 of whole copies."""
+        is_apart = self.model.accumulates or self.model.offload_policy
+        return self._shard_bytes(values) if is_apart and self.job.fsdp_size > 1 else 0
 
     @property
     def _layer(self) -> int:
