@@ -210,7 +210,7 @@ def _pass(
     # The head names what is there with it.
     saved[Category.LOGITS] = Term(saved[Category.LOGITS].size)
     more_casts: Terms = {Category.ACTIVATIONS: Term(autocast_forward_bytes(spec, architecture) - casts.size)}
-    last_layer, waiting = layer_backward(spec, architecture, batch), _head_gradient_waiting(spec, architecture)
+    last_layer, waiting = layer_backward(spec, architecture, batch), _head_waiting(spec, architecture, gradients)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
     logged = logging_scratch(spec, architecture, batch)
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
@@ -269,7 +269,7 @@ def _other_kinds(
     Up to a layer there are the activations of the layers before it, and gradients of those after it.
     """
     kinds, every = layer_kinds(architecture), _made_in_layers(spec, architecture, gradients)
-    waiting = _head_gradient_waiting(spec, architecture)
+    waiting = _head_waiting(spec, architecture, gradients)
     found: list[tuple[InstantName, Terms]] = []
     if kinds[0].linear is not None and not _saves_in_each_layer(spec, kinds[0]):
         # Layers before the first adapter save nothing.
@@ -336,10 +336,10 @@ def _embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
 
 
-def _head_gradient_waiting(spec: TrialKeys, architecture: DecoderShape) -> Term:
-    """Return the gradient of a tied head, which autograd keeps until the backward of the embedding adds its own."""
+def _head_waiting(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Term:
+    """Return the gradient of a tied head that waits for the embedding's, if it is not added to an earlier row's."""
     head = Term(_embedding_bytes(spec, architecture), lambda: "a tied head's")
-    return head.only_if(architecture.tie_word_embeddings)
+    return head.only_if(False if gradients.are_buffered else architecture.tie_word_embeddings)
 
 
 def _made_in_layers(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Count:
@@ -363,7 +363,7 @@ def _first_layer(
     In the first micro-batch, gradients grow while activations shrink, so the peak is at one end or the other. Layers of
     one kind have the `backward` of the last one.
     """
-    embedding, waiting = _embedding_bytes(spec, architecture), _head_gradient_waiting(spec, architecture)
+    embedding, waiting = _embedding_bytes(spec, architecture), _head_waiting(spec, architecture, gradients)
     made, first = _made_in_layers(spec, architecture, gradients), layer_kinds(architecture)[0]
     if architecture.first_layers:
         kept, backward = stack_saved_bytes(spec, by_begin(architecture)[0], batch), layer_backward(spec, first, batch)
@@ -387,7 +387,7 @@ def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, gradients
     sum is a third tensor.
     """
     fresh = where(gradients.earlier.size > 0, _embedding_bytes(spec, architecture), 0)
-    waiting = _head_gradient_waiting(spec, architecture).size
+    waiting = _head_waiting(spec, architecture, gradients).size
     summed: Count = 0
     if spec.logprobs.makes_all_logits:
         summed = where(element_bytes(spec).autocast_casts, 0, waiting)

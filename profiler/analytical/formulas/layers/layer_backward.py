@@ -12,6 +12,7 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     mlp_saved_bytes,
     norm_saved_bytes,
     saved_after_attention_bytes,
+    saved_input_bytes,
     saves_output,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
@@ -47,7 +48,6 @@ from profiler.analytical.formulas.models.parameters import (
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
-    has_bfloat16_adapters,
     linear_output_bytes,
     trains_everything,
 )
@@ -134,11 +134,10 @@ def _keeps_input(spec: TrialKeys) -> bool:
 
 def _down_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return what the adapter of down saves of its input, with the mask of its dropout; 0 if down has none."""
-    sizes, values = element_bytes(spec), positions * mlp_width(architecture)
-    element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
+    values = positions * mlp_width(architecture)
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return 0
-    return block_of(spec)(values * element) + input_mask_bytes(spec, values)
+    return block_of(spec)(values * saved_input_bytes(spec)) + input_mask_bytes(spec, values)
 
 
 def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -370,7 +369,7 @@ def _saves_inputs(spec: TrialKeys, architecture: DecoderShape, names: Sequence[s
     sizes = element_bytes(spec)
     if trains_everything(spec):
         return negated(sizes.autocast_casts)
-    if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, names)):
+    if not adapted_parts(spec, architecture, names):
         return False
     return negated(either(sizes.adapter_casts, drops_inputs(spec)))
 
