@@ -51,7 +51,7 @@ from profiler.analytical.formulas.models.trained import (
     linear_output_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.models.weights import widened_bytes
+from profiler.analytical.formulas.models.weights import recomputed_copies_bytes, widened_bytes
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, either, larger, negated, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
@@ -292,7 +292,7 @@ def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return backward
     # A stream that the layer saves as it is, is the input that checkpointing keeps.
     kept = where(saves_stream(spec, architecture, ATTENTION_INPUTS), layer_input_bytes(spec, architecture, batch), 0)
-    recomputed = layer_saved_bytes(spec, architecture, batch) - kept
+    recomputed = layer_saved_bytes(spec, architecture, batch) - kept + recomputed_copies_bytes(spec, architecture)
     recomputation = recomputation_bytes(spec, architecture, batch)
     if architecture.linear is not None:
         # The gradient of the layer's result waits, and those at the scaling of down's adapter.
