@@ -238,8 +238,7 @@ class Fsdp(TrialSharding):
             return NOTHING
         stay = not self.spec.fsdp_reshard_after_forward and name not in _OTHER_LAYERS_ARE_FREED
         layers, root = self._layers_there(name, stay=stay), unit.tail + (unit.embedding if stay else 0)
-        has_own = unit.embedding > 0
-        generates = self.spec.recipe.facts.has_rollout
+        has_own, generates = unit.embedding > 0, self.spec.recipe.facts.has_rollout
         # accelerate finds no final norm in a model of peft. The LM head alone is the unit then. Generating gathers it,
         # and keeps the buffer; in training no module of it runs whose backward frees it.
         stays = generates and not self._trains_everything
@@ -265,11 +264,15 @@ class Fsdp(TrialSharding):
         return found
 
     def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:  # noqa: ARG002
-        """Return the gathering of a tied head at the start of a forward, after a backward has freed it."""
-        if alone.name is not InstantName.FORWARD_LAYER:
-            return ()
+        """Return a tied head's gathering for a forward, and the end of the first layer's backward."""
         shared, unit = self.shared(alone), self.units
         there: Terms = {name: term for name, term in shared.terms.items() if name is not Category.ACTIVATIONS}
+        if alone.name is InstantName.BACKWARD_FIRST_LAYER:
+            made = Term(there[Category.GRADIENTS].size + self._gradient(unit.layer), there[Category.GRADIENTS].words)
+            once = both(alone.happens, self.spec.gradient_accumulation_steps <= 1)
+            return (replace(shared, terms={**there, Category.GRADIENTS: made}, happens=once),)
+        if alone.name is not InstantName.FORWARD_LAYER:
+            return ()
         gathered: Terms = {Category.COMMUNICATION: self._gathered(2 * unit.tail, unit.layer)}
         again = either(self.spec.gradient_accumulation_steps > 1, not self.spec.recipe.facts.has_rollout)
         happens = both(both(alone.happens, again), unit.embedding == 0)
@@ -328,33 +331,30 @@ class Fsdp(TrialSharding):
         """Return the input of the last reduction, until the next unit's (torch's `FSDPParamGroup.post_backward`)."""
         head = where(self.units.embedding > 0, self._gradient(self.units.tail), 0)
         layer = self._gradient(self._largest_layer)
-        return {InstantName.BACKWARD_LAYER: larger(head, layer), InstantName.BACKWARD_FIRST_LAYER: layer}.get(name, 0)
+        # Where all layers stay gathered, that of a layer is as large as the weights that are freed with it.
+        last = larger(head, layer) if self.spec.fsdp_reshard_after_forward else head
+        return {InstantName.BACKWARD_LAYER: last, InstantName.BACKWARD_FIRST_LAYER: layer}.get(name, 0)
 
     def _reduced_at_once(self, name: InstantName, accumulated: Count) -> Count:
         """Return gradients where the only backward of a step reduces them unit by unit.
 
-        In the first layer: shards of the others, its own whole with the input of its reduction. At the end: shards of
-        all layers, the whole gradient of the embedding with the input of its reduction, and the last layer's. An LM
-        head of its own is reduced after its norm.
+        In the first layer: shards of the others, and the input of the reduction before it. At the end: shards of all
+        layers, the whole gradient of the embedding with the input of its reduction, and the last layer's. An LM head of
+        its own is reduced after its norm.
         """
-        unit = self.units
-        layer = (self.whole_gradient_bytes - self._gradient(unit.root)) // self.architecture.num_hidden_layers
-        shards = self._reduced(layer * self.architecture.num_hidden_layers)
+        unit, layers = self.units, self.architecture.num_hidden_layers
+        layer = (self.whole_gradient_bytes - self._gradient(unit.root)) // layers
+        shards, others = (self._reduced(layer * number) for number in (layers, layers - 1))
         if self.architecture.first_layers and self._trains_everything:
             layer = BFLOAT16_BYTES * unit.layer
         head, has_own = self._gradient(unit.tail), unit.embedding > 0
-        waits = where(has_own, self._reduced(head), self._waiting)
-        match name:
-            case InstantName.BACKWARD_NORM:
-                return self._waiting
-            case InstantName.BACKWARD_LAYER:
-                return where(has_own, head + self._reduced(head), self._waiting)
-            case InstantName.BACKWARD_FIRST_LAYER:
-                return shards + 2 * layer + waits
-            case InstantName.BACKWARD_END:
-                last = 2 * self._gradient(where(has_own, unit.embedding, unit.tail))
-                return shards + last + layer + where(has_own, self._reduced(head), 0)
-        return accumulated
+        last = 2 * self._gradient(where(has_own, unit.embedding, unit.tail))
+        return {
+            InstantName.BACKWARD_NORM: self._waiting,
+            InstantName.BACKWARD_LAYER: where(has_own, head + self._reduced(head), self._waiting),
+            InstantName.BACKWARD_FIRST_LAYER: others + layer + where(has_own, self._reduced(head), self._waiting),
+            InstantName.BACKWARD_END: shards + last + layer + where(has_own, self._reduced(head), 0),
+        }.get(name, accumulated)
 
     def _gradient(self, count: Count) -> Count:
         """Return the bytes of whole gradients outside of layers; 0 where only adapters are trained."""
