@@ -98,6 +98,7 @@ AT_ONCE = {
     "num_generations": 2,
     "max_prompt_length": 64,
 }
+SAVING = {**AT_ONCE, **KEPT, "optim": Optimizer.SGD, "max_prompt_length": 256, "max_completion_length": 64}
 
 
 def _read(config):
@@ -180,6 +181,7 @@ EMULATED = [
     (replace(SPEC, **SHARDED), WIDER, {"load": 808.30, "backward": 2699.95, "optimizer": 2281.12}),
     (replace(SPEC, **STAYING), CONFIG, {"load": 318.22, "rollout": 679.30, "backward": 986.53}),
     (replace(SPEC, **AT_ONCE), CONFIG, {"load": 318.22, "backward": 1182.19, "optimizer": 1044.52}),
+    (replace(SPEC, **SAVING), CONFIG, {"load": 318.22, "backward": 714.67}),
     (replace(LORA, **SHARDED), WIDER, {"load": 405.84, "backward": 690.17, "optimizer": 346.78}),
     (replace(SPEC, **SHARDED), DEEPSEEK, {"load": 292.56, "backward": 1284.62, "optimizer": 920.82}),
     (replace(SPEC, **SHARDED), DELTA, {"load": 325.40, "rollout": 875.42, "backward": 1312.75, "optimizer": 854.90}),
@@ -187,7 +189,7 @@ EMULATED = [
 """Peaks in MiB of one of two GPUs of these trials with torch's CUDA build on an emulated driver.
 
 That the input of a layer's reduction stays until the next layer's was counted after the last two had shown it, and what
-becomes of it in a single micro-batch, and where all layers stay gathered, after two of `CONFIG` had.
+becomes of it in a single micro-batch, where all layers stay gathered, and in inner layers, after three of `CONFIG` had.
 """
 
 

@@ -83,6 +83,7 @@ class InstantName(StrEnum):
     BACKWARD_HEAD = "the head's backward"
     BACKWARD_NORM = "the final norm's backward"
     BACKWARD_LAYER = "the last layer's backward"
+    BACKWARD_INNER_LAYER = "an inner layer's backward"
     REDUCTION = "a full bucket of gradients is reduced"
     BACKWARD_FIRST_LAYER = "the first layer's backward"
     BACKWARD_TOWER = "the backward of the vision tower's last block"
