@@ -168,7 +168,7 @@ def test_sliced_rows_have_no_gradients_in_forward(half_billion):
     assert all(instant.sizes.get(Category.GRADIENTS, 0) == 0 for instant in forward)
 
 
-def test_a_later_row_adds_the_gradient_of_a_tied_head_to_that_of_an_earlier_one(half_billion):
+def test_a_later_row_adds_to_the_gradient_of_a_tied_head(half_billion):
     """All weights in float32, one micro-batch: gradients of 494,032,768 weights, and the embedding's new one."""
     keys = {"dtype": Dtype.FLOAT32, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
     spec = replace(_BASE, logprobs=Logprobs.SLICED, max_completion_length=64, **keys)
