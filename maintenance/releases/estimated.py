@@ -11,10 +11,10 @@ RECIPE = SCRIPT.with_suffix(".yaml")
 _TOKENS = 512
 _ROWS: Mapping[str, Mapping[str, object]] = {
     "sft": {"max_length": _TOKENS},
-    "dpo": {"max_length": _TOKENS},
+    "dpo": {"max_length": _TOKENS + 2, "max_prompt_length": 2},
     "grpo": {"num_generations": 4, "max_completion_length": _TOKENS, "max_prompt_length": 4},
 }
-"""Lengths of the script's rows, by trainer."""
+"""Lengths of the script's rows, by trainer; all rows are equal."""
 _ADAPTERS: Mapping[str, object] = {"tuning": "lora", "lora_rank": 8, "lora_target_modules": ["q_proj", "v_proj"]}
 """peft's defaults for Qwen2."""
 
@@ -30,7 +30,11 @@ def estimated_bytes(run: Run) -> int | None:
     The release decides defaults and the way to compute the loss, as for `estimate trl=`.
     """
     first, second, *_ = map(int, run.release.split("."))
-    keys: dict[str, object] = {**_ROWS[run.trainer], **(_ADAPTERS if run.tuning == "lora" else {"tuning": "full"})}
+    keys: dict[str, object] = {
+        "lengths": "forced",
+        **_ROWS[run.trainer],
+        **(_ADAPTERS if run.tuning == "lora" else {"tuning": "full"}),
+    }
     if (first, second) < _ASKS_FOR_FLOAT32:
         keys["dtype"] = "bfloat16"
     minor = f"{first}.{second}"

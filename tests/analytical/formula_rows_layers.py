@@ -216,6 +216,22 @@ LAYER_ROWS = (
     row(linear_inputs_saved_bytes, QLORA, TOY, 10, is_=10 * (8 + 8 + 16 + 7 * 2) * 2, why="4 bits share inputs"),
     row(
         linear_inputs_saved_bytes,
+        replace(LORA, dtype=Dtype.FLOAT32, bf16=False),
+        TOY,
+        10,
+        is_=10 * (8 + 8 + 16 + 7 * 2) * 4,
+        why="float32 adapters share float32 inputs",
+    ),
+    row(
+        linear_inputs_saved_bytes,
+        replace(LORA, dtype=Dtype.FLOAT32),
+        TOY,
+        10,
+        is_=10 * (6 * 8 + 16 + 7 * 2) * 2,
+        why="autocast copies a float32 input for each adapter",
+    ),
+    row(
+        linear_inputs_saved_bytes,
         replace(QLORA, dtype=Dtype.FLOAT16, bf16=False),
         TOY,
         10,

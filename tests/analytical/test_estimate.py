@@ -168,6 +168,16 @@ def test_sliced_rows_have_no_gradients_in_forward(half_billion):
     assert all(instant.sizes.get(Category.GRADIENTS, 0) == 0 for instant in forward)
 
 
+def test_a_later_row_adds_to_the_gradient_of_a_tied_head(half_billion):
+    """All weights in float32, one micro-batch: gradients of 494,032,768 weights, and the embedding's new one."""
+    keys = {"dtype": Dtype.FLOAT32, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
+    spec = replace(_BASE, logprobs=Logprobs.SLICED, max_completion_length=64, **keys)
+    ends = [each for each in trial_instants(spec, half_billion) if each.name is InstantName.BACKWARD_END]
+
+    # The first row has the tied head's in the place of an earlier row's.
+    assert {each.sizes[Category.GRADIENTS] for each in ends if each.happens} == {4 * (494_032_768 + 151_936 * 896)}
+
+
 @given(specs())
 def test_every_phase_has_its_largest_instant(spec):
     found = phase_instants(spec, architecture(spec.model))

@@ -21,6 +21,7 @@ from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import MIB, Category, Phase
+from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     DistributedType,
@@ -88,6 +89,16 @@ SHARDED = {
     "fsdp_offload_params": False,
     "fsdp_activation_checkpointing": False,
 }
+STAYING = {**SHARDED, "fsdp_reshard_after_forward": False, "optim": Optimizer.SGD, "num_generations": 2}
+AT_ONCE = {
+    **SHARDED,
+    "gradient_accumulation_steps": 1,
+    "steps_per_generation": 1,
+    "per_device_train_batch_size": 2,
+    "num_generations": 2,
+    "max_prompt_length": 64,
+}
+SAVING = {**AT_ONCE, **KEPT, "optim": Optimizer.SGD, "max_prompt_length": 256, "max_completion_length": 64}
 
 
 def _read(config):
@@ -168,13 +179,17 @@ EMULATED = [
     (replace(SPEC, **ZERO, zero_stage=3), WIDER, {"rollout": 3876.44, "backward": 4088.17, "optimizer": 4055.59}),
     (replace(LORA, **ZERO, zero_stage=3), WIDER, {"rollout": 1953.07, "backward": 2028.62, "optimizer": 1311.28}),
     (replace(SPEC, **SHARDED), WIDER, {"load": 808.30, "backward": 2699.95, "optimizer": 2281.12}),
+    (replace(SPEC, **STAYING), CONFIG, {"load": 318.22, "rollout": 679.30, "backward": 986.53}),
+    (replace(SPEC, **AT_ONCE), CONFIG, {"load": 318.22, "backward": 1182.19, "optimizer": 1044.52}),
+    (replace(SPEC, **SAVING), CONFIG, {"load": 318.22, "backward": 714.67}),
     (replace(LORA, **SHARDED), WIDER, {"load": 405.84, "backward": 690.17, "optimizer": 346.78}),
     (replace(SPEC, **SHARDED), DEEPSEEK, {"load": 292.56, "backward": 1284.62, "optimizer": 920.82}),
     (replace(SPEC, **SHARDED), DELTA, {"load": 325.40, "rollout": 875.42, "backward": 1312.75, "optimizer": 854.90}),
 ]
 """Peaks in MiB of one of two GPUs of these trials with torch's CUDA build on an emulated driver.
 
-That the input of a layer's reduction stays until the next layer's was counted after the last two had shown it.
+That the input of a layer's reduction stays until the next layer's was counted after the last two had shown it, and what
+becomes of it in a single micro-batch, where all layers stay gathered, and in inner layers, after three of `CONFIG` had.
 """
 
 

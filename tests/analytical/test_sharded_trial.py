@@ -106,6 +106,13 @@ def test_a_single_micro_batch_reduces_gradients_as_they_are_made():
     # Shards of 24 layers in float32 on 4 GPUs; of the root gradient and input of the reduction; the last layer's input.
     assert at_once == 24 * layer + 2 * 2 * ROOT + 2 * layer
     assert at_once < _instant(_sharded(), InstantName.BACKWARD_END)[Category.GRADIENTS]
+    # In the first layer, shards of the 23 others, the input of the second layer's reduction, a tied head's gradient.
+    # At its end, its own gradient in place of activations.
+    found = trial_instants(_sharded(**keys), _architecture(MODEL))
+    end, first = (each.sizes for each in found if each.name is InstantName.BACKWARD_FIRST_LAYER and each.happens)
+    assert first[Category.GRADIENTS] == 23 * layer + 2 * layer + 2 * 151_936 * 896
+    assert end[Category.GRADIENTS] == first[Category.GRADIENTS] + 2 * layer
+    assert Category.ACTIVATIONS not in end
 
 
 def test_a_model_is_sharded_unit_by_unit_from_the_host():

@@ -83,6 +83,7 @@ class InstantName(StrEnum):
     BACKWARD_HEAD = "the head's backward"
     BACKWARD_NORM = "the final norm's backward"
     BACKWARD_LAYER = "the last layer's backward"
+    BACKWARD_INNER_LAYER = "an inner layer's backward"
     REDUCTION = "a full bucket of gradients is reduced"
     BACKWARD_FIRST_LAYER = "the first layer's backward"
     BACKWARD_TOWER = "the backward of the vision tower's last block"
@@ -145,6 +146,8 @@ class Gradients:
     """All `.grad`."""
     earlier: Term
     """Those at its start: of the earlier micro-batches, or rows."""
+    are_buffered: bool = False
+    """Whether autograd buffers those of earlier rows, to which it adds the gradient of a tied head in place."""
 
     @classmethod
     def of(cls, spec: TrialKeys, architecture: DecoderShape) -> "Gradients":
@@ -162,7 +165,7 @@ class Gradients:
         def words() -> str:
             return f"2 x {every.words()}" if earlier.size else every.words()
 
-        return Gradients(every=every, earlier=Term(earlier.size + every.size, words))
+        return Gradients(every=every, earlier=Term(earlier.size + every.size, words), are_buffered=True)
 
 
 @dataclass(frozen=True, kw_only=True)

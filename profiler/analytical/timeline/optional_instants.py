@@ -13,7 +13,7 @@ from profiler.analytical.formulas.layers.eager_attention import attention_mask_b
 from profiler.analytical.formulas.models.trained import element_bytes
 from profiler.analytical.formulas.models.weights import (
     autocast_cache_bytes,
-    autocast_forward_bytes,
+    autocast_more_bytes,
     critic_gradients,
     critic_tensors,
 )
@@ -91,7 +91,7 @@ def critic_instants(
         return ()
     gradients = critic_gradients(spec, architecture)
     accumulated = gradients.only_if(spec.gradient_accumulation_steps > 1)
-    casts, inputs = Term(autocast_forward_bytes(spec, architecture)), stack(spec, architecture, batch)
+    casts, inputs = Term(autocast_more_bytes(spec, architecture, in_layer=True)), stack(spec, architecture, batch)
     earlier = _before_a_step(spec, architecture, persistent)
     layers = added(earlier, {Category.INPUTS: Term(attention_mask_bytes(spec, architecture, batch))})
     backward = layer_backward(spec, architecture, batch)
@@ -102,10 +102,12 @@ def critic_instants(
     first = Term(inputs.size // architecture.num_hidden_layers, lambda: "one layer")
 
     def terms(activations: Term, more: Term) -> Terms:
-        return added(layers, {Category.ACTIVATIONS: activations.plus(casts), Category.GRADIENTS: more})
+        return added(layers, {Category.ACTIVATIONS: activations, Category.GRADIENTS: more})
 
     found: Mapping[InstantName, Terms] = {
-        InstantName.FORWARD_LAYER: terms(inputs.plus(layer_forward(spec, architecture, batch)), accumulated),
+        InstantName.FORWARD_LAYER: terms(
+            inputs.plus(casts).plus(layer_forward(spec, architecture, batch)), accumulated
+        ),
         InstantName.BACKWARD_LAYER: terms(inputs.plus(backward), accumulated),
         InstantName.BACKWARD_FIRST_LAYER: terms(
             first.plus(backward),

@@ -14,7 +14,7 @@ from profiler.analytical.formulas.layers.layer_backward import layer_backward_by
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.models.parameters import adapted_projections, layers_of
 from profiler.analytical.formulas.models.trained import element_bytes, layer_gradients_bytes, trains_everything
-from profiler.analytical.formulas.models.weights import autocast_forward_bytes, autocast_weight_copy_bytes
+from profiler.analytical.formulas.models.weights import autocast_more_bytes, autocast_saved_bytes
 from profiler.analytical.formulas.sizes.quantities import (
     Count,
     Flag,
@@ -115,10 +115,9 @@ def _row_by_row(
 def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Terms:
     """Return what a row keeps from its forward until its backward."""
     # Each row has an autocast context of its own, so rows whose layers are saved keep their own copies of the weights.
-    own_casts = 0 if spec.gradient_checkpointing else autocast_weight_copy_bytes(spec, architecture)
     return added(
         head_categories(head_saved(spec, architecture, row)),
-        {Category.ACTIVATIONS: Term(stack_saved_bytes(spec, architecture, row) + own_casts)},
+        {Category.ACTIVATIONS: Term(stack(spec, architecture, row).size)},
         {Category.ACTIVATIONS: _final_norm(spec, architecture, row)},
     )
 
@@ -164,7 +163,7 @@ def _saves_in_each_layer(spec: TrialKeys, kind: DecoderShape) -> bool:
 
 
 def stack(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, waiting_rows: Count = 0) -> Term:
-    """Return what all decoder layers keep, in words that are also those of earlier rows.
+    """Return what all decoder layers keep, with copies of weights, in words that are also those of earlier rows.
 
     Args:
         spec: The trial.
@@ -178,7 +177,7 @@ def stack(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, waiting_
         tokens = batch.positions + waiting_rows * batch.width
         return f"{architecture.num_hidden_layers} {kept} of {tokens} tokens"
 
-    return Term(stack_saved_bytes(spec, architecture, batch), words)
+    return Term(stack_saved_bytes(spec, architecture, batch) + autocast_saved_bytes(spec, architecture), words)
 
 
 def _pass(
@@ -196,7 +195,6 @@ def _pass(
         return ()
     final_norm: Terms = {Category.ACTIVATIONS: _final_norm(spec, architecture, batch)}
     kept = head_categories(head_saved(spec, architecture, batch))
-    casts = Term(autocast_weight_copy_bytes(spec, architecture))
     inputs = stack(spec, architecture, batch, waiting_rows=earlier.rows)
     # The stack counts the tokens of earlier rows.
     until_the_end = added(persistent, earlier.named("rows that wait", Category.LOGITS))
@@ -204,13 +202,13 @@ def _pass(
     layers = added(
         until_the_end,
         until_the_first,
-        {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs.plus(casts)},
+        {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs},
     )
     saved = dict(added(layers, kept, final_norm))
     # The head names what is there with it.
     saved[Category.LOGITS] = Term(saved[Category.LOGITS].size)
-    more_casts: Terms = {Category.ACTIVATIONS: Term(autocast_forward_bytes(spec, architecture) - casts.size)}
-    last_layer, waiting = layer_backward(spec, architecture, batch), _head_gradient_waiting(spec, architecture)
+    in_layer, at_head = (Term(autocast_more_bytes(spec, architecture, in_layer=there)) for there in (True, False))
+    last_layer, waiting = layer_backward(spec, architecture, batch), _head_waiting(spec, architecture, gradients)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
     logged = logging_scratch(spec, architecture, batch)
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
@@ -231,11 +229,11 @@ def _pass(
         },
         InstantName.FORWARD_LAYER: added(
             layers,
-            more_casts,
+            {Category.ACTIVATIONS: in_layer},
             {Category.ACTIVATIONS: layer_forward(spec, architecture, batch)},
             held_in_forward(spec, architecture, batch),
         ),
-        InstantName.FORWARD_HEAD: added(saved, more_casts, scratch),
+        InstantName.FORWARD_HEAD: added(saved, {Category.ACTIVATIONS: at_head}, scratch),
         **({} if logged is None else {InstantName.LOGGING: added(saved, {Category.LOGITS: logged})}),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
         InstantName.BACKWARD_NORM: added(in_backward, norm, final_norm),
@@ -269,7 +267,7 @@ def _other_kinds(
     Up to a layer there are the activations of the layers before it, and gradients of those after it.
     """
     kinds, every = layer_kinds(architecture), _made_in_layers(spec, architecture, gradients)
-    waiting = _head_gradient_waiting(spec, architecture)
+    waiting = _head_waiting(spec, architecture, gradients)
     found: list[tuple[InstantName, Terms]] = []
     if kinds[0].linear is not None and not _saves_in_each_layer(spec, kinds[0]):
         # Layers before the first adapter save nothing.
@@ -284,12 +282,12 @@ def _other_kinds(
             terms = {Category.ACTIVATIONS: activations, Category.GRADIENTS: there}
             found.append((InstantName.BACKWARD_FIRST_LAYER, terms))
         if place < len(kinds) - 1:
-            casts, inputs = Term(autocast_weight_copy_bytes(spec, end)), stack(spec, end, batch)
-            forward = inputs.plus(Term(autocast_forward_bytes(spec, end))).plus(layer_forward(spec, kind, batch))
+            inputs, casts = stack(spec, end, batch), Term(autocast_more_bytes(spec, end, in_layer=True))
+            forward = inputs.plus(casts).plus(layer_forward(spec, kind, batch))
             terms = {Category.ACTIVATIONS: forward, Category.GRADIENTS: gradients.earlier}
             found.append((InstantName.FORWARD_LAYER, terms))
             there = _layer_gradients(gradients, every - layer_gradients_bytes(spec, end)).plus(waiting)
-            terms = {Category.ACTIVATIONS: inputs.plus(casts).plus(backward), Category.GRADIENTS: there}
+            terms = {Category.ACTIVATIONS: inputs.plus(backward), Category.GRADIENTS: there}
             found.append((InstantName.BACKWARD_LAYER, terms))
     return tuple(found)
 
@@ -309,10 +307,9 @@ def saved_by_forward(spec: TrialKeys, architecture: DecoderShape, persistent: Te
         persistent: The memory that is present throughout training.
         batch: The micro-batch.
     """
-    casts = Term(autocast_weight_copy_bytes(spec, architecture))
     layers: Terms = {
         Category.GRADIENTS: Gradients.of(spec, architecture).earlier,
-        Category.ACTIVATIONS: stack(spec, architecture, batch).plus(casts),
+        Category.ACTIVATIONS: stack(spec, architecture, batch),
     }
     final_norm: Terms = {Category.ACTIVATIONS: _final_norm(spec, architecture, batch)}
     head = head_categories(head_saved(spec, architecture, batch))
@@ -336,10 +333,10 @@ def _embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
 
 
-def _head_gradient_waiting(spec: TrialKeys, architecture: DecoderShape) -> Term:
-    """Return the gradient of a tied head, which autograd keeps until the backward of the embedding adds its own."""
+def _head_waiting(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Term:
+    """Return the gradient of a tied head that waits for the embedding's, if it is not added to an earlier row's."""
     head = Term(_embedding_bytes(spec, architecture), lambda: "a tied head's")
-    return head.only_if(architecture.tie_word_embeddings)
+    return head.only_if(False if gradients.are_buffered else architecture.tie_word_embeddings)
 
 
 def _made_in_layers(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Count:
@@ -363,10 +360,11 @@ def _first_layer(
     In the first micro-batch, gradients grow while activations shrink, so the peak is at one end or the other. Layers of
     one kind have the `backward` of the last one.
     """
-    embedding, waiting = _embedding_bytes(spec, architecture), _head_gradient_waiting(spec, architecture)
+    embedding, waiting = _embedding_bytes(spec, architecture), _head_waiting(spec, architecture, gradients)
     made, first = _made_in_layers(spec, architecture, gradients), layer_kinds(architecture)[0]
     if architecture.first_layers:
-        kept, backward = stack_saved_bytes(spec, by_begin(architecture)[0], batch), layer_backward(spec, first, batch)
+        begin, backward = by_begin(architecture)[0], layer_backward(spec, first, batch)
+        kept = stack(spec, begin, batch).size
         one_layer = layer_gradients_bytes(spec, first) // first.num_hidden_layers
     else:
         kept = kept_bytes // architecture.num_hidden_layers
@@ -387,7 +385,7 @@ def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, gradients
     sum is a third tensor.
     """
     fresh = where(gradients.earlier.size > 0, _embedding_bytes(spec, architecture), 0)
-    waiting = _head_gradient_waiting(spec, architecture).size
+    waiting = _head_waiting(spec, architecture, gradients).size
     summed: Count = 0
     if spec.logprobs.makes_all_logits:
         summed = where(element_bytes(spec).autocast_casts, 0, waiting)

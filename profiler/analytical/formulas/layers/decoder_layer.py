@@ -102,10 +102,9 @@ def latent_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: C
     if trains_everything(spec):
         return saved + sum(block(positions * rank * sizes.compute) for rank in latent.ranks)
     adapted = adapted_parts(spec, architecture, LATENT_INPUTS)
-    element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
     inputs = sum(
-        block(positions * part.in_features * element) + input_mask_bytes(spec, positions * part.in_features)
-        for part in adapted
+        block(values * saved_input_bytes(spec)) + input_mask_bytes(spec, values)
+        for values in (positions * part.in_features for part in adapted)
     )
     return saved + inputs + len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
 
@@ -199,9 +198,11 @@ def saves_output(spec: TrialKeys, architecture: DecoderShape) -> Flag:
     """Return whether o saves the output of attention: its weights are trained, or its adapter shares its input."""
     if trains_everything(spec) or spec.zero_stage == ZERO_OF_WEIGHTS:
         return True
-    if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, OUTPUTS)):
+    if not adapted_parts(spec, architecture, OUTPUTS):
         return False
-    casts = both(element_bytes(spec).adapter_casts, negated(spec.bf16))
+    casts = element_bytes(spec).adapter_casts
+    if has_bfloat16_adapters(spec):
+        casts = both(casts, negated(spec.bf16))
     return negated(either(casts, drops_inputs(spec)))
 
 
@@ -212,7 +213,7 @@ def linear_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, posit
       down. The input of o is the output of attention and counted there.
     - Full, float32 weights under autocast: a copy for each of q, k, v, gate, up, because autocast casts per call.
     - LoRA: each adapted layer casts its input to the float32 of the adapter, and autocast casts it back, so each layer,
-      o included, keeps its own copy; and the output of A, [T, rank].
+      o included, keeps its own copy; and the output of A, [T, rank]. Without autocast float32 inputs are shared.
     - QLoRA, and LoRA under FSDP: adapters are in bfloat16, so inputs in bfloat16 are shared. Inputs of another type are
       copied per layer, except that of o under autocast.
     - LoRA under ZeRO-3: also the inputs of frozen layers (`frozen_inputs_saved_bytes`).
@@ -238,10 +239,14 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
     low_rank = low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ATTENTION_INPUTS)
     low_rank = low_rank + len(adapted) * input_mask_bytes(spec, positions * hidden)
-    if has_bfloat16_adapters(spec):
-        copies = where(either(sizes.adapter_casts, drops_inputs(spec)), len(adapted), int(bool(adapted)))
-        return copies * block(positions * hidden * sizes.adapter) + low_rank
-    return len(adapted) * block(positions * hidden * where(spec.bf16, sizes.compute, sizes.adapter)) + low_rank
+    copies = where(either(sizes.adapter_casts, drops_inputs(spec)), len(adapted), int(bool(adapted)))
+    return copies * block(positions * hidden * saved_input_bytes(spec)) + low_rank
+
+
+def saved_input_bytes(spec: TrialKeys) -> Count:
+    """Return the bytes of one value of an input that an adapter saves: of the adapter, or what autocast makes of it."""
+    sizes = element_bytes(spec)
+    return sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
 
 
 def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -256,16 +261,14 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
         return copies * block(positions * hidden * sizes.compute) + block(positions * inner * sizes.compute)
     adapted = adapted_parts(spec, architecture, (*OUTPUTS, *MLP_INPUTS, "down_proj"))
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
-    element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
+    element, names = saved_input_bytes(spec), {part.name for part in adapted}
     own = sum(block(positions * part.in_features * element) for part in adapted)
-    if has_bfloat16_adapters(spec):
-        names = {part.name for part in adapted}
-        shared = bool(names.intersection(MLP_INPUTS)) * block(positions * hidden * element)
-        shared = shared + ("down_proj" in names) * block(positions * inner * element)
-        # Under autocast the input of o is bfloat16 already, so its adapter casts nothing.
-        uncast = bool(names.intersection(OUTPUTS)) * block(positions * output_width(architecture) * element)
-        kept = where(sizes.adapter_casts, own - where(spec.bf16, uncast, 0), shared)
-        own = where(drops_inputs(spec), own, kept)
+    shared = bool(names.intersection(MLP_INPUTS)) * block(positions * hidden * element)
+    shared = shared + ("down_proj" in names) * block(positions * inner * element)
+    # Under autocast the input of o is bfloat16 already, so an adapter in bfloat16 casts nothing.
+    uncast = bool(names.intersection(OUTPUTS)) * block(positions * output_width(architecture) * element)
+    uncast = where(spec.bf16, uncast, 0) if has_bfloat16_adapters(spec) else 0
+    own = where(drops_inputs(spec), own, where(sizes.adapter_casts, own - uncast, shared))
     own = own + sum(input_mask_bytes(spec, positions * part.in_features) for part in adapted)
     own = own + frozen_inputs_saved_bytes(spec, architecture, positions, MLP_INPUTS)
     return own + low_rank + frozen_inputs_saved_bytes(spec, architecture, positions, ("down_proj",))

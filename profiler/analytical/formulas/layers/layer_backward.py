@@ -12,6 +12,7 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     mlp_saved_bytes,
     norm_saved_bytes,
     saved_after_attention_bytes,
+    saved_input_bytes,
     saves_output,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
@@ -47,11 +48,10 @@ from profiler.analytical.formulas.models.parameters import (
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
-    has_bfloat16_adapters,
     linear_output_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.models.weights import widened_bytes
+from profiler.analytical.formulas.models.weights import recomputed_copies_bytes, widened_bytes
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, either, larger, negated, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
@@ -134,11 +134,10 @@ def _keeps_input(spec: TrialKeys) -> bool:
 
 def _down_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return what the adapter of down saves of its input, with the mask of its dropout; 0 if down has none."""
-    sizes, values = element_bytes(spec), positions * mlp_width(architecture)
-    element = sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
+    values = positions * mlp_width(architecture)
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return 0
-    return block_of(spec)(values * element) + input_mask_bytes(spec, values)
+    return block_of(spec)(values * saved_input_bytes(spec)) + input_mask_bytes(spec, values)
 
 
 def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -293,7 +292,7 @@ def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return backward
     # A stream that the layer saves as it is, is the input that checkpointing keeps.
     kept = where(saves_stream(spec, architecture, ATTENTION_INPUTS), layer_input_bytes(spec, architecture, batch), 0)
-    recomputed = layer_saved_bytes(spec, architecture, batch) - kept
+    recomputed = layer_saved_bytes(spec, architecture, batch) - kept + recomputed_copies_bytes(spec, architecture)
     recomputation = recomputation_bytes(spec, architecture, batch)
     if architecture.linear is not None:
         # The gradient of the layer's result waits, and those at the scaling of down's adapter.
@@ -370,7 +369,7 @@ def _saves_inputs(spec: TrialKeys, architecture: DecoderShape, names: Sequence[s
     sizes = element_bytes(spec)
     if trains_everything(spec):
         return negated(sizes.autocast_casts)
-    if not (has_bfloat16_adapters(spec) and adapted_parts(spec, architecture, names)):
+    if not adapted_parts(spec, architecture, names):
         return False
     return negated(either(sizes.adapter_casts, drops_inputs(spec)))
 

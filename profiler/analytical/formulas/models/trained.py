@@ -57,7 +57,7 @@ class ElementBytes:
     autocast_casts: Flag
     """Whether autocast copies the weights, because they are not in its compute type."""
     adapter_casts: Flag
-    """Whether bfloat16 adapters over 4-bit weights cast their inputs, because these have another type."""
+    """Whether adapters, or autocast for them, copy their inputs to another type."""
     autocast_caches: Flag
     """Whether autocast keeps the copies of trained weights until it ends, as it does for float32 weights."""
 
@@ -70,7 +70,8 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
 
     Adapters: peft's `autocast_adapter_dtype` keeps them in float32 over half-precision weights. Over 4-bit weights
     trl's trainer casts them to bfloat16 (`GRPOTrainer.__init__`). FSDP gathers them in the type of the computation
-    (`MixedPrecisionPolicy.param_dtype`), which is bfloat16.
+    (`MixedPrecisionPolicy.param_dtype`), which is bfloat16. An input of the adapter's type is not
+    copied (`_cast_input_dtype` in peft), unless autocast casts it, which it does with each float32 input of a product.
 
     By hand, float16 under autocast: weight 2, stream 4, compute 2 B.
 
@@ -94,14 +95,18 @@ def _element_bytes(
     compute = where(bf16, BFLOAT16_BYTES, weight)
     widened_output = where(bf16, FLOAT32_BYTES, weight)
     widened = both(bf16, holds(dtype, lambda dtype: dtype is Dtype.FLOAT16))
+    in_bfloat16 = _keeps_bfloat16_adapters(tuning, distributed_type)
+    casts = holds(dtype, lambda dtype: dtype is not (Dtype.BFLOAT16 if in_bfloat16 else Dtype.FLOAT32))
+    if not in_bfloat16:
+        casts = either(casts, bf16)
     return ElementBytes(
         weight=weight,
         stream=where(widened, FLOAT32_BYTES, weight),
         autocast_casts=both(bf16, holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
-        adapter_casts=holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16),
+        adapter_casts=casts,
         autocast_caches=both(bf16, holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)),
         compute=compute,
-        adapter=BFLOAT16_BYTES if _keeps_bfloat16_adapters(tuning, distributed_type) else FLOAT32_BYTES,
+        adapter=BFLOAT16_BYTES if in_bfloat16 else FLOAT32_BYTES,
         output=compute if _is_unwrapped(distributed_type) else widened_output,
         log_softmax=compute if distributed_type is DistributedType.DEEPSPEED else widened_output,
     )

@@ -39,7 +39,7 @@ from profiler.analytical.formulas.sizes.quantities import (
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state, state_text
 from profiler.analytical.timeline.instants import Instant, InstantName, workspace_in_step
-from profiler.analytical.timeline.sharding.sharding import TrialSharding
+from profiler.analytical.timeline.sharding.sharding import TrialSharding, Units
 from profiler.domain.memory import Category, Phase
 from profiler.domain.text import count_text
 
@@ -49,25 +49,6 @@ _AFTER_THE_LAYERS = (InstantName.REWARD, InstantName.FORWARD_HEAD, InstantName.L
 _BEFORE_THE_LAYERS = (InstantName.BACKWARD_HEAD, InstantName.BACKWARD_NORM)
 _LAYERS = ("", "1 layer", "2 layers")
 _OTHER_LAYERS_ARE_FREED = (InstantName.BACKWARD_FIRST_LAYER, InstantName.BACKWARD_END)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Units:
-    """Parameters of each unit."""
-
-    embedding: Count
-    """An embedding that is not the LM head; else 0."""
-    tail: Count
-    """The final norm and the LM head."""
-    layer: Count
-    """The largest decoder layer, with its adapters."""
-    layers: Count
-    """All of them."""
-
-    @property
-    def root(self) -> Count:
-        """Everything outside of layers."""
-        return self.embedding + self.tail
 
 
 @dataclass(frozen=True)
@@ -238,8 +219,7 @@ class Fsdp(TrialSharding):
             return NOTHING
         stay = not self.spec.fsdp_reshard_after_forward and name not in _OTHER_LAYERS_ARE_FREED
         layers, root = self._layers_there(name, stay=stay), unit.tail + (unit.embedding if stay else 0)
-        has_own = unit.embedding > 0
-        generates = self.spec.recipe.facts.has_rollout
+        has_own, generates = unit.embedding > 0, self.spec.recipe.facts.has_rollout
         # accelerate finds no final norm in a model of peft. The LM head alone is the unit then. Generating gathers it,
         # and keeps the buffer; in training no module of it runs whose backward frees it.
         stays = generates and not self._trains_everything
@@ -264,16 +244,45 @@ class Fsdp(TrialSharding):
             return chosen(self.spec.beta != 0.0, self._gathered_reference(), found)
         return found
 
-    def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:  # noqa: ARG002
-        """Return the gathering of a tied head at the start of a forward, after a backward has freed it."""
-        if alone.name is not InstantName.FORWARD_LAYER:
-            return ()
+    def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:
+        """Return a tied head's gathering for a forward, an inner layer's backward, and the end of the first one's."""
         shared, unit = self.shared(alone), self.units
         there: Terms = {name: term for name, term in shared.terms.items() if name is not Category.ACTIVATIONS}
+        if alone.name is InstantName.BACKWARD_FIRST_LAYER:
+            made = Term(there[Category.GRADIENTS].size + self._gradient(unit.layer), there[Category.GRADIENTS].words)
+            once = both(alone.happens, self.spec.gradient_accumulation_steps <= 1)
+            end = replace(shared, terms={**there, Category.GRADIENTS: made}, happens=once)
+            return end, self._inner_layer(earlier[-1], alone)
+        if alone.name is not InstantName.FORWARD_LAYER:
+            return ()
         gathered: Terms = {Category.COMMUNICATION: self._gathered(2 * unit.tail, unit.layer)}
         again = either(self.spec.gradient_accumulation_steps > 1, not self.spec.recipe.facts.has_rollout)
         happens = both(both(alone.happens, again), unit.embedding == 0)
         return (Instant(phase=Phase.FORWARD, name=InstantName.GATHERING, terms={**there, **gathered}, happens=happens),)
+
+    def _inner_layer(self, last: Instant, first: Instant) -> Instant:
+        """Return the backward of the last layer but one, or where nothing is accumulated of the second one.
+
+        From layer to layer activations fall and shards grow by the same. The next layer's gradients are being reduced.
+        """
+        layers, at_last = self.architecture.num_hidden_layers, self.shared(last)
+        once = self.spec.gradient_accumulation_steps <= 1
+        at_end, at_begin = (each.terms.get(Category.ACTIVATIONS, NOTHING).size for each in (last, first))
+        of_one, layer = (at_end - at_begin) // larger(layers - 1, 1), self._gradient(self.units.layer)
+        made, gathered = at_last.terms[Category.GRADIENTS], at_last.terms[Category.COMMUNICATION]
+        accumulated = made.size - self._still_reduced(last.name) + layer
+        reduced = self.reduced(first).size - self._reduced(layer)
+        freed = 0 if self.spec.fsdp_reshard_after_forward else BFLOAT16_BYTES * self.units.layer
+        kept = where(once, at_begin + of_one, at_end - of_one)
+        terms: Terms = {
+            Category.ACTIVATIONS: Term(kept, lambda: "its own, and of the layers before it"),
+            Category.GRADIENTS: Term(where(once, reduced, accumulated), made.words),
+            Category.COMMUNICATION: Term(gathered.size - where(once, layers - 2, 1) * freed, gathered.words),
+        }
+        happens = both(last.happens, False if self.architecture.first_layers else layers > 1)
+        return replace(
+            at_last, name=InstantName.BACKWARD_INNER_LAYER, terms={**at_last.terms, **terms}, happens=happens
+        )
 
     def _layers_there(self, name: InstantName, *, stay: bool) -> Count:
         """Return the parameters of gathered layers, with the buffer of the next one.
@@ -328,33 +337,29 @@ class Fsdp(TrialSharding):
         """Return the input of the last reduction, until the next unit's (torch's `FSDPParamGroup.post_backward`)."""
         head = where(self.units.embedding > 0, self._gradient(self.units.tail), 0)
         layer = self._gradient(self._largest_layer)
-        return {InstantName.BACKWARD_LAYER: larger(head, layer), InstantName.BACKWARD_FIRST_LAYER: layer}.get(name, 0)
+        last = larger(head, layer) if self.architecture.first_layers else head
+        return {InstantName.BACKWARD_LAYER: last, InstantName.BACKWARD_FIRST_LAYER: layer}.get(name, 0)
 
     def _reduced_at_once(self, name: InstantName, accumulated: Count) -> Count:
         """Return gradients where the only backward of a step reduces them unit by unit.
 
-        In the first layer: shards of the others, its own whole with the input of its reduction. At the end: shards of
-        all layers, the whole gradient of the embedding with the input of its reduction, and the last layer's. An LM
-        head of its own is reduced after its norm.
+        In the first layer: shards of the others, and the input of the reduction before it. At the end: shards of all
+        layers, the whole gradient of the embedding with the input of its reduction, and the last layer's. An LM head of
+        its own is reduced after its norm.
         """
-        unit = self.units
-        layer = (self.whole_gradient_bytes - self._gradient(unit.root)) // self.architecture.num_hidden_layers
-        shards = self._reduced(layer * self.architecture.num_hidden_layers)
+        unit, layers = self.units, self.architecture.num_hidden_layers
+        layer = (self.whole_gradient_bytes - self._gradient(unit.root)) // layers
+        shards, others = (self._reduced(layer * number) for number in (layers, layers - 1))
         if self.architecture.first_layers and self._trains_everything:
             layer = BFLOAT16_BYTES * unit.layer
         head, has_own = self._gradient(unit.tail), unit.embedding > 0
-        waits = where(has_own, self._reduced(head), self._waiting)
-        match name:
-            case InstantName.BACKWARD_NORM:
-                return self._waiting
-            case InstantName.BACKWARD_LAYER:
-                return where(has_own, head + self._reduced(head), self._waiting)
-            case InstantName.BACKWARD_FIRST_LAYER:
-                return shards + 2 * layer + waits
-            case InstantName.BACKWARD_END:
-                last = 2 * self._gradient(where(has_own, unit.embedding, unit.tail))
-                return shards + last + layer + where(has_own, self._reduced(head), 0)
-        return accumulated
+        last = 2 * self._gradient(where(has_own, unit.embedding, unit.tail))
+        return {
+            InstantName.BACKWARD_NORM: self._waiting,
+            InstantName.BACKWARD_LAYER: where(has_own, head + self._reduced(head), self._waiting),
+            InstantName.BACKWARD_FIRST_LAYER: others + layer + where(has_own, self._reduced(head), self._waiting),
+            InstantName.BACKWARD_END: shards + last + layer + where(has_own, self._reduced(head), 0),
+        }.get(name, accumulated)
 
     def _gradient(self, count: Count) -> Count:
         """Return the bytes of whole gradients outside of layers; 0 where only adapters are trained."""
@@ -372,13 +377,6 @@ class Fsdp(TrialSharding):
     def _waiting(self) -> Count:
         """The gradient of the LM head, until the backward of its unit ends."""
         return self._gradient(self.architecture.vocab_size * self.architecture.hidden_size)
-
-    def _sharded(self, count: Count, element: Count, times: str) -> Term:
-        """Return `count` values over all GPUs."""
-        gpus = self.spec.num_processes
-        return Term(
-            whole_units(count * element, gpus), lambda: f"{count_text(count)} {times} {element} B / {gpus} GPUs"
-        )
 
     @cached_property
     def _states(self) -> Term:

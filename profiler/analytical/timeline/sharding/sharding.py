@@ -29,6 +29,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     one_value,
     smaller,
     where,
+    whole_units,
 )
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
@@ -174,6 +175,25 @@ def _sum(terms: Terms) -> Count:
     return sum(term.size for term in terms.values())
 
 
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """Parameters of each unit of FSDP."""
+
+    embedding: Count
+    """An embedding that is not the LM head; else 0."""
+    tail: Count
+    """The final norm and the LM head."""
+    layer: Count
+    """The largest decoder layer, with its adapters."""
+    layers: Count
+    """All of them."""
+
+    @property
+    def root(self) -> Count:
+        """Everything outside of layers."""
+        return self.embedding + self.tail
+
+
 @dataclass(frozen=True)
 class TrialSharding(Sharding):
     """How the GPUs of a trial share its model."""
@@ -193,6 +213,13 @@ class TrialSharding(Sharding):
     @cached_property
     def _trained(self) -> tuple[TensorGroup, ...]:
         return trained_tensors(self.spec, self.architecture)
+
+    def _sharded(self, count: Count, element: Count, times: str) -> Term:
+        """Return `count` values over all GPUs."""
+        gpus = self.spec.num_processes
+        return Term(
+            whole_units(count * element, gpus), lambda: f"{count_text(count)} {times} {element} B / {gpus} GPUs"
+        )
 
     @cached_property
     def _parameters(self) -> Count:
