@@ -21,12 +21,23 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.runs.forecast import AnswerLine, Death, Draw, ForecastRequest, ForecastStep, Learnt, answer_of
+from profiler.domain.runs.forecast import (
+    AnswerLine,
+    Death,
+    Draw,
+    ForecastRequest,
+    ForecastStep,
+    Learnt,
+    answer_of,
+    why_rows_are_unknown,
+)
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
+from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
+from profiler.simulation.tracing.recorder import Recorder
 from profiler.worker import forecast
 from profiler.worker.forecast import answer, replayed
 from profiler.worker.forecast_steps import RunLearnt, first_steps, learn, shorter, whole_steps, written_steps
@@ -136,6 +147,34 @@ def test_shorter_rows_are_aligned_as_they_were(lengths: list[int], factor: float
         less = (prompt + completion) // 2
         assert (length - less) % multiple == 0
         assert less - length * factor < multiple
+
+
+def test_scratch_of_later_rollouts_is_left_open() -> None:
+    """A reduction over all tokens of a generation takes scratch from some length on."""
+    recorder = Recorder()
+    recorder.defers_scratch = True
+    recorder.enter(Phase.ROLLOUT)
+    assert recorder.leaves_scratch_open
+    decoding = DecodeExtrapolator(recorder)
+    decoding.rollout_begins()
+    assert not recorder.leaves_scratch_open
+    assert decoding.rollout_ends()
+    assert recorder.leaves_scratch_open
+    recorder.enter(Phase.OPTIMIZER)
+    assert not recorder.leaves_scratch_open
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"recipe": Recipe.DPO, "max_length": 40, "beta": 0.1, "precompute_ref_log_probs": True}, "whole data set"),
+        (JUDGED | {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 1}, "an odd number of rows"),
+        (JUDGED, None),
+    ],
+)
+def test_jobs_without_a_forecast_are_named(keys: dict[str, Any], said: str | None) -> None:
+    fault = why_rows_are_unknown(spec_of(**keys))
+    assert fault is None if said is None else fault is not None and said in fault.sentence()
 
 
 def test_a_death_names_the_rows_of_its_micro_batch() -> None:

@@ -30,10 +30,9 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
         problem = "has no forecast, because the reference runs over the whole data set before the first step"
         return Fault(key="precompute_ref_log_probs", found="true", problem=problem)
     if spec.recipe is Recipe.KTO and spec.per_device_train_batch_size * accumulation % 2:
-        problem = (
-            f"has no forecast with gradient_accumulation_steps={accumulation} unless a step has an even number of rows"
-        )
-        return Fault(key="per_device_train_batch_size", found=str(spec.per_device_train_batch_size), problem=problem)
+        rows = str(spec.per_device_train_batch_size)
+        problem = f"has no forecast with gradient_accumulation_steps={accumulation}, which makes an odd number of rows"
+        return Fault(key="per_device_train_batch_size", found=rows, problem=problem)
     if spec.recipe in GENERATING and generation % accumulation:
         problem = f"has no forecast unless it is a multiple of gradient_accumulation_steps={accumulation}"
         return Fault(key="steps_per_generation", found=str(generation), problem=problem)
