@@ -26,7 +26,7 @@ from profiler.simulation.extrapolation.parametric_steps import (
     UnequalStepsError,
     variants,
 )
-from profiler.simulation.extrapolation.step_pieces import Fitted, features, fitted
+from profiler.simulation.extrapolation.step_pieces import Fitted, features, fitted, micro_batch_starts
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.announced_steps import entropy
 
@@ -257,6 +257,15 @@ def test_features_by_hand() -> None:
         8,
     ]
     assert features(replace(batch, scored=(5000,)), 2)[3:7] == [5000, 5000, 4096, 4096]
+
+
+def test_a_reference_within_the_loss_begins_no_micro_batch() -> None:
+    trace, loss = TraceBuilder(), (Phase.FORWARD, Phase.SCORE, Phase.FORWARD, Phase.BACKWARD)
+    for phase in (*loss, *loss, Phase.OPTIMIZER):
+        trace.enter(phase)
+        trace.free(trace.allocate(512, Category.ACTIVATIONS))
+    # Each phase has two events.
+    assert micro_batch_starts(trace.finished(), 0, 18) == [0, 8]
 
 
 def test_micro_batches_with_aligned_masks_are_a_kind() -> None:
