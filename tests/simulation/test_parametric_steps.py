@@ -201,7 +201,7 @@ def test_micro_batches_that_free_blocks_of_others_are_refused() -> None:
 @pytest.mark.parametrize(
     ("batch", "is_allowed"), [(batch_of(27, 56), True), (batch_of(28, 56), False), (batch_of(27, 57), False)]
 )
-def test_lengths_that_were_not_told_apart_are_refused(batch: MicroBatch, *, is_allowed: bool) -> None:
+def test_lengths_that_went_together_may_not_part(batch: MicroBatch, *, is_allowed: bool) -> None:
     """All prompts are 5 short of a multiple of 8, and all completions are one: their masks look alike."""
     lengths = [(3 + 8 * (3 * at % 11), 8 + 8 * (5 * at % 7)) for at in range(11)]
     steps = learnt([step_of(*[batch_of(*one)] * 3) for one in lengths], laid=lambda _, batch: 16 * sum(batch.widths))

@@ -331,8 +331,8 @@ class _Template:
         distinct, self._numbers_of = np.unique(np.array(numbers, dtype=np.int64), axis=1, return_inverse=True)
         self._numbers = self._fitted(lengths, distinct, are_sizes=False)
         # A count of rows, the last one, is no length.
-        told = lengths[:, :-1] if variant[0] is Place.BEFORE else lengths
-        self.indistinct = Indistinct(told, self.sizes.used | self._numbers.used)
+        of_lengths = lengths[:, :-1] if variant[0] is Place.BEFORE else lengths
+        self.indistinct = Indistinct(of_lengths, self.sizes.used | self._numbers.used)
         self._kept: dict[tuple[int, ...], Sizes] = {}
 
     def scratch(self, found: Numbers) -> list[Sizes]:
