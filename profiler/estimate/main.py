@@ -236,12 +236,12 @@ def by_lengths(
 
     if fault := why_rows_are_unknown(spec):
         raise UsageError([replace(fault, problem=f"{fault.problem}; leave {LENGTHS}={path} out")])
-    has_rollout = spec.recipe.facts.has_rollout
-    file = length_file(path, tokenizer, has_rollout=has_rollout)
+    has_rollout, has_prompts = spec.recipe.facts.has_rollout, spec.recipe.facts.has_prompts
+    file = length_file(path, tokenizer, has_prompts=has_prompts)
     if not file.completions:
         raise length_fault(path, "has prompts and no completions")
     prompts: Source | None = None
-    if has_rollout:
+    if has_prompts:
         prompts = Distribution(Law.FIXED, spec.max_prompt_length)
         if file.prompts:
             prompts = Recorded(file.prompts, is_data_set=True)
@@ -251,7 +251,8 @@ def by_lengths(
         if has_rollout:
             shorter = replace(spec, max_prompt_length=widths.prompt, max_completion_length=widths.completion)
         else:
-            shorter = replace(spec, max_length=widths.completion)
+            prompt = widths.prompt if has_prompts else spec.max_prompt_length
+            shorter = replace(spec, max_prompt_length=prompt, max_length=widths.prompt + widths.completion)
         cards = explain(shorter, architecture_of(spec.model)).cards
         (card,) = (card for card in cards if card.gpu.name == spec.gpu)
         found[part] = widths, card

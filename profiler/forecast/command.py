@@ -62,8 +62,8 @@ class ForecastOptions:
     lengths: str | None = option(
         None,
         name("a file or a folder", "FILE"),
-        'lengths of rows: JSON lines or a text of numbers, lines {"prompt": N, "completion": N}, or with tokenizer a '
-        "data set on disk",
+        'lengths of rows: JSON lines or a text of numbers, lines {"prompt": N, "completion": N} (of pairs "chosen" and '
+        '"rejected"), or with tokenizer a data set on disk',
         null="prompts and completions, or log, say them",
     )
     prompts: Distribution | None = option(

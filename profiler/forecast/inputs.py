@@ -28,6 +28,7 @@ from profiler.domain.cards.gpu_names import find_gpu, gpu_named, name_card
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.runs.forecast import why_rows_are_unknown
 from profiler.domain.trials.kernels import missing_kernel
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.job.counting import length_file
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
@@ -107,20 +108,24 @@ def _sampling(options: ForecastOptions, part: "JobFile | None", spec: TrialSpec)
         UsageError: The options name one for a recipe that generates.
     """
     own, random = options.train_sampling_strategy, SamplingStrategy.RANDOM
+    if spec.recipe is not Recipe.SFT and own not in (None, random):
+        raise UsageError([Fault(key=SAMPLING, found=str(own), problem=_why_not_sorted(spec.recipe))])
     if spec.recipe.facts.has_rollout:
-        if own not in (None, random):
-            problem = f"has no meaning with recipe={spec.recipe}, which pads the rows of a generation to the longest"
-            raise UsageError([Fault(key=SAMPLING, found=str(own), problem=problem)])
         return random, ""
     if own is not None:
         return own, ""
     values = part.values if part is not None else {}
-    named = values.get(SAMPLING) or (
-        SamplingStrategy.GROUP_BY_LENGTH if values.get(_OLDER_SAMPLING) is True else random
-    )
-    if named not in list(SamplingStrategy):
+    grouped = SamplingStrategy.GROUP_BY_LENGTH
+    named = values.get(SAMPLING) or (grouped if values.get(_OLDER_SAMPLING) is True else random)
+    if named not in list(SamplingStrategy) or (named is grouped and spec.recipe is not Recipe.SFT):
         return random, f"Assumed: rows come in random order, because {SAMPLING}={show(named)} has no forecast."
     return SamplingStrategy(str(named)), ""
+
+
+def _why_not_sorted(recipe: Recipe) -> str:
+    if recipe.facts.has_rollout:
+        return f"has no meaning with recipe={recipe}, which pads the rows of a generation to the longest"
+    return f"has no forecast with recipe={recipe}: transformers sorts by `input_ids`, which its rows do not have"
 
 
 def length_inputs(
@@ -135,15 +140,15 @@ def length_inputs(
     Raises:
         UsageError: A file cannot be read, has no lengths, or has rows that the model cannot read.
     """
-    has_rollout = spec.recipe.facts.has_rollout
+    has_rollout, has_prompts = spec.recipe.facts.has_rollout, spec.recipe.facts.has_prompts
     path = options.lengths
-    file = None if path is None else length_file(path, options.tokenizer, has_rollout=has_rollout)
+    file = None if path is None else length_file(path, options.tokenizer, has_prompts=has_prompts)
     completions = options.completions or _of_file(file, has_rollout=has_rollout) or _of_log(log, options)
     prompts: Source | None = None
     notes: list[str] = []
-    if has_rollout:
+    if has_prompts:
         prompts = options.prompts or (Recorded(file.prompts, is_data_set=True) if file and file.prompts else None)
-        if prompts is None and log is not None:
+        if prompts is None and log is not None and has_rollout:
             rows = spec.training_rows * spec.gradient_accumulation_steps * spec.num_processes
             prompts = logged_prompts(log, rows)
         if prompts is None:
@@ -154,7 +159,7 @@ def length_inputs(
         raise UsageError([Fault(key="prompts", found=str(options.prompts), problem=problem)])
     strategy, assumed = _sampling(options, part, spec)
     notes += [assumed] if assumed else []
-    if file is not None and file.prompts and file.completions and has_rollout:
+    if file is not None and file.prompts and file.completions and has_prompts:
         notes.append("Prompts and completions are sampled independently of each other.")
     if isinstance(completions, LoggedLengths) and completions.trend is not None:
         low, high, end = completions.trend.low, completions.trend.high, completions.steps[-1].step
@@ -275,6 +280,6 @@ def trial_levers(
             name=f"{key}={value}" + (" (accumulated)" if len(change) > 1 else ""), spec=changed, lengths=lengths
         )
     grouped = SamplingStrategy.GROUP_BY_LENGTH
-    if not spec.recipe.facts.has_rollout and lengths.train_sampling_strategy is not grouped:
+    if spec.recipe is Recipe.SFT and lengths.train_sampling_strategy is not grouped:
         sorted_lengths = replace(lengths, train_sampling_strategy=grouped)
         yield Lever(name=f"{SAMPLING}={grouped}", spec=spec, lengths=sorted_lengths)

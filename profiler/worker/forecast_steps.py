@@ -3,15 +3,18 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, pairwise
+from random import Random
 from typing import Any
 
 from profiler.allocator.traces.card_replay import Piece, piece_of
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.memory import Phase
-from profiler.domain.runs.step_shape import StepLengths
-from profiler.domain.trials.trial import Attention, RowLengths, TrialSpec
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
+from profiler.domain.trials.recipe import GENERATING
+from profiler.domain.trials.trial import Attention, Rollout, RowLengths, TrialSpec
 from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
+from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import (
     FEWEST_OCCURRENCES,
     FIRST_STEPS,
@@ -21,7 +24,7 @@ from profiler.simulation.extrapolation.parametric_steps import (
     Variant,
     variants,
 )
-from profiler.simulation.extrapolation.step_pieces import step_bounds
+from profiler.simulation.extrapolation.step_pieces import micro_batch_starts, step_bounds
 from profiler.training.recipes.step_grouping import step_shapes, steps_per_unit, unit_rows
 from profiler.worker.simulated import card_of, simulate
 
@@ -33,6 +36,12 @@ _MOST_UNITS = 64
 
 _SHORTER = (0.9, 0.75, 0.6, 0.8, 0.5, 0.7, 0.95, 0.4, 0.85, 0.3)
 """Factors for the lengths of a rare kind of step, so that there are enough of its kind to learn from."""
+
+_FEWEST_CHANGED = 2
+"""Units whose lengths are changed: where all of the draws have rows of the maximum, only they show what varies."""
+
+_MOVED = (3, 5, 2, 7, 1)
+"""Tokens that a shorter prompt loses to its completions, so that only the row is aligned as it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +79,9 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         layers = run.layers_run
         runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
     empties = None if every is None else lambda step: step % every == 0
-    steps = ParametricSteps(runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks)
+    steps = ParametricSteps(
+        runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks, needed=plan.places
+    )
     return RunLearnt(
         steps=steps,
         first_shapes=runs[0].shapes[:first_steps],
@@ -113,60 +124,130 @@ class _Plan:
             runs.append([*begun, *part, *confirming])
         return runs
 
-    def _chosen(self) -> list[RowLengths]:
-        """Return units in which every variant of the draws occurs often enough."""
-        places: dict[Variant, list[tuple[int, int]]] = defaultdict(list)
+    @cached_property
+    def places(self) -> Mapping[Variant, Sequence["_Place"]]:
+        """Where each variant of the draws occurs."""
+        places: dict[Variant, list[_Place]] = defaultdict(list)
         units = -(-self.spec.steps // steps_per_unit(self.spec))
         for number, draw in enumerate(self.draws):
             for unit in range(self.first_units, units):
-                for variant in self._variants(unit_rows(self.spec, draw, unit)):
-                    places[variant].append((number, unit))
+                for variant, batch in self._pieces(unit_rows(self.spec, draw, unit)):
+                    places[variant].append(((number, unit), _lengths_of(batch)))
+        return places
+
+    def _chosen(self) -> list[RowLengths]:
+        """Return units in which every variant of the draws occurs often enough."""
+        places = self.places
         chosen: list[RowLengths] = []
         counts: Counter[Variant] = Counter()
-        used: set[tuple[int, int]] = set()
+        changed: Counter[Variant] = Counter()
+        """Of units that are none of the draws."""
+        used: set[_Unit] = set()
+
+        def choose(unit: RowLengths, *of: Counter[Variant]) -> None:
+            found = [each for each, _ in self._pieces(unit)]
+            if variant in found and len(chosen) < _MOST_UNITS:
+                chosen.append(unit)
+                for counter in of:
+                    counter.update(found)
+
         for variant in sorted(places, key=lambda each: len(places[each])):
-            for candidate in self._candidates(places[variant], used):
-                if counts[variant] > FEWEST_OCCURRENCES or len(chosen) == _MOST_UNITS:
+            spread = list(dict.fromkeys(_spread(places[variant])))
+            for place in spread:
+                # The shortest and the longest one are needed in any case.
+                if place not in used and (place in spread[:2] or counts[variant] <= FEWEST_OCCURRENCES):
+                    used.add(place)
+                    choose(self._unit(place), counts)
+            for unit in self._changed(spread):
+                if counts[variant] > FEWEST_OCCURRENCES and changed[variant] >= _FEWEST_CHANGED:
                     break
-                if variant in (found := list(self._variants(candidate))):
-                    chosen.append(candidate)
-                    counts.update(found)
+                choose(unit, counts, changed)
         return chosen
 
-    def _candidates(self, places: Sequence[tuple[int, int]], used: set[tuple[int, int]]) -> Iterator[RowLengths]:
-        """Yield units with a variant, from short to long ones in turn, each once; then shorter ones like them."""
-        by_length = sorted(places, key=lambda place: sum(self._unit(place).completions))
-        # Sizes are learnt best from lengths that lie far apart.
-        spread = [by_length[round(part * (len(by_length) - 1))] for part in (0, 1, 0.5, 0.25, 0.75, 0.1, 0.9, 0.4, 0.6)]
-        for place in dict.fromkeys(spread):
-            if place not in used:
-                used.add(place)
-                yield self._unit(place)
-        for factor in _SHORTER:
-            for place in dict.fromkeys(spread):
-                yield shorter(self._unit(place), factor)
+    def _changed(self, spread: Sequence["_Unit"]) -> Iterator[RowLengths]:
+        """Yield units like some of the draws with other lengths."""
+        for number, factor in enumerate(_SHORTER):
+            for unit in spread:
+                moved = _MOVED[number % len(_MOVED)]
+                yield shorter(self._unit(unit), factor, 1)
+                yield shorter(self._unit(unit), factor, moved=moved)
+                yield shorter(self._unit(unit), factor)
+                if self.spec.recipe.facts.has_reference_pass and not self.spec.recipe.facts.has_rollout:
+                    yield from self._levelled(self._unit(unit), round(factor * self.spec.row_tokens))
 
-    def _unit(self, place: tuple[int, int]) -> RowLengths:
+    def _levelled(self, unit: RowLengths, longest: int) -> Iterator[RowLengths]:
+        """Yield units each of whose micro-batches has rows of one length.
+
+        By their completions, by those of neighbours, or with one prompt and one completion.
+        """
+        each, size, random = self.spec.rows_per_prompt, self.spec.training_rows, Random(longest)
+        batches = list(range(0, len(unit.completions), size))
+        tokens = [random.randint(2 + longest // 2, 2 + longest) for _ in batches]
+        prompts = [min(prompt, tokens[number * each // size] - 1) for number, prompt in enumerate(unit.prompts)]
+        own = [tokens[row // size] - prompts[row // each] for row in range(len(unit.completions))]
+        turned = [own[start + (row + 1) % size] for start in batches for row in range(size)]
+        yield replace(unit, prompts=prompts, completions=own)
+        yield replace(unit, prompts=prompts, completions=turned)
+        first = [prompts[number * each // size * size // each] for number in range(len(prompts))]
+        alike = [tokens[row // size] - first[row // each] for row in range(len(own))]
+        yield replace(unit, prompts=first, completions=alike)
+
+    def _unit(self, place: "_Unit") -> RowLengths:
         draw, unit = place
         return unit_rows(self.spec, self.draws[draw], unit)
 
-    def _variants(self, unit: RowLengths) -> Iterator[Variant]:
-        """Yield the variant of each piece of a unit's steps."""
+    def _pieces(self, unit: RowLengths) -> Iterator[tuple[Variant, MicroBatch]]:
+        """Yield the variant of each piece of a unit's steps, and a micro-batch that it is about."""
         for shape in step_shapes(replace(self.spec, steps=steps_per_unit(self.spec)), unit):
-            yield from variants(shape, pads_masks=self.pads_masks)
+            batches = (shape.micro_batches[0], *shape.micro_batches)
+            yield from zip(variants(shape, pads_masks=self.pads_masks), batches, strict=True)
+
+
+_Unit = tuple[int, int]
+"""Numbers of a draw and of a unit of it."""
+
+_Place = tuple[_Unit, tuple[int, ...]]
+"""A unit with a variant, and the lengths of a piece that has it."""
+
+
+def _lengths_of(batch: MicroBatch) -> tuple[int, ...]:
+    further = () if batch.neighbours is None else batch.neighbours.widths
+    return sum(batch.widths), *batch.widths, sum(batch.scored), *further
+
+
+def _spread(places: Sequence[_Place]) -> Iterator[_Unit]:
+    """Yield units with the least and the greatest of each length, and then some between: far apart they show most."""
+    for number in range(len(places[0][1])):
+        by_length = sorted(places, key=lambda place: place[1][number])
+        yield from (by_length[0][0], by_length[-1][0])
+    by_row = sorted(places, key=lambda place: place[1])
+    yield from (by_row[round(part * (len(by_row) - 1))][0] for part in (0.5, 0.25, 0.75, 0.1, 0.9, 0.4, 0.6))
 
 
 def _first_units(spec: TrialSpec) -> int:
-    return -(-FIRST_STEPS // steps_per_unit(spec))
+    found = -(-FIRST_STEPS // steps_per_unit(spec))
+    decodes = spec.recipe in GENERATING and spec.rollout is Rollout.GENERATE and not spec.use_vllm
+    # The first rollouts run more tokens than the others.
+    return max(found, DecodeExtrapolator.most_rollouts) if decodes else found
 
 
-def shorter(rows: RowLengths, factor: float) -> RowLengths:
-    """Return shorter rows whose masks are aligned where they were."""
+def shorter(rows: RowLengths, factor: float, multiple: int = MASK_ALIGNMENT, *, moved: int = 0) -> RowLengths:
+    """Return shorter rows.
+
+    Args:
+        rows: The rows.
+        factor: By which they are shorter, at most.
+        multiple: Of which the difference is one: rows of another number of tokens than a multiple of 8 stay so.
+        moved: Tokens that prompts lose, and completions get, where both allow it.
+    """
 
     def less(length: int) -> int:
-        return length - int((length - factor * length) / MASK_ALIGNMENT) * MASK_ALIGNMENT
+        return length - int((length - factor * length) / multiple) * multiple
 
-    return replace(rows, prompts=[*map(less, rows.prompts)], completions=[*map(less, rows.completions)])
+    prompts, completions = [*map(less, rows.prompts)], [*map(less, rows.completions)]
+    can_move = min(prompts, default=0) > moved and max(completions) + moved <= max(rows.completions)
+    moved = moved if can_move else 0
+    return replace(rows, prompts=[each - moved for each in prompts], completions=[each + moved for each in completions])
 
 
 def _joined(units: Sequence[RowLengths]) -> RowLengths:
@@ -208,7 +289,7 @@ def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
     trace = simulate(spec, model_config, rows=draw).trace.on(card_of(spec).chip)
     before = first_block = 0
     for shape, (_, end) in zip(step_shapes(spec, draw), step_bounds(trace), strict=True):
-        forwards = [at for at, phase in trace.phase_starts if phase is Phase.FORWARD and before <= at < end]
+        forwards = micro_batch_starts(trace, before, end)
         # Of those that pass the model in parts, the first part.
         begins = forwards[:: max(1, len(forwards) // len(shape.micro_batches))]
         bounds = [before, *begins[: len(shape.micro_batches)], end]

@@ -43,6 +43,14 @@ COUNTS = RowCounts(
     steps=100, rows_per_step=8, rows_at_once=16, rows_per_prompt=4, longest_prompt=300, longest_completion=1000
 )
 MANY = 20_000
+PAIRS = {
+    "rows_per_step": 4,
+    "rows_at_once": 4,
+    "rows_per_prompt": 2,
+    "longest_prompt": 9,
+    "longest_row": 20,
+    "pads_apart": False,
+}
 
 
 def spec_of(**keys):
@@ -151,6 +159,13 @@ def test_rows_of_a_run_by_hand(keys, rows_per_step, rows, longest):
             RunLengths(prompts=Recorded((3, 7, 4, 4), is_data_set=True), completions=Distribution(Law.FIXED, 50.0)),
             (7, 50),
             (7, 50),
+        ),
+        # Two pairs: `max_length` cuts completions after 3 and 4 tokens to 17 and 16 of 20. The longest row has 20.
+        (
+            PAIRS,
+            RunLengths(prompts=Recorded((3, 7, 4, 4), is_data_set=True), completions=Distribution(Law.FIXED, 50.0)),
+            (3, 17),
+            (4, 16),
         ),
     ],
 )

@@ -195,6 +195,16 @@ def test_lengths_come_from_a_file(capsys, tmp_path, kind):
     assert (set(draw.completions), draw.prompts) == (whole, ())
 
 
+def test_a_pair_has_two_completions_that_its_maximum_cuts(capsys, tmp_path):
+    (tmp_path / "lengths.jsonl").write_text('{"prompt": 50, "chosen": 300, "rejected": 900}\n')
+    engine = FakeEngine()
+    words = ["recipe=dpo", "max_length=512", *JOB[:3], "lengths=lengths.jsonl", "steps=5", "seeds=1"]
+    answer(capsys, *words, engine=engine)
+    (draw,) = engine.requests[0].draws
+    assert (set(draw.prompts), set(draw.completions)) == ({50}, {300, 462})
+    assert len(draw.completions) == 2 * len(draw.prompts)
+
+
 TEXTS = [{"prompt": "one two", "completion": "three four five"}, {"prompt": "six", "completion": "seven"}]
 
 

@@ -26,7 +26,7 @@ from profiler.simulation.extrapolation.parametric_steps import (
     UnequalStepsError,
     variants,
 )
-from profiler.simulation.extrapolation.step_pieces import Fitted, features, fitted
+from profiler.simulation.extrapolation.step_pieces import Fitted, features, fitted, micro_batch_starts
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.announced_steps import entropy
 
@@ -198,6 +198,22 @@ def test_micro_batches_that_free_blocks_of_others_are_refused() -> None:
         list(steps.written(step_of(*whole[3].micro_batches[:2], LEARNT[3].micro_batches[2])))
 
 
+@pytest.mark.parametrize(
+    ("batch", "is_allowed"), [(batch_of(27, 56), True), (batch_of(28, 56), False), (batch_of(27, 57), False)]
+)
+def test_lengths_that_went_together_may_not_part(batch: MicroBatch, *, is_allowed: bool) -> None:
+    """All prompts are 5 short of a multiple of 8, and all completions are one: their masks look alike."""
+    lengths = [(3 + 8 * (3 * at % 11), 8 + 8 * (5 * at % 7)) for at in range(11)]
+    steps = learnt([step_of(*[batch_of(*one)] * 3) for one in lengths], laid=lambda _, batch: 16 * sum(batch.widths))
+    list(steps.begin())
+    shape = step_of(*[batch] * 3)
+    if is_allowed:
+        assert list(steps.written(shape))
+        return
+    with pytest.raises(UnequalStepsError, match="its lengths are unlike those that were learnt from"):
+        list(steps.written(shape))
+
+
 def test_a_count_of_rows_is_a_smallest_block() -> None:
     found = np.array([[length, length * length] for length in (3, 9, 17, 30, 41, 60)])
     counts, tokens = np.array([8, 24, 8, 16, 16, 8]), 8 * found[:, 0]
@@ -241,6 +257,15 @@ def test_features_by_hand() -> None:
         8,
     ]
     assert features(replace(batch, scored=(5000,)), 2)[3:7] == [5000, 5000, 4096, 4096]
+
+
+def test_a_reference_within_the_loss_begins_no_micro_batch() -> None:
+    trace, loss = TraceBuilder(), (Phase.FORWARD, Phase.SCORE, Phase.FORWARD, Phase.BACKWARD)
+    for phase in (*loss, *loss, Phase.OPTIMIZER):
+        trace.enter(phase)
+        trace.free(trace.allocate(512, Category.ACTIVATIONS))
+    # Each phase has two events.
+    assert micro_batch_starts(trace.finished(), 0, 18) == [0, 8]
 
 
 def test_micro_batches_with_aligned_masks_are_a_kind() -> None:

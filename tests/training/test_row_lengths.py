@@ -1,15 +1,18 @@
 """Rows of given lengths reach the trainer's micro-batches as the grouping says."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from matrix import further
 from simulating import LORA, small_spec
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.step_shape import MicroBatch
-from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.recipe import OF_DATA, Recipe
 from profiler.domain.trials.trial import Rollout, RowLengths, TrialSpec, Tuning
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.announced_steps import AnnouncedSteps
@@ -29,7 +32,16 @@ OF_ROWS: dict[str, Any] = {
 }  # fmt: skip
 
 
+PREFERRED: dict[str, Any] = OF_ROWS | {"max_prompt_length": 4, "beta": 0.1}
+
+
 def seen_in(inputs: dict[str, Any], spec: TrialSpec) -> MicroBatch:
+    if spec.recipe in OF_DATA and spec.recipe is not Recipe.SFT:
+        rows = inputs["input_ids"].shape[0]
+        is_good = inputs.get("label", torch.arange(rows) < rows // 2)
+        found = _of_masks(inputs, "", *([] if spec.recipe is Recipe.REWARD else [is_good, ~is_good]))
+        has_neighbours = "KL_input_ids" in inputs
+        return replace(found, neighbours=_of_masks(inputs, "KL_", is_good | True) if has_neighbours else None)
     if spec.recipe is Recipe.SFT:
         ids, mask, scored = inputs["input_ids"], inputs["attention_mask"].bool(), inputs["labels"][:, 1:] != -100
         widths: tuple[int, ...] = (ids.shape[1],)
@@ -41,8 +53,30 @@ def seen_in(inputs: dict[str, Any], spec: TrialSpec) -> MicroBatch:
     return MicroBatch(rows=ids.shape[0], widths=widths, scored=(int(scored.sum()),), padded=(is_padded,))
 
 
+def _of_masks(inputs: dict[str, Any], prefix: str, *parts: torch.Tensor) -> MicroBatch:
+    mask = inputs[f"{prefix}attention_mask"].bool()
+    return MicroBatch(
+        rows=mask.shape[0],
+        widths=(mask.shape[1],),
+        scored=tuple(int(inputs[f"{prefix}completion_mask"][part].sum()) for part in parts),
+        padded=(not bool(mask.all()),),
+        chosen=int(parts[0].sum()) if parts else 0,
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [GENERATED, GENERATED | {"recipe": Recipe.RLOO}, OF_ROWS], ids=["grpo", "rloo", "sft"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        GENERATED,
+        OF_ROWS,
+        PREFERRED | {"recipe": Recipe.KTO},
+        *further(
+            GENERATED | {"recipe": Recipe.RLOO}, PREFERRED | {"recipe": Recipe.DPO}, OF_ROWS | {"recipe": Recipe.REWARD}
+        ),
+    ],
+    ids=lambda keys: str(keys.get("recipe", "grpo")),
+)
 def test_micro_batches_have_the_rows_of_their_group(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     spec, seen = small_spec(**keys), []
     loss = AnnouncedSteps.compute_loss

@@ -21,12 +21,23 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
-from profiler.domain.runs.forecast import AnswerLine, Death, Draw, ForecastRequest, ForecastStep, Learnt, answer_of
+from profiler.domain.runs.forecast import (
+    AnswerLine,
+    Death,
+    Draw,
+    ForecastRequest,
+    ForecastStep,
+    Learnt,
+    answer_of,
+    why_rows_are_unknown,
+)
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLengths, TrialSpec, Tuning
+from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
+from profiler.simulation.tracing.recorder import Recorder
 from profiler.worker import forecast
 from profiler.worker.forecast import answer, replayed
 from profiler.worker.forecast_steps import RunLearnt, first_steps, learn, shorter, whole_steps, written_steps
@@ -41,6 +52,10 @@ KEYS: dict[str, Any] = {
 }  # fmt: skip
 LORA_KEYS: dict[str, Any] = {"tuning": Tuning.LORA, "rollout": Rollout.SYNTHETIC, **LORA}
 OF_ROWS: dict[str, Any] = {"recipe": Recipe.SFT, "max_length": 120}
+PAIRED: dict[str, Any] = {"recipe": Recipe.DPO, "max_length": 140, "beta": 0.1}
+JUDGED: dict[str, Any] = PAIRED | {"recipe": Recipe.KTO}
+COMPARED: dict[str, Any] = {"recipe": Recipe.REWARD, "max_length": 140}
+ONE_PROMPT: dict[str, Any] = {"rollout": Rollout.GENERATE, "num_generations": 8}
 RTX: dict[str, Any] = {"gpu": "rtx-4090-24gb"}
 SINGLE: dict[str, Any] = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
 
@@ -63,13 +78,29 @@ def forecast_of(steps: Any, conf: str = "", capacity_bytes: int | None = None) -
 
 CASES: list[dict[str, Any]] = [
     LORA_KEYS | {"rollout": Rollout.GENERATE, "beta": 0.04, "gradient_checkpointing": True},
-    {"tuning": Tuning.FULL, "rollout": Rollout.SYNTHETIC, "torch_empty_cache_steps": 3},
+    # The rows of neighbours, and masks that are padded of both.
+    JUDGED | RTX | {"tuning": Tuning.FULL, "torch_empty_cache_steps": 3},
     # Kernels that are chosen by the tokens of a row: split keys, and weights of 4 bits that are widened or not.
     OF_ROWS | SINGLE | {"tuning": Tuning.QLORA, **LORA, "gpu": "rtx-4060-ti-16gb", "max_length": 700},
     # Masks that its kernel pads, and entropies of 128 tokens at once.
     LORA_KEYS | RTX | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "max_completion_length": 300},
 ]
 FURTHER: list[dict[str, Any]] = [
+    {"tuning": Tuning.FULL, "rollout": Rollout.SYNTHETIC, "torch_empty_cache_steps": 3},
+    # Completions of one prompt, whose first token attends without a mask; keys that are split.
+    LORA_KEYS | RTX | ONE_PROMPT | {"max_prompt_length": 300, "max_completion_length": 700},
+    RTX | ONE_PROMPT | {"tuning": Tuning.FULL, "beta": 0.04},
+    LORA_KEYS | {"rollout": Rollout.GENERATE, "steps_per_generation": 4},
+    {"tuning": Tuning.QLORA, **LORA, "rollout": Rollout.GENERATE, "max_prompt_length": 6},
+    PAIRED | LORA_KEYS,
+    PAIRED | RTX | {"tuning": Tuning.FULL},
+    # Rows that `max_length` cuts, and pairs of equal rows.
+    PAIRED | SINGLE | {"tuning": Tuning.QLORA, **LORA, "gradient_checkpointing": True, "max_length": 80},
+    PAIRED | LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
+    JUDGED | LORA_KEYS | {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "max_length": 80},
+    JUDGED | {"tuning": Tuning.FULL, "per_device_train_batch_size": 3, "attn_implementation": Attention.EAGER},
+    COMPARED | LORA_KEYS | RTX,
+    COMPARED | SINGLE | {"tuning": Tuning.FULL},
     LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
     {"tuning": Tuning.FULL, "beta": 0.04, "optim": Optimizer.PAGED_ADAMW_8BIT},
     OF_ROWS | {"tuning": Tuning.QLORA, **LORA, "gradient_checkpointing": True},
@@ -102,17 +133,48 @@ def test_written_steps_equal_steps_that_run(keys: dict[str, Any]) -> None:
     died = forecast_of(written_steps(spec, learnt, rows), "", smaller)[-1]
     assert isinstance(died, Death)
     assert died == forecast_of(whole, "", smaller)[-1]
-    assert died.rows == spec.per_device_train_batch_size
+    assert died.rows == spec.training_rows
 
 
-@given(st.lists(st.integers(1, 3000), min_size=1), st.floats(0.1, 1))
-def test_shorter_rows_are_aligned_as_they_were(lengths: list[int], factor: float) -> None:
-    found = shorter(RowLengths(prompts=lengths, completions=lengths), factor)
-    assert found.prompts == found.completions
-    for less, length in zip(found.completions, lengths, strict=True):
-        assert 1 <= less <= length
-        assert (length - less) % 8 == 0
-        assert less - length * factor < 8
+@given(st.lists(st.integers(1, 3000), min_size=1), st.floats(0.1, 1), st.sampled_from([1, 8]), st.integers(0, 7))
+def test_shorter_rows_are_aligned_as_they_were(lengths: list[int], factor: float, multiple: int, moved: int) -> None:
+    found = shorter(RowLengths(prompts=lengths, completions=lengths), factor, multiple, moved=moved)
+    apart = {longer - less for less, longer in zip(found.prompts, found.completions, strict=True)}
+    assert apart in ({0}, {2 * moved})
+    for prompt, completion, length in zip(found.prompts, found.completions, lengths, strict=True):
+        assert prompt >= 1
+        assert completion <= max(lengths)
+        less = (prompt + completion) // 2
+        assert (length - less) % multiple == 0
+        assert less - length * factor < multiple
+
+
+def test_scratch_of_later_rollouts_is_left_open() -> None:
+    """A reduction over all tokens of a generation takes scratch from some length on."""
+    recorder = Recorder()
+    recorder.defers_scratch = True
+    recorder.enter(Phase.ROLLOUT)
+    assert recorder.leaves_scratch_open
+    decoding = DecodeExtrapolator(recorder)
+    decoding.rollout_begins()
+    assert not recorder.leaves_scratch_open
+    assert decoding.rollout_ends()
+    assert recorder.leaves_scratch_open
+    recorder.enter(Phase.OPTIMIZER)
+    assert not recorder.leaves_scratch_open
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"recipe": Recipe.DPO, "max_length": 40, "beta": 0.1, "precompute_ref_log_probs": True}, "whole data set"),
+        (JUDGED | {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 1}, "an odd number of rows"),
+        (JUDGED, None),
+    ],
+)
+def test_jobs_without_a_forecast_are_named(keys: dict[str, Any], said: str | None) -> None:
+    fault = why_rows_are_unknown(spec_of(**keys))
+    assert fault is None if said is None else fault is not None and said in fault.sentence()
 
 
 def test_a_death_names_the_rows_of_its_micro_batch() -> None:

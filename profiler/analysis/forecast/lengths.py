@@ -211,19 +211,31 @@ class RowCounts:
     longest_prompt: int
     longest_completion: int
     """Or whole row."""
+    longest_row: int = MOST_TOKENS
+    """Prompt and completion together."""
+    pads_apart: bool = True
+    """Whether prompts and completions are padded each to the longest of their own."""
+
+    def longest_after(self, prompts: Sequence[int], row: int) -> int:
+        """Return the most tokens of the completion of a row, given all prompts. By hand: 1,000 less a prompt of 300."""
+        prompt = prompts[row // self.rows_per_prompt] if prompts else 0
+        return min(self.longest_completion, self.longest_row - prompt)
 
     @classmethod
     def of(cls, spec: TrialSpec, steps: int) -> "RowCounts":
         """Return the counts of a trial. By hand: 4 rows in 8 micro-batches are 32 rows per step, of 4 prompts by 8."""
-        has_rollout = spec.recipe.facts.has_rollout
+        has_rollout, has_prompts = spec.recipe.facts.has_rollout, spec.recipe.facts.has_prompts
         rows = spec.training_rows * spec.gradient_accumulation_steps
         return cls(
             steps=steps,
             rows_per_step=rows,
             rows_at_once=spec.generation_batch_size if has_rollout else rows,
-            rows_per_prompt=spec.num_generations if has_rollout else 0,
-            longest_prompt=spec.max_prompt_length if has_rollout else 0,
+            rows_per_prompt=spec.rows_per_prompt,
+            # `max_length` cuts a row at its end; a prompt as long as that would have no completion.
+            longest_prompt=spec.max_prompt_length if has_rollout else max(1, spec.row_tokens - 1) * has_prompts,
             longest_completion=spec.max_completion_length if has_rollout else spec.row_tokens,
+            longest_row=spec.row_tokens,
+            pads_apart=has_rollout,
         )
 
     @property
@@ -265,14 +277,12 @@ def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
             for length in grouped_by_length(completions[start : start + epoch], counts.rows_per_step, random)
         ]
     cut_prompts = sum(round(each) > counts.longest_prompt for each in prompts)
+    own = tuple(_tokens(each, counts.longest_prompt) for each in prompts)
+    longest = [counts.longest_after(own, row) for row in range(len(completions))]
     return Sampled(
-        draw=Draw(
-            seed=seed,
-            prompts=tuple(_tokens(each, counts.longest_prompt) for each in prompts),
-            completions=tuple(_tokens(each, counts.longest_completion) for each in completions),
-        ),
+        draw=Draw(seed=seed, prompts=own, completions=tuple(map(_tokens, completions, longest))),
         cut_prompts=cut_prompts,
-        cut_completions=sum(round(each) > counts.longest_completion for each in completions),
+        cut_completions=sum(round(each) > most for each, most in zip(completions, longest, strict=True)),
         growth=growth,
     )
 
@@ -310,7 +320,7 @@ class StepWidths:
     """Tokens to which the longest rows of a step are padded."""
 
     prompt: int
-    """0 for recipes whose rows are whole."""
+    """0 for recipes whose rows are whole; of preferences what the longest completion leaves of the longest row."""
     completion: int
     """Or whole row."""
 
@@ -320,6 +330,17 @@ TYPICAL, RARE = 0.5, 0.999
 
 WIDTH_STEPS = 2000
 """Steps of which the parts are taken (our choice): two are beyond the 99.9th percentile."""
+
+
+def _widths(draw: Draw, counts: RowCounts, rows: range) -> StepWidths:
+    completion = max(draw.completions[row] for row in rows)
+    if not counts.rows_per_prompt:
+        return StepWidths(prompt=0, completion=completion)
+    prompts = [draw.prompts[row // counts.rows_per_prompt] for row in rows]
+    if counts.pads_apart:
+        return StepWidths(prompt=max(prompts), completion=completion)
+    longest = max(prompt + draw.completions[row] for prompt, row in zip(prompts, rows, strict=True))
+    return StepWidths(prompt=longest - completion, completion=completion)
 
 
 def step_widths(lengths: RunLengths, counts: RowCounts) -> dict[float, StepWidths]:
@@ -333,13 +354,6 @@ def step_widths(lengths: RunLengths, counts: RowCounts) -> dict[float, StepWidth
         counts: Of as many steps as are sampled.
     """
     draw, size = sampled(lengths, counts, seed=0).draw, counts.rows_at_once
-    prompts = size // counts.rows_per_prompt if counts.rows_per_prompt else 0
-    found = [
-        StepWidths(
-            prompt=max(draw.prompts[number * prompts : (number + 1) * prompts], default=0),
-            completion=max(draw.completions[number * size : (number + 1) * size]),
-        )
-        for number in range(counts.rows // size)
-    ]
+    found = [_widths(draw, counts, range(start, start + size)) for start in range(0, counts.rows, size)]
     found.sort(key=lambda widths: widths.prompt + widths.completion)
     return {part: found[math.ceil(part * len(found)) - 1] for part in (TYPICAL, RARE)}

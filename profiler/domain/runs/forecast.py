@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from profiler.domain.errors import Fault
 from profiler.domain.memory import Phase
-from profiler.domain.trials.recipe import GENERATING, WITH_KNOWN_ROWS
+from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import TrialSpec
 
 ENGINE = "profiler.worker.forecast"
@@ -21,22 +21,22 @@ ENGINE = "profiler.worker.forecast"
 def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     """Return why a forecast does not know how the trainer groups rows; None if it does."""
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
-    if spec.recipe not in WITH_KNOWN_ROWS:
-        return Fault(key="recipe", found=spec.recipe, problem=f"has no forecast yet; {_listed_recipes()} have")
     if spec.num_processes > 1:
         problem = "has no forecast yet, only one GPU has"
         return Fault(key="num_processes", found=str(spec.num_processes), problem=problem)
     if spec.use_dynamic_bsz:
         return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
+    if spec.precompute_ref_log_probs:
+        problem = "has no forecast, because the reference runs over the whole data set before the first step"
+        return Fault(key="precompute_ref_log_probs", found="true", problem=problem)
+    if spec.recipe is Recipe.KTO and spec.per_device_train_batch_size * accumulation % 2:
+        rows = str(spec.per_device_train_batch_size)
+        problem = f"has no forecast with gradient_accumulation_steps={accumulation}, which makes an odd number of rows"
+        return Fault(key="per_device_train_batch_size", found=rows, problem=problem)
     if spec.recipe in GENERATING and generation % accumulation:
         problem = f"has no forecast unless it is a multiple of gradient_accumulation_steps={accumulation}"
         return Fault(key="steps_per_generation", found=str(generation), problem=problem)
     return None
-
-
-def _listed_recipes() -> str:
-    *others, last = sorted(WITH_KNOWN_ROWS)
-    return f"{', '.join(others)} and {last}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Draw:
     prompts: tuple[int, ...]
     """One per group of completions, in the order of the data set; empty for recipes whose rows are whole."""
     completions: tuple[int, ...]
-    """In the order of generation; whole rows in the order of the data set for recipes that generate nothing."""
+    """In the order of generation, or of the data set, of a pair the chosen one first; or whole rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

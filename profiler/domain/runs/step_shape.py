@@ -19,9 +19,14 @@ class MicroBatch:
     widths: tuple[int, ...]
     """Tokens to which the rows are padded: of the prompt and of the completion, or of the whole row."""
     scored: tuple[int, ...]
-    """Of each part, tokens that are predicted and have a label or a mask of 1."""
+    """Of each part, tokens that are predicted and have a label or a mask of 1; of preferences, those of the chosen, or
+    good, completions and those of the others."""
     padded: tuple[bool, ...]
     """Of each part, whether a row is shorter than the widths."""
+    chosen: int = 0
+    """Rows with a chosen, or good, completion; 0 where rows are no preferences."""
+    neighbours: "MicroBatch | None" = None
+    """The same prompts, each with the completion of its neighbour, for a KL term."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,8 @@ class StepLengths:
     """Whether completions are generated from prompts of unlike lengths."""
     scored_before: tuple[MicroBatch, ...] = ()
     """What is scored before training, in its order."""
+    ended: int | None = None
+    """Completions that end before the longest one, of which trl logs the lengths; None where none are generated."""
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,5 @@ GENERATING = frozenset(recipe for recipe in Recipe if recipe.facts.has_rollout)
 SCORED = frozenset(recipe for recipe in Recipe if recipe.facts.has_scoring)
 WITH_PROMPTS = frozenset(recipe for recipe in Recipe if recipe.facts.has_prompts)
 OF_DATA = frozenset(recipe for recipe in Recipe if not recipe.facts.has_rollout)
-WITH_KNOWN_ROWS = GENERATING | {Recipe.SFT}
 WITH_REFERENCE = frozenset(recipe for recipe in Recipe if recipe.facts.has_reference_pass)
-"""Recipes by the value of the key `recipe`. Those with known rows have a forecast: how they group rows is known."""
+"""Recipes by the value of the key `recipe`."""

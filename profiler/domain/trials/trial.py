@@ -943,6 +943,13 @@ class TrialSpec:
         return self.per_device_train_batch_size * (1 if self.recipe.facts.rows_are_single else 2)
 
     @property
+    def rows_per_prompt(self) -> int:
+        """Completions of one prompt: those that are generated, or that a row of the data has; 0 if rows are whole."""
+        if self.recipe.facts.has_rollout:
+            return self.num_generations
+        return self.training_rows // self.per_device_train_batch_size if self.recipe.facts.has_prompts else 0
+
+    @property
     def keeps_reference_model(self) -> bool:
         """Whether a reference model is kept: trl creates one for `beta` > 0 unless it can switch an adapter off.
 

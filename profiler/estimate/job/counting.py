@@ -329,19 +329,19 @@ def _tokenizer_folder(model: str) -> Path | None:
 _ALL_ROWS_TIMEOUT_S = 600
 
 
-def length_file(path: str, tokenizer: str | None, *, has_rollout: bool) -> LengthFile:
+def length_file(path: str, tokenizer: str | None, *, has_prompts: bool) -> LengthFile:
     """Return the lengths of rows that a file has as numbers, or that a tokenizer counts in a data set.
 
     Args:
         path: The file, or a folder with a data set.
         tokenizer: A folder with a tokenizer; None: the file has numbers.
-        has_rollout: Whether a row with prompt and completion counts as both, or as one whole row.
+        has_prompts: Whether a row with prompt and completion counts as both, or as one whole row.
 
     Raises:
         UsageError: They cannot be read or counted.
     """
     if tokenizer is not None:
-        return _counted(path, tokenizer, has_rollout=has_rollout)
+        return _counted(path, tokenizer, has_prompts=has_prompts)
     try:
         is_folder = kind_of(expanded(path)) is Kind.FOLDER
     except OSError:
@@ -349,10 +349,10 @@ def length_file(path: str, tokenizer: str | None, *, has_rollout: bool) -> Lengt
     if is_folder:
         problem = "is a folder, and counting the tokens of a data set needs a tokenizer"
         raise length_fault(path, problem, f"Add {TOKENIZER}=FOLDER.")
-    return read_lengths(read_named(path, LENGTHS), path, has_rollout=has_rollout)
+    return read_lengths(read_named(path, LENGTHS), path, has_prompts=has_prompts)
 
 
-def _counted(path: str, tokenizer: str, *, has_rollout: bool) -> LengthFile:
+def _counted(path: str, tokenizer: str, *, has_prompts: bool) -> LengthFile:
     try:
         is_there = kind_of(expanded(tokenizer) / _TOKENIZER) is Kind.FILE
     except OSError:
@@ -369,15 +369,15 @@ def _counted(path: str, tokenizer: str, *, has_rollout: bool) -> LengthFile:
         raise UsageError([Fault(key=TOKENIZER, found=path, problem=problem)]) from error
     if "problem" in found:
         raise length_fault(path, f"cannot be counted: {shortened(str(found['problem']), 200)}")
-    return _as_rows(found["prompts"], found["completions"], has_rollout=has_rollout)
+    return _as_rows(found["prompts"], found["completions"], has_prompts=has_prompts)
 
 
-def _as_rows(prompts: Sequence[int], completions: Sequence[int], *, has_rollout: bool) -> LengthFile:
+def _as_rows(prompts: Sequence[int], completions: Sequence[int], *, has_prompts: bool) -> LengthFile:
     """Return counted lengths; rows that are whole have the prompt and the completion of each row together."""
     kept = LengthFile(
         prompts=tuple(max(1, each) for each in prompts), completions=tuple(max(1, each) for each in completions)
     )
-    if has_rollout:
+    if has_prompts:
         return kept
     both = zip(kept.prompts, kept.completions, strict=True) if kept.prompts and kept.completions else None
     whole = tuple(map(sum, both)) if both is not None else kept.completions or kept.prompts

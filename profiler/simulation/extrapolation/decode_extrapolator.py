@@ -47,6 +47,9 @@ class StepsDifferError(Exception):
 class Recorded(Protocol):
     """What is known about the blocks of a rollout: those of the simulation's `Recorder`, or of a card's history."""
 
+    repeats_steps: bool
+    """Whether the steps of a rollout are compared and repeated."""
+
     @property
     def trace(self) -> TraceBuilder:
         """The trace so far."""
@@ -107,6 +110,7 @@ class DecodeExtrapolator:
         self._prediction, self._wrong = None, False
         self.restart()
         self._positions = []
+        self._recorder.repeats_steps = True
 
     def step_begins(self) -> bool:
         """Start a step. Return False if the steps that ran since the extrapolation differ from the prediction."""
@@ -154,6 +158,7 @@ class DecodeExtrapolator:
     def rollout_ends(self) -> bool:
         """End a rollout. Return False if its last steps differ from the prediction; then call `undo`."""
         self._compare(complete=False)
+        self._recorder.repeats_steps = False
         return not self._wrong
 
     def undo(self) -> None:

@@ -11,7 +11,7 @@ smallest block, which count as one. `UnequalStepsError` says what does not.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -28,10 +28,12 @@ from profiler.simulation.extrapolation.step_pieces import (
     Cut,
     CutPiece,
     Fitted,
+    Indistinct,
     Numbers,
     Position,
     features,
     fitted,
+    loaded,
 )
 
 FIRST_STEPS = 2
@@ -76,13 +78,20 @@ def variants(shape: StepLengths, *, pads_masks: bool = False) -> Iterator[Varian
         pads_masks: Whether the kernel of the attention pads masks whose rows are not aligned: a further block.
     """
     before: list[Hashable] = [shape.pads_prompts, *(batch.padded for batch in shape.scored_before)]
+    if shape.ended is not None:
+        # Without one trl logs no lengths; a single token is attended to by another kernel.
+        before += [shape.ended > 0, shape.micro_batches[0].widths[0] == 1]
     if pads_masks:
         before += _aligned_before(shape)
     yield Place.BEFORE, shape.place, tuple(before)
     last = len(shape.micro_batches)
     for number, batch in enumerate(shape.micro_batches, start=1):
         place = Place.LAST if number == last else _EARLY.get(number, Place.MIDDLE)
-        yield place, shape.place, (batch.rows, batch.padded, pads_masks and _is_aligned(batch))
+        kind: list[Hashable] = [batch.rows]
+        for rows in (batch, batch.neighbours):
+            kind += [] if rows is None else [rows.padded, pads_masks and _is_aligned(rows)]
+        kind += [batch.chosen] if batch.chosen else []
+        yield place, shape.place, tuple(kind)
 
 
 def _is_aligned(batch: MicroBatch) -> bool:
@@ -105,9 +114,11 @@ def _lengths(shape: StepLengths) -> Iterator[list[int]]:
     batches = shape.micro_batches
     begin = shape.place * len(batches)
     found = [features(batch, place) for place, batch in enumerate(batches, start=begin)]
-    yield _joined(*found, *(features(batch, place) for place, batch in enumerate(shape.scored_before)))
+    scored = [features(batch, place) for place, batch in enumerate(shape.scored_before)]
+    others = [loaded(batch) for batch in batches]
+    yield _joined(found[0], *others[1:], *scored, [shape.ended or 0])
     for number in range(len(batches)):
-        yield _joined(*found) if number == 0 else _joined(*found[number : number + 2])
+        yield _joined(found[number], *(others[1:] if number == 0 else others[number + 1 : number + 2]))
 
 
 def _joined(*found: list[int]) -> list[int]:
@@ -134,6 +145,7 @@ class ParametricSteps:
         first_steps: int = FIRST_STEPS,
         empties: Callable[[int], bool] | None = None,
         pads_masks: bool = False,
+        needed: Collection[Variant] | None = None,
     ) -> None:
         """Learn from all but the first, the last and the last but one step of each run; the last but one confirms.
 
@@ -142,6 +154,7 @@ class ParametricSteps:
             first_steps: Steps that are not learnt from, at least `FIRST_STEPS`; whole generations.
             empties: Whether the micro-batches of a step, from 0, empty the cache where those of the runs do. None: all.
             pads_masks: As for `variants`.
+            needed: Variants of the steps that will be written out; None: all of the runs.
 
         Raises:
             UnequalStepsError: The steps cannot be written out exactly.
@@ -164,7 +177,11 @@ class ParametricSteps:
                 left[shape.place].add(sum(piece.left for piece in step_pieces))
             if not begun:
                 begun = [[cut.before_steps(), *pieces[0]], *pieces[1:first_steps]]
-        self._templates = {variant: _Template(variant, found) for variant, found in occurrences.items()}
+        self._templates = {
+            variant: _Template(variant, found)
+            for variant, found in occurrences.items()
+            if needed is None or variant in needed
+        }
         self._check_outliving()
         if any(len(found) > 1 for found in left.values()):
             raise UnequalStepsError("steps alike leave other blocks behind")
@@ -215,6 +232,8 @@ class ParametricSteps:
             if template is None:
                 raise UnequalStepsError(f"no step like it was learnt from, in {_named(variant)}")
             found = np.array(lengths, dtype=np.int64)
+            if not template.indistinct.allows(found):
+                raise UnequalStepsError(f"its lengths are unlike those that were learnt from, in {_named(variant)}")
             left += template.piece.left
             is_micro_batch = variant[0] is not Place.BEFORE
             sizes, scratch = template.sizes.of(found), template.scratch(found)
@@ -311,6 +330,9 @@ class _Template:
         numbers = [[number for _, call in piece.calls for number in call.numbers()] for piece in pieces]
         distinct, self._numbers_of = np.unique(np.array(numbers, dtype=np.int64), axis=1, return_inverse=True)
         self._numbers = self._fitted(lengths, distinct, are_sizes=False)
+        # A count of rows, the last one, is no length.
+        of_lengths = lengths[:, :-1] if variant[0] is Place.BEFORE else lengths
+        self.indistinct = Indistinct(of_lengths, self.sizes.used | self._numbers.used)
         self._kept: dict[tuple[int, ...], Sizes] = {}
 
     def scratch(self, found: Numbers) -> list[Sizes]:

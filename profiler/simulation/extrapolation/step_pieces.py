@@ -3,7 +3,7 @@
 A piece is what precedes the first micro-batch, or a micro-batch.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement, pairwise
 
@@ -31,7 +31,8 @@ def features(batch: MicroBatch, place: int) -> list[int]:
 
     By hand, a prompt of 3 and a completion of 4 tokens, 5 scored in one part, in place 2: 7 in a row, 3, 4, 5 in all,
     5; both again, but not more than a tile of trl's LM head has; 49, 7 x 8, 3 x 8, 4 x 8, the lengths rounded up to 8,
-    32, 64 and 128, 9, 12, 16; and where the micro-batch begins among the rows of its generation, 14, 6, 8.
+    32, 64 and 128, 9, 12, 16; and where the micro-batch begins among the rows of its generation, 14, 6, 8. Then those
+    of the rows with the completions of neighbours.
     """
     row = sum(batch.widths)
     lengths = (row, *batch.widths)
@@ -41,7 +42,14 @@ def features(batch: MicroBatch, place: int) -> list[int]:
     begins = [place * length for length in lengths]
     scored = [sum(batch.scored), *batch.scored]
     tiles = [min(tokens, TOKEN_CHUNK) for tokens in scored]
-    return [row, *batch.widths, *scored, *tiles, row * row, *masks, *rounded, *products, *begins]
+    own = [row, *batch.widths, *scored, *tiles, row * row, *masks, *rounded, *products, *begins]
+    return own if batch.neighbours is None else own + features(batch.neighbours, place)
+
+
+def loaded(batch: MicroBatch) -> list[int]:
+    """Return the numbers of which sizes in pieces of other micro-batches are functions: tokens that are loaded."""
+    own = [sum(batch.widths), *batch.widths, sum(batch.scored)]
+    return own if batch.neighbours is None else own + loaded(batch.neighbours)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,11 @@ class Fitted:
     """[2, values]: numbers of the features; those that are not needed have 0 of feature 0."""
     factor: Numbers
     """[2, values]."""
+
+    @property
+    def used(self) -> set[int]:
+        """The features of which values are multiples."""
+        return set(self.feature[self.factor != 0].tolist())
 
     def of(self, found: Numbers) -> Numbers:
         """Return the values for these features."""
@@ -96,6 +109,35 @@ def fitted(found: Numbers, values: Numbers, *, are_sizes: bool = False) -> Fitte
     return int(left[0]) if len(left) else Fitted(constant=constant, feature=feature, factor=factor)
 
 
+class Indistinct:
+    """Features that cannot be told apart in what was learnt from: a size may follow from either.
+
+    In rows of 3, 11 and 27 tokens alone, each 5 short of a multiple of 8, a mask rounded up to one looks like 5 tokens
+    more; and where each row has 300 tokens, no size shows how it follows from them. Steps whose features differ there
+    are unknown.
+    """
+
+    def __init__(self, found: Numbers, used: Iterable[int]) -> None:
+        """Take the features, [occurrences, features], of which some are used."""
+        self._first = found[0]
+        change = found - found[0]
+        self._constant = np.flatnonzero((change == 0).all(axis=0))
+        pairs: list[tuple[int, int, int, int]] = []
+        for one in sorted(set(used) & set(range(found.shape[1])) - set(self._constant.tolist())):
+            most = int(np.abs(change[:, one]).argmax())
+            # Two products that are equal are so in 64 bits too.
+            both = (change * change[most, one] == change[:, [one]] * change[most]).all(axis=0)
+            others = [other for other in np.flatnonzero(both).tolist() if other != one and change[most, other]]
+            pairs += [(one, other, int(change[most, one]), int(change[most, other])) for other in others]
+        self._pairs = np.array(pairs, dtype=np.int64).reshape(-1, 4).T
+
+    def allows(self, found: Numbers) -> bool:
+        """Return whether features go together as they did."""
+        change = found[: len(self._first)] - self._first
+        one, other, step, further = self._pairs
+        return not change[self._constant].any() and bool((change[one] * further == change[other] * step).all())
+
+
 def _line(found: Numbers, values: Numbers) -> tuple[Numbers, Numbers]:
     """Return constant and slope of the line through the least and the greatest value of a feature."""
     low, high = int(found.argmin()), int(found.argmax())
@@ -125,6 +167,21 @@ def step_bounds(trace: Trace) -> list[tuple[int, int]]:
             starts.append(first)
         before = phase
     return list(pairwise([*starts, len(trace.events)]))
+
+
+def micro_batch_starts(trace: Trace, first: int, end: int) -> list[int]:
+    """Return where the micro-batches of a step begin: at its first forward, and at the first after each backward.
+
+    Within the loss of preferences a reference scores, and the forward goes on.
+    """
+    found: list[int] = []
+    is_open = False
+    for at, phase in trace.phase_starts:
+        if first <= at < end:
+            if phase is Phase.FORWARD and not is_open:
+                found.append(at)
+            is_open = phase is not Phase.BACKWARD and (is_open or phase is Phase.FORWARD)
+    return found
 
 
 Position = tuple[int, int]
@@ -195,9 +252,8 @@ class Cut:
     def steps(self) -> list[list[CutPiece]]:
         """Return the pieces of each step."""
         steps = step_bounds(self._trace)
-        forwards = [first for first, phase in self._trace.phase_starts if phase is Phase.FORWARD]
         # What precedes the first micro-batch may be nothing.
-        cuts = [[first, *(at for at in forwards if first <= at < end), end] for first, end in steps]
+        cuts = [[first, *micro_batch_starts(self._trace, first, end), end] for first, end in steps]
         self._bounds = [0, *(at for step in cuts for at in step[:-1]), self._length]
         self._starts = np.cumsum([1, *(len(step) - 1 for step in cuts)]).tolist()
         return [[self._piece(first, end) for first, end in pairwise(step)] for step in cuts]

@@ -115,8 +115,8 @@ _BY_PHASE = {
 """The default category of each phase. Persistent memory of load and optimizer is attributed later by name."""
 
 
-_OF_ANY_LENGTHS = (Phase.SCORE, Phase.FORWARD, Phase.BACKWARD)
-"""Phases in which rows of any lengths pass the model. Rollouts repeat their steps with the scratch that they took."""
+_OF_ANY_LENGTHS = (Phase.ROLLOUT, Phase.REWARD, Phase.SCORE, Phase.FORWARD, Phase.BACKWARD)
+"""Phases with rows of any lengths."""
 
 
 Launches = tuple[tuple[int, ...], ...]
@@ -156,6 +156,8 @@ class Recorder:
         self.stream = 0
         """The stream on which tensors are made: 0 is the default one."""
         self.defers_scratch = False
+        self.repeats_steps = False
+        """Whether a rollout repeats its steps, with the scratch that they took."""
         """Whether the scratch of kernels, whose size depends on lengths, is left open (`deferred`)."""
         self.diverged: set[Chip] = set()
         """Diverged chips, which would have chosen another kernel somewhere: the trace does not hold for them."""
@@ -234,7 +236,7 @@ class Recorder:
     @property
     def leaves_scratch_open(self) -> bool:
         """Whether the scratch of the running kernel is left open."""
-        return self.defers_scratch and self.phase in _OF_ANY_LENGTHS
+        return self.defers_scratch and self.phase in _OF_ANY_LENGTHS and not self.repeats_steps
 
     def deferred(self, call: Hashable) -> None:
         """Record that a kernel begins or ends here, in place of its scratch."""

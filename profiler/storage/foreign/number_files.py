@@ -63,14 +63,14 @@ class LengthFile:
     """Or whole rows; empty if it has prompts alone."""
 
 
-def read_lengths(content: bytes, path: str, *, has_rollout: bool) -> LengthFile:
+def read_lengths(content: bytes, path: str, *, has_prompts: bool) -> LengthFile:
     """Return the lengths in the content of a file.
 
     Args:
         content: Numbers, one per line or between blanks and commas; a JSON list of numbers; or JSON lines of numbers or
-            of ``{"prompt": N, "completion": N}``.
+            of ``{"prompt": N, "completion": N}``; of pairs ``{"prompt": N, "chosen": N, "rejected": N}``.
         path: The name of the file, for faults.
-        has_rollout: Whether a row with prompt and completion counts as both, or as one whole row.
+        has_prompts: Whether a row with prompt and completion counts as both, or as one whole row.
 
     Raises:
         UsageError: A line is something else, has fewer than 1 token or too many; or there are no rows, or too many.
@@ -83,16 +83,16 @@ def read_lengths(content: bytes, path: str, *, has_rollout: bool) -> LengthFile:
     completions: list[int] = []
     for line, row in _rows(content.decode(errors="replace"), path):
         if isinstance(row, dict):
-            own = {
-                key: _tokens(row[key], path, line, most=MOST_TOKENS) for key in ("prompt", "completion") if key in row
-            }
+            own = {key: _tokens(row[key], path, line, most=MOST_TOKENS) for key in ("prompt", *_SIDES) if key in row}
             if not own:
                 raise length_fault(path, f"has in line {line:,} neither prompt nor completion")
-            if has_rollout:
-                prompts += [own["prompt"]] if "prompt" in own else []
-                completions += [own["completion"]] if "completion" in own else []
+            sides = [own[key] for key in _SIDES if key in own]
+            prompt = own.get("prompt", 0)
+            if has_prompts:
+                prompts += [prompt] if prompt else []
+                completions += sides
             else:
-                completions.append(sum(own.values()))
+                completions += [prompt + side for side in sides or (0,)]
         else:
             completions.append(_tokens(row, path, line, most=MOST_TOKENS))
         if len(completions) > MOST_ROWS:
@@ -100,6 +100,10 @@ def read_lengths(content: bytes, path: str, *, has_rollout: bool) -> LengthFile:
     if not prompts and not completions:
         raise length_fault(path, "has no rows")
     return LengthFile(prompts=tuple(prompts), completions=tuple(completions))
+
+
+_SIDES = ("completion", "chosen", "rejected")
+"""Of a row: what is generated, or of a pair both completions."""
 
 
 def _rows(text: str, path: str) -> Iterator[tuple[int, object]]:

@@ -1,6 +1,8 @@
 """How a trainer puts rows of given lengths into the micro-batches of its steps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import compress
 
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING, Recipe
@@ -36,13 +38,15 @@ def unit_rows(spec: TrialSpec, lengths: RowLengths, unit: int) -> RowLengths:
 
 
 def _prompts_of_unit(spec: TrialSpec) -> int:
-    return max(1, _rows_of_unit(spec) // (spec.num_generations if spec.recipe in GENERATING else 1))
+    return max(1, _rows_of_unit(spec) // max(1, spec.rows_per_prompt))
 
 
 def _rows_of_unit(spec: TrialSpec) -> int:
-    if spec.recipe in GENERATING:
-        return spec.generation_batch_size
-    return spec.per_device_train_batch_size * spec.gradient_accumulation_steps
+    return (
+        spec.generation_batch_size
+        if spec.recipe in GENERATING
+        else spec.training_rows * (spec.gradient_accumulation_steps)
+    )
 
 
 def _cycled(known: Sequence[int], start: int, count: int) -> tuple[int, ...]:
@@ -51,11 +55,51 @@ def _cycled(known: Sequence[int], start: int, count: int) -> tuple[int, ...]:
 
 def _of_data(spec: TrialSpec, lengths: RowLengths, step: int) -> StepLengths:
     """Rows in their order, each micro-batch padded to its longest row (transformers' and trl's collators)."""
-    tokens, rows = unit_rows(spec, lengths, step).completions, spec.per_device_train_batch_size
-    parts = [tokens[start : start + rows] for start in range(0, len(tokens), rows)]
-    return StepLengths(
-        micro_batches=tuple(_micro_batch(spec, [(length,) for length in part], (max(part),)) for part in parts)
-    )
+    own, size, first = unit_rows(spec, lengths, step), spec.training_rows, step * _rows_of_unit(spec)
+    each = spec.rows_per_prompt
+    batches = []
+    for start in range(0, len(own.completions), size):
+        completions = own.completions[start : start + size]
+        if not each:
+            batches.append(_of_whole_rows(spec, completions))
+            continue
+        prompts = [own.prompts[row // each] for row in range(start, start + size)]
+        # The completions of a pair take turns; judged rows are made so.
+        is_good = [(first + row) % 2 == 0 for row in range(start, start + size)]
+        batches.append(_of_preferences(spec, prompts, completions, is_good))
+    return StepLengths(micro_batches=tuple(batches))
+
+
+def _of_whole_rows(spec: TrialSpec, lengths: Sequence[int]) -> MicroBatch:
+    found = _micro_batch(spec, [(length,) for length in lengths], (max(lengths),))
+    return found if spec.recipe.facts.has_lm_head else replace(found, scored=())
+
+
+def _of_preferences(
+    spec: TrialSpec, prompts: Sequence[int], completions: Sequence[int], is_good: Sequence[bool]
+) -> MicroBatch:
+    """Return the micro-batch of prompts with completions, of which `max_length` cuts each row at its end.
+
+    Source: `DataCollatorForPreference` and `DataCollatorForUnpairedPreference` (trl 1.16).
+    """
+    longest = spec.row_tokens
+
+    def batch(completions: Sequence[int], *parts: Sequence[bool]) -> MicroBatch:
+        rows = [min(prompt + own, longest) for prompt, own in zip(prompts, completions, strict=True)]
+        left = [row - min(prompt, row) for row, prompt in zip(rows, prompts, strict=True)]
+        return MicroBatch(
+            rows=len(rows),
+            widths=(max(rows),),
+            scored=tuple(sum(compress(left, part)) for part in parts),
+            padded=(min(rows) < max(rows),),
+            chosen=sum(parts[0]),
+        )
+
+    found = batch(completions, is_good, [not each for each in is_good])
+    if not spec.recipe.facts.has_shifted_rows:
+        return found
+    shifted = [completions[-1], *completions[:-1]]
+    return replace(found, neighbours=batch(shifted, [True] * len(shifted)))
 
 
 def _of_generation(spec: TrialSpec, lengths: RowLengths, generation: int) -> list[StepLengths]:
@@ -80,6 +124,7 @@ def _of_generation(spec: TrialSpec, lengths: RowLengths, generation: int) -> lis
         micro_batches=parts[0],
         pads_prompts=min(own.prompts) < widths[0],
         scored_before=tuple(scored) if _scores_before(spec) else (),
+        ended=sum(length < widths[1] for length in own.completions),
     )
     return [generated, *(StepLengths(micro_batches=part, place=place) for place, part in enumerate(parts[1:], start=1))]
 
@@ -94,7 +139,7 @@ def _scores_before(spec: TrialSpec) -> bool:
 
 
 def _micro_batch(spec: TrialSpec, rows: Sequence[tuple[int, ...]], widths: tuple[int, ...]) -> MicroBatch:
-    size = 1 if spec.logprobs is Logprobs.SLICED else spec.per_device_train_batch_size
+    size = 1 if spec.logprobs is Logprobs.SLICED else len(rows)
     parts = [rows[start : start + size] for start in range(0, len(rows), size)]
     return MicroBatch(
         rows=len(rows),

@@ -31,6 +31,7 @@ class CardHistory:
 
     def __init__(self) -> None:
         self.trace = TraceBuilder()
+        self.repeats_steps = False
         self._block_at: dict[int, int] = {}
         self.streams: set[int] = set()
         """Streams that blocks were allocated on."""
