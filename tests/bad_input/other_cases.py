@@ -209,7 +209,11 @@ CAMPAIGN = (
     bad("-x", says="command= … must be one of list, stage, facts, allocator_truth, rollouts,"),
     bad("list", "x", says="folder= … list takes no folder"),
     bad("list", "a=b", says="argument= … list has no keys"),
-    bad("stage", sentences=2, says="stage= … must be one of A, B, C, D, E, G, H, I, F … folder= … stage takes one folder"),
+    bad(
+        "stage",
+        sentences=2,
+        says="stage= … must be one of A, B, C, D, E, G, H, I, F … folder= … stage takes one folder",
+    ),
     bad("stage", "Z", "x", says="stage= … must be one of A, B, C, D, E, G, H, I, F"),
     bad("stage", "A", says="folder= … stage takes one folder"),
     bad("stage", "F", "file", files={"file": ""}, says="folder= … must be a folder"),
