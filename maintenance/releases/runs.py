@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,9 @@ TRAINERS = ("sft", "dpo", "grpo")
 TUNINGS = ("full", "lora")
 TIMEOUT_S = 300
 
+Job = tuple[str, str]
+"""A trainer and a tuning."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
@@ -26,6 +29,8 @@ class Package:
     name: str
     releases: Sequence[str]
     """In ascending order: the last patch of each minor release."""
+    jobs: Sequence[Job] = tuple((trainer, tuning) for trainer in TRAINERS for tuning in TUNINGS)
+    """Those whose memory it may change."""
     needs: Sequence[str] = ()
     """Packages that an older release takes for granted, and that no longer come with the others."""
 
@@ -39,7 +44,28 @@ TRL = Package(
     ),
     needs=("requests",),
 )
-PACKAGES: Sequence[Package] = (TRL,)
+TRANSFORMERS = Package(
+    name="transformers",
+    releases=(
+        *("4.56.2", "4.57.6", "5.0.0", "5.1.0", "5.2.0", "5.3.0", "5.4.0", "5.5.4", "5.6.2", "5.7.0", "5.8.1", "5.9.0"),
+        *("5.10.4", "5.11.0", "5.12.1", "5.13.1", "5.14.1", "5.15.1", "5.16.1", "5.17.0", "5.18.0", "5.19.0", "5.20.2"),
+        *("5.21.1", "5.22.2", "5.23.0", "5.24.0"),
+    ),
+    jobs=(("sft", "full"), ("grpo", "lora")),
+)
+"""From the first on that trl 1.16 accepts."""
+PEFT = Package(
+    name="peft",
+    releases=("0.15.2", "0.16.0", "0.17.1", "0.18.1", "0.19.1", "0.20.0", "0.21.2"),
+    jobs=(("grpo", "lora"),),
+)
+ACCELERATE = Package(
+    name="accelerate",
+    releases=("1.10.1", "1.11.0", "1.12.0", "1.13.0", "1.14.0", "1.15.0"),
+    jobs=(("sft", "full"), ("grpo", "lora")),
+)
+"""From the first on that trl 1.16 accepts."""
+PACKAGES: Sequence[Package] = (TRL, TRANSFORMERS, PEFT, ACCELERATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +96,7 @@ RUNS: Sequence[Run] = tuple(
     Run(package=package.name, release=release, trainer=trainer, tuning=tuning)
     for package in PACKAGES
     for release in package.releases
-    for trainer in TRAINERS
-    for tuning in TUNINGS
+    for trainer, tuning in package.jobs
 )
 
 SAID, CODE = "said.txt", "exit_code.txt"
@@ -108,8 +133,41 @@ def python_of(run: Run, place: Path, base: Path) -> Path:
     needs = next(package.needs for package in PACKAGES if package.name == run.package)
     if needs:
         _said(*pip, *needs)
+    for unmet in _unmet(python, own):
+        _said(*pip, "--no-deps", *unmet)
     (folder / CODE).write_text("0")
     return python
+
+
+_UNMET = """
+import sys
+from importlib.metadata import PackageNotFoundError, distributions, version
+from packaging.requirements import Requirement
+
+def is_met(wanted):
+    try:
+        return wanted.specifier.contains(version(wanted.name), prereleases=True)
+    except PackageNotFoundError:
+        return False
+
+for installed in distributions(path=sys.argv[1:]):
+    for wanted in map(Requirement, installed.requires or ()):
+        if (wanted.marker is None or wanted.marker.evaluate({"extra": ""})) and not is_met(wanted):
+            print(f"{wanted.name}{wanted.specifier}")
+"""
+"""Prints what the packages of a folder require and the Python that runs it lacks, one requirement a line."""
+
+_ROUNDS = 5
+"""What is installed may require something itself."""
+
+
+def _unmet(python: Path, own: Path) -> Iterator[Sequence[str]]:
+    """Return what the packages in `own` require of others in other versions, until nothing is left."""
+    for _ in range(_ROUNDS):
+        found = _said(str(python), "-c", _UNMET, str(own)).split()
+        if not found:
+            return
+        yield found
 
 
 def _said(*words: str) -> str:
