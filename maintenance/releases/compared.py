@@ -23,7 +23,7 @@ LEAST_SHARE = 0.005
 
 _NO_ANSWER = " has no answer (failed): "
 
-_OTHERS = ("torch", "trl", "transformers", "peft", "accelerate")
+_OTHERS = ("torch", "trl", "transformers", "peft")
 """Packages of which all but one stay as they are."""
 
 _KEYS = ("package", "release", "trainer", "tuning")

@@ -16,8 +16,14 @@ _ROWS: Mapping[str, Mapping[str, object]] = {
 }
 """Lengths of the script's rows, by trainer: those of SFT get a token at their end. The logits of trl 1.6 are of 4 x 513
 tokens with SFT, 8 x 514 with DPO, and 4 x 513 with GRPO, one before the completion."""
-_ADAPTERS: Mapping[str, object] = {"tuning": "lora", "lora_rank": 8, "lora_target_modules": ["q_proj", "v_proj"]}
+_ADAPTERS: Mapping[str, object] = {"lora_rank": 8, "lora_target_modules": ["q_proj", "v_proj"]}
 """peft's defaults for Qwen2."""
+_TUNINGS: Mapping[str, Mapping[str, object]] = {
+    "full": {},
+    "lora": _ADAPTERS,
+    "qlora": {**_ADAPTERS, "bnb_4bit_use_double_quant": False},
+}
+"""Keys by tuning; `BitsAndBytesConfig` leaves double quantisation off."""
 
 
 _ASKS_FOR_FLOAT32 = (0, 27)
@@ -33,7 +39,7 @@ def estimated_bytes(run: Run) -> int | None:
     """
     release = run.release if run.package == TRL.name else TRL.releases[-1]
     first, second, *_ = map(int, release.split("."))
-    keys: dict[str, object] = {**_ROWS[run.trainer], **(_ADAPTERS if run.tuning == "lora" else {"tuning": "full"})}
+    keys: dict[str, object] = {**_ROWS[run.trainer], "tuning": run.tuning, **_TUNINGS[run.tuning]}
     if (first, second) < _ASKS_FOR_FLOAT32:
         keys["dtype"] = "bfloat16"
     minor = f"{first}.{second}"

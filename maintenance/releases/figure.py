@@ -7,7 +7,7 @@ from maintenance.releases.runs import TUNINGS, Package
 from profiler.domain.memory import GIB, Origin
 from profiler.rendering.figures.theme import ORIGIN_COLOURS, in_theme, new_figure
 
-_MARKERS = dict(zip(TUNINGS, ("o", "s"), strict=True))
+_MARKERS = dict(zip(TUNINGS, ("o", "s", "^"), strict=True))
 
 
 def releases_figure(rows: pd.DataFrame, package: Package) -> Figure:
@@ -39,9 +39,10 @@ def releases_figure(rows: pd.DataFrame, package: Package) -> Figure:
                     alpha=1.0 if tuning == TUNINGS[0] else 0.6,
                     label=tuning,
                 )
+            highest = ended[ended.trainer == trainer].allocated_bytes.astype(float).max() / GIB
             axes.set_title(trainer.upper(), loc="left", size=10)
             axes.set_ylabel("peak, GiB (emulated)", size=9)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.1 * highest if highest > 0 else 1)
         panels[-1].set_xticks(list(places.values()), list(places), rotation=60, ha="right", size=8)
         panels[-1].set_xlabel(f"release of {package.name}")
         named = {text: line for axes in panels for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}

@@ -3,8 +3,8 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiler.domain.errors import ProfilerError
@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "scripts" / "trl_recipe.py"
 GPU = "h100-80gb"
 
 TRAINERS = ("sft", "dpo", "grpo")
-TUNINGS = ("full", "lora")
+TUNINGS = ("full", "lora", "qlora")
 TIMEOUT_S = 300
 
 Job = tuple[str, str]
@@ -29,10 +29,10 @@ class Package:
     name: str
     releases: Sequence[str]
     """In ascending order: the last patch of each minor release."""
-    jobs: Sequence[Job] = tuple((trainer, tuning) for trainer in TRAINERS for tuning in TUNINGS)
+    jobs: Sequence[Job] = tuple((trainer, tuning) for trainer in TRAINERS for tuning in TUNINGS[:2])
     """Those whose memory it may change."""
-    needs: Sequence[str] = ()
-    """Packages that an older release takes for granted, and that no longer come with the others."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """What a release takes for granted and the others no longer have, by how the release begins."""
 
 
 TRL = Package(
@@ -42,7 +42,7 @@ TRL = Package(
         *("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0", "1.5.1", "1.6.0", "1.7.1", "1.8.0", "1.9.2", "1.10.0", "1.11.0"),
         *("1.12.0", "1.13.0", "1.14.2", "1.15.0", "1.16.0"),
     ),
-    needs=("requests",),
+    needs={"": "requests"},
 )
 TRANSFORMERS = Package(
     name="transformers",
@@ -51,7 +51,9 @@ TRANSFORMERS = Package(
         *("5.10.4", "5.11.0", "5.12.1", "5.13.1", "5.14.1", "5.15.1", "5.16.1", "5.17.0", "5.18.0", "5.19.0", "5.20.2"),
         *("5.21.1", "5.22.2", "5.23.0", "5.24.0"),
     ),
-    jobs=(("sft", "full"), ("grpo", "lora")),
+    jobs=(("sft", "full"), ("sft", "qlora"), ("grpo", "lora")),
+    # Later ones ask for a huggingface_hub that release 4 of transformers refuses.
+    needs={"4.": "datasets==4.7.0"},
 )
 """From the first on that trl 1.16 accepts."""
 PEFT = Package(
@@ -66,6 +68,7 @@ ACCELERATE = Package(
 )
 """From the first on that trl 1.16 accepts."""
 PACKAGES: Sequence[Package] = (TRL, TRANSFORMERS, PEFT, ACCELERATE)
+"""bitsandbytes is none of them: before 0.50 it loads a library of the vendor (libnvJitLink) that no emulation has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +88,7 @@ class Run:
     @property
     def words(self) -> tuple[str, ...]:
         """Of the script."""
-        return ("--trainer", self.trainer, *(("--lora",) if self.tuning == "lora" else ()))
+        return ("--trainer", self.trainer, *(() if self.tuning == TUNINGS[0] else (f"--{self.tuning}",)))
 
     def folder(self, place: Path) -> Path:
         """Return the folder of its results."""
@@ -129,10 +132,9 @@ def python_of(run: Run, place: Path, base: Path) -> Path:
     own = Path(_said(str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
     (own / "base.pth").write_text(of_base + "\n")
     pip = (str(base), "-m", "pip", "install", "--quiet", "--target", str(own))
-    _said(*pip, "--no-deps", f"{run.package}=={run.release}")
     needs = next(package.needs for package in PACKAGES if package.name == run.package)
-    if needs:
-        _said(*pip, *needs)
+    also = [each for begin, each in needs.items() if run.release.startswith(begin)]
+    _said(*pip, "--no-deps", f"{run.package}=={run.release}", *also)
     for unmet in _unmet(python, own):
         _said(*pip, "--no-deps", *unmet)
     (folder / CODE).write_text("0")

@@ -34,7 +34,7 @@ def left(place: Path, run: Run, allocated: int, tensors: dict[str, int], code: i
     folder = run.folder(place)
     tables = folder / "scripts" / "trl_recipe"
     tables.mkdir(parents=True, exist_ok=True)
-    versions = {f"{name}_version": "1" for name in ("torch", "trl", "transformers", "peft", "accelerate")}
+    versions = {f"{name}_version": "1" for name in ("torch", "trl", "transformers", "peft")}
     row = {"status": "ok", **versions, "peak_allocated_bytes": allocated, "peak_reserved_bytes": allocated + MIB}
     pd.DataFrame([{**row, "peak_phase": "forward"}]).to_parquet(tables / "scripts.parquet")
     largest = [
@@ -93,7 +93,7 @@ def test_what_is_kept_makes_the_same_page(two, tmp_path):
     causes = {("trl", SFT[1].release, "sft, full"): "its logits"}
     pages = [releases_page(*tables, causes) for tables in (found, kept(tmp_path / "kept"))]
     assert pages[0] == pages[1]
-    assert "Others: torch 1, transformers 1, peft 1, accelerate 1." in pages[0]
+    assert "Others: torch 1, transformers 1, peft 1." in pages[0]
     assert "| sft, full | 0.19.1 to 0.20.0 | 10.00 to 12.00 | +20.0% | loss.py +2048 MiB | its logits |" in pages[0]
     assert "- 0.21.0 (sft, full): no such class" in pages[0]
 
@@ -109,7 +109,7 @@ def test_what_was_found_joins_what_is_kept(two, tmp_path):
     assert list(tensors[tensors.what == "weights"].bytes) == [4 * GIB, 2 * GIB, GIB]
     page = releases_page(rows, tensors, {})
     assert page.index("## trl\n") < page.index(f"]({figure_of(TRL)})") < page.index("## peft\n")
-    assert "Others: torch 1, trl 1, transformers 1, accelerate 1." in page
+    assert "Others: torch 1, trl 1, transformers 1." in page
 
 
 def test_runs_go_on_where_they_stopped(tmp_path):
