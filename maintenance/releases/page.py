@@ -114,7 +114,7 @@ def _estimated(rows: pd.DataFrame) -> str:
         "log-probabilities of older releases within one autocast, whose copies of the weights stay until the loss is "
         "there. In trl 0.14 to 1.14 they are gone when the model's forward ends (`_get_per_token_logps` in "
         "`trl/trainer/grpo_trainer.py`); simulated so, the peak is that of the run to 0.05 %. Where the peak is in "
-        "backward nothing differs."
+        "backward nothing differs. The lowest is QLoRA with transformers 5.1, whose loading has no formula (below)."
     )
 
 

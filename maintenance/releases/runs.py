@@ -1,11 +1,16 @@
 """The runs, as data: which releases of a package run which jobs; and how one runs, in an environment of its release."""
 
+import importlib
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from profiler.domain.errors import ProfilerError
 
@@ -135,41 +140,41 @@ def python_of(run: Run, place: Path, base: Path) -> Path:
     needs = next(package.needs for package in PACKAGES if package.name == run.package)
     also = [each for begin, each in needs.items() if run.release.startswith(begin)]
     _said(*pip, "--no-deps", f"{run.package}=={run.release}", *also)
-    for unmet in _unmet(python, own):
-        _said(*pip, "--no-deps", *unmet)
+    for wanted in unmet(own, of_base):
+        _said(*pip, "--no-deps", *wanted)
     (folder / CODE).write_text("0")
     return python
 
-
-_UNMET = """
-import sys
-from importlib.metadata import PackageNotFoundError, distributions, version
-from packaging.requirements import Requirement
-
-def is_met(wanted):
-    try:
-        return wanted.specifier.contains(version(wanted.name), prereleases=True)
-    except PackageNotFoundError:
-        return False
-
-for installed in distributions(path=sys.argv[1:]):
-    for wanted in map(Requirement, installed.requires or ()):
-        if (wanted.marker is None or wanted.marker.evaluate({"extra": ""})) and not is_met(wanted):
-            print(f"{wanted.name}{wanted.specifier}")
-"""
-"""Prints what the packages of a folder require and the Python that runs it lacks, one requirement a line."""
 
 _ROUNDS = 5
 """What is installed may require something itself."""
 
 
-def _unmet(python: Path, own: Path) -> Iterator[Sequence[str]]:
-    """Return what the packages in `own` require of others in other versions, until nothing is left."""
+def unmet(own: Path, *behind: str) -> Iterator[Sequence[str]]:
+    """Return what the packages in `own` require in other versions, until nothing is left.
+
+    Args:
+        own: A folder of packages.
+        behind: Folders of the packages that are seen where `own` has none.
+    """
     for _ in range(_ROUNDS):
-        found = _said(str(python), "-c", _UNMET, str(own)).split()
+        importlib.invalidate_caches()
+        there: dict[str, str] = {}
+        for each in distributions(path=[str(own), *behind]):
+            there.setdefault(canonicalize_name(each.name), each.version)
+        texts = (text for each in distributions(path=[str(own)]) for text in each.requires or ())
+        wanted = [
+            each for each in map(Requirement, texts) if each.marker is None or each.marker.evaluate({"extra": ""})
+        ]
+        found = [f"{each.name}{each.specifier}" for each in wanted if not _is_met(each, there)]
         if not found:
             return
         yield found
+
+
+def _is_met(wanted: Requirement, there: Mapping[str, str]) -> bool:
+    version = there.get(canonicalize_name(wanted.name))
+    return version is not None and wanted.specifier.contains(version, prereleases=True)
 
 
 def _said(*words: str) -> str:

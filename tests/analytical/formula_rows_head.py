@@ -118,6 +118,7 @@ _ADAPTED: dict[str, Any] = {
     "lora_target_modules": (ALL_LINEAR,),
 }
 _CHUNKED: dict[str, Any] = {"logprobs": Logprobs.CHUNKED_NLL_MASKED}
+_PADDED = replace(LABELLED, completion_tokens=150, scored_tokens=200)
 _TWO_LABELS = replace(LABELLED, rows=1, completion_tokens=2, scored_tokens=2)
 _TRAINED = replace(CAST, logprobs=Logprobs.FULL)
 _HALF_LORA = replace(LORA, dtype=Dtype.FLOAT16, bf16=True)
@@ -164,6 +165,8 @@ HEAD_ROWS = (
     _of_many_chunks(Logprobs.CHUNKED_NLL, TOY, 307_200 + 1_600 + 64_000, **_ADAPTED),
     # The sum of the first two chunks is a third gradient of the head, of 151,936 x 896 x 4 B.
     _of_many_chunks(Logprobs.CHUNKED_NLL_CAST, HALF_BILLION, 3 * 544_538_624 + 2_000 * 896 * 4),
+    # 200 of 300 positions have a label: one chunk, of 256.
+    row(in_chunks, replace(CAST, **_CHUNKED), TOY, _PADDED, is_=358_400 + 1_600),
     # A head in bfloat16 is widened, and narrowed again by autocast: 3,200 + 1,600 B, with a product of 400 B.
     row(head_forward_scratch, replace(FULL, **_CHUNKED), TOY, _TWO_LABELS, part="logits", is_=5_200),
     row(in_chunks, replace(FULL, **_CHUNKED), TOY, _TWO_LABELS, is_=5_200),

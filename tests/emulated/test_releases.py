@@ -21,7 +21,19 @@ from maintenance.releases.compared import (
 from maintenance.releases.estimated import estimated_bytes
 from maintenance.releases.main import PAGE, main
 from maintenance.releases.page import figure_of, releases_page
-from maintenance.releases.runs import CODE, PACKAGES, PEFT, RUNS, SCRIPT, TRL, Run, emulate, has_ended, run_pending
+from maintenance.releases.runs import (
+    CODE,
+    PACKAGES,
+    PEFT,
+    RUNS,
+    SCRIPT,
+    TRL,
+    Run,
+    emulate,
+    has_ended,
+    run_pending,
+    unmet,
+)
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import GIB, MIB
 
@@ -131,6 +143,29 @@ def test_runs_go_on_where_they_stopped(tmp_path):
 
     assert (pending(2), pending(None), pending(None)) == (1, 0, 0)
     assert ran == [(run, Path(run.release)) for run in RUNS[:3]]
+
+
+def test_a_release_gets_what_it_requires_in_other_versions(tmp_path):
+    """What is behind it counts, markers and extras do; what is installed then may require something itself."""
+
+    def installed(folder: str, name: str, version: str, *requires: str) -> None:
+        info = tmp_path / folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {each}" for each in requires)]
+        (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines]) + "\n")
+
+    installed(
+        "own", "release", "4.0", "Hub_x<1", "there>=2", "gone; extra == 'dev'", "old; python_version < '3'", "none"
+    )
+    installed("behind", "hub-x", "2.0")
+    installed("behind", "there", "2.1rc1")
+    rounds = unmet(tmp_path / "own", str(tmp_path / "behind"))
+    assert next(rounds) == ["Hub_x<1", "none"]
+    installed("own", "hub_x", "0.9", "none>1")
+    installed("own", "none", "1.0")
+    assert next(rounds) == ["none>1"]
+    (tmp_path / "own" / "none-1.0.dist-info" / "METADATA").write_text("Name: none\nVersion: 1.1\n")
+    assert list(rounds) == []
 
 
 def test_a_run_keeps_what_it_says_and_its_exit_code_last(tmp_path, monkeypatch):

@@ -91,7 +91,8 @@ def _chunk(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> _Chunk:
     """
     sizes, block, loss = element_bytes(spec), block_of(spec), _loss_of(spec)
     positions = _kept_positions(spec, batch)
-    values, head = smaller(positions, CHUNK_TOKENS) * architecture.vocab_size, _head_values(architecture)
+    values = smaller(positions, CHUNK_TOKENS) * architecture.vocab_size
+    head = architecture.vocab_size * architecture.hidden_size
     factor = FLOAT32_BYTES if loss.widens_inputs else sizes.stream
     is_cast = both(spec.bf16, factor != BFLOAT16_BYTES)
     computed = where(is_cast, BFLOAT16_BYTES, factor)
@@ -108,13 +109,9 @@ def _chunk(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> _Chunk:
         own_gradient=block(head * sizes.weight),
         is_view=factor == sizes.weight,
         rows=block(positions * architecture.hidden_size * sizes.stream),
-        several=positions > CHUNK_TOKENS,
+        several=batch.scored_tokens > CHUNK_TOKENS,
         words=lambda: f"min({positions}, {CHUNK_TOKENS}) x {architecture.vocab_size} x {FLOAT32_BYTES} B, ...",
     )
-
-
-def _head_values(architecture: DecoderShape) -> Count:
-    return architecture.vocab_size * architecture.hidden_size
 
 
 def chunked_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -147,8 +144,8 @@ def chunked_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) 
     there too. Autograd adds to it in place, unless it is a view, which that of the first chunk is: then the sum is a
     third tensor. The same is done with the hidden states, in place.
 
-    By hand, as in `_chunk`, one chunk, a trained head: to the end 1,600 + 4,000 + 3 x 8,000 = 29,600 B. 300 tokens of
-    H = 200, V = 100: t = 256, and the sum of gradients has 3 x 80,000 = 240,000 B next to 300 x 200 x 4 B.
+    By hand, as in `_chunk`, to the end of the only chunk: 1,600 + 4,000 + 3 x 8,000 = 29,600 B. 2,000 tokens of
+    qwen2.5-0.5b in full: the sum has 3 x 151,936 x 896 x 4 B, and the gradient of the hidden states 2,000 x 896 x 4 B.
     """
     one, loss, trained = _chunk(spec, architecture, batch), _loss_of(spec), trains_everything(spec)
     made = one.own_gradient if trained else 0
