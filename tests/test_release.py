@@ -116,7 +116,7 @@ def test_no_workflow_reads_what_others_write_into_a_shell():
             assert not [step for step in job["steps"] if "${{" in step.get("run", "")], name
 
 
-def test_every_week_the_newest_releases_are_compared_with_the_pinned_ones():
+def test_the_newest_releases_are_compared_every_week():
     """By the command of the documentation, with the torch of `constraints.txt`."""
     guard = WORKFLOWS["guard"]
     assert set(guard) == {"name", True, "permissions", "jobs"}, "YAML reads on as true"
