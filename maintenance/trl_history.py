@@ -97,9 +97,12 @@ _MARKS: _Marks = (
 """What the source of a trainer and of `utils.py` has, the first that holds; and the value of `logprobs`."""
 
 _SHIFTED = "shift_logits = outputs.logits[..., :-1, :]"
+_CHUNKED = 'self.loss_type = "nll" if self.use_liger_kernel else "chunked_nll"'
 _LABEL_MARKS: _Marks = (
     (("fused_lm_head",), Logprobs.FUSED),
-    (('self.loss_type = "nll" if self.use_liger_kernel else "chunked_nll"',), Logprobs.FUSED),
+    ((_CHUNKED, "w.to(h.dtype)"), Logprobs.CHUNKED_NLL_CAST),
+    ((_CHUNKED, "* log_p).sum(dim=-1) * valid)"), Logprobs.CHUNKED_NLL_MASKED),
+    ((_CHUNKED,), Logprobs.CHUNKED_NLL),
     ((f"{_SHIFTED}.contiguous()", "entropy_from_logits(shift_logits)"), Logprobs.NLL_TWO_COPIES),
     ((_SHIFTED, "entropy_from_logits(shift_logits)"), Logprobs.NLL_ENTROPY),
     ((_SHIFTED, "entropy_from_logits(outputs.logits)", "chunk_size: int = 1)"), Logprobs.NLL_ROW_ENTROPY),

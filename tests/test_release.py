@@ -116,6 +116,28 @@ def test_no_workflow_reads_what_others_write_into_a_shell():
             assert not [step for step in job["steps"] if "${{" in step.get("run", "")], name
 
 
+def test_the_newest_releases_are_compared_every_week():
+    """By the command of the documentation, with the torch of `constraints.txt`."""
+    guard = WORKFLOWS["guard"]
+    assert set(guard) == {"name", True, "permissions", "jobs"}, "YAML reads on as true"
+    assert guard["permissions"] == {"contents": "read"}
+    ((_, _, *days, weekday),) = (each["cron"].split() for each in guard[True]["schedule"])
+    assert days == ["*", "*"]
+    assert weekday in "0123456"
+    (job,) = guard["jobs"].values()
+    runs = [step["run"] for step in job["steps"] if "run" in step]
+    assert runs[0] == "make install"
+    assert "grep '^torch==' constraints.txt" in runs[1]
+    assert "simulate" in PROJECT["optional-dependencies"]
+    program, *words = runs[2].split()
+    assert program == ".venv/bin/python"
+    said = next(line for line in text("docs/how_to/sweep.md").splitlines() if "+grid=guard" in line).split()
+    keys = [word for word in words if not word.startswith(("python=", "backend="))]
+    assert keys == [word for word in said[1 : said.index("#")] if not word.startswith("python=")]
+    assert (ROOT / "sweeps" / "grid" / "guard.yaml").exists()
+    assert job["steps"][-1]["with"]["path"] == "results/guard"
+
+
 def test_the_core_runs_on_every_system_and_python():
     matrix = WORKFLOWS["core"]["jobs"]["core"]["strategy"]["matrix"]
     assert [name.partition("-")[0] for name in matrix["os"]] == ["ubuntu", "macos", "windows"]

@@ -14,11 +14,12 @@ import trl
 import yaml
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import GenerationMixin
+from transformers import BitsAndBytesConfig, GenerationMixin
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--trainer", choices=["sft", "dpo", "grpo"], required=True)
 arguments.add_argument("--lora", action="store_true", help="peft's default LoRA in place of all weights")
+arguments.add_argument("--qlora", action="store_true", help="the same over weights in 4 bits")
 chosen = arguments.parse_args()
 
 TOKENS = 512
@@ -26,7 +27,9 @@ TEXT = " ".join(["one two three four"] * (TOKENS // 4))
 settings = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 model = settings.pop("model_name_or_path")
 settings["output_dir"] = "trainer_output"
-job = dict(model=model, peft_config=LoraConfig(task_type="CAUSAL_LM") if chosen.lora else None)
+job = dict(model=model, peft_config=LoraConfig(task_type="CAUSAL_LM") if chosen.lora or chosen.qlora else None)
+if chosen.qlora:
+    settings["model_init_kwargs"] = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
 
 
 def filled(self, input_ids=None, **_):

@@ -23,12 +23,15 @@ LEAST_SHARE = 0.005
 
 _NO_ANSWER = " has no answer (failed): "
 
-_OTHERS = ("torch", "transformers", "peft")
-"""Packages that stay as they are."""
+_OTHERS = ("torch", "trl", "transformers", "peft")
+"""Packages of which all but one stay as they are."""
 
 _KEYS = ("package", "release", "trainer", "tuning")
 _SIZES = ("allocated_bytes", "reserved_bytes", "estimated_bytes")
 _ORDER = {run: place for place, run in enumerate(RUNS)}
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+"""Rows and tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,7 @@ class Jump:
 # ---- from the folders of the runs ------------------------------------------------------------------------------------
 
 
-def rows_of(place: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def rows_of(place: Path) -> Tables:
     """Return a row per run that has ended, and the largest tensors of each peak.
 
     The rows have `allocated_bytes`, `reserved_bytes` and `phase` of the peak and the `others` packages, null where a
@@ -76,12 +79,40 @@ def rows_of(place: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, tensors = list[dict[str, object]](), list[dict[str, object]]()
     for run in RUNS:
         if has_ended(run, place):
-            rows.append({**_keys(run), **_row(run.folder(place)), "estimated_bytes": estimated_bytes(run)})
+            rows.append({**_keys(run), **_row(run, run.folder(place))})
             tensors.extend({**_keys(run), **each} for each in _tensors(run.folder(place)))
+    return _tables(rows, tensors)
+
+
+def _tables(rows: Sequence[Mapping[str, object]], tensors: Sequence[Mapping[str, object]]) -> Tables:
     columns = [*_KEYS, "end", *_SIZES, "phase", "others"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(_SIZES, "Int64")), pd.DataFrame(
+    return _estimated(pd.DataFrame(rows, columns=columns)), pd.DataFrame(
         tensors, columns=[*_KEYS, "what", "tensors", "bytes"]
     )
+
+
+def merged(found: Tables, kept: Tables) -> Tables:
+    """Return what was found, and of what is kept the runs that were not found; all with today's estimates."""
+    runs = set(_runs(found[0]))
+    rows, tensors = (
+        pd.concat([old[[run not in runs for run in _runs(old)]], new], ignore_index=True)
+        for old, new in zip(kept, found, strict=True)
+    )
+    return _estimated(_in_order(rows)), _in_order(tensors)
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    places = pd.Series([_ORDER[run] for run in _runs(table)], index=table.index, dtype=int)
+    return table.loc[places.sort_values(kind="stable").index].reset_index(drop=True)
+
+
+def _runs(table: pd.DataFrame) -> list[Run]:
+    return [_run(row) for row in table.to_dict("records")]
+
+
+def _estimated(rows: pd.DataFrame) -> pd.DataFrame:
+    estimates = pd.Series([estimated_bytes(run) for run in _runs(rows)], index=rows.index, dtype="Int64")
+    return rows.assign(estimated_bytes=estimates).astype(dict.fromkeys(_SIZES, "Int64"))
 
 
 def _keys(run: Run) -> dict[str, object]:
@@ -93,14 +124,14 @@ def _table(folder: Path, name: str) -> pd.DataFrame | None:
     return pd.read_parquet(found[0]) if found else None
 
 
-def _row(folder: Path) -> dict[str, object]:
+def _row(run: Run, folder: Path) -> dict[str, object]:
     runs = _table(folder, "scripts")
     if (folder / CODE).read_text().strip() != "0" or runs is None or runs.status[0] != "ok":
         return {"end": _last_sentence((folder / SAID).read_text("utf-8", errors="replace"))}
-    (run,) = runs.to_dict("records")
-    sizes = {f"{metric}_bytes": int(run[f"peak_{metric}_bytes"]) for metric in ("allocated", "reserved")}
-    others = ", ".join(f"{name} {run[f'{name}_version']}" for name in _OTHERS)
-    return {"end": "ok", **sizes, "phase": run["peak_phase"], "others": others}
+    (found,) = runs.to_dict("records")
+    sizes = {f"{metric}_bytes": int(found[f"peak_{metric}_bytes"]) for metric in ("allocated", "reserved")}
+    others = ", ".join(f"{name} {found[f'{name}_version']}" for name in _OTHERS if name != run.package)
+    return {"end": "ok", **sizes, "phase": found["peak_phase"], "others": others}
 
 
 def _last_sentence(text: str) -> str:
@@ -174,8 +205,10 @@ def keep(rows: pd.DataFrame, tensors: pd.DataFrame, folder: Path) -> None:
         write_atomically(folder / name, table.to_csv(index=False, lineterminator="\n").encode())
 
 
-def kept(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the tables that `keep` wrote."""
+def kept(folder: Path) -> Tables:
+    """Return the tables that `keep` wrote; empty ones where there are none."""
+    if not (folder / ROWS).exists():
+        return _tables([], [])
     rows = pd.read_csv(folder / ROWS, dtype=dict.fromkeys(_SIZES, "Int64"))
     return rows, pd.read_csv(folder / TENSORS)
 

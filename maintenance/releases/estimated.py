@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from maintenance.releases.runs import GPU, SCRIPT, Run
+from maintenance.releases.runs import GPU, SCRIPT, TRL, Run
 from profiler.api import UsageError, estimate, read_recipe
 
 RECIPE = SCRIPT.with_suffix(".yaml")
@@ -10,13 +10,20 @@ RECIPE = SCRIPT.with_suffix(".yaml")
 
 _TOKENS = 512
 _ROWS: Mapping[str, Mapping[str, object]] = {
-    "sft": {"max_length": _TOKENS},
-    "dpo": {"max_length": _TOKENS + 2, "max_prompt_length": 2},
+    "sft": {"max_length": _TOKENS + 1},
+    "dpo": {"max_length": 2 + _TOKENS, "max_prompt_length": 2},
     "grpo": {"num_generations": 4, "max_completion_length": _TOKENS, "max_prompt_length": 4},
 }
-"""Lengths of the script's rows, by trainer; all rows are equal."""
-_ADAPTERS: Mapping[str, object] = {"tuning": "lora", "lora_rank": 8, "lora_target_modules": ["q_proj", "v_proj"]}
+"""Lengths of the script's rows, by trainer: those of SFT get a token at their end. The logits of trl 1.6 are of 4 x 513
+tokens with SFT, 8 x 514 with DPO, and 4 x 513 with GRPO, one before the completion."""
+_ADAPTERS: Mapping[str, object] = {"lora_rank": 8, "lora_target_modules": ["q_proj", "v_proj"]}
 """peft's defaults for Qwen2."""
+_TUNINGS: Mapping[str, Mapping[str, object]] = {
+    "full": {},
+    "lora": _ADAPTERS,
+    "qlora": {**_ADAPTERS, "bnb_4bit_use_double_quant": False},
+}
+"""Keys by tuning; `BitsAndBytesConfig` leaves double quantisation off."""
 
 
 _ASKS_FOR_FLOAT32 = (0, 27)
@@ -27,13 +34,16 @@ is that of the checkpoint, bfloat16. Source: `create_model_from_path` in `trl/tr
 def estimated_bytes(run: Run) -> int | None:
     """Return the estimated peak of allocated memory; None where the release has no closed form.
 
-    The release decides defaults and the way to compute the loss, as for `estimate trl=`.
+    The release of trl decides defaults and the way to compute the loss, as for `estimate trl=`. That of another package
+    decides nothing.
     """
-    first, second, *_ = map(int, run.release.split("."))
+    release = run.release if run.package == TRL.name else TRL.releases[-1]
+    first, second, *_ = map(int, release.split("."))
     keys: dict[str, object] = {
         "lengths": "forced",
         **_ROWS[run.trainer],
-        **(_ADAPTERS if run.tuning == "lora" else {"tuning": "full"}),
+        "tuning": run.tuning,
+        **_TUNINGS[run.tuning],
     }
     if (first, second) < _ASKS_FOR_FLOAT32:
         keys["dtype"] = "bfloat16"

@@ -1,29 +1,32 @@
-"""The figure: the peak of every job by release."""
+"""The figures: the peak of every job by release of a package."""
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from maintenance.releases.runs import PACKAGES, TRAINERS, TUNINGS
+from maintenance.releases.runs import TUNINGS, Package
 from profiler.domain.memory import GIB, Origin
 from profiler.rendering.figures.theme import ORIGIN_COLOURS, in_theme, new_figure
 
-_MARKERS = dict(zip(TUNINGS, ("o", "s"), strict=True))
+_MARKERS = dict(zip(TUNINGS, ("o", "s", "^"), strict=True))
 
 
-def releases_figure(rows: pd.DataFrame) -> Figure:
+def releases_figure(rows: pd.DataFrame, package: Package) -> Figure:
     """Draw a panel per trainer, one below the other: allocated memory of full fine-tuning and LoRA at each release.
 
     A release with which a job has failed has no point.
     """
-    (package,) = PACKAGES
     places = {release: place for place, release in enumerate(package.releases)}
+    trainers = tuple(dict.fromkeys(trainer for trainer, _ in package.jobs))
+    ended = rows[(rows.package == package.name) & (rows.end == "ok")]
     with in_theme():
-        figure, _ = new_figure(8.4, 1.4 + 2.1 * len(TRAINERS))
+        figure, _ = new_figure(8.4, 1.4 + 2.1 * len(trainers))
         figure.clear()
-        panels = figure.subplots(len(TRAINERS), sharex=True, squeeze=False)[:, 0]
-        for axes, trainer in zip(panels, TRAINERS, strict=True):
+        panels = figure.subplots(len(trainers), sharex=True, squeeze=False)[:, 0]
+        for axes, trainer in zip(panels, trainers, strict=True):
             for tuning, marker in _MARKERS.items():
-                own = rows[(rows.trainer == trainer) & (rows.tuning == tuning) & (rows.end == "ok")]
+                if (trainer, tuning) not in package.jobs:
+                    continue
+                own = ended[(ended.trainer == trainer) & (ended.tuning == tuning)]
                 own = own.assign(place=own.release.map(places)).sort_values("place")
                 axes.step(
                     own.place,
@@ -36,10 +39,12 @@ def releases_figure(rows: pd.DataFrame) -> Figure:
                     alpha=1.0 if tuning == TUNINGS[0] else 0.6,
                     label=tuning,
                 )
+            highest = ended[ended.trainer == trainer].allocated_bytes.astype(float).max() / GIB
             axes.set_title(trainer.upper(), loc="left", size=10)
             axes.set_ylabel("peak, GiB (emulated)", size=9)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.1 * highest if highest > 0 else 1)
         panels[-1].set_xticks(list(places.values()), list(places), rotation=60, ha="right", size=8)
         panels[-1].set_xlabel(f"release of {package.name}")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=len(TUNINGS), fontsize=9)
+        named = {text: line for axes in panels for line, text in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(named.values(), named, loc="outside upper right", ncols=len(named), fontsize=9)
     return figure

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from maintenance.releases.compared import keep, kept, read_causes, rows_of
-from maintenance.releases.page import releases_page
-from maintenance.releases.runs import RUNS, Run, emulate, python_of, run_pending
+from maintenance.releases.compared import keep, kept, merged, read_causes, rows_of
+from maintenance.releases.page import figure_of, releases_page
+from maintenance.releases.runs import PACKAGES, RUNS, Run, emulate, python_of, run_pending
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
@@ -21,11 +21,12 @@ from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, Usag
 from profiler.emulation.launch import emulated_python
 from profiler.storage.files.atomic import write_atomically
 
-GRID, PLACE, PAGE, FIGURE = "releases", "runs", "README.md", "releases.png"
+GRID, PLACE, PAGE = "releases", "runs", "README.md"
 
 _DEFAULTS: Mapping[str, object] = {
     "environments": None,
     "python": None,
+    "package": None,
     "at_most": None,
     "runs": None,
     "results_dir": "results",
@@ -39,12 +40,13 @@ Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 environments=FOLDER has one environment per release, made where it is missing;
 python=PATH has torch's CUDA build and every other package, and stays as it is.
+package={"|".join(package.name for package in PACKAGES)} runs the releases of one package alone.
 at_most=N runs at most N in this call; without environments nothing runs.
-runs=FOLDER has what each run left (results_dir/{GRID}/{PLACE}); without such
-a folder the kept tables are written as a page anew.
+runs=FOLDER has what each run left (results_dir/{GRID}/{PLACE}); its rows
+replace or join those that are kept, and the page is written anew.
 
 Examples:
-  python -m maintenance.releases environments=../environments at_most=6
+  python -m maintenance.releases environments=../environments package=peft
   python -m maintenance.releases results_dir=results/reference
 """
 
@@ -55,6 +57,7 @@ class Settings:
 
     environments: Path | None
     python: Path | None
+    package: str | None
     at_most: int | None
     runs: Path
     folder: Path
@@ -77,7 +80,7 @@ def main(
     if settings.environments is not None:
         base = base_of(settings.python)
         left = run_pending(
-            RUNS,
+            [run for run in RUNS if settings.package in (None, run.package)],
             settings.runs,
             python=partial(python_of, place=settings.environments, base=base),
             at_most=settings.at_most,
@@ -100,6 +103,7 @@ def _settings(words: Sequence[str]) -> Settings:
     settings = Settings(
         environments=path("environments"),
         python=path("python"),
+        package=None if reader.value("package") is None else reader.word("package", [each.name for each in PACKAGES]),
         at_most=None if reader.value("at_most") is None else reader.count("at_most", minimum=0),
         runs=path("runs") or folder / PLACE,
         folder=folder,
@@ -114,15 +118,13 @@ def _write(settings: Settings) -> int:
     from maintenance.releases.figure import releases_figure  # matplotlib takes a second
     from profiler.rendering.figures.theme import as_png
 
-    if settings.runs.is_dir():
-        rows, tensors = rows_of(settings.runs)
-        keep(rows, tensors, settings.folder)
-    elif not settings.folder.is_dir():
+    if not settings.runs.is_dir() and not settings.folder.is_dir():
         raise UsageError([Fault(key="results_dir", found=str(settings.folder), problem="has neither runs nor tables")])
+    keep(*merged(rows_of(settings.runs), kept(settings.folder)), settings.folder)
     rows, tensors = kept(settings.folder)
-    if rows.empty:
-        return 0
-    write_atomically(settings.folder / FIGURE, as_png(releases_figure(rows)))
-    page = releases_page(rows, tensors, read_causes(settings.folder), figure=FIGURE)
+    for package in PACKAGES:
+        if package.name in set(rows.package):
+            write_atomically(settings.folder / figure_of(package), as_png(releases_figure(rows, package)))
+    page = releases_page(rows, tensors, read_causes(settings.folder))
     write_atomically(settings.folder / PAGE, page.encode())
     return len(rows)

@@ -1,11 +1,16 @@
 """The runs, as data: which releases of a package run which jobs; and how one runs, in an environment of its release."""
 
+import importlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from profiler.domain.errors import ProfilerError
 
@@ -15,8 +20,11 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "scripts" / "trl_recipe.py"
 GPU = "h100-80gb"
 
 TRAINERS = ("sft", "dpo", "grpo")
-TUNINGS = ("full", "lora")
+TUNINGS = ("full", "lora", "qlora")
 TIMEOUT_S = 300
+
+Job = tuple[str, str]
+"""A trainer and a tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +34,10 @@ class Package:
     name: str
     releases: Sequence[str]
     """In ascending order: the last patch of each minor release."""
-    needs: Sequence[str] = ()
-    """Packages that an older release takes for granted, and that no longer come with the others."""
+    jobs: Sequence[Job] = tuple((trainer, tuning) for trainer in TRAINERS for tuning in TUNINGS[:2])
+    """Those whose memory it may change."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """What a release takes for granted and the others no longer have, by how the release begins."""
 
 
 TRL = Package(
@@ -37,9 +47,33 @@ TRL = Package(
         *("1.0.0", "1.1.0", "1.2.0", "1.3.0", "1.4.0", "1.5.1", "1.6.0", "1.7.1", "1.8.0", "1.9.2", "1.10.0", "1.11.0"),
         *("1.12.0", "1.13.0", "1.14.2", "1.15.0", "1.16.0"),
     ),
-    needs=("requests",),
+    needs={"": "requests"},
 )
-PACKAGES: Sequence[Package] = (TRL,)
+TRANSFORMERS = Package(
+    name="transformers",
+    releases=(
+        *("4.56.2", "4.57.6", "5.0.0", "5.1.0", "5.2.0", "5.3.0", "5.4.0", "5.5.4", "5.6.2", "5.7.0", "5.8.1", "5.9.0"),
+        *("5.10.4", "5.11.0", "5.12.1", "5.13.1", "5.14.1", "5.15.1", "5.16.1", "5.17.0", "5.18.0", "5.19.0", "5.20.2"),
+        *("5.21.1", "5.22.2", "5.23.0", "5.24.0"),
+    ),
+    jobs=(("sft", "full"), ("sft", "qlora"), ("grpo", "lora")),
+    # Later ones ask for a huggingface_hub that release 4 of transformers refuses.
+    needs={"4.": "datasets==4.7.0"},
+)
+"""From the first on that trl 1.16 accepts."""
+PEFT = Package(
+    name="peft",
+    releases=("0.15.2", "0.16.0", "0.17.1", "0.18.1", "0.19.1", "0.20.0", "0.21.2"),
+    jobs=(("grpo", "lora"),),
+)
+ACCELERATE = Package(
+    name="accelerate",
+    releases=("1.10.1", "1.11.0", "1.12.0", "1.13.0", "1.14.0", "1.15.0"),
+    jobs=(("sft", "full"), ("grpo", "lora")),
+)
+"""From the first on that trl 1.16 accepts."""
+PACKAGES: Sequence[Package] = (TRL, TRANSFORMERS, PEFT, ACCELERATE)
+"""bitsandbytes is none of them: 0.49.2 loads a library of the vendor (libnvJitLink) that no emulation has; 0.46.1 fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +93,7 @@ class Run:
     @property
     def words(self) -> tuple[str, ...]:
         """Of the script."""
-        return ("--trainer", self.trainer, *(("--lora",) if self.tuning == "lora" else ()))
+        return ("--trainer", self.trainer, *(() if self.tuning == TUNINGS[0] else (f"--{self.tuning}",)))
 
     def folder(self, place: Path) -> Path:
         """Return the folder of its results."""
@@ -70,8 +104,7 @@ RUNS: Sequence[Run] = tuple(
     Run(package=package.name, release=release, trainer=trainer, tuning=tuning)
     for package in PACKAGES
     for release in package.releases
-    for trainer in TRAINERS
-    for tuning in TUNINGS
+    for trainer, tuning in package.jobs
 )
 
 SAID, CODE = "said.txt", "exit_code.txt"
@@ -104,12 +137,44 @@ def python_of(run: Run, place: Path, base: Path) -> Path:
     own = Path(_said(str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
     (own / "base.pth").write_text(of_base + "\n")
     pip = (str(base), "-m", "pip", "install", "--quiet", "--target", str(own))
-    _said(*pip, "--no-deps", f"{run.package}=={run.release}")
     needs = next(package.needs for package in PACKAGES if package.name == run.package)
-    if needs:
-        _said(*pip, *needs)
+    also = [each for begin, each in needs.items() if run.release.startswith(begin)]
+    _said(*pip, "--no-deps", f"{run.package}=={run.release}", *also)
+    for wanted in unmet(own, of_base):
+        _said(*pip, "--no-deps", *wanted)
     (folder / CODE).write_text("0")
     return python
+
+
+_ROUNDS = 5
+"""What is installed may require something itself."""
+
+
+def unmet(own: Path, *behind: str) -> Iterator[Sequence[str]]:
+    """Return what the packages in `own` require in other versions, until nothing is left.
+
+    Args:
+        own: A folder of packages.
+        behind: Folders of the packages that are seen where `own` has none.
+    """
+    for _ in range(_ROUNDS):
+        importlib.invalidate_caches()
+        there: dict[str, str] = {}
+        for each in distributions(path=[str(own), *behind]):
+            there.setdefault(canonicalize_name(each.name), each.version)
+        texts = (text for each in distributions(path=[str(own)]) for text in each.requires or ())
+        wanted = [
+            each for each in map(Requirement, texts) if each.marker is None or each.marker.evaluate({"extra": ""})
+        ]
+        found = [f"{each.name}{each.specifier}" for each in wanted if not _is_met(each, there)]
+        if not found:
+            return
+        yield found
+
+
+def _is_met(wanted: Requirement, there: Mapping[str, str]) -> bool:
+    version = there.get(canonicalize_name(wanted.name))
+    return version is not None and wanted.specifier.contains(version, prereleases=True)
 
 
 def _said(*words: str) -> str:

@@ -328,7 +328,7 @@ EVERYWHERE = (
         "Use logprobs=fused.",
     ),
     _everywhere(
-        {"use_liger_kernel": True, "logprobs": lambda value: value.label_loss is not None},
+        {"use_liger_kernel": True, "logprobs": lambda value: not value.is_of_completions},
         "is not combined with logprobs={spec.logprobs}, because Liger's loss of labels makes no logits",
         "Use logprobs=fused, or use_liger_kernel=false.",
     ),

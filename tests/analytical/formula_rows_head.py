@@ -1,6 +1,7 @@
 """Numbers of the LM head and of the rollout, worked out by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 from formula_row import Row, row
 from toy_models import (
@@ -35,7 +36,7 @@ from profiler.analytical.formulas.sizes.quantities import Term
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.timeline.instants import generated_inputs
 from profiler.domain.architectures.architecture import LinearAttention
-from profiler.domain.trials.trial import Dtype, Logprobs
+from profiler.domain.trials.trial import ALL_LINEAR, Dtype, Logprobs, Tuning
 
 OF_QWEN3_NEXT = LinearAttention(
     num_key_heads=16, num_value_heads=32, key_head_dim=128, value_head_dim=128, conv_kernel_dim=4, interval=4
@@ -84,8 +85,41 @@ def _of_long_rows(logprobs: Logprobs, logits: int, rows: int = 2) -> Row:
     return row(logged, spec, TOY, replace(LONG, rows=rows), is_=logits, why=why)
 
 
+def in_chunks(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+    found = head_backward_scratch(spec, architecture, batch)
+    return Term(found.logits.size + found.activations.size + found.gradients.size)
+
+
+def _of_chunks(logprobs: Logprobs, forward: int, backward: int) -> tuple[Row, ...]:
+    spec, why = (
+        replace(CAST, logprobs=logprobs),
+        "20 tokens: 4,000 B of the product, 8,000 B in float32, a head of 1,600 B",
+    )
+    return (
+        row(head_saved, spec, TOY, LABELLED, part="logits", is_=320, why="labels and their order, 2 x 20 x 8"),
+        row(head_saved, spec, TOY, LABELLED, part="activations", is_=640, why="20 x 8 x 4"),
+        row(head_forward_scratch, spec, TOY, LABELLED, part="logits", is_=forward, why=why),
+        row(head_forward_scratch, spec, TOY, LABELLED, part="activations", is_=2 * 11 * 8 * 4, why="T x H"),
+        row(in_chunks, spec, TOY, LABELLED, is_=backward + 1_600, why=why),
+    )
+
+
+def _of_many_chunks(logprobs: Logprobs, of: DecoderShape, is_: int, **keys: Any) -> Row:
+    why = "256 tokens: 51,200 B of the product, 102,400 B in float32; 2,000 rows of 8; a head of 1,600 or 3,200 B"
+    return row(in_chunks, replace(CAST, logprobs=logprobs, **keys), of, LONG, is_=is_, why=why)
+
+
 _COPIED = replace(LORA, dtype=Dtype.FLOAT32, bf16=True, logprobs=Logprobs.FULL)
 _FEW = replace(ONE, completion_tokens=2)
+_ADAPTED: dict[str, Any] = {
+    "tuning": Tuning.LORA,
+    "lora_rank": 2,
+    "lora_alpha": 4,
+    "lora_target_modules": (ALL_LINEAR,),
+}
+_CHUNKED: dict[str, Any] = {"logprobs": Logprobs.CHUNKED_NLL_MASKED}
+_PADDED = replace(LABELLED, completion_tokens=150, scored_tokens=200)
+_TWO_LABELS = replace(LABELLED, rows=1, completion_tokens=2, scored_tokens=2)
 _TRAINED = replace(CAST, logprobs=Logprobs.FULL)
 _HALF_LORA = replace(LORA, dtype=Dtype.FLOAT16, bf16=True)
 _TILE = 10 * 32_768 * 2
@@ -124,6 +158,21 @@ HEAD_ROWS = (
     # A slice of one row is not copied.
     _of_long_rows(Logprobs.NLL_TWO_COPIES, 400_400 + 3 * 128 * 100 * 4, rows=1),
     _of_long_rows(Logprobs.NLL, 400_400, rows=1),
+    *_of_chunks(Logprobs.CHUNKED_NLL, 4_000 + 3 * 8_000, 3 * 8_000),
+    *_of_chunks(Logprobs.CHUNKED_NLL_MASKED, 4_000 + 3 * 8_000, 4_000 + 3 * 8_000),
+    *_of_chunks(Logprobs.CHUNKED_NLL_CAST, 4 * 8_000, 4 * 8_000),
+    _of_many_chunks(Logprobs.CHUNKED_NLL_MASKED, TOY, 358_400 + 1_600 + 64_000 + 3_200),
+    _of_many_chunks(Logprobs.CHUNKED_NLL, TOY, 307_200 + 1_600 + 64_000, **_ADAPTED),
+    # The sum of the first two chunks is a third gradient of the head, of 151,936 x 896 x 4 B.
+    _of_many_chunks(Logprobs.CHUNKED_NLL_CAST, HALF_BILLION, 3 * 544_538_624 + 2_000 * 896 * 4),
+    # 200 of 300 positions have a label: one chunk, of 256.
+    row(in_chunks, replace(CAST, **_CHUNKED), TOY, _PADDED, is_=358_400 + 1_600),
+    # A head in bfloat16 is widened, and narrowed again by autocast: 3,200 + 1,600 B, with a product of 400 B.
+    row(head_forward_scratch, replace(FULL, **_CHUNKED), TOY, _TWO_LABELS, part="logits", is_=5_200),
+    row(in_chunks, replace(FULL, **_CHUNKED), TOY, _TWO_LABELS, is_=5_200),
+    # Without autocast the widened head is kept, and later releases make none.
+    row(in_chunks, replace(FULL, bf16=False, **_CHUNKED), TOY, LABELLED, is_=4 * 8_000 + 3_200),
+    row(in_chunks, replace(FULL, bf16=False, logprobs=Logprobs.CHUNKED_NLL_CAST), TOY, LABELLED, is_=4 * 8_000),
     row(cast_chunk_bytes, CAST, TOY, ONE, chunks=1, is_=1_760, why="(100 + 10) x 8 x 2"),
     row(cast_chunk_bytes, FULL, TOY, ONE, chunks=1, is_=0),
     row(head_backward_scratch, CAST, TOY, ONE, part="gradients", is_=100 * 8 * 4, why="nothing is converted"),

@@ -223,12 +223,14 @@ def test_liger_has_no_loss_for_rloo():
 
 
 def test_each_release_with_logits_computes_log_probabilities_in_one_way():
-    for table, last in ((LOGPROBS, LAST_WITH_LOGITS), (LABEL_LOSSES, LAST_WITH_LABEL_LOGITS)):
+    for table in (LOGPROBS, LABEL_LOSSES):
         covered = [release for row in table for release in row.versions.releases]
-        assert tuple(covered) == Versions(OLDEST, last).releases
+        assert tuple(covered) == Versions(OLDEST, LAST_WITH_LOGITS).releases
         assert all(row.source for row in table)
     rows = (*LOGPROBS, *LABEL_LOSSES)
-    assert {row.logprobs for row in rows} == {each for each in Logprobs if each.makes_all_logits}
+    assert {row.logprobs for row in rows} == {each for each in Logprobs if not each.has_fused_head}
+    at_once = [release for row in LABEL_LOSSES if row.logprobs.makes_all_logits for release in row.versions.releases]
+    assert tuple(at_once) == Versions(OLDEST, LAST_WITH_LABEL_LOGITS).releases
 
 
 _LABELS = {"max_length": 1024, "per_device_train_batch_size": 4}
@@ -239,13 +241,15 @@ _LABELS = {"max_length": 1024, "per_device_train_batch_size": 4}
     [
         (_LABELS, {"0.16": "nll_accuracy", "0.21": "nll_accuracy", "0.22": "nll_row_entropy", "0.23": "nll_accuracy"}),
         (_LABELS, {"1.2": "nll_accuracy", "1.3": "nll_two_copies", "1.5": "nll_two_copies", "1.6": "nll_entropy"}),
-        (_LABELS, {"1.7": None, "1.14": None, "1.16": None}),
+        (_LABELS, {"1.7": "chunked_nll", "1.8": "chunked_nll_masked", "1.12": "chunked_nll_masked"}),
+        (_LABELS, {"1.13": "chunked_nll_cast", "1.14": "chunked_nll_cast", "1.15": None, "1.16": None}),
         ({"max_seq_length": 1024}, {"0.14": "nll", "0.15": "nll_accuracy"}),
         ({**_LABELS, "loss_type": "nll"}, {"0.23": "nll_accuracy", "1.7": "nll_entropy", "1.14": "nll_entropy"}),
         ({**_LABELS, "loss_type": "nll"}, {"1.15": None, "1.16": None}),
-        ({**_LABELS, "loss_type": "chunked_nll"}, {"1.4": None, "1.6": None, "1.14": None}),
+        ({**_LABELS, "loss_type": "chunked_nll"}, {"1.4": "chunked_nll", "1.6": "chunked_nll", "1.16": None}),
+        ({**_LABELS, "loss_type": "chunked_nll"}, {"1.7": "chunked_nll", "1.14": "chunked_nll_cast"}),
         ({**_LABELS, "loss_type": "dft"}, {"0.23": None, "1.14": None}),
-        ({**_LABELS, "use_liger_kernel": True}, {"0.16": None, "1.6": None}),
+        ({**_LABELS, "use_liger_kernel": True}, {"0.16": None, "1.6": None, "1.8": None}),
         ({"max_seq_length": 1024, "use_liger": True}, {"0.14": None, "0.17": None}),
     ],
 )
@@ -350,6 +354,7 @@ def test_the_source_of_a_trainer_tells_how_it_computes_log_probabilities(source,
 
 
 _SHIFTED = "shift_logits = outputs.logits[..., :-1, :]"
+_CHUNKED = 'self.loss_type = "nll" if self.use_liger_kernel else "chunked_nll"'
 
 
 @pytest.mark.parametrize(
@@ -365,7 +370,9 @@ _SHIFTED = "shift_logits = outputs.logits[..., :-1, :]"
         (f"entropy_from_logits(outputs.logits) chunk_size: int = 128) {_SHIFTED}.contiguous()", "1.2", "nll_accuracy"),
         (f"{_SHIFTED}.contiguous() entropy_from_logits(shift_logits)", "1.3", "nll_two_copies"),
         (f"{_SHIFTED} entropy_from_logits(shift_logits)", "1.6", "nll_entropy"),
-        (f'{_SHIFTED} self.loss_type = "nll" if self.use_liger_kernel else "chunked_nll"', "1.7", "fused"),
+        (f"{_SHIFTED} {_CHUNKED}", "1.7", "chunked_nll"),
+        (f"{_SHIFTED} {_CHUNKED} (-(log_p.exp() * log_p).sum(dim=-1) * valid).sum()", "1.8", "chunked_nll_masked"),
+        (f"{_SHIFTED} {_CHUNKED} (h @ w.to(h.dtype).t()).float()", "1.13", "chunked_nll_cast"),
         ("model(**inputs, fused_lm_head=True)", "1.15", "fused"),
     ],
 )

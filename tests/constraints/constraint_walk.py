@@ -127,6 +127,7 @@ RARE: Sequence[Values] = (
     {"critic": True, **_TOKENS},
     {"logprobs": "minibatch", **_TOKENS},
     {"model": "linear", "bf16": False},
+    {"model": "linear", "dtype": "float32"},
     {"model": "linear", "critic": True},
     {"model": "linear", "use_liger_kernel": True},
     {"logprobs": "minibatch", "steps_per_generation": 6, "ppo_max_token_len_per_gpu": 100, "use_dynamic_bsz": True},

@@ -14,12 +14,26 @@ from maintenance.releases.compared import (
     jumps,
     keep,
     kept,
+    merged,
     read_causes,
     rows_of,
 )
-from maintenance.releases.main import FIGURE, PAGE, main
-from maintenance.releases.page import releases_page
-from maintenance.releases.runs import CODE, PACKAGES, RUNS, SCRIPT, TRL, Run, emulate, has_ended, run_pending
+from maintenance.releases.estimated import estimated_bytes
+from maintenance.releases.main import PAGE, main
+from maintenance.releases.page import figure_of, releases_page
+from maintenance.releases.runs import (
+    CODE,
+    PACKAGES,
+    PEFT,
+    RUNS,
+    SCRIPT,
+    TRL,
+    Run,
+    emulate,
+    has_ended,
+    run_pending,
+    unmet,
+)
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import GIB, MIB
 
@@ -32,7 +46,7 @@ def left(place: Path, run: Run, allocated: int, tensors: dict[str, int], code: i
     folder = run.folder(place)
     tables = folder / "scripts" / "trl_recipe"
     tables.mkdir(parents=True, exist_ok=True)
-    versions = {f"{name}_version": "1" for name in ("torch", "transformers", "peft")}
+    versions = {f"{name}_version": "1" for name in ("torch", "trl", "transformers", "peft")}
     row = {"status": "ok", **versions, "peak_allocated_bytes": allocated, "peak_reserved_bytes": allocated + MIB}
     pd.DataFrame([{**row, "peak_phase": "forward"}]).to_parquet(tables / "scripts.parquet")
     largest = [
@@ -89,10 +103,25 @@ def test_what_is_kept_makes_the_same_page(two, tmp_path):
     found = rows_of(two)
     keep(*found, tmp_path / "kept")
     causes = {("trl", SFT[1].release, "sft, full"): "its logits"}
-    pages = [releases_page(*tables, causes, figure=FIGURE) for tables in (found, kept(tmp_path / "kept"))]
+    pages = [releases_page(*tables, causes) for tables in (found, kept(tmp_path / "kept"))]
     assert pages[0] == pages[1]
+    assert "Others: torch 1, transformers 1, peft 1." in pages[0]
     assert "| sft, full | 0.19.1 to 0.20.0 | 10.00 to 12.00 | +20.0% | loss.py +2048 MiB | its logits |" in pages[0]
     assert "- 0.21.0 (sft, full): no such class" in pages[0]
+
+
+def test_what_was_found_joins_what_is_kept(two, tmp_path):
+    """In the order of the runs, and the newer row of a run."""
+    of_peft = next(run for run in RUNS if run.package == PEFT.name)
+    left(tmp_path / "more", of_peft, 3 * GIB, {"weights": GIB})
+    left(tmp_path / "more", SFT[0], 9 * GIB, {"weights": 4 * GIB})
+    rows, tensors = merged(rows_of(tmp_path / "more"), rows_of(two))
+    assert list(rows.package) == ["trl", "trl", "peft"]
+    assert list(rows.allocated_bytes) == [9 * GIB, 12 * GIB, 3 * GIB]
+    assert list(tensors[tensors.what == "weights"].bytes) == [4 * GIB, 2 * GIB, GIB]
+    page = releases_page(rows, tensors, {})
+    assert page.index("## trl\n") < page.index(f"]({figure_of(TRL)})") < page.index("## peft\n")
+    assert "Others: torch 1, trl 1, transformers 1." in page
 
 
 def test_runs_go_on_where_they_stopped(tmp_path):
@@ -116,6 +145,29 @@ def test_runs_go_on_where_they_stopped(tmp_path):
     assert ran == [(run, Path(run.release)) for run in RUNS[:3]]
 
 
+def test_a_release_gets_what_it_requires_in_other_versions(tmp_path):
+    """What is behind it counts, markers and extras do; what is installed then may require something itself."""
+
+    def installed(folder: str, name: str, version: str, *requires: str) -> None:
+        info = tmp_path / folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {each}" for each in requires)]
+        (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines]) + "\n")
+
+    installed(
+        "own", "release", "4.0", "Hub_x<1", "there>=2", "gone; extra == 'dev'", "old; python_version < '3'", "none"
+    )
+    installed("behind", "hub-x", "2.0")
+    installed("behind", "there", "2.1rc1")
+    rounds = unmet(tmp_path / "own", str(tmp_path / "behind"))
+    assert next(rounds) == ["Hub_x<1", "none"]
+    installed("own", "hub_x", "0.9", "none>1")
+    installed("own", "none", "1.0")
+    assert next(rounds) == ["none>1"]
+    (tmp_path / "own" / "none-1.0.dist-info" / "METADATA").write_text("Name: none\nVersion: 1.1\n")
+    assert list(rounds) == []
+
+
 def test_a_run_keeps_what_it_says_and_its_exit_code_last(tmp_path, monkeypatch):
     script = tmp_path / "script.py"
     script.write_text("")
@@ -129,7 +181,7 @@ def test_a_run_keeps_what_it_says_and_its_exit_code_last(tmp_path, monkeypatch):
 
 def test_the_command_runs_and_writes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("maintenance.releases.main.python_of", lambda *_, **__: Path("python"))
-    words = [f"environments={tmp_path}", f"results_dir={tmp_path}", "at_most=1"]
+    words = [f"environments={tmp_path}", f"results_dir={tmp_path}", "at_most=1", "package=peft"]
 
     def emulated(run: Run, place: Path, _: Path) -> None:
         left(place, run, GIB, {})
@@ -137,20 +189,24 @@ def test_the_command_runs_and_writes(tmp_path, capsys, monkeypatch):
     parts: dict[str, Any] = {"base_of": lambda _: Path("python"), "emulated": emulated}
     assert main(words, **parts) == EXIT_SOME_TRIALS_FAILED
     assert f"1 of {len(RUNS)} runs have ended" in capsys.readouterr().out
-    assert (tmp_path / "releases" / FIGURE).exists()
+    assert [path.name for path in (tmp_path / "releases").glob("*.png")] == [figure_of(PEFT)]
     assert main([f"results_dir={tmp_path}"]) == EXIT_OK
     assert main([f"results_dir={tmp_path / 'none'}"]) == EXIT_USAGE
     assert "has neither runs nor tables" in capsys.readouterr().err
 
 
-def test_releases_are_in_order_and_the_newest_is_the_tested_one():
-    numbers = [tuple(map(int, release.split("."))) for release in TRL.releases]
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_releases_are_in_order_and_one_is_the_tested_one(package):
+    numbers = [tuple(map(int, release.split("."))) for release in package.releases]
     assert numbers == sorted(numbers)
     assert len({number[:2] for number in numbers}) == len(numbers)
     pinned = dict(
         line.split("==") for line in (SCRIPT.parents[2] / "constraints.txt").read_text().split() if "==" in line
     )
-    assert TRL.releases[-1] == pinned["trl"]
+    assert pinned[package.name] in package.releases[-2:]
+
+
+def test_every_run_is_another():
     assert len({(run.package, run.release, run.job) for run in RUNS}) == len(RUNS)
     assert {run.package for run in RUNS} == {package.name for package in PACKAGES}
 
@@ -160,7 +216,15 @@ def test_releases_are_in_order_and_the_newest_is_the_tested_one():
 
 def test_the_kept_page_is_that_of_its_tables():
     rows, tensors = kept(KEPT)
-    assert (KEPT / PAGE).read_text() == releases_page(rows, tensors, read_causes(KEPT), figure=FIGURE)
+    assert (KEPT / PAGE).read_text() == releases_page(rows, tensors, read_causes(KEPT))
+    assert {path.name for path in KEPT.glob("*.png")} == {f"{name}.png" for name in set(rows.package)}
+
+
+def test_kept_estimates_are_those_of_today():
+    rows, _ = kept(KEPT)
+    some = rows[rows.estimated_bytes.notna()][::9]
+    runs = [Run(**{key: row[key] for key in ("package", "release", "trainer", "tuning")}) for _, row in some.iterrows()]
+    assert [estimated_bytes(run) for run in runs] == list(some.estimated_bytes)
 
 
 def test_every_cause_belongs_to_a_jump():
@@ -179,6 +243,6 @@ def test_the_kept_peaks_are_possible():
     # 494,032,768 parameters in float32 or bfloat16; AdamW has two more, and gradients, in full.
     least = ran.tuning.map({"full": 4 * 2, "lora": 2}) * 494_032_768
     assert (ran.allocated_bytes > least).all()
-    held = tensors.groupby(["release", "trainer", "tuning"]).bytes.sum()
-    peaks = ran.set_index(["release", "trainer", "tuning"]).allocated_bytes
+    keys = ["package", "release", "trainer", "tuning"]
+    held, peaks = tensors.groupby(keys).bytes.sum(), ran.set_index(keys).allocated_bytes
     assert (held[peaks.index] <= peaks).all()

@@ -23,7 +23,7 @@ from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.data.source_data import sequence_length
 from profiler.training.data.tokenizer import build_tokenizer
-from profiler.training.recipes.sft import build_rows, log_metrics
+from profiler.training.recipes.sft import build_rows, chunked_loss, log_metrics
 from profiler.training.run import Trained, run_training
 from profiler.training.session import PlainSession
 
@@ -115,7 +115,7 @@ def test_the_loss_is_the_cross_entropy_of_the_labels(keys: dict[str, Any]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("logprobs", [each for each in Logprobs if each.label_loss is not None])
+@pytest.mark.parametrize("logprobs", [each for each in Logprobs if not each.is_of_completions])
 def test_every_loss_of_labels_is_that_of_trl_today(logprobs: Logprobs) -> None:
     keys: dict[str, Any] = {"dtype": Dtype.FLOAT32, "bf16": False, "gradient_accumulation_steps": 1}
     found = []
@@ -158,6 +158,57 @@ def test_what_trl_logs_of_logits(logprobs: Logprobs, rows: int, copies: int) -> 
     assert made.count((400, 3)) == rows
 
 
+CHUNKED = [each for each in Logprobs if each.chunked_loss is not None]
+
+
+@pytest.mark.parametrize("logprobs", CHUNKED)
+def test_a_loss_in_chunks_is_that_of_all_labels(logprobs: Logprobs) -> None:
+    """Two rows of 301 tokens, of which 500 have a label: two chunks, the second not full."""
+    torch.manual_seed(0)
+    hidden, head = torch.randn(2, 301, 8, requires_grad=True), torch.randn(12, 8, requires_grad=True)
+    labels = torch.randint(12, (2, 301))
+    labels[:, 1:51] = -100
+    assert logprobs.chunked_loss is not None
+    loss, count = chunked_loss(hidden, head, labels, logprobs.chunked_loss)
+    expected = torch.nn.functional.cross_entropy(
+        (hidden @ head.t())[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum"
+    )
+    torch.testing.assert_close(loss, expected)
+    assert count == 500
+    found, wanted = (torch.autograd.grad(each, (hidden, head)) for each in (loss, expected))
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "products", "longest"),
+    [(Logprobs.CHUNKED_NLL, 0, 500), (Logprobs.CHUNKED_NLL_MASKED, 2, 600), (Logprobs.CHUNKED_NLL_CAST, 2, 600)],
+)
+def test_what_backward_makes_again_of_a_chunk(logprobs: Logprobs, products: int, longest: int) -> None:
+    """The product of the entropy, [256, 12], and in float32 two factors or their product."""
+    hidden = torch.zeros(2, 301, 8, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.zeros(2, 301, dtype=torch.int64)
+    labels[:, 1:51] = -100
+    assert logprobs.chunked_loss is not None
+    made = []
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            made.append((function.overloadpacket, tuple(getattr(result, "shape", ())), getattr(result, "dtype", None)))
+            return result
+
+    with Watched():
+        loss, _ = chunked_loss(hidden, torch.zeros(12, 8, dtype=torch.bfloat16), labels, logprobs.chunked_loss)
+    assert (torch.ops.aten.index, (longest, 8), torch.bfloat16) in made
+    made.clear()
+    with Watched():
+        loss.backward()
+    shapes = [shape for function, shape, _ in made if function is torch.ops.aten.mul]
+    assert len([shape for shape in shapes if shape[1:] == (12,)]) == products
+    widened = (torch.ops.aten._to_copy, (12, 8), torch.float32)
+    assert made.count(widened) == (2 if logprobs.chunked_loss.widens_inputs else 0)
+
+
 def test_the_default_loss_of_trl_is_the_fused_one_and_chunked_is_its_alias(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": []}
     with warnings.catch_warnings():
@@ -180,6 +231,7 @@ CASES: dict[str, dict[str, Any]] = {
     "QLoRA": {"tuning": Tuning.QLORA, **LORA},
     "mixture of experts": {"model_config": MIXTURE},
     "all logits": {"logprobs": Logprobs.NLL_TWO_COPIES},
+    "chunks": {"logprobs": Logprobs.CHUNKED_NLL_MASKED},
 }
 
 

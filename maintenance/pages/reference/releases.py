@@ -8,7 +8,7 @@ from profiler.config.trl_releases.behaviours import (
     EFFECTS,
     FIRST_FUSED,
     LABEL_LOSSES,
-    LAST_WITH_LOGITS,
+    LAST_WITH_LABEL_LOGITS,
     LOGPROBS,
     UNCOUNTED,
     LogprobsRow,
@@ -29,9 +29,8 @@ Logits of all completions of a micro-batch are made at once by these releases, u
 {FIRST_FUSED} on `fused` makes none."""
 
 _LABEL_LOGITS = f"""\
-With `recipe=sft`, logits of all tokens of a micro-batch are made at once by these releases, unless Liger computes the
-loss. Later ones make them with `loss_type: nll` only, up to {LAST_WITH_LOGITS},
-in the way of the last row."""
+With `recipe=sft`, logits of all tokens of a micro-batch, or of chunks of them, are made by these releases, unless Liger
+computes the loss. Those with chunks make all at once with `loss_type: nll`, as {LAST_WITH_LABEL_LOGITS} does."""
 
 
 def releases_page() -> str:

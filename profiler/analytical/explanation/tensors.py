@@ -10,7 +10,7 @@ from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import Attention, TrialSpec
+from profiler.domain.trials.trial import CHUNK_TOKENS, Attention, TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,7 @@ def _head(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
     completion = (rows, int(batch.completion_tokens) + 1, vocabulary)
     every = (rows, int(batch.width), vocabulary)
     tile = (min(int(batch.scored_tokens), TOKEN_CHUNK), VOCABULARY_CHUNK)
+    chunk = (min(int(batch.scored_tokens), CHUNK_TOKENS), vocabulary)
     found = [
         NamedTensor(
             name="logits of the completions", shape=completion, element_bytes=size, phases=phases, happens=is_full
@@ -64,8 +65,12 @@ def _head(spec: TrialSpec, architecture: Architecture) -> list[NamedTensor]:
         )
         for size in dict.fromkeys((output, compute, *((FLOAT32_BYTES,) if is_of_labels else ())))
     ]
-    if not is_full:
+    if spec.logprobs.has_fused_head:
         found.append(NamedTensor(name="one tile of the logits", shape=tile, element_bytes=compute, phases=phases))
+    found += [
+        NamedTensor(name="one chunk of the logits", shape=chunk, element_bytes=size, phases=phases)
+        for size in (dict.fromkeys((compute, FLOAT32_BYTES)) if spec.logprobs.chunked_loss is not None else ())
+    ]
     return found
 
 

@@ -2,22 +2,24 @@
 
 The fused head of trl (`trl/kernels/chunked_logprob.py`, `add_fused_lm_head` in `trl/trainer/utils.py`) computes logits
 in tiles; N is `scored_tokens`. Up to 1.14 trl computed all logits at once: in 0.14 with a log-softmax of each row
-(`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin). Up to 1.6 its SFT takes
-transformers' loss of all logits (`logprobs=nll` and its kin). Both are in `profiler/training/recipes`.
+(`logprobs=full`), then by `selective_log_softmax` (`logprobs=selective` and its kin). Its SFT took transformers' loss
+of all logits (`logprobs=nll` and its kin), then that of `chunked_loss.py`. All are in `profiler/training/recipes`.
 """
 
 from dataclasses import dataclass
 
+from profiler.analytical.formulas.chunked_loss import chunked_backward, chunked_forward, chunked_saved, gradient_is_view
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import head_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import (
-    NOTHING,
     Count,
     Flag,
+    HeadBytes,
     Term,
     Words,
     both,
     larger,
+    negated,
     smaller,
     where,
 )
@@ -32,21 +34,8 @@ VOCABULARY_CHUNK = 32_768
 
 _FORWARD_STATISTICS = 7
 _SAVED_STATISTICS = 2
-
 _ENTROPY_TENSORS = 3
 """Tensors of the entropy at once: the log-softmax, its exponential, and their product."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadBytes:
-    """Bytes of one stage of the head, by category."""
-
-    logits: Term = NOTHING
-    """Tensors as wide as the vocabulary, and log-probabilities."""
-    activations: Term = NOTHING
-    """Hidden states and their gradients."""
-    gradients: Term = NOTHING
-    """Gradients of the weight of the head."""
 
 
 def tile(scored_tokens: Count, compute: Count, block: Block = exact) -> Term:
@@ -94,6 +83,8 @@ def head_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Hea
     sizes, block = element_bytes(spec), block_of(spec)
     if architecture.scores:
         return HeadBytes(activations=_all_hidden(block(batch.positions * architecture.hidden_size * sizes.compute)))
+    if spec.logprobs.chunked_loss is not None:
+        return chunked_saved(spec, architecture, batch)
     if spec.logprobs.makes_all_logits:
         kept = block(batch.rows * (batch.completion_tokens + 1) * architecture.hidden_size * sizes.compute)
         return HeadBytes(
@@ -159,8 +150,8 @@ def _logits_text(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> s
 def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """Return what log-probabilities keep of all logits until backward.
 
-    The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V], or
-    if they are divided in place the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one log-softmax.
+    The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V]; if
+    divided in place the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one log-softmax.
     """
     if spec.logprobs.label_loss is not None:
         return logits.in_float32
@@ -173,11 +164,11 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
 def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the bytes of the tensors of all logits that are as wide as the vocabulary, for reserved memory.
 
-    The sum over sizes of the most tensors of each size, because a block of one size does not fit another
-    (`timeline.reserved`). Full: the logits of all rows, [rows, C + 1, V], twice in the output type (the stacked
-    gradients and the gradient of their slice) and once in the compute type if that is another; the log-softmax of each
-    row, [C, V]. Selective: the same and the quotient; divided in place, the copies of a slice and its quotient.
-    Of labels: three in float32 (`_gradients_of_logits`), the logits if they are narrower, and their copies.
+    The sum over sizes of the most tensors of each size, because a block of one size does not fit another. Full: the
+    logits of all rows, [rows, C + 1, V], twice in the output type (the stacked gradients and the gradient of their
+    slice) and once in the compute type if that is another; the log-softmax of each row, [C, V]. Selective: the same and
+    the quotient; divided in place, the copies of a slice and its quotient. Of labels: three in float32
+    (`_gradients_of_logits`), the logits if they are narrower, and their copies.
 
     By hand, 2 rows, C = 10, V = 100, under autocast, full: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
     30,000 B.
@@ -198,7 +189,7 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     Fused: one tile, seven float32 statistics per token, the last hidden states, [T, H], and if autocast casts, a cast
     chunk of the head and the hidden states of a tile. Scores: the last hidden states, if another type of them is kept.
     Full: the logits of C + 1 positions of all rows, in the output type, until the log-softmax of the last row, and the
-    copy of a row that autocast casts for it. Selective: `_selective_scratch`. Of labels: `_label_loss_scratch`.
+    copy of a row that is cast for it.
     """
     sizes, block = element_bytes(spec), block_of(spec)
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
@@ -206,6 +197,8 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return HeadBytes(activations=_all_hidden(where(sizes.stream != sizes.compute, hidden, 0)))
     if spec.logprobs.label_loss is not None:
         return _label_loss_scratch(all_logits(spec, architecture, batch), hidden)
+    if spec.logprobs.chunked_loss is not None:
+        return HeadBytes(logits=chunked_forward(spec, architecture, batch), activations=_all_hidden(hidden))
     if spec.logprobs.makes_all_logits:
         logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
         full = logits.whole + logits.cast_row
@@ -279,8 +272,8 @@ def _label_loss_scratch(logits: AllLogits, hidden: Count) -> HeadBytes:
 def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term | None:
     """Return what is there, with what the head keeps, while trl logs a loss of labels; None for another loss.
 
-    The outputs, and what `SFTTrainer.compute_loss` makes of them for entropy and accuracy. Forward has ended, and
-    autocast's cache with it. By hand, as above, with one copy and no entropy: 8,800 + 8,000 B.
+    The outputs, and what `SFTTrainer.compute_loss` makes of them for entropy and accuracy, after autocast. By hand, as
+    above, with one copy and no entropy: 8,800 + 8,000 B.
     """
     if (labels := spec.logprobs.label_loss) is None:
         return None
@@ -304,14 +297,15 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     the head, because the next chunk is cast before the last is freed; when gradients are returned only the last chunk
     is left, so the peak is at one instant or the other.
 
-    By hand, fused, N = 10, H = 8, V = 100, bfloat16, trained: 10 x 8 x 6 = 480 B and 100 x 8 x 6 = 4,800 B, and the
-    tile of 655,360 B.
+    By hand, fused, N = 10, H = 8, V = 100, bfloat16, trained: 480 B, 100 x 8 x 6 = 4,800 B, and the tile.
     """
     sizes, hidden, vocabulary = element_bytes(spec), architecture.hidden_size, architecture.vocab_size
     trained, block = trains_everything(spec), block_of(spec)
     if architecture.scores:
         cast = where(sizes.stream != sizes.compute, block(batch.positions * hidden * sizes.stream), 0)
         return HeadBytes(activations=_all_hidden(block(batch.positions * hidden * sizes.compute) + cast))
+    if spec.logprobs.chunked_loss is not None:
+        return chunked_backward(spec, architecture, batch)
     if spec.logprobs.makes_all_logits:
         logits = all_logits(spec, architecture, batch)
         return HeadBytes(logits=Term(_gradients_of_logits(spec, logits), logits.words))
@@ -333,16 +327,22 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     )
 
 
+def head_gradient_is_view(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Flag:
+    """Return whether the head's gradient is a view, as the transposed product of all logits and no cast is."""
+    if spec.logprobs.chunked_loss is not None:
+        return gradient_is_view(spec, architecture, batch)
+    return both(spec.logprobs.makes_all_logits, negated(element_bytes(spec).autocast_casts))
+
+
 def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """Return the peak of the gradients of all logits in addition to what forward kept.
 
     Full: the gradients of the logits of each row replace the log-softmax of that row; then all are stacked, which
     doubles them. For a single row, the gradients of gather and of log-softmax are there at the same time. Then the
-    gradient in the compute type, and that of a trained head.
-    Selective, in float32: the gradients of the log-sum-exp of the rows, of which each takes three tensors of its row
-    while it is made; then these and their stack; then the stack and the gradient of gather.
-    Divided in place: what forward kept is gone, and there are the gradient of the logits, a copy of it, a copy of its
-    slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
+    gradient in the compute type, and that of a trained head. Selective, in float32: the gradients of the log-sum-exp of
+    the rows, of which each takes three tensors of its row while it is made; then these and their stack; then the stack
+    and the gradient of gather. Divided in place: what forward kept is gone, and there are the gradient of the logits, a
+    copy of it, a copy of its slice and the quotient of that (`CopySlices` in torch's `autograd/functions/tensor.cpp`).
     Of labels: the gradients of the negative log-likelihood and of the log-softmax, both in float32.
 
     By hand, 2 rows, C = 10, V = 100, in float32: 2 x 8,000 B; 1 row: 3 x 4,000 B. In place, 2 rows, with 8,800 B kept:
@@ -364,9 +364,9 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
 def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """Return the peak of log-probabilities without gradient.
 
-    Fused: as in the forward of training, and the compacted hidden states. All logits: those in the compute type
-    with the copy of the head (that of a trained float32 head is in autocast's cache); or, if the types differ, in both
-    types; or in the output type with what scores them, which is the log-softmax of one row with `logprobs=full`.
+    Fused: as in the forward of training, and the compacted hidden states. All logits: those in the compute type with
+    the copy of the head (that of a trained float32 head is in autocast's cache); or, if types differ, in both types; or
+    in the output type with what scores them, with `logprobs=full` the log-softmax of one row.
     """
     if not spec.logprobs.makes_all_logits:
         scratch = head_forward_scratch(spec, architecture, batch)

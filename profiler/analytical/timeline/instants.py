@@ -9,7 +9,6 @@ that does not exist at the same time is never added up.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from profiler.analytical.formulas.head import HeadBytes
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -34,6 +33,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     Coded,
     Count,
     Flag,
+    HeadBytes,
     Term,
     Terms,
     both,

@@ -2,7 +2,13 @@
 
 from collections.abc import Sequence
 
-from profiler.analytical.formulas.head import head_backward_scratch, head_forward_scratch, head_saved, logging_scratch
+from profiler.analytical.formulas.head import (
+    head_backward_scratch,
+    head_forward_scratch,
+    head_gradient_is_view,
+    head_saved,
+    logging_scratch,
+)
 from profiler.analytical.formulas.layers.decoder_layer import (
     first_layer_unsaved_bytes,
     layer_input_bytes,
@@ -84,8 +90,7 @@ def _row_by_row(
     """Return the instants of `sliced`, which keeps the activations of all rows and runs backward row by row.
 
     From the second row on, autograd buffers the gradients of the earlier rows until backward of the last row, because
-    every parameter is used once per row. One of the rows is the longest, as in the heaviest micro-batch; the others are
-    average.
+    every parameter is used once per row. One row is the longest, as in the heaviest micro-batch; others are average.
     """
     padded = one_row(whole)
     longest = unpadded(padded)
@@ -248,7 +253,7 @@ def _pass(
         InstantName.BACKWARD_END: added(
             persistent,
             earlier.named("rows whose own backward waits"),
-            {Category.GRADIENTS: _gradients_at_the_end(spec, architecture, gradients)},
+            {Category.GRADIENTS: _gradients_at_the_end(spec, architecture, batch, gradients)},
         ),
     }
     others = _other_kinds(spec, architecture, batch, gradients) if architecture.first_layers else ()
@@ -357,8 +362,7 @@ def _first_layer(
 ) -> Terms:
     """Return what the first layer's backward needs; of the other layers only gradients are left.
 
-    In the first micro-batch, gradients grow while activations shrink, so the peak is at one end or the other. Layers of
-    one kind have the `backward` of the last one.
+    In the first micro-batch, gradients grow while activations shrink. All layers of a kind have the same `backward`.
     """
     embedding, waiting = _embedding_bytes(spec, architecture), _head_waiting(spec, architecture, gradients)
     made, first = _made_in_layers(spec, architecture, gradients), layer_kinds(architecture)[0]
@@ -376,19 +380,15 @@ def _first_layer(
     }
 
 
-def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Term:
+def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, batch: Batch, gradients: Gradients) -> Term:
     """Return the gradients after the backward of the embedding.
 
-    All `.grad`, the new dense gradient of the embedding if it is added to an earlier one, and the gradient of a tied
-    head, which waits for it. Autograd adds the new gradient to the waiting one in place. With logits of all
-    completions and no cast in between it cannot, because the waiting gradient is a transposed view of a product: the
-    sum is a third tensor.
+    All `.grad`, the new gradient of the embedding if it is added to an earlier one, and that of a tied head, which
+    waits for it. Autograd adds the new one to the waiting one in place, unless that is a view: then there is a third.
     """
     fresh = where(gradients.earlier.size > 0, _embedding_bytes(spec, architecture), 0)
     waiting = _head_waiting(spec, architecture, gradients).size
-    summed: Count = 0
-    if spec.logprobs.makes_all_logits:
-        summed = where(element_bytes(spec).autocast_casts, 0, waiting)
+    summed = where(head_gradient_is_view(spec, architecture, batch), waiting, 0)
 
     def words() -> str:
         tied = ", fresh and tied" if fresh else ", tied"

@@ -79,21 +79,9 @@ def _never(_: Described) -> bool:
     return False
 
 
-def _has_loss(it: Described, *types: str | None) -> bool:
+def _has_loss(it: Described, types: tuple[str | None, ...]) -> bool:
     by_liger = it.file.get("use_liger") is True or _by_liger_kernel(it)
     return not by_liger and it.file.get("loss_type") in types
-
-
-def _makes_logits(it: Described) -> bool:
-    return _has_loss(it, None, "nll")
-
-
-def _is_chunked(it: Described) -> bool:
-    return _has_loss(it, None, "chunked_nll")
-
-
-def _asks_for_logits(it: Described) -> bool:
-    return _makes_logits(it) and it.file.get("loss_type") == "nll"
 
 
 def _whole_groups(it: Described) -> object:
@@ -135,12 +123,13 @@ def _effect(
 _CUT = "trl cuts prompts to it"
 _GIVEN = "vLLM is given prompt and completion"
 _WHOLE_LOGITS = "all but fused make the logits of all completions of a micro-batch at once"
-_LABEL_LOGITS = "all but fused make the logits of all tokens of a micro-batch at once"
+_LABEL_LOGITS = "nll makes the logits of all tokens of a micro-batch at once"
+_CHUNKS_OF_LOGITS = "chunked_nll makes those of 256 tokens at a time"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogprobsRow:
-    """How some releases compute log-probabilities of the logits of all completions or tokens of a micro-batch."""
+    """How some releases compute log-probabilities of completions or tokens of a micro-batch, without a fused head."""
 
     versions: Versions
     logprobs: Logprobs
@@ -196,32 +185,40 @@ LABEL_LOSSES: tuple[LogprobsRow, ...] = (
     _logprobs("0.23 to 1.2", Logprobs.NLL_ACCURACY, f"{_SFT_TRAINER}, v0.23.1 to v1.2.0, shift_logits"),
     _logprobs("1.3 to 1.5", Logprobs.NLL_TWO_COPIES, f"{_SFT_TRAINER}, v1.3.0 to v1.5.0, shift_logits twice"),
     _logprobs("1.6", Logprobs.NLL_ENTROPY, f"{_SFT_TRAINER}, v1.6.0, shift_logits without a copy of its own"),
+    _logprobs("1.7", Logprobs.CHUNKED_NLL, f"{_SFT_TRAINER}, 1.7.1, _chunk; sft_config.py, loss_type"),
+    _logprobs("1.8 to 1.12", Logprobs.CHUNKED_NLL_MASKED, f"{_SFT_TRAINER}, 1.8.0 to 1.12.0, _chunk: entropy * valid"),
+    _logprobs("1.13 to 1.14", Logprobs.CHUNKED_NLL_CAST, f"{_SFT_TRAINER}, 1.13.0, 1.14.2, _chunk: w.to(h.dtype)"),
 )
 """Read in `SFTTrainer`. From 1.7 on `loss_type` is ``chunked_nll`` unless stated, and 1.15.0 has `add_fused_lm_head`.
 
-The loss is that of transformers (`ForCausalLMLoss`). 0.15 to 0.21 compute no entropy: with one row they need at
-most 128 x 3 values per entry of the vocabulary less in forward, which is below backward from 192 tokens on.
+Up to 1.6 the loss is that of transformers (`ForCausalLMLoss`). 0.15 to 0.21 compute no entropy: with one row they need
+at most 128 x 3 values per entry of the vocabulary less in forward, which is below backward from 192 tokens on.
 """
 
-_STATED_NLL = _logprobs("1.7 to 1.14", Logprobs.NLL_ENTROPY, f"{_SFT_TRAINER}, v1.7.0 to 1.14.0, as 1.6")
+_STATED_LOSSES: tuple[LogprobsRow, ...] = (
+    _logprobs("1.4 to 1.6", Logprobs.CHUNKED_NLL, f"{_SFT_TRAINER}, 1.4.0 to 1.6.0, _chunk: as 1.7"),
+    _logprobs("1.7 to 1.14", Logprobs.NLL_ENTROPY, f"{_SFT_TRAINER}, v1.7.0 to 1.14.0, as 1.6"),
+)
+"""The same for a `loss_type` that is not the default of its release."""
 
 
 def _effects_on_label_loss() -> Iterator[Effect]:
-    """Return what releases do with a loss of labels, unless Liger or trl computes it without the logits."""
-    for row in (*LABEL_LOSSES, _STATED_NLL):
-        makes = _asks_for_logits if row is _STATED_NLL else _makes_logits
+    """Return what releases do with a loss of labels, unless Liger or a fused head computes it."""
+    for row in (*LABEL_LOSSES, *_STATED_LOSSES):
+        is_chunked = row.logprobs.chunked_loss is not None
+        stated: tuple[str | None, ...] = ("chunked_nll" if is_chunked else "nll",)
         yield Effect(
             key="logprobs",
-            value=partial(_if_it, makes, row.logprobs),
+            value=partial(_if_it_has, stated if row in _STATED_LOSSES else (None, *stated), row.logprobs),
             versions=row.versions,
             recipes=_ONLY_SFT,
-            meaning=_LABEL_LOGITS,
+            meaning=_CHUNKS_OF_LOGITS if is_chunked else _LABEL_LOGITS,
             source=row.source,
         )
 
 
-def _if_it(makes_logits: Callable[[Described], bool], logprobs: Logprobs, it: Described) -> object:
-    return logprobs.value if makes_logits(it) else None
+def _if_it_has(types: tuple[str | None, ...], logprobs: Logprobs, it: Described) -> object:
+    return logprobs.value if _has_loss(it, types) else None
 
 
 def _effects_on_logprobs() -> Iterator[Effect]:
@@ -350,13 +347,6 @@ UNCOUNTED: tuple[Uncounted, ...] = (
     _uncounted("0.17 to 0.24", _by_liger_loss, _LIGER, f"{_TRAINER}, v0.17.0, use_liger_loss", _GRPO),
     _uncounted("0.25 to 1.14", _by_liger_kernel, _LIGER, f"{_TRAINER}, v0.25.0 to 1.14.0, use_liger_kernel", _GRPO),
     _uncounted(
-        "1.7 to 1.14",
-        _is_chunked,
-        "chunks of chunked_nll, 256 tokens in float32: 0.5 to 0.6 GiB with a vocabulary of 152,000",
-        f"{_SFT_TRAINER}, v1.7.0 to 1.14.0, _chunked_cross_entropy_loss; emulated: results/reference/releases",
-        _SFT,
-    ),
-    _uncounted(
         "0.23 to 1.14",
         _is_dft,
         _DFT_LOGITS,
@@ -369,7 +359,9 @@ UNCOUNTED: tuple[Uncounted, ...] = (
 LAST_WITH_LOGITS = LOGPROBS[-1].versions.last
 """The last release whose log-probabilities need the logits of all completions."""
 
-LAST_WITH_LABEL_LOGITS = LABEL_LOSSES[-1].versions.last
+LAST_WITH_LABEL_LOGITS = next(
+    row.versions.last for row in reversed(LABEL_LOSSES) if row.logprobs.label_loss is not None
+)
 """The last release whose `SFTTrainer` needs the logits of all tokens by default."""
 
 FIRST_FUSED = RELEASES[RELEASES.index(LAST_WITH_LOGITS) + 1]

@@ -34,7 +34,7 @@ def missing_kernel(spec: TrialSpec, chip: Chip) -> MissingKernel | None:
     """Return the kernel that `spec` needs and a card with `chip` does not have, or None."""
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2 and not chip.has_flash_attention:
         return FLASH_ATTENTION
-    if chip.multiplies_bfloat16_into_float32 or spec.logprobs.makes_all_logits:
+    if chip.multiplies_bfloat16_into_float32 or not spec.logprobs.has_fused_head:
         return None
     if spec.bf16 or spec.dtype is Dtype.BFLOAT16:
         return FUSED_HEAD

@@ -98,6 +98,22 @@ class LabelLoss:
     """The same while the accuracy of the tokens is computed."""
 
 
+CHUNK_TOKENS = 256
+"""Tokens of a chunk of trl's `chunked_nll`: `_CHUNKED_LM_HEAD_CHUNK_SIZE` in `trl/trainer/sft_trainer.py`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkedLoss:
+    """How a release of trl computes its loss of labels chunk by chunk, whose logits backward makes again."""
+
+    keeps_padding: bool = True
+    """Whether positions without a label are kept, after those with one; else they are dropped."""
+    runs_to_the_end: bool = True
+    """Whether backward computes a whole chunk again, because autograd saves something in the last line."""
+    widens_inputs: bool = True
+    """Whether the hidden states and the head are cast to float32 before their product; else its result is."""
+
+
 class Logprobs(StrEnum):
     """How training computes log-probabilities. Releases of trl are in `profiler.config.trl_releases.behaviours`."""
 
@@ -127,6 +143,12 @@ class Logprobs(StrEnum):
     """SFT of trl 1.3: as `nll_accuracy`, with a second copy of the logits."""
     NLL_ENTROPY = "nll_entropy"
     """SFT of trl 1.6: as `nll`, and a copy of the logits for the entropy."""
+    CHUNKED_NLL = "chunked_nll"
+    """SFT of trl 1.7: logits of 256 tokens at a time, made again in backward."""
+    CHUNKED_NLL_MASKED = "chunked_nll_masked"
+    """SFT of trl 1.8: as `chunked_nll`, with an entropy that backward computes again too."""
+    CHUNKED_NLL_CAST = "chunked_nll_cast"
+    """SFT of trl 1.13: as `chunked_nll_masked`, with logits that are cast to float32, where their factors were."""
 
     @property
     def selection(self) -> Selection | None:
@@ -144,14 +166,24 @@ class Logprobs(StrEnum):
         return _LABEL_LOSSES.get(self)
 
     @property
+    def chunked_loss(self) -> ChunkedLoss | None:
+        """How the loss of labels is computed chunk by chunk; None where it is not."""
+        return _CHUNKED_LOSSES.get(self)
+
+    @property
+    def has_fused_head(self) -> bool:
+        """Whether trl's fused LM head computes it."""
+        return not self.makes_all_logits and self.chunked_loss is None
+
+    @property
     def is_of_labels(self) -> bool:
         """Whether a recipe on rows with labels can have it."""
-        return self is Logprobs.FUSED or self.label_loss is not None
+        return self is Logprobs.FUSED or not self.is_of_completions
 
     @property
     def is_of_completions(self) -> bool:
         """Whether a recipe that generates completions can have it."""
-        return self.label_loss is None
+        return self.label_loss is None and self.chunked_loss is None
 
 
 _SELECTIONS: Mapping[Logprobs, Selection] = {
@@ -167,6 +199,12 @@ _LABEL_LOSSES: Mapping[Logprobs, LabelLoss] = {
     Logprobs.NLL_ROW_ENTROPY: LabelLoss(entropy_by_row=True, copies_in_accuracy=1),
     Logprobs.NLL_TWO_COPIES: LabelLoss(copies_in_entropy=1, copies_in_accuracy=2),
     Logprobs.NLL_ENTROPY: LabelLoss(copies_in_entropy=1),
+}
+
+_CHUNKED_LOSSES: Mapping[Logprobs, ChunkedLoss] = {
+    Logprobs.CHUNKED_NLL: ChunkedLoss(keeps_padding=False, runs_to_the_end=False),
+    Logprobs.CHUNKED_NLL_MASKED: ChunkedLoss(),
+    Logprobs.CHUNKED_NLL_CAST: ChunkedLoss(widens_inputs=False),
 }
 
 

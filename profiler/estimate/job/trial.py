@@ -83,7 +83,8 @@ STEP_BYTES = 16 * MIB
 _NO_FORM: Mapping[bool, str] = {
     True: "Not counted: the logits of all completions at once, as trl makes them up to 1.14: "
     "this model has no formula.",
-    False: "Not counted: the logits of all tokens at once, as trl makes them up to 1.6: this model has no formula.",
+    False: "Not counted: the logits of all tokens, as trl makes them at once up to 1.6, and by 256 up to 1.14: "
+    "this job has no formula.",
 }
 """By whether the recipe generates completions."""
 
@@ -201,12 +202,12 @@ def with_form(spec: TrialSpec, architecture_of: ArchitectureOf) -> TrialSpec | N
     if has_form(spec, architecture):
         return spec
     fused = replace(spec, logprobs=Logprobs.FUSED)
-    return fused if spec.logprobs.makes_all_logits and has_form(fused, architecture) else None
+    return fused if not spec.logprobs.has_fused_head and has_form(fused, architecture) else None
 
 
 def notes_of_all(common: Inputs, specs: Iterable[TrialSpec], architecture_of: ArchitectureOf) -> tuple[str, ...]:
     """Return what was assumed about several trials, each the dearest of the releases, with what is not counted."""
-    ways = [way for way in Logprobs if way.makes_all_logits]
+    ways = [way for way in Logprobs if not way.has_fused_head]
     makes_logits = any(each.keys.get("logprobs") in ways for each in _all(common))
     without = (spec for spec in specs if makes_logits and _without_logits(spec, architecture_of))
     return (*common.notes_of_all, *dict.fromkeys(map(_no_form, without)))

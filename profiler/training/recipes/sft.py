@@ -25,18 +25,22 @@ The loss keeps trl's default, which decides much of the memory. Findings in trl 
   second, fused one for its metrics. This recipe uses neither.
 - A call without `fused_lm_head` is that of transformers, which computes the loss of all logits, as in trl up to 1.6
   (`logprobs=nll` and its kin).
+- In trl 1.7 to 1.14 the loss was that of chunks of tokens (`logprobs=chunked_nll` and its kin).
 """
 
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
 from datasets import Dataset
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from trl import SFTConfig, SFTTrainer
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import ENTROPY_TOKENS, LabelLoss, RowLengths, TrialSpec
+from profiler.domain.trials.trial import CHUNK_TOKENS, ENTROPY_TOKENS, ChunkedLoss, LabelLoss, RowLengths, TrialSpec
 from profiler.training.announced_steps import AnnouncedRows, log_entropy
 from profiler.training.arguments import arguments_of_rows
 from profiler.training.data.source_data import (
@@ -49,6 +53,9 @@ from profiler.training.data.source_data import (
 )
 from profiler.training.recipes.recipe import TrainerParts
 from profiler.training.session import Session
+
+_NO_LABEL = -100
+"""The label of a token that is no part of the loss, in transformers and trl."""
 
 
 @torch.no_grad()
@@ -76,26 +83,85 @@ def _without_last(logits: torch.Tensor) -> torch.Tensor:
     return logits[:, :-1, :].contiguous()
 
 
+def _loss_of_chunk(
+    hidden: torch.Tensor, head: torch.Tensor, labels: torch.Tensor, how: ChunkedLoss
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sums of the negative log-likelihood and of the entropy of the labelled tokens of one chunk."""
+    if how.widens_inputs:  # noqa: SIM108  two statements of two releases
+        logits = hidden.float() @ head.float().t()
+    else:
+        logits = (hidden @ head.to(hidden.dtype).t()).float()
+    scores = logits.log_softmax(dim=-1)
+    loss = torch.nn.functional.nll_loss(scores, labels, ignore_index=_NO_LABEL, reduction="sum")
+    logits.argmax(dim=-1)
+    entropy = -(scores.exp() * scores).sum(dim=-1)
+    return loss, (entropy * (labels != _NO_LABEL) if how.runs_to_the_end else entropy).sum()
+
+
+def chunked_loss(
+    hidden: torch.Tensor, head: torch.Tensor, labels: torch.Tensor, how: ChunkedLoss
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sum of the negative log-likelihood of all labels, and their number, as releases of trl compute it.
+
+    Args:
+        hidden: Hidden states, [rows, tokens, hidden].
+        head: The weight of the LM head, [vocabulary, hidden].
+        labels: [rows, tokens].
+        how: What differs between releases.
+
+    Source of the method: `_chunked_cross_entropy_loss` of trl 1.7.1 to 1.14.2 in `trl/trainer/sft_trainer.py`.
+    """
+    hidden, labels = hidden[:, :-1].reshape(-1, hidden.shape[-1]), labels[:, 1:].reshape(-1)
+    scored = labels != _NO_LABEL
+    picked = scored.to(torch.int8).argsort(descending=True, stable=True) if how.keeps_padding else scored
+    hidden, labels, count = hidden[picked], labels[picked], scored.sum()
+    loss = hidden.new_zeros((), dtype=torch.float32)
+    for start in range(0, int(count), CHUNK_TOKENS):
+        part = slice(start, start + CHUNK_TOKENS)
+        of_chunk, _ = checkpoint(_loss_of_chunk, hidden[part], head, labels[part], how, use_reentrant=False)
+        loss = loss + of_chunk
+    return loss, count
+
+
+def _compute_in_chunks(model: Any, how: ChunkedLoss) -> None:
+    """Let the forward of a transformers model with labels compute its loss in chunks, as trl's patch does."""
+    of_transformers = model.forward
+
+    def forward(self: Any, labels: Any = None, num_items_in_batch: Any = None, **inputs: Any) -> Any:
+        if labels is None:
+            return of_transformers(**inputs)
+        hidden = self.base_model(**inputs).last_hidden_state
+        loss, count = chunked_loss(hidden, self.get_output_embeddings().weight, labels, how)
+        return CausalLMOutputWithPast(loss=loss / (count if num_items_in_batch is None else num_items_in_batch))
+
+    model.forward = MethodType(forward, model)
+
+
 class _OfEachRelease(SFTTrainer):
     """An `SFTTrainer` whose loss is that of an earlier release if `logprobs` is not `fused`."""
 
     _spec: TrialSpec
 
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if self._spec.logprobs.chunked_loss is not None:
+            model: Any = self.model
+            base = model.get_base_model() if hasattr(model, "get_base_model") else model
+            _compute_in_chunks(base, self._spec.logprobs.chunked_loss)
+
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return the loss of one micro-batch."""
-        label_loss = self._spec.logprobs.label_loss
-        if label_loss is None:
+        if self._spec.logprobs.has_fused_head:
             return super().compute_loss(model, inputs, *args, **kwargs)
-        return self._of_all_logits(model, inputs, label_loss, *args, **kwargs)
+        return self._of_the_model(model, inputs, *args, **kwargs)
 
-    def _of_all_logits(
-        self, model: Any, inputs: Any, label_loss: LabelLoss, _: bool = False, num_items_in_batch: Any = None
-    ) -> torch.Tensor:
-        """Return the loss that transformers computes of all logits, which stay until trl has logged its metrics."""
+    def _of_the_model(self, model: Any, inputs: Any, _: bool = False, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Return the loss that the model's forward computes; logits of all tokens stay until trl has logged them."""
         loss, outputs = super(SFTTrainer, self).compute_loss(
             model, {**inputs, "use_cache": False}, True, num_items_in_batch
         )
-        log_metrics(outputs.logits, label_loss)
+        if (label_loss := self._spec.logprobs.label_loss) is not None:
+            log_metrics(outputs.logits, label_loss)
         return loss
 
 
@@ -109,9 +175,6 @@ class ProfiledSFTTrainer(AnnouncedRows, _OfEachRelease):
 
 _TEXT = "text"
 _PAIRS = (("prompt", "completion"), ("question", "answer"))
-
-_NO_LABEL = -100
-"""The label of a token that is no part of the loss, in transformers and trl."""
 
 
 def build_rows(spec: TrialSpec, tokenizer: Any, lengths: RowLengths | None = None) -> Dataset:

@@ -12,6 +12,7 @@ Words are made when they are read: an estimate of one trial rarely needs them, a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, Union
 
 from profiler.domain.memory import Category
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 else:
-    from profiler.analytical.formulas.sizes import lazy_numpy as np
+
+    class _LazyNumpy:
+        """numpy, imported when one of its names is first used: an estimate of one trial needs none of them."""
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401  anything that numpy has
+            found = self.__dict__[name] = getattr(import_module("numpy"), name)
+            return found
+
+    np = _LazyNumpy()
 
 Count: TypeAlias = Union[int, "NDArray[Any]"]
 """A whole number, or an int64 array with one number per configuration."""
@@ -184,6 +193,18 @@ Terms = Mapping[Category, Term]
 def chosen(flag: Flag, if_true: Term, if_false: Term) -> Term:
     """Return the number and the words of one of two terms."""
     return Term(where(flag, if_true.size, if_false.size), lambda: if_true.words() if bool(flag) else if_false.words())
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadBytes:
+    """Bytes of one stage of the LM head, by category."""
+
+    logits: Term = NOTHING
+    """Tensors as wide as the vocabulary, and log-probabilities."""
+    activations: Term = NOTHING
+    """Hidden states and their gradients."""
+    gradients: Term = NOTHING
+    """Gradients of the weight of the head."""
 
 
 def added(*parts: Terms) -> Terms:

@@ -14,14 +14,10 @@ from profiler.analytical.formulas.sizes.quantities import Coded, Count, smaller,
 from profiler.analytical.formulas.sizes.trial_keys import TrialKeys
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 else:
-    from profiler.analytical.formulas.sizes import lazy_numpy as np
+    from profiler.analytical.formulas.sizes.quantities import np
 
 Block = Callable[[Count], Count]
 """Function from the bytes of a tensor to the bytes of its block."""
