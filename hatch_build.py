@@ -1,7 +1,7 @@
 """Part of the wheel's build: what few commands read is packed, a quarter of its size.
 
-Only a machine that emulates needs the sources of the driver, only jobs of verl its defaults, and only reports the
-scripts of pages; the wheel is what everyone downloads first.
+Only a machine that emulates needs the sources of the driver and what its processes import, only jobs of verl its
+defaults, and only reports the scripts of pages; the wheel is what everyone downloads first.
 """
 
 import io
@@ -14,7 +14,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 EDITABLE = "editable"
-DRIVER = Path("profiler") / "emulation" / "driver"
+EMULATION = Path("profiler") / "emulation"
+PACKED = ("driver", "inside")
+"""Folders of it; in its archive each has its name."""
 
 
 class Packed(BuildHookInterface):
@@ -27,17 +29,21 @@ class Packed(BuildHookInterface):
         """Pack them, the same for the same content."""
         if version == EDITABLE:
             return
-        folder = Path(self.root) / DRIVER
         work = Path(tempfile.mkdtemp())
-        archive = work / "driver.tar.xz"
-        with tarfile.open(archive, "w:xz", preset=9) as packed:
-            for path in sorted(each for each in folder.rglob("*") if each.is_file()):
-                content = path.read_bytes()
-                entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
-                entry.size = len(content)
-                packed.addfile(entry, io.BytesIO(content))
-        build_data["force_include"][str(archive)] = f"{DRIVER.as_posix()}.tar.xz"
+        for name in PACKED:
+            archive = work / f"{name}.tar.xz"
+            _pack(Path(self.root) / EMULATION / name, archive)
+            build_data["force_include"][str(archive)] = f"{EMULATION.as_posix()}/{archive.name}"
         for number, text in enumerate(self.config["texts"]):
             small = work / f"{number}.xz"
             small.write_bytes(lzma.compress((Path(self.root) / text).read_bytes(), preset=9))
             build_data["force_include"][str(small)] = f"{text}.xz"
+
+
+def _pack(folder: Path, archive: Path) -> None:
+    with tarfile.open(archive, "w:xz", preset=9) as packed:
+        for path in sorted(each for each in folder.rglob("*") if each.is_file() and each.parent.name != "__pycache__"):
+            content = path.read_bytes()
+            entry = tarfile.TarInfo(path.relative_to(folder.parent).as_posix())
+            entry.size = len(content)
+            packed.addfile(entry, io.BytesIO(content))

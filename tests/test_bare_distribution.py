@@ -269,16 +269,18 @@ def test_the_core_is_small(bare):
     assert sum(path.stat().st_size for path in (*own, *of_packages) if path.is_file()) <= 15_000_000
 
 
-def test_the_packed_driver_is_that_of_the_clone(bare, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["driver", "inside"])
+def test_the_packed_folders_are_those_of_the_clone(bare, name, tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_VRAM_CACHE", str(tmp_path))
-    own, packed = ROOT / "profiler" / "emulation" / "driver", bare / "profiler" / "emulation" / "driver.tar.xz"
-    assert not (packed.parent / "driver").exists()
-    folder = unpacked(packed)
-    assert unpacked(packed) == folder
-    assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+    own, packed = ROOT / "profiler" / "emulation" / name, bare / "profiler" / "emulation" / f"{name}.tar.xz"
+    assert not (packed.parent / name).exists()
+    folder = unpacked(packed) / name
+    assert unpacked(packed) == folder.parent
+    assert [each.name for each in folder.parents[1].iterdir()] == [folder.parent.name]
 
     def contents(of: Path) -> dict[str, bytes]:
-        return {each.relative_to(of).as_posix(): each.read_bytes() for each in of.rglob("*") if each.is_file()}
+        files = (each for each in of.rglob("*") if each.is_file() and each.parent.name != "__pycache__")
+        return {each.relative_to(of).as_posix(): each.read_bytes() for each in files}
 
     assert contents(folder) == contents(own)
 

@@ -73,7 +73,7 @@ ACCELERATE = Package(
 )
 """From the first on that trl 1.16 accepts."""
 PACKAGES: Sequence[Package] = (TRL, TRANSFORMERS, PEFT, ACCELERATE)
-"""bitsandbytes is none of them: 0.49.2 loads a library of the vendor (libnvJitLink) that is not emulated; 0.46.1 fails."""
+"""bitsandbytes is none of them: 0.49.2 loads a library that is not emulated (libnvJitLink), and 0.46.1 fails."""
 
 
 @dataclass(frozen=True, kw_only=True)

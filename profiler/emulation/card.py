@@ -128,6 +128,8 @@ def _marks(pairs: Iterable[list[str]]) -> Marks:
     )
 
 
+RANKS_RUN = "EMULATED_RANKS_RUN"
+"""Environment variable: the number of workers of each group that run; without it all do."""
 PROCESSES_VARIABLE = "EMULATED_PROCESSES"
 """Environment variable of an emulated process: the folder in which the processes of its job say what they hold."""
 

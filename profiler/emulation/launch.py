@@ -14,8 +14,8 @@ from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import safe_path_flags
 from profiler.emulation.building.build import installed_environment, libraries_of
-from profiler.emulation.card import FILE_VARIABLE, PROCESSES_VARIABLE, card_description, processes_folder
-from profiler.emulation.inside.worker_groups import RANKS_RUN
+from profiler.emulation.building.library_sources import packed_folder
+from profiler.emulation.card import FILE_VARIABLE, PROCESSES_VARIABLE, RANKS_RUN, card_description, processes_folder
 from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
 
 
@@ -183,6 +183,7 @@ def process_environment(
         "EMULATED_CARD": card_description(gpu),
         "EMULATED_CARDS": str(max(cards, num_processes)),
         "EMULATED_EVENTS": events.value,
+        "EMULATED_INSIDE": str(packed_folder("inside").parent),
         "EMULATED_LIBRARIES": str(python.libraries),
         PROCESSES_VARIABLE: base.get(PROCESSES_VARIABLE) or processes_folder(),
         "LD_LIBRARY_PATH": _joined(str(python.libraries), base.get("LD_LIBRARY_PATH")),

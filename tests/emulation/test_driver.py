@@ -248,7 +248,7 @@ print(json.dumps([codes, start.value == p.value, size.value, kind.value, list(ma
     assert found == [[0] * 4, True, 4 * MIB, 2, [0, 7], 1]
 
 
-def test_a_large_copy_of_unknown_bytes_takes_no_memory_of_the_host(driver):
+def test_a_large_copy_of_unknown_bytes_takes_no_host_memory(driver):
     """Such as weights that are offloaded. A copy with bytes that are right among them is made."""
     found = run_on_card(
         driver,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from profiler.emulation.card import RANKS_RUN
 from profiler.emulation.inside import worker_groups
-from profiler.emulation.inside.worker_groups import RANKS_RUN, answers_alone, share_of_batch
+from profiler.emulation.inside.worker_groups import answers_alone, share_of_batch
 
 OF_GROUP = {"WG_BACKEND": "ray", "WORLD_SIZE": "8", RANKS_RUN: "2"}
 
@@ -55,12 +56,12 @@ def group(monkeypatch):
     return made
 
 
-def test_workers_that_do_not_run_have_the_handles_of_those_that_do(group):
+def test_workers_that_do_not_run_have_handles_of_others(group):
     assert group._workers == [0, 1, 0, 1]
     assert group._worker_names == ["worker_0:0", "worker_0:1"] * 2
 
 
-def test_each_worker_that_runs_is_called_once_with_its_own_arguments(group):
+def test_a_worker_that_runs_is_called_once_with_its_arguments(group):
     assert group.execute_all_async("step", [10, 11, 12, 13], size=[0, 1, 2, 3]) == ["result 1", "result 2"] * 2
     assert group.calls == [(0, "step", (10,), {"size": 0}), (1, "step", (11,), {"size": 1})]
     group.calls.clear()
@@ -111,7 +112,7 @@ def test_one_engine_starts_on_the_workers_that_run(workers, engines):
     assert manager.worker_group.world_size == workers
 
 
-def test_an_engine_that_is_larger_than_the_workers_that_run_is_refused():
+def test_an_engine_larger_than_what_runs_is_refused():
     module = SimpleNamespace(LLMServerManager=type("Changed", (Manager,), {}))
     worker_groups._start_first_engine(module, 1)
     with pytest.raises(

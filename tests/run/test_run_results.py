@@ -193,7 +193,7 @@ def ended(monkeypatch, tmp_path):
     return record_of
 
 
-def test_the_first_error_of_a_process_with_memory_on_a_card_ended_a_command(ended):
+def test_the_first_error_with_memory_on_a_card_ended_a_command(ended):
     """A script may look for a package before, and processes that wait for one that is gone fail after it."""
     probe, waiting = process(2, "ModuleNotFoundError: No module", said_s=1), process(3, "RuntimeError: cancelled", 3)
     worker = process(4, "OutOfMemoryError: CUDA out of memory.", said_s=2, held=GIB)

@@ -71,7 +71,7 @@ def test_each_process_of_a_job_has_it_with_what_verl_imports(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("inplace", [False, True])
-def test_the_loss_takes_three_numbers_per_token_and_a_gradient_that_may_be_in_place(inplace: bool) -> None:
+def test_the_loss_takes_three_numbers_per_token_and_a_gradient(inplace: bool) -> None:
     logits, labels = torch.empty(3, 32, requires_grad=True), torch.zeros(3, dtype=torch.long)
     rows = logits * 1
     with BytesMade() as made:
@@ -85,7 +85,7 @@ def test_the_loss_takes_three_numbers_per_token_and_a_gradient_that_may_be_in_pl
     assert received[0].shape == rows.shape
 
 
-def test_the_loss_keeps_labels_that_a_kernel_reads_from_an_even_place() -> None:
+def test_the_loss_keeps_labels_from_an_even_place() -> None:
     logits, labels = torch.empty(3, 32), torch.zeros(4, dtype=torch.long)
     with BytesMade() as made:
         cross_entropy_loss(logits, labels[1:])

@@ -165,12 +165,17 @@ def named(libraries: Mapping[str, ExpectedLibrary]) -> dict[str, list[str]]:
     return {name: sorted(library.entry_points) for name, library in sorted(libraries.items())}
 
 
-@cache
 def driver_folder() -> Path:
-    """Return the folder with the driver's sources: that of a clone, or what a wheel has packed (`hatch_build.py`)."""
-    folder = Path(__file__).parents[1] / "driver"
+    """Return the folder with the driver's sources."""
+    return packed_folder("driver")
+
+
+@cache
+def packed_folder(name: str) -> Path:
+    """Return a folder of the emulation: that of a clone, or what a wheel has packed (`hatch_build.py`)."""
+    folder = Path(__file__).parents[1] / name
     packed = folder.with_suffix(".tar.xz")
-    return unpacked(packed) if packed.exists() else folder
+    return unpacked(packed) / name if packed.exists() else folder
 
 
 def unpacked(packed: Path) -> Path:
@@ -184,7 +189,7 @@ def unpacked(packed: Path) -> Path:
                 content = archive.extractfile(member)
                 assert content is not None  # there are files alone
                 path = aside / member.name
-                path.parent.mkdir(exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read())
         with suppress(OSError):  # another process was faster
             aside.rename(target)

@@ -13,10 +13,8 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
+from profiler.emulation.card import RANKS_RUN
 from profiler.seams.patching import around_import
-
-RANKS_RUN = "EMULATED_RANKS_RUN"
-"""Environment variable: the number of workers of each group that run; without it all do."""
 
 
 def answers_alone(environment: Mapping[str, str]) -> bool:

@@ -56,6 +56,9 @@ def prepare_process() -> None:
     """Prepare the process. If that fails it ends: Python would go on, and its figures would be wrong."""
     try:
         if os.environ.get("EMULATED_LIBRARIES"):
+            import profiler.emulation
+
+            profiler.emulation.__path__.append(os.environ.get("EMULATED_INSIDE", ""))  # a wheel has it packed
             from profiler.emulation.inside.prepare import prepare
 
             prepare(os.environ, follow=follow_phases)

@@ -9,6 +9,7 @@ from profiler.config.foreign_text import MOST_YAML_BYTES
 from profiler.config.prices import Prices, read_prices
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.memory import MIB
+from profiler.domain.text import packed_text
 from profiler.storage.files.foreign_files import expanded, read_bytes, reason
 
 PRICES = "prices"
@@ -27,7 +28,7 @@ def load_prices(path: str) -> Prices:
         UsageError: The file cannot be read, or has no prices.
     """
     if path == PUBLISHED:
-        return read_prices((files("profiler") / "published" / "prices.csv").read_text("utf-8"), name=path)
+        return read_prices(packed_text(files("profiler") / "published", "prices.csv"), name=path)
     try:
         text = read_bytes(expanded(path), most_bytes=MOST_YAML_BYTES).decode("utf-8-sig")
     except OSError as error:
