@@ -14,15 +14,15 @@ from profiler.analytical.baselines import (
     report_models_bytes,
     report_sharded_gb,
 )
-from profiler.analytical.formulas.models.parameters import layer_parameter_count
+from profiler.analytical.formulas.models.parameters import layer_parameter_count, parameter_count
 from profiler.analytical.formulas.verl_pass import (
     pool_bytes,
 )
 from profiler.analytical.timeline.instants import Instant, InstantName
-from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
+from profiler.analytical.timeline.recipes.verl import Component, Role, VerlPhase, shardings_of, verl_estimate
 from profiler.analytical.timeline.sharding.verl import SHARDINGS, outside_parameters
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.memory import Phase
+from profiler.domain.memory import Category, Phase
 from profiler.domain.verl import EntropySettings, Strategy, TrainedModel
 
 _CARD = KNOWN_GPUS["h100-80gb"]
@@ -148,3 +148,36 @@ def test_the_report_and_all_differences_sum_to_our_estimate(job):
 
     assert view.ours_bytes == sum(found.phases[VerlPhase.UPDATE_ACTOR].values())
     assert view.report_bytes + sum(each.size_bytes for each in view.differences) == view.ours_bytes
+
+
+def test_a_step_has_the_denominators_of_all_shards():
+    """By hand, 7,615,616,512 values over 8 GPUs: weights, gradients, two states, denominators, in float32."""
+    found = verl_estimate(JOB, SEVEN_BILLION, _CARD).phases[VerlPhase.STEP_ACTOR]
+    shard = -(-int(parameter_count(SEVEN_BILLION)) // JOB.fsdp_size) * 4
+    own = {part: size for part, size in found.items() if part not in (Component.REFERENCE, Component.POOL)}
+    assert own == {
+        Component.ACTOR: shard,
+        Component.ACTOR_GRADIENTS: shard,
+        Component.ACTOR_STATE: 2 * shard,
+        Component.STEP: shard,
+    }
+    on_host = replace(JOB, actor=replace(JOB.actor, offload_policy=True))
+    step = verl_estimate(on_host, SEVEN_BILLION, _CARD).phases[VerlPhase.STEP_ACTOR]
+    assert not {Component.ACTOR_GRADIENTS, Component.STEP} & step.keys()
+    whole = replace(JOB, strategy=Strategy.MEGATRON)
+    assert Component.STEP not in verl_estimate(whole, SEVEN_BILLION, _CARD).phases[VerlPhase.STEP_ACTOR]
+
+
+def test_a_shard_that_arrives_is_there_next_to_the_earlier_one():
+    """At the end of a backward the gathered weights are gone; with earlier micro-batches a second shard is there."""
+    one, more = (replace(JOB, actor=replace(JOB.actor, accumulates=earlier)) for earlier in (False, True))
+    ends = [
+        shardings_of(job, SEVEN_BILLION)[Role.ACTOR].shared(
+            Instant(phase=Phase.BACKWARD, name=InstantName.BACKWARD_END, terms={})
+        )
+        for job in (one, more)
+    ]
+    outside = outside_parameters(SEVEN_BILLION)
+    first, second = (int(each.terms[Category.GRADIENTS].size) for each in ends)
+    assert second - first == -(-outside // JOB.fsdp_size) * 4
+    assert not any(each.terms[Category.COMMUNICATION].size for each in ends)

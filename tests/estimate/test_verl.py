@@ -163,3 +163,27 @@ def test_references_in_the_files_of_verl_mean_its_defaults(tmp_path):
     )
 
     assert "verl GRPO on 8 GPUs" in answer([word])
+
+
+_COMMAND = Path(__file__).parents[1] / "run" / "programs" / "verl_grpo.sh"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "engine", "model", "prompts", "score", "backward", "optimizer"),
+    [
+        (1, 1, "Qwen/Qwen2.5-0.5B-Instruct", 8, 6_815_233_024, 9_063_538_688, 9_950_581_760),
+        (2, 1, "Qwen/Qwen2.5-0.5B-Instruct", 8, 3_986_810_368, 5_383_218_176, 5_282_198_528),
+        (4, 2, "Qwen/Qwen2.5-0.5B-Instruct", 8, 2_454_163_968, 3_406_712_320, 2_811_660_288),
+        (8, 1, "Qwen/Qwen3-8B", 16, 18_265_475_584, 27_028_286_976, 23_033_347_072),
+    ],
+)
+def test_the_training_is_near_that_of_verls_own_command(gpus, engine, model, prompts, score, backward, optimizer):
+    """Bytes that torch had allocated in verl 0.9.1, emulated (docs/evidence.md). Prompts have 261 tokens."""
+    words = [f"config={_COMMAND}", "gpu=h100-80gb", "data.max_prompt_length=261", "format=json"]
+    words += [f"trainer.n_gpus_per_node={gpus}", f"actor_rollout_ref.rollout.tensor_model_parallel_size={engine}"]
+    words += [f"actor_rollout_ref.model.path={model}", f"data.train_batch_size={prompts}"]
+    words += [f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}"]
+    phases = {name: sum(parts.values()) for name, parts in json.loads(answer(words))["phases"].items()}
+    assert max(phases["log-prob"], phases["reference"]) == pytest.approx(score, rel=0.025)
+    assert phases["actor"] == pytest.approx(backward, rel=0.045)
+    assert phases["actor's step"] == pytest.approx(optimizer, rel=0.025)
