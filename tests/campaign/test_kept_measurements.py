@@ -53,7 +53,9 @@ class Kept:
 
 
 KEPT = {name: Kept(name) for name in CAMPAIGNS}
-FIRST, SECOND, THIRD, H100 = (KEPT[name] for name in ("h200", "h200_second", "h200_third", "h100"))
+FIRST, SECOND, THIRD, H100, FOURTH = (
+    KEPT[name] for name in ("h200", "h200_second", "h200_third", "h100", "h200_fourth")
+)
 each = pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 
 
@@ -95,14 +97,18 @@ def test_sizes_are_possible(kept: Kept) -> None:
         allocated, reserved = kept.rows[f"{side}_allocated_bytes"], kept.rows[f"{side}_reserved_bytes"]
         assert (allocated <= reserved).all()
         assert (reserved <= kept.facts["total_bytes"]).all()
-        assert (allocated >= 2 * kept.rows.parameters).all()
+        sound = allocated.notna()
+        weights = kept.rows.parameters * kept.rows.tuning.map({"qlora": 0.5}).fillna(2.0)  # bytes: 4 bits, or bfloat16
+        assert (allocated[sound] >= weights[sound]).all()
 
 
 @each
 def test_every_trial_ends_as_on_the_card(kept: Kept) -> None:
     for side in kept.sides:
         ran = kept.rows[kept.rows[f"{side}_status"].notna()]
-        assert (ran[f"{side}_status"] == ran.measured_status).all()
+        others = ran[ran[f"{side}_status"] != ran.measured_status]
+        expected = [("deepseek-v2-lite", "failed")] if (kept, side) == (FOURTH, "simulated") else []  # docs/evidence.md
+        assert list(zip(others.model, others[f"{side}_status"], strict=True)) == expected
     assert kept.rows.simulated_status.notna().all()
 
 
@@ -175,8 +181,14 @@ def test_evidence_says_how_many_are_equal(kept: Kept) -> None:
         assert f"equal to the byte in {equal} of {trials}" in evidence(), (side, equal)
 
 
-@pytest.mark.parametrize("recipe", ["grpo", "sft", "dpo"])
-@pytest.mark.parametrize("kept", [SECOND, THIRD], ids=lambda kept: kept.name)
+@pytest.mark.parametrize(
+    ("kept", "recipe"),
+    [
+        *((kept, recipe) for kept in (SECOND, THIRD) for recipe in ("grpo", "sft", "dpo")),
+        *((FOURTH, recipe) for recipe in ("grpo", "sft", "kto", "reward")),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_evidence_has_the_errors_by_trainer(kept: Kept, recipe: str) -> None:
     lines = error_lines(kept.rows[kept.rows.recipe == recipe])
     assert len(lines) > 6

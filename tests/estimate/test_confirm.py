@@ -64,7 +64,7 @@ def test_both_verdicts_and_both_peaks_are_said(capsys):
     # The estimate has 18,421,730,160 and 19,571,321,220 bytes.
     assert "Simulated: peak allocated 10.00 GiB, in backward (the estimate is 71.6 % higher); reserved 12.00 GiB" in out
     assert "reserved 12.00 GiB (the estimate is 51.9 % higher)." in out
-    assert "Simulations: On 3 NVIDIA H200 and 1 NVIDIA H100" in out
+    assert "Simulations: On 4 NVIDIA H200 and 1 NVIDIA H100" in out
 
 
 def test_a_trial_that_does_not_fit_says_where_it_ends(capsys):

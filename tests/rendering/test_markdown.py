@@ -77,9 +77,9 @@ def test_how_far_the_simulation_is_from_a_real_card(tmp_path):
     )
     unknown = thresholds_text([replace(known, found=None)])
     assert unknown.startswith(
-        "Simulation against a real card: not measured here. On 3 NVIDIA H200 and 1 NVIDIA H100 80GB HBM3, 95 % of 161 "
+        "Simulation against a real card: not measured here. On 4 NVIDIA H200 and 1 NVIDIA H100 80GB HBM3, 95 % of 205 "
     )
-    assert "| allocated, median error | 1.0 % | not measured |\n" in text and "On 3 NVIDIA H200" not in text
+    assert "| allocated, median error | 1.0 % | not measured |\n" in text and "On 4 NVIDIA H200" not in text
 
 
 def test_backticks_in_the_command_do_not_end_its_block(tmp_path):

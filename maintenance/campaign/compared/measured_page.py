@@ -54,6 +54,11 @@ class KeptCampaign:
 
 _BEFORE = "before any of these trials ran, and nothing in them was changed"
 
+_OF_THE_SECOND = (
+    "These were taken of another card of this kind, with the same driver and the same versions "
+    "([the second campaign](../h200_second/README.md))."
+)
+
 CAMPAIGNS: Mapping[str, KeptCampaign] = {
     "h200": KeptCampaign(
         trials="each three optimizer steps or fewer of trl's GRPO",
@@ -72,10 +77,14 @@ CAMPAIGNS: Mapping[str, KeptCampaign] = {
     "h200_third": KeptCampaign(
         trials="each three optimizer steps or fewer of trl's GRPO, SFT or DPO",
         committed=_BEFORE,
-        facts="These were taken of another card of this kind, with the same driver and the same versions "
-        "([the second campaign](../h200_second/README.md)).",
+        facts=_OF_THE_SECOND,
     ),
     "h100": KeptCampaign(trials="each three optimizer steps or fewer of trl's GRPO", committed=_BEFORE),
+    "h200_fourth": KeptCampaign(
+        trials="each three optimizer steps or fewer of trl's GRPO, SFT, KTO or reward model",
+        committed=_BEFORE,
+        facts=_OF_THE_SECOND,
+    ),
 }
 """By the folder of `results/reference` that keeps it."""
 

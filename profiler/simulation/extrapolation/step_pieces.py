@@ -110,7 +110,7 @@ def fitted(found: Numbers, values: Numbers, *, are_sizes: bool = False) -> Fitte
 
 
 class Indistinct:
-    """Features that cannot be told apart in what was learnt from: a size may follow from either.
+    """Features that were always equal in what was learnt from: a size may follow from either.
 
     In rows of 3, 11 and 27 tokens alone, each 5 short of a multiple of 8, a mask rounded up to one looks like 5 tokens
     more; and where each row has 300 tokens, no size shows how it follows from them. Steps whose features differ there

@@ -42,11 +42,9 @@ def _prompts_of_unit(spec: TrialSpec) -> int:
 
 
 def _rows_of_unit(spec: TrialSpec) -> int:
-    return (
-        spec.generation_batch_size
-        if spec.recipe in GENERATING
-        else spec.training_rows * (spec.gradient_accumulation_steps)
-    )
+    if spec.recipe in GENERATING:
+        return spec.generation_batch_size
+    return spec.training_rows * spec.gradient_accumulation_steps
 
 
 def _cycled(known: Sequence[int], start: int, count: int) -> tuple[int, ...]:
