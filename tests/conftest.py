@@ -169,7 +169,6 @@ _NEW_OBJECTS = 50_000
 
 def pytest_collection_finish() -> None:
     """Let collections of garbage search only what tests make: to search torch and trl takes half a second each time."""
-    gc.collect()
     gc.freeze()
     gc.unfreeze = _refuse_to_unfreeze
     gc.set_threshold(_NEW_OBJECTS)

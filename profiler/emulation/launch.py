@@ -82,6 +82,9 @@ _STRICT = "EMULATED_STRICT"
 _OF_A_JOB = {"EMULATED_SHARED": "1", "EMULATED_KEPT": "1", "EMULATED_ALL_RANKS": "1"}
 """Processes share the cards, what they held is read after their end, and every rank is a process."""
 
+_UNREPORTED = {"HF_HUB_DISABLE_TELEMETRY": "1", "RAY_USAGE_STATS_ENABLED": "0", "VLLM_NO_USAGE_STATS": "1"}
+"""Statistics of trl, Ray and vLLM would count a card that does not exist."""
+
 _RAY_TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")
 """Without any of them Ray writes a token of its own into the user's home, and it stays there."""
 
@@ -179,7 +182,7 @@ def process_environment(
         strict: End the process when it calls an entry point of the driver that has no answer.
     """
     found = {name: value for name, value in base.items() if name not in _UNSET}
-    found |= {
+    found |= _UNREPORTED | {
         "EMULATED_CARD": card_description(gpu),
         "EMULATED_CARDS": str(max(cards, num_processes)),
         "EMULATED_EVENTS": events.value,

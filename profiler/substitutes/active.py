@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import ModuleType
 
 from profiler.domain.runs.other_runs import ScriptWeights
-from profiler.seams.patching import Patch, around_import, patched
+from profiler.seams.patching import Patch, around_import, patched, uncounted
 from profiler.storage.foreign.hub import hub_problem
 from profiler.substitutes.options import Replaced, SubstituteOptions, job_options
 from profiler.substitutes.unavailable_packages import PACKAGES, asks_for_flash, flash_package
@@ -142,8 +142,8 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
 
 def hub_patches(constants: ModuleType) -> list[Patch]:
-    """Return the patch of `huggingface_hub.constants` that switches the client off where the hub does not answer."""
-    return [(constants, "HF_HUB_OFFLINE", True)] if hub_problem() else []
+    """Return the patches of `huggingface_hub.constants`: nothing is reported, and no hub asked that does not answer."""
+    return [*uncounted(constants), *([(constants, "HF_HUB_OFFLINE", True)] if hub_problem() else [])]
 
 
 def data_hub_patches() -> list[Patch]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import constants
 from transformers import AutoTokenizer, set_seed
 
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import RowLengths, TrialSpec, Weights
+from profiler.seams.patching import patched, uncounted
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.models.model import build_config, build_model
 from profiler.training.models.parameter_count import parameter_counts
@@ -99,7 +101,7 @@ def run_training(
         UsageError: The data set cannot be used.
         UnsupportedTrialError: transformers, trl or the session does not support the combination.
     """
-    with tempfile.TemporaryDirectory() as folder, session.running():
+    with tempfile.TemporaryDirectory() as folder, patched(uncounted(constants)), session.running():
         trainer = build_trainer(spec, model_config, session, output_dir=Path(folder), rows=rows)
         session.trainer_ready(trainer)
         started_s = time.monotonic()

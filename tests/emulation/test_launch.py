@@ -60,6 +60,12 @@ def test_a_process_gets_the_card_the_libraries_and_what_its_caller_has():
     assert not {"CUDA_VISIBLE_DEVICES", "LD_PRELOAD", "WORLD_SIZE"} & set(found)
 
 
+def test_no_library_reports_a_card_that_does_not_exist():
+    found = process_environment(PYTHON, H100, base={"HF_HUB_DISABLE_TELEMETRY": "0"})
+    reports = {"HF_HUB_DISABLE_TELEMETRY": "1", "RAY_USAGE_STATS_ENABLED": "0", "VLLM_NO_USAGE_STATS": "1"}
+    assert found.items() >= reports.items()
+
+
 def test_rank_0_of_several_has_what_a_launcher_sets_and_a_card_for_each():
     found = process_environment(PYTHON, H100, num_processes=8, base={})
     assert [found[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == ["0", "0", "8", "8"]

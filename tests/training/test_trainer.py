@@ -4,11 +4,13 @@ import json
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from datasets import Dataset
+from huggingface_hub.utils import _telemetry
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
@@ -20,10 +22,11 @@ from profiler.domain.errors import UsageError
 from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning, Weights
+from profiler.substitutes.active import substitutes
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.recipes.grpo.recipe import build_prompts
 from profiler.training.recipes.grpo.trainer import full_logprobs, selective_logprobs
-from profiler.training.run import build_trainer
+from profiler.training.run import build_trainer, run_training
 from profiler.training.session import PlainSession
 
 LORA: dict[str, Any] = {"tuning": Tuning.LORA, "lora_rank": 4, "lora_alpha": 8, "lora_target_modules": ("q_proj",)}
@@ -229,3 +232,28 @@ def test_a_data_set_without_prompts_is_refused(tmp_path: Path) -> None:
     Dataset.from_dict({"text": ["a"]}).to_json(tmp_path / "p.jsonl")
     with pytest.raises(UsageError, match="needs a column prompt or question; it has text"):
         build_prompts(spec(dataset=str(tmp_path / "p.jsonl")), build_tokenizer())
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What trl's trainers report to the hub, as far as nothing switches that off; runs of CI never do."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", False)
+    monkeypatch.setattr(_telemetry, "_start_telemetry_thread", lambda: None)
+    sent: list[object] = []
+    monkeypatch.setattr(_telemetry, "_TELEMETRY_QUEUE", SimpleNamespace(put=sent.append))
+    return sent
+
+
+def test_a_trial_reports_no_trainer(reported: list[object]) -> None:
+    run_training(spec(), BUILTIN_MODELS["tiny"].config, PlainSession(device=torch.device("cpu"), observer=Phases()))
+    assert reported == []
+
+
+def test_a_script_with_substitutes_reports_no_trainer(reported: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("profiler.substitutes.active.hub_problem", lambda: "")
+    with substitutes():
+        trainer_of(spec())
+    assert reported == []
+    trainer_of(spec())
+    assert len(reported) == 1

@@ -9,8 +9,8 @@ _DATASET = "datasets.arrow_dataset:Dataset"
 _STREAMED = "datasets.iterable_dataset:IterableDataset"
 
 
-def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str) -> Seam:
-    return Seam(owner=owner, name=name, expected=expected, used_by=(used_by,), why=why, since="2.0")
+def _seam(owner: str, name: str, expected: Expectation, used_by: str, why: str, *more: str) -> Seam:
+    return Seam(owner=owner, name=name, expected=expected, used_by=(used_by, *more), why=why, since="2.0")
 
 
 _LOAD = Parameters("path", "name", "data_dir", "data_files", "split", more=True)
@@ -78,6 +78,10 @@ HUGGINGFACE_HUB: tuple[Seam, ...] = (
     _seam(
         "huggingface_hub.constants", "HF_HUB_OFFLINE", Exists(), _ACTIVE,
         "keeps the hub's client from asking a hub that does not answer",
+    ),
+    _seam(
+        "huggingface_hub.constants", "HF_HUB_DISABLE_TELEMETRY", Exists(), "training/run.py",
+        "keeps trl from reporting trainers of trials, and cards that do not exist", _ACTIVE,
     ),
     _seam(
         "huggingface_hub.file_download", "try_to_load_from_cache", Parameters("repo_id", "filename", more=True),
