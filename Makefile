@@ -127,10 +127,12 @@ install: $(INSTALLED)
 # `constraints.txt` pins every package, so that README and results/reference/ can be reproduced. Not by requirements.lock: with
 # hashes pip takes the index's torch and its CUDA libraries also where a build for the CPU is found.
 # The distribution had another name before, with the same packages: it would stay next to the new one.
+# pip compiles every module in one process. All cores take a third of the time, without modules that hardly any run imports.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check grpo-vram-profiler
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|transformers/models)/' $(VENV)/lib || true  # some are templates
 	touch $@
 
 $(ENGINES)/.installed: pyproject.toml constraints.txt
