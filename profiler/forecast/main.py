@@ -49,7 +49,7 @@ from profiler.estimate.job.inputs import (
     read_inputs,
 )
 from profiler.estimate.job.trial import dearest_spec, notes_of_all, why_not_simulated, with_reward_models
-from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, read_command, usage
+from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, read_command, scheduled, usage
 from profiler.forecast.inputs import (
     LengthInputs,
     length_inputs,
@@ -187,7 +187,7 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
         problem, hint = "says how long rows were, and not what is trained", "Add config=FILE or model=NAME."
         raise UsageError([Fault(key=LOG, found=str(command.options.log), problem=problem, hint=hint)])
     if faults or read.faults:
-        raise UsageError(tuple(dict.fromkeys((*faults, *read.faults))))
+        raise UsageError(tuple(dict.fromkeys(map(scheduled, (*faults, *read.faults)))))
     inputs, architecture_of = with_reward_models(read, architecture_of)
     if inputs.faults:
         raise UsageError(inputs.faults)
