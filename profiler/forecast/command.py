@@ -133,6 +133,11 @@ class Command:
     faults: tuple[Fault, ...]
 
     @property
+    def is_json(self) -> bool:
+        """Whether the answer is JSON."""
+        return self.options.output_format is OutputFormat.JSON
+
+    @property
     def is_log_alone(self) -> bool:
         """Whether it names a log and no job, and asks nothing that needs one."""
         rest, options = self.rest, self.options
