@@ -311,7 +311,7 @@ def test_an_unsupported_job_ends_with_its_sentence_alone(monkeypatch: pytest.Mon
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=9), max_size=4), st.integers(0, 5))
-def test_a_step_that_cannot_be_written_out_is_found_before_all_are(runs: list[list[bool]], before: int) -> None:
+def test_unknown_steps_are_found_first(runs: list[list[bool]], before: int) -> None:
     def known(shape: StepLengths) -> None:
         if shape.pads_prompts:
             raise UnequalStepsError("a planted reason")
