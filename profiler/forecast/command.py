@@ -168,7 +168,10 @@ def read_command(words: Sequence[str]) -> Command:
     return Command(options=options, rest=rest, wants_help=given.wants_help, faults=faults)
 
 
-_NO_EVALUATION = "has no forecast, because no simulated step evaluates", "per_device_eval_batch_size has an estimate."
+_NO_EVALUATION = (
+    "has no forecast, because no simulated step evaluates",
+    "Leave it out; with per_device_eval_batch_size the estimate has the peak of an evaluation.",
+)
 _NO_MEMORY = "takes no memory of one GPU: a checkpoint is copied to the host, tensor by tensor", "Leave it out."
 """Sources: `_save` of torch/serialization.py, and `_to_ndarray` of safetensors/torch.py."""
 
