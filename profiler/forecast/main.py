@@ -80,6 +80,7 @@ _MOST_SAMPLED = 20_000_000
 _SAY_AFTER_S = 10.0
 """How often the progress is said."""
 _POLL_S = 0.2
+_SLOW_LINES = 3  # what was learnt, and the first steps, of which one loads the model
 _TIMES = ", one run every {:,.0f} s, at most {:,.0f} s left"
 
 Engine = Callable[[Path, Path, Callable[[], None]], None]
@@ -347,7 +348,7 @@ class _Progress:
     def _said(self, now: float) -> str:
         if not self._lines:
             return f"running the trainer on the simulated card to learn: {now - self._since_s:.0f} s"
-        if not self._known:  # what went before was learning, or is of an earlier command
+        if self._known <= _SLOW_LINES:  # what went before was learning, or is of an earlier command
             self._known, self._since_s = self._lines, now
         rate = (self._lines - self._known) / max(_POLL_S, now - self._since_s)
         steps = max(0, self._lines - 1)  # the first line is no step
