@@ -1,7 +1,7 @@
 """The command line of `python -m profiler.forecast`: its options beyond those of an estimate, and the help text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from profiler.analysis.forecast.lengths import FORMS, ONE, Distribution, SamplingStrategy, distribution_of
@@ -133,6 +133,11 @@ class Command:
     faults: tuple[Fault, ...]
 
     @property
+    def is_json(self) -> bool:
+        """Whether the answer is JSON."""
+        return self.options.output_format is OutputFormat.JSON
+
+    @property
     def is_log_alone(self) -> bool:
         """Whether it names a log and no job, and asks nothing that needs one."""
         rest, options = self.rest, self.options
@@ -161,6 +166,30 @@ def read_command(words: Sequence[str]) -> Command:
         rest_fault = []
     faults = (*rest.faults, *reader.faults, *rest_fault, *_faults_of_one_run(rest))
     return Command(options=options, rest=rest, wants_help=given.wants_help, faults=faults)
+
+
+_NO_EVALUATION = (
+    "has no forecast, because no simulated step evaluates",
+    "Leave it out; with per_device_eval_batch_size the estimate has the peak of an evaluation.",
+)
+_NO_MEMORY = "takes no memory of one GPU: a checkpoint is copied to the host, tensor by tensor", "Leave it out."
+"""Sources: `_save` of torch/serialization.py, and `_to_ndarray` of safetensors/torch.py."""
+
+_SCHEDULES = {
+    "eval_steps": _NO_EVALUATION,
+    "eval_strategy": _NO_EVALUATION,
+    "save_steps": _NO_MEMORY,
+    "save_strategy": _NO_MEMORY,
+}
+"""Keys of transformers, and why a forecast has none of this name: what is wrong, and what to do."""
+
+
+def scheduled(fault: Fault) -> Fault:
+    """Return the fault of an unknown key, in the words for one that says when something happens."""
+    if fault.key not in _SCHEDULES:
+        return fault
+    problem, hint = _SCHEDULES[fault.key]
+    return replace(fault, problem=problem, hint=hint)
 
 
 def _faults_of_one_run(rest: EstimateCommand) -> list[Fault]:

@@ -87,12 +87,17 @@ def limit_of_card(command: Command) -> int | None:
 
 
 def refuse_without_forecast(spec: TrialSpec) -> None:
-    """Refuse a job whose rows are grouped in an unknown way, or that its card has no kernel for.
+    """Refuse a job whose rows are grouped in an unknown way, that evaluates, or that its card has no kernel for.
 
     Raises:
         UsageError: It is one.
     """
     fault = why_rows_are_unknown(spec)
+    if fault is None and spec.per_device_eval_batch_size is not None:
+        found = str(spec.per_device_eval_batch_size)
+        problem = "has no forecast, because no simulated step evaluates"
+        hint = "With eval_strategy=no in config training alone has one; the estimate has the peak of an evaluation."
+        fault = Fault(key="per_device_eval_batch_size", found=found, problem=problem, hint=hint)
     missing = missing_kernel(spec, gpu_named(str(spec.gpu)).chip)
     if fault is None and missing is not None:
         problem = f"has no kernel for this job: {missing.name} does not run there"

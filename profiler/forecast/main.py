@@ -20,7 +20,6 @@ from profiler.analysis.forecast.training_log import LoggedLengths, TrainingLog
 from profiler.analytical.estimate import has_form
 from profiler.analytical.explanation.explained import card_verdict
 from profiler.command_line import as_command, print_error, print_text
-from profiler.config.options.option import OutputFormat
 from profiler.config.trials.identity import SIMULATION_RESULTS_VERSION, spec_to_mapping
 from profiler.constraints.table import refuse_without_card
 from profiler.domain.cards.card import cuda_context_bytes
@@ -49,7 +48,7 @@ from profiler.estimate.job.inputs import (
     read_inputs,
 )
 from profiler.estimate.job.trial import dearest_spec, notes_of_all, why_not_simulated, with_reward_models
-from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, read_command, usage
+from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, read_command, scheduled, usage
 from profiler.forecast.inputs import (
     LengthInputs,
     length_inputs,
@@ -81,6 +80,8 @@ _MOST_SAMPLED = 20_000_000
 _SAY_AFTER_S = 10.0
 """How often the progress is said."""
 _POLL_S = 0.2
+_SLOW_LINES = 3  # what was learnt, and the first steps, of which one loads the model
+_TIMES = ", one run every {:,.0f} s, at most {:,.0f} s left"
 
 Engine = Callable[[Path, Path, Callable[[], None]], None]
 """Answers a request: its file, the file of the answer, and what to call now and then meanwhile."""
@@ -127,8 +128,7 @@ def main(
     if job.inputs.ignored:
         print_error(job.inputs.ignored)
     forecast, folder = _forecast(command, job, engine)
-    is_json = command.options.output_format is OutputFormat.JSON
-    print_text(forecast_json(forecast) if is_json else forecast_text(forecast, folder))
+    print_text(forecast_json(forecast) if command.is_json else forecast_text(forecast, folder))
     return EXIT_ANSWER_IS_NO if command.options.fail_if is not None and forecast.dies else EXIT_OK
 
 
@@ -136,8 +136,7 @@ def _print_log(command: Command) -> int:
     """Print what a log says by itself, and return the exit code."""
     log, limit = training_log(command.options), limit_of_card(command)
     assert log is not None
-    is_json = command.options.output_format is OutputFormat.JSON
-    print_text(json_text(log_object(log, limit)) if is_json else log_text(log, limit))
+    print_text(json_text(log_object(log, limit)) if command.is_json else log_text(log, limit))
     return EXIT_OK
 
 
@@ -187,7 +186,7 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
         problem, hint = "says how long rows were, and not what is trained", "Add config=FILE or model=NAME."
         raise UsageError([Fault(key=LOG, found=str(command.options.log), problem=problem, hint=hint)])
     if faults or read.faults:
-        raise UsageError(tuple(dict.fromkeys((*faults, *read.faults))))
+        raise UsageError(tuple(dict.fromkeys(map(scheduled, (*faults, *read.faults)))))
     inputs, architecture_of = with_reward_models(read, architecture_of)
     if inputs.faults:
         raise UsageError(inputs.faults)
@@ -349,12 +348,13 @@ class _Progress:
     def _said(self, now: float) -> str:
         if not self._lines:
             return f"running the trainer on the simulated card to learn: {now - self._since_s:.0f} s"
-        if not self._known:  # what went before was learning, or is of an earlier command
+        if self._known <= _SLOW_LINES:  # what went before was learning, or is of an earlier command
             self._known, self._since_s = self._lines, now
         rate = (self._lines - self._known) / max(_POLL_S, now - self._since_s)
         steps = max(0, self._lines - 1)  # the first line is no step
-        left = f", at most {(self._all - steps) / rate:,.0f} s left" if rate > 0 else self._why_whole()
-        return f"{steps:,} of at most {self._all:,} steps of {self._runs} runs{left}"
+        said = f"{steps:,} of at most {self._all:,} steps of {self._runs} runs"
+        times = (self._all / self._runs, self._all - steps)
+        return said + (_TIMES.format(*(each / rate for each in times)) if rate > 0 else self._why_whole())
 
     def _why_whole(self) -> str:
         first = line_of(json.loads(self._path.read_bytes().partition(b"\n")[0]))

@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from profiler.allocator.traces.card_replay import Piece, piece_of
-from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING
 from profiler.domain.trials.trial import Attention, Rollout, RowLengths, TrialSpec
@@ -82,6 +81,7 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     steps = ParametricSteps(
         runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks, needed=plan.places
     )
+    check_known(steps, (step_shapes(spec, draw)[first_steps:] for draw in draws), before=first_steps)
     return RunLearnt(
         steps=steps,
         first_shapes=runs[0].shapes[:first_steps],
@@ -89,6 +89,30 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         steps_run=sum(len(run.shapes) for run in runs),
         layers_run=layers,
     )
+
+
+def check_known(steps: ParametricSteps, runs: Iterable[Sequence[StepLengths]], *, before: int) -> None:
+    """Check that all steps can be written out, before one is.
+
+    Args:
+        steps: What was learnt.
+        runs: The shapes of the steps of each run.
+        before: Steps of each run that precede them.
+
+    Raises:
+        UnequalStepsError: One cannot. Named is the first step of all runs.
+    """
+    unknown: dict[int, UnequalStepsError] = {}
+    for shapes in runs:
+        for number, shape in enumerate(shapes[: min(unknown, default=None)]):
+            try:
+                steps.known(shape)
+            except UnequalStepsError as error:
+                unknown[number] = error
+                break
+    if unknown:
+        first = min(unknown)
+        raise UnequalStepsError(f"of step {before + first + 1}, {unknown[first]}") from unknown[first]
 
 
 def _pads_masks(spec: TrialSpec) -> bool:
@@ -269,15 +293,11 @@ def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps
     """Yield the steps of a run as they are written out; the first ones are those of the first draw, as they ran.
 
     Raises:
-        UnsupportedTrialError: A step is unlike all that were learnt from.
+        UnequalStepsError: The draw is not among those that were learnt for, and a step unlike all of theirs.
     """
     yield from zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
-    for number, shape in list(enumerate(step_shapes(spec, draw), start=1))[len(learnt.first_shapes) :]:
-        try:
-            pieces = list(learnt.steps.written(shape))
-        except UnequalStepsError as error:
-            raise UnsupportedTrialError(f"Step {number} cannot be written out: {error}.") from error
-        yield shape, pieces
+    for shape in step_shapes(spec, draw)[len(learnt.first_shapes) :]:
+        yield shape, list(learnt.steps.written(shape))
 
 
 def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Steps:

@@ -109,6 +109,25 @@ def test_progress_says_why_each_step_is_simulated(capsys, monkeypatch, whole):
     assert said.endswith(f"0 of at most 240 steps of 4 runs{reason}")
 
 
+def test_progress_has_the_time_of_a_run_and_what_is_left(capsys, monkeypatch):
+    monkeypatch.setattr("profiler.forecast.main._SAY_AFTER_S", 0.0)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    now = [100.0]
+
+    def engine(request, path, tick):
+        # By hand, 4 runs of 60 steps: 20 steps in 2 s are 6 s per run, and 200 of 240 are left. The first are slow.
+        learnt = Learnt(shapes=0, events_per_step=0, layers_run=None, whole=None)
+        for lines in (json.dumps(line_object(learnt)) + "\n{}\n", "{}\n" * 19, "{}\n" * 20):
+            with path.open("a") as file:
+                file.write(lines)
+            tick()
+            now[0] += 2.0
+
+    assert main(WORDS, engine=engine) == ProfilerError.exit_code
+    said = capsys.readouterr().err.splitlines()[2]
+    assert said.endswith("40 of at most 240 steps of 4 runs, one run every 6 s, at most 20 s left")
+
+
 def test_an_engine_that_leaves_out_runs_is_a_sentence(capsys):
     def engine(request, path, tick):
         path.write_text("")
@@ -249,6 +268,11 @@ BIG = "7\n" * 1_000_001
         (["completions=5", "recipe=sft", "prompts=5"], {}, "prompts=5: has no meaning with recipe=sft"),
         (["completions=5", "gpu=any"], {}, "gpu=any: asks for every card, and a forecast is for one"),
         (["completions=5", "beta=0,1"], {}, "beta=0,1: has several values, and a forecast is for one run"),
+        (["completions=5", "eval_steps=50"], {}, "eval_steps=50: has no forecast, because no simulated step evaluates"),
+        (["completions=5", "save_steps=9"], {}, "save_steps=9: takes no memory of one GPU: a checkpoint is copied to"),
+        (["completions=5", "per_device_eval_batch_size=8"], {}, "per_device_eval_batch_size=8: has no forecast"),
+        (["completions=5", "use_dynamic_bsz=true"], {}, "use_dynamic_bsz=true: has no forecast, because it splits"),
+        (["completions=5", "num_processes=2"], {}, "num_processes=2: has no forecast yet, only one GPU has"),
         (["completions=5", "steps=100001"], {}, "steps=100001: must be at most 100,000"),
         (["completions=5", "steps=100000", "seeds=1000"], {}, "rows with 1000 seeds, and at most 20,000,000"),
         (["completions=5", "fail_if=tight"], {}, "fail_if=tight: must be one of dies"),

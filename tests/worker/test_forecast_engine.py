@@ -40,7 +40,15 @@ from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, Uneq
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.worker import forecast
 from profiler.worker.forecast import answer, replayed
-from profiler.worker.forecast_steps import RunLearnt, first_steps, learn, shorter, whole_steps, written_steps
+from profiler.worker.forecast_steps import (
+    RunLearnt,
+    check_known,
+    first_steps,
+    learn,
+    shorter,
+    whole_steps,
+    written_steps,
+)
 from profiler.worker.simulated import card_of
 
 TINY = dict(BUILTIN_MODELS["tiny"].config)
@@ -275,13 +283,13 @@ def test_a_run_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, way: str) ->
     def fails(*_: object) -> Iterator[Any]:
         if way == "exit":
             os._exit(7)
-        raise UnsupportedTrialError("Step 3 cannot be written out: planted.")
+        raise UnsupportedTrialError("A planted reason.")
 
     steps: Any = SimpleNamespace(events_per_step=1)
     learnt = RunLearnt(steps=steps, first_shapes=(), runs=1, steps_run=1, layers_run=None)
     monkeypatch.setattr(forecast, "learn", lambda *_: learnt)
     monkeypatch.setattr(forecast, "written_steps", fails)
-    error, said = (ChildProcessError, "ended with 7") if way == "exit" else (UnsupportedTrialError, "planted")
+    error, said = (ChildProcessError, "ended with 7") if way == "exit" else (UnsupportedTrialError, "A planted")
     with pytest.raises(error, match=said):
         list(answer(request_of(), [], processes=2))
     assert not multiprocessing.active_children()
@@ -300,6 +308,22 @@ def test_an_unsupported_job_ends_with_its_sentence_alone(monkeypatch: pytest.Mon
         forecast.main()
     assert ended.value.code == "A planted reason."
     assert len(found.read_text().splitlines()) == 1
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=9), max_size=4), st.integers(0, 5))
+def test_unknown_steps_are_found_first(runs: list[list[bool]], before: int) -> None:
+    def known(shape: StepLengths) -> None:
+        if shape.pads_prompts:
+            raise UnequalStepsError("a planted reason")
+
+    steps: Any = SimpleNamespace(known=known)
+    shapes = [[StepLengths(micro_batches=(), pads_prompts=each) for each in run] for run in runs]
+    first = min((run.index(True) for run in runs if True in run), default=None)
+    if first is None:
+        check_known(steps, shapes, before=before)
+        return
+    with pytest.raises(UnequalStepsError, match=f"of step {before + first + 1}, a planted reason"):
+        check_known(steps, shapes, before=before)
 
 
 def test_a_job_that_cannot_be_written_out_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,19 @@ class ParametricSteps:
         Raises:
             UnequalStepsError: A variant was not learnt.
         """
-        self._step, left = len(self._outliving), 0
+        self._step = len(self._outliving)
+        for template, found, is_micro_batch in self.known(shape):
+            sizes, scratch = template.sizes.of(found), template.scratch(found)
+            yield self._numbered(template.piece, sizes, scratch, is_micro_batch=is_micro_batch)
+        self._steps += 1
+
+    def known(self, shape: StepLengths) -> list[tuple["_Template", Numbers, bool]]:
+        """Return what each piece of a step is like, the features of the step, and whether it is a micro-batch.
+
+        Raises:
+            UnequalStepsError: A variant was not learnt.
+        """
+        pieces = []
         for variant, lengths in zip(self._variants(shape), _lengths(shape), strict=True):
             template = self._templates.get(variant)
             if template is None:
@@ -234,13 +246,11 @@ class ParametricSteps:
             found = np.array(lengths, dtype=np.int64)
             if not template.indistinct.allows(found):
                 raise UnequalStepsError(f"its lengths are unlike those that were learnt from, in {_named(variant)}")
-            left += template.piece.left
-            is_micro_batch = variant[0] is not Place.BEFORE
-            sizes, scratch = template.sizes.of(found), template.scratch(found)
-            yield self._numbered(template.piece, sizes, scratch, is_micro_batch=is_micro_batch)
+            pieces.append((template, found, variant[0] is not Place.BEFORE))
+        left = sum(template.piece.left for template, _, _ in pieces)
         if left != self._left.get(shape.place):
             raise UnequalStepsError("micro-batches of several kinds free other blocks in one step")
-        self._steps += 1
+        return pieces
 
     def _numbered(
         self, piece: CutPiece, sizes_bytes: Numbers, scratch: Sequence[Sizes], *, is_micro_batch: bool

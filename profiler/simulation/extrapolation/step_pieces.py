@@ -5,6 +5,7 @@ A piece is what precedes the first micro-batch, or a micro-batch.
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, combinations_with_replacement, pairwise
 
 import numpy as np
@@ -212,7 +213,7 @@ class CutPiece:
     calls: tuple[tuple[int, ScratchCall], ...]
     """Scratch that is left open, each before an event."""
 
-    @property
+    @cached_property
     def left(self) -> int:
         """Blocks that it makes more than it frees."""
         return int((self.tokens > 0).sum() - (self.tokens <= 0).sum())
