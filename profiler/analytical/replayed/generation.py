@@ -1,0 +1,231 @@
+"""Requests of loading the models, and of a rollout by transformers' `generate`."""
+
+from collections.abc import Hashable
+
+from profiler.analytical.formulas.layers.decoder_layer import ATTENTION_INPUTS
+from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
+from profiler.analytical.formulas.models.parameters import projections
+from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
+    computed_bytes,
+    element_bytes,
+    trains_everything,
+)
+from profiler.analytical.formulas.models.weights import (
+    NF4_BLOCK,
+    adapters,
+    most_rows_of_four_bits,
+    reference,
+    weights,
+    widened_matrix_bytes,
+)
+from profiler.analytical.formulas.rollout import kv_cache, kv_element_bytes, last_logits, sampling
+from profiler.analytical.formulas.sizes.quantities import Blocks, Count, one_value, stages_of
+from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
+from profiler.analytical.replayed.layers import Forward, alone, forward_stages, of_one_layer
+from profiler.analytical.replayed.requests import (
+    NO_BLOCKS,
+    GrowingCache,
+    Requests,
+    blocks,
+    counted,
+    minus,
+    others,
+    per_layer,
+    plus,
+    stages,
+    times,
+    union,
+)
+from profiler.analytical.timeline.instants import untied_head
+from profiler.analytical.timeline.step_instants import decoding, generation_casts
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu_names import find_gpu
+from profiler.domain.memory import MIB
+from profiler.domain.trials.trial import Attention, Tuning
+
+_STEP_BYTES = 2 * MIB
+"""Growth of a tensor of the cache per replayed decoding step: that of segments from 10 MiB on."""
+_ASSUMED = "h100-80gb"
+"""The card whose kernels are assumed without the name of one, as for cuBLAS's workspaces."""
+MOST_GROWN = 15_000
+"""Most tensors of a cache that grow in one rollout, to bound its time. Beyond it a step is longer."""
+
+
+def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
+    """Return the kind of each layer, kinds in the order of their first layers."""
+    return [kind for kind in layer_kinds(architecture) for _ in range(int(kind.num_hidden_layers))]
+
+
+def load(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
+    """Request the weights, layer by layer, adapters and a reference model; then give back what is cached.
+
+    A matrix in 4 bits is made of one in the type of the weights, and float32 scales. An LM head that is tied is made
+    and dropped. The trainer of transformers empties the cache before the first step (`Accelerator.free_memory`).
+    """
+    head = blocks(untied_head(spec, architecture).size)
+    _load_model(requests, "policy", spec, architecture, blocks(weights(spec, architecture).size))
+    requests.pass_through("head", [head, NO_BLOCKS])
+    made, element = blocks(adapters(spec, architecture).size), element_bytes(spec).adapter
+    requests.set("wide adapters", {size // element * FLOAT32_BYTES: count for size, count in made.items()})
+    if element < FLOAT32_BYTES:
+        requests.set("adapters", made)
+        requests.drop("wide adapters")
+    if kept := blocks(reference(spec, architecture).size):
+        _load_model(requests, "reference", spec, architecture, kept)
+        requests.pass_through("head", [head, NO_BLOCKS])
+    requests.empty_cache()
+
+
+def _load_model(
+    requests: Requests, name: str, spec: TrialKeys, architecture: DecoderShape, whole: Blocks
+) -> None:
+    layers, block = all_layers(architecture), block_of(spec)
+    each, rest = per_layer(whole, len(layers)), others(whole, len(layers))
+    embedding = {max(rest): 1} if rest else NO_BLOCKS
+    requests.set((name, "embedding"), embedding)
+    is_packed = spec.tuning is Tuning.QLORA and name == "policy"
+    for number, kind in enumerate(layers):
+        made: dict[int, int] = {}
+        for part in projections(kind) if is_packed else ():
+            wide = blocks(block(part.weights * element_bytes(spec).weight))
+            scales = blocks(block(-(-part.weights // NF4_BLOCK) * FLOAT32_BYTES))
+            requests.set("wide", plus(wide, scales))
+            size = int(block(-(-part.weights // 2)))
+            if made.get(size, 0) < each.get(size, 0):
+                made[size] = made.get(size, 0) + 1
+                requests.set((name, number), made)
+            requests.pass_through("wide", [plus(wide, scales, scales), NO_BLOCKS])
+        requests.set((name, number), each)
+    requests.set((name, "rest"), minus(rest, embedding))
+
+
+class Rollouts:
+    """The rollouts of a trial: a prefill, and a cache that grows to its end, or in a synthetic one all at once."""
+
+    def __init__(self, requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> None:
+        """Prepare them; `spec` is itemised."""
+        self._requests, self._spec, self._architecture = requests, spec, architecture
+        self._layers = all_layers(architecture)
+        self._kept: dict[Hashable, list[int]] = {}
+        self._prompt = int(spec.max_prompt_length)
+        self._end = int(spec.max_prompt_length + spec.max_completion_length - 1)
+        self._sampling = [stages(sampling(spec, architecture).size)[0]]
+        casts, head, transient = generation_casts(spec, architecture)
+        self._casts = per_layer(blocks(casts.size), len(self._layers))
+        self._all_casts = blocks(casts.size + head.size)
+        self._transient = blocks(transient.size)
+        self._products = {id(kind): _widened(spec, kind) for kind in layer_kinds(architecture)}
+
+    def run(self, *, grows: bool) -> None:
+        """Request and free the blocks of one rollout; with `grows` token by token, else as `rollout=synthetic`."""
+        requests, cache = self._requests, GrowingCache(self._requests)
+        self._prefill(cache)
+        prompt, tokens = self._prompt, self._end - self._prompt
+        steps = self._steps() if grows else 1
+        for step in range(1, steps + 1):
+            for number, kind in enumerate(self._layers):
+                requests.set("casts", times(self._casts, number + 1))
+                before, after = self._products[id(kind)]
+                requests.pass_through("work", [before, NO_BLOCKS])
+                sizes = self._sizes(kind, prompt + tokens * step // steps)
+                cache.grow(number, sizes)
+                # Layers share a step, so that what grows faster than the cache does not jump.
+                part = step * len(self._layers) - (len(self._layers) - number - 1 if grows else 0)
+                self._attend(kind, prompt + tokens * part // (steps * len(self._layers)), sizes)
+                requests.pass_through("work", [after, NO_BLOCKS])
+            self._sample()
+        requests.drop("logits", "mask")
+        cache.drop()
+
+    def _prefill(self, cache: GrowingCache) -> None:
+        requests, spec = self._requests, self._spec
+        prompts = Batch(
+            rows=spec.generation_batch_size,
+            prompt_tokens=spec.max_prompt_length,
+            completion_tokens=0,
+            scored_tokens=0,
+            has_mask=False,
+        )
+        requests.set("mask", blocks(attention_mask_bytes(spec, self._architecture, prompts)))
+        kept: dict[int, Forward] = {}
+        for number, kind in enumerate(self._layers):
+            if id(kind) not in kept:
+                kept[id(kind)] = forward_stages(spec, kind, prompts, adapted=True, autocast=False)
+            requests.pass_through("work", kept[id(kind)].before)
+            cache.add(self._sizes(kind, self._prompt))
+            requests.set("casts", times(self._casts, number + 1))
+            requests.pass_through("work", kept[id(kind)].after)
+        requests.drop("work")
+        self._sample()
+        requests.drop("logits")
+
+    def _sample(self) -> None:
+        """Compute the logits of one token, and sample it when what autocast made is gone."""
+        requests = self._requests
+        requests.set("casts", self._all_casts)
+        if self._transient:
+            requests.set("logits", plus(self._transient, blocks(last_logits(self._spec, self._architecture).size)))
+        requests.drop("casts")
+        requests.pass_through("logits", self._sampling)
+
+    def _attend(self, kind: DecoderShape, tokens: int, sizes: list[int]) -> None:
+        """Request what a layer needs to decode one token: repeated keys and values, or narrower copies of them."""
+        spec, requests = self._spec, self._requests
+        made = [each for each in stages(decoding(spec, alone(kind), tokens).size) if each]
+        wide, narrow = kv_element_bytes(spec), computed_bytes(spec, autocast=False)
+        if trains_everything(spec) and narrow < wide and spec.attn_implementation is not Attention.EAGER:
+            made.append(counted(size * narrow // wide for size in sizes))
+        requests.pass_through("work", [*made, NO_BLOCKS])
+
+    def _sizes(self, kind: DecoderShape, tokens: int) -> list[int]:
+        """Return the bytes of the tensors that one layer has of `tokens` tokens."""
+        key = id(kind), tokens
+        if key not in self._kept:
+            window = kind.sliding_window if kind is not self._layers[-1] and tokens > self._prompt else None
+            cache = kv_cache(
+                alone(kind),
+                sequences=self._spec.generation_batch_size,
+                tokens=tokens if window is None else min(tokens, window),
+                element=kv_element_bytes(self._spec),
+                block=block_of(self._spec),
+            )
+            (parts,) = stages_of(of_one_layer(cache.size, kind))
+            self._kept[key] = [size for size, count in parts for _ in range(count)]
+        return self._kept[key]
+
+    def _steps(self) -> int:
+        """Return the number of decoding steps that are replayed."""
+        tokens = self._end - self._prompt
+        growths = [
+            after - before
+            for kind in layer_kinds(self._architecture)
+            for before, after in zip(self._sizes(kind, self._prompt), self._sizes(kind, self._end), strict=True)
+        ]
+        tensors = sum(len(self._sizes(kind, self._end)) for kind in self._layers)
+        return max(1, min(tokens, -(-max(growths) // _STEP_BYTES), MOST_GROWN // max(tensors, 1)))
+
+
+def _widened(spec: TrialKeys, kind: DecoderShape) -> tuple[Blocks, Blocks]:
+    """Return the copies of weights that decoding makes for one product: before the cache grows, and after.
+
+    Those of 4-bit weights where the kernel for few rows is not used, and those of float16 weights under autocast.
+    """
+    sizes, block = element_bytes(spec), block_of(spec)
+    card = find_gpu(one_value(spec.gpu))
+    chip = card.chip if card else KNOWN_GPUS[_ASSUMED].chip
+    before: Blocks = NO_BLOCKS
+    after: Blocks = NO_BLOCKS
+    for part in projections(kind):
+        copy: Count = 0
+        if spec.tuning is Tuning.QLORA:
+            if spec.generation_batch_size > most_rows_of_four_bits(chip, part, one_value(spec.dtype)):
+                copy = widened_matrix_bytes(spec, part.weights, autocast=False)
+        elif trains_everything(spec) and sizes.autocast_casts and not sizes.autocast_caches:
+            copy = block(part.weights * sizes.compute)
+        if part.name in ATTENTION_INPUTS:
+            before = union(before, blocks(copy))
+        else:
+            after = union(after, blocks(copy))
+    return before, after
