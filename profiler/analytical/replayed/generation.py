@@ -5,6 +5,7 @@ from collections.abc import Hashable
 from profiler.analytical.formulas.layers.decoder_layer import ATTENTION_INPUTS
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.models.parameters import projections
+from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     computed_bytes,
@@ -13,8 +14,8 @@ from profiler.analytical.formulas.models.trained import (
 )
 from profiler.analytical.formulas.models.weights import (
     NF4_BLOCK,
+    SMALL_MATRIX,
     adapters,
-    most_rows_of_four_bits,
     reference,
     weights,
     widened_matrix_bytes,
@@ -40,10 +41,11 @@ from profiler.analytical.replayed.requests import (
 )
 from profiler.analytical.timeline.instants import untied_head
 from profiler.analytical.timeline.step_instants import decoding, generation_casts
+from profiler.domain.cards.card import Chip
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import MIB
-from profiler.domain.trials.trial import Attention, Tuning
+from profiler.domain.trials.trial import Attention, Dtype, Tuning
 
 _STEP_BYTES = 2 * MIB
 """Growth of a tensor of the cache per replayed decoding step: that of segments from 10 MiB on."""
@@ -51,6 +53,13 @@ _ASSUMED = "h100-80gb"
 """The card whose kernels are assumed without the name of one, as for cuBLAS's workspaces."""
 MOST_GROWN = 15_000
 """Most tensors of a cache that grow in one rollout, to bound its time. Beyond it a step is longer."""
+
+
+_BLOCK_OUTPUTS = 64
+_FEWEST_ROWS, _ROWS_WITHOUT_TENSOR_CORES = 4, 7
+_TURING, _AMPERE, _SMALL_AMPERE, _HOPPER, _SMALL_BLACKWELL, _SPARK = (7, 5), (8, 0), (8, 6), (9, 0), (12, 0), (12, 1)
+_BLACKWELL = 10
+"""Compute capabilities, and of the last the first part."""
 
 
 def all_layers(architecture: DecoderShape) -> list[DecoderShape]:
@@ -78,9 +87,7 @@ def load(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> Non
     requests.empty_cache()
 
 
-def _load_model(
-    requests: Requests, name: str, spec: TrialKeys, architecture: DecoderShape, whole: Blocks
-) -> None:
+def _load_model(requests: Requests, name: str, spec: TrialKeys, architecture: DecoderShape, whole: Blocks) -> None:
     layers, block = all_layers(architecture), block_of(spec)
     each, rest = per_layer(whole, len(layers)), others(whole, len(layers))
     embedding = {max(rest): 1} if rest else NO_BLOCKS
@@ -173,10 +180,10 @@ class Rollouts:
     def _attend(self, kind: DecoderShape, tokens: int, sizes: list[int]) -> None:
         """Request what a layer needs to decode one token: repeated keys and values, or narrower copies of them."""
         spec, requests = self._spec, self._requests
-        made = [each for each in stages(decoding(spec, alone(kind), tokens).size) if each]
+        made: list[Blocks] = [each for each in stages(decoding(spec, alone(kind), tokens).size) if each]
         wide, narrow = kv_element_bytes(spec), computed_bytes(spec, autocast=False)
         if trains_everything(spec) and narrow < wide and spec.attn_implementation is not Attention.EAGER:
-            made.append(counted(size * narrow // wide for size in sizes))
+            made.append(counted(int(size * narrow // wide) for size in sizes))
         requests.pass_through("work", [*made, NO_BLOCKS])
 
     def _sizes(self, kind: DecoderShape, tokens: int) -> list[int]:
@@ -229,3 +236,76 @@ def _widened(spec: TrialKeys, kind: DecoderShape) -> tuple[Blocks, Blocks]:
         else:
             after = union(after, blocks(copy))
     return before, after
+
+
+def most_rows_of_four_bits(chip: Chip, part: Projection, dtype: Dtype) -> int:
+    """Return for how many rows at most a product reads a matrix in nf4 directly, without widening it.
+
+    By hand, 4,096 x 4,096 in bfloat16: 64 blocks of 64 outputs, on an H100 (132 multiprocessors) less than half a wave:
+    7 rows; on an RTX 4090 (128) half a wave: 8 rows.
+
+    Source: `_gemm_4bit_use_custom_cuda` in bitsandbytes' `backends/cuda/ops.py`, 0.50, whose thresholds are measured.
+    Of its cases with 6 and 7 rows the ordinary one is taken.
+    """
+    outputs, width, blocks = int(part.out_features), int(part.in_features), -(-int(part.out_features) // _BLOCK_OUTPUTS)
+    capability, waves = chip.compute_capability, blocks / chip.multiprocessors
+    is_half = blocks >= chip.multiprocessors // 2
+    is_long, is_tall = width >= outputs, width > 2 * outputs
+    if dtype is Dtype.FLOAT32 or capability < _TURING or (capability == _TURING and dtype is not Dtype.FLOAT16):
+        return _ROWS_WITHOUT_TENSOR_CORES
+    if capability[0] == _BLACKWELL:
+        return 32 if waves >= 3 else _FEWEST_ROWS if waves < 1 or is_long else 8
+    if outputs * width < SMALL_MATRIX:
+        return _most_rows_of_small(capability, outputs, width, waves)
+    if capability == _TURING:
+        return (64 if is_long else 128) if waves >= 3 else 64 if is_half else 32
+    if capability == _AMPERE:
+        return _most_rows_on_a100(outputs, width, blocks, waves, is_half=is_half)
+    if capability == _SMALL_AMPERE:
+        return 128 if waves >= 1 else 64 if is_half else 16
+    if capability == _HOPPER:
+        above = next((rows for least, rows in ((3, 64), (2, 48), (1, 32)) if waves >= least), None)
+        return above or (16 if is_half and (waves >= 0.75 or not is_long) else _ROWS_WITHOUT_TENSOR_CORES)
+    if waves >= 2 or (capability == _SPARK and waves >= 1):
+        return 256 if waves >= 3 or capability == _SPARK else 128
+    if capability == _SMALL_BLACKWELL:
+        if waves >= 0.8:
+            return 96 if is_long else 64
+        if is_half:
+            return 64 if 2 * width >= outputs and blocks >= 128 else 8
+        return 16 if is_tall and blocks > 64 else 8
+    if waves >= 0.8:
+        if is_tall or blocks >= 200:
+            return 128
+        return 64 if not is_long else 128 if chip.multiprocessors >= 60 else 32
+    if is_half:
+        return 64 if is_tall else 8 if blocks >= 64 else 32
+    if width > outputs and blocks <= 48:
+        return 12 if width >= 3 * outputs else 10
+    return 16 if is_tall or blocks < 48 else 8
+
+
+def _most_rows_of_small(capability: tuple[int, int], outputs: int, width: int, waves: float) -> int:
+    """Return `most_rows_of_four_bits` of a matrix of fewer than 2**22 values."""
+    if 2 * width < outputs:
+        return 320
+    if capability == _AMPERE and waves <= 0.25:
+        return 384 if width < outputs else 32 if waves <= 0.125 else 128
+    if capability == _TURING and waves < 1:
+        return 64
+    if waves <= 0.25:
+        return 32 if capability in (_AMPERE, _HOPPER) or width < outputs else 23
+    return 16 if waves <= 0.5 else _FEWEST_ROWS
+
+
+def _most_rows_on_a100(outputs: int, width: int, blocks: int, waves: float, *, is_half: bool) -> int:
+    """Return `most_rows_of_four_bits` of a large matrix on an A100."""
+    if waves >= 1:
+        return 128 if waves >= 3 else 32 if width >= outputs else 64
+    if (width >= 3 * outputs and waves > 0.25) or (width == outputs and blocks >= 48 and waves < 0.6):
+        return _ROWS_WITHOUT_TENSOR_CORES
+    if waves < 0.5 and width <= outputs:
+        return 128
+    if 0.5 > waves >= 1 / 3:
+        return _ROWS_WITHOUT_TENSOR_CORES
+    return 128 if is_half and width < outputs else 16

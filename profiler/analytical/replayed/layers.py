@@ -51,7 +51,7 @@ from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, T
 from profiler.analytical.replayed.requests import NO_BLOCKS, blocks, minus, plus, stages, union
 from profiler.domain.trials.trial import Tuning
 
-Stages = list[Blocks]
+Stages = Sequence[Blocks]
 
 
 def alone(kind: DecoderShape) -> DecoderShape:
@@ -85,7 +85,7 @@ def _products(
 ) -> Stages:
     """Return the stages of linear layers whose results stay: a widened weight, and what an adapter makes, go again."""
     block, given = block_of(spec), linear_output_bytes(spec, autocast=autocast)
-    stream, found, made = stream_bytes(spec, autocast=autocast), [], base
+    stream, found, made = stream_bytes(spec, autocast=autocast), list[Blocks](), base
     for part in parts:
         made = plus(made, blocks(block(batch.positions * part.out_features * given)))
         if spec.tuning is Tuning.QLORA:
@@ -193,7 +193,7 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
     block, sizes = block_of(spec), element_bytes(spec)
     stream, saved = blocks(layer_input_bytes(spec, kind, batch)), saved_blocks(spec, kind, batch)
     norm = plus(stream, stream, blocks(norm_backward(spec, kind, batch).size))
-    recomputed: Stages = []
+    recomputed: list[Blocks] = []
     copies: Blocks = NO_BLOCKS
     all_saved = saved.all
     if spec.gradient_checkpointing:

@@ -2,10 +2,9 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
+from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, parse_alloc_conf
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, largest_blocks, stage_blocks
 
 NO_BLOCKS: Blocks = {}
@@ -134,7 +133,7 @@ class GrowingCache:
     """Tensors that are concatenated to longer ones, layer by layer: the longer one is there before the other goes."""
 
     def __init__(self, requests: Requests) -> None:
-        self._allocator = requests._allocator  # noqa: SLF001  the other half of this module
+        self._allocator = requests._allocator
         self._layers: list[list[Block]] = []
 
     def add(self, sizes: Sequence[int]) -> None:

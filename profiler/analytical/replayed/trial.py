@@ -20,7 +20,7 @@ from profiler.analytical.formulas.models.weights import (
     autocast_saved_bytes,
     autocast_scoring_bytes,
 )
-from profiler.analytical.formulas.sizes.quantities import Blocks, Count, HeadBytes
+from profiler.analytical.formulas.sizes.quantities import Blocks, HeadBytes
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
@@ -113,8 +113,10 @@ class _Trial:
         rollouts, batch = Rollouts(requests, spec, architecture), generated_micro_batch(spec)
         accumulation, generation = int(spec.gradient_accumulation_steps), int(spec.steps_per_generation)
         grows = spec.rollout is Rollout.GENERATE
-        for step in range(min(int(spec.steps), _MOST_STEPS)):
-            for number in range(min(accumulation, _MOST_MICRO_BATCHES)):
+        steps = min(int(spec.steps), _MOST_STEPS)
+        for step in range(steps):
+            # The last step has all that an earlier one has.
+            for number in range(min(accumulation, _MOST_MICRO_BATCHES if step == steps - 1 else 1)):
                 if (step * accumulation + number) % generation == 0:
                     requests.drop("inputs")
                     requests.set("inputs", blocks(generated_inputs(spec).size))
@@ -143,7 +145,7 @@ class _Trial:
         requests.set("mask", blocks(attention_mask_bytes(spec, architecture, batch)))
         kept = per_layer(casts, len(self._layers))
         for number, kind in enumerate(self._layers):
-            if number < _SCORED_LAYERS or kind is not self._layers[number - 1]:
+            if self._is_replayed(number):
                 forward = self._forward_of(kind, batch, adapted=adapted)
                 requests.pass_through("work", forward.before)
                 requests.set("casts", times(kept, number + 1))
@@ -184,9 +186,9 @@ class _Trial:
         for number, kind in enumerate(self._layers):
             forward = self._forward_of(kind, batch, adapted=True)
             if self._checkpoints:
-                loop = self._once(("loop", id(kind), batch), lambda kind=kind: loop_blocks(spec, kind, batch))
+                loop = loop_blocks(spec, kind, batch)
                 requests.set((rows, number), self._input_of(kind, batch, number))
-                for stage in (*forward.before, *forward.after):
+                for stage in (*forward.before, *forward.after) if self._is_replayed(number) else ():
                     requests.set("work", plus(minus(stage, loop), one_copy))
                 requests.set("casts", times(cached, number + 1))
             else:
@@ -248,9 +250,9 @@ class _Trial:
             self._layer_backward(batch, rows, number)
             if copies:
                 requests.set((rows, "casts"), times(copies, number))
-            kind = self._layers[number]
-            requests.pass_through("work", self._backward_of(kind, batch).norm)
-            add(number, self._backward_of(kind, batch).gradients)
+            backward = self._backward_of(self._layers[number], batch)
+            requests.pass_through("work", backward.norm)
+            add(number, backward.gradients)
         requests.drop("work")
         add("embedding", embedding)
         requests.drop("gradient of a tied head", (rows, "mask"), (rows, "casts"))
@@ -260,6 +262,9 @@ class _Trial:
     def _layer_backward(self, batch: Batch, rows: Hashable, number: int) -> None:
         """Run the backward of a layer, but for its first norm; what it saved goes."""
         requests, kind = self._requests, self._layers[number]
+        if self._checkpoints and not self._trains_all and not self._is_replayed(number):
+            requests.drop((rows, number))
+            return
         backward, saved = self._backward_of(kind, batch), self._saved_of(kind, batch, number)
         kept = NO_BLOCKS if self._checkpoints else requests.sizes((rows, number))
         requests.pass_through("work", backward.recomputed)
@@ -278,6 +283,12 @@ class _Trial:
         requests.pass_through("work", [*stages(step_scratch(spec, architecture).size), NO_BLOCKS])
         layers = range(len(self._layers))
         requests.drop(*(("gradients", weights) for weights in (*layers, "head", "embedding", "adapters")))
+
+    def _is_replayed(self, number: int) -> bool:
+        """Return whether the stages of a layer that leaves nothing, or one tensor, are replayed."""
+        last, kind = len(self._layers) - 1, self._layers[number]
+        is_new = number == 0 or kind is not self._layers[number - 1]
+        return number < _SCORED_LAYERS or number > last - _SCORED_LAYERS or is_new
 
     # ---- the LM head -------------------------------------------------------------------------------------------------
 
@@ -366,8 +377,3 @@ class _Trial:
             return self._once(("input", id(kind), batch), lambda: blocks(layer_input_bytes(self._spec, kind, batch)))
         loop = loop_blocks(self._spec, kind, batch)
         return minus(loop, blocks(layer_input_bytes(self._spec, kind, batch)))
-
-
-def reserved_bytes(spec: TrialKeys, architecture: DecoderShape, *, bound: Count) -> int:
-    """Return reserved memory by a replay where there is one, else `bound`."""
-    return replayed_reserved_bytes(spec, architecture) if has_replay(spec) else int(bound)

@@ -198,7 +198,7 @@ def _pass(
     """Return the instants of one forward and backward of `batch`; none if it never happens."""
     if happens is False:
         return ()
-    final_norm: Terms = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}
+    of_norm: Terms = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}
     kept = head_categories(head_saved(spec, architecture, batch))
     inputs = stack(spec, architecture, batch, waiting_rows=earlier.rows)
     # The stack counts the tokens of earlier rows.
@@ -209,7 +209,7 @@ def _pass(
         until_the_first,
         {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs},
     )
-    saved = dict(added(layers, kept, final_norm))
+    saved = dict(added(layers, kept, of_norm))
     # The head names what is there with it.
     saved[Category.LOGITS] = Term(saved[Category.LOGITS].size)
     in_layer, at_head = (Term(autocast_more_bytes(spec, architecture, in_layer=there)) for there in (True, False))
@@ -241,7 +241,7 @@ def _pass(
         InstantName.FORWARD_HEAD: added(saved, {Category.ACTIVATIONS: at_head}, scratch),
         **({} if logged is None else {InstantName.LOGGING: added(saved, {Category.LOGITS: logged})}),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
-        InstantName.BACKWARD_NORM: added(in_backward, norm, final_norm),
+        InstantName.BACKWARD_NORM: added(in_backward, norm, of_norm),
         InstantName.BACKWARD_LAYER: added(in_backward, {Category.ACTIVATIONS: last_layer}),
         InstantName.BACKWARD_FIRST_LAYER: added(
             persistent,
@@ -316,9 +316,9 @@ def saved_by_forward(spec: TrialKeys, architecture: DecoderShape, persistent: Te
         Category.GRADIENTS: Gradients.of(spec, architecture).earlier,
         Category.ACTIVATIONS: stack(spec, architecture, batch),
     }
-    final_norm: Terms = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}
+    of_norm: Terms = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}
     head = head_categories(head_saved(spec, architecture, batch))
-    return added(persistent, _until_the_first_layer(spec, architecture, batch), layers, head, final_norm)
+    return added(persistent, _until_the_first_layer(spec, architecture, batch), layers, head, of_norm)
 
 
 def layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
@@ -333,6 +333,7 @@ def layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
 
 
 def embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the gradient of the embedding, which a tied head has too; 0 with adapters."""
     if not trains_everything(spec):
         return 0
     return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)

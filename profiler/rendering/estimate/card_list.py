@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from profiler.analytical.explanation.explained import CardVerdict, Fit
-from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint
+from profiler.analytical.explanation.explained import CardVerdict, EstimatedGrid, EstimatedPoint, Fit
 from profiler.config.options.reading import show
 from profiler.config.prices import Price
 from profiler.config.trials.identity import spec_to_mapping

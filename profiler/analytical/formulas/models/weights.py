@@ -12,7 +12,7 @@ from profiler.analytical.formulas.models.parameters import (
     projections,
     scoring_model,
 )
-from profiler.analytical.formulas.models.tensor_groups import Projection, TensorGroup, count_of
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
@@ -23,17 +23,17 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, both, larger, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, last_kind, layer_kinds
-from profiler.domain.cards.card import Chip
 from profiler.domain.text import count_text
-from profiler.domain.trials.trial import Dtype, Tuning
+from profiler.domain.trials.trial import Tuning
 
 NF4_BLOCK = 64
 """Values of a matrix in nf4 that share a scale."""
 _ABSMAX_BLOCK = 256
 _NF4_CODE_VALUES = 16
 _ABSMAX_CODE_VALUES = 256
-_SMALL_MATRIX = 2**22
-_ROWS_OF_SMALL_MATRIX = 1536
+SMALL_MATRIX = 2**22
+"""Values of a matrix below which bitsandbytes chooses kernels by another table."""
+_ROWS_OFSMALL_MATRIX = 1536
 _ROWS_OF_LARGE_MATRIX = 256
 
 
@@ -74,7 +74,7 @@ def widened_bytes(spec: TrialKeys, values: Count, rows: Count, *, autocast: Flag
 
     Source: `_gemm_4bit_use_custom_cuda` and `_dequant_linear_fallback` in bitsandbytes' `backends/cuda/ops.py`, 0.50.
     """
-    read_directly = where(values < _SMALL_MATRIX, _ROWS_OF_SMALL_MATRIX, _ROWS_OF_LARGE_MATRIX)
+    read_directly = where(values < SMALL_MATRIX, _ROWS_OFSMALL_MATRIX, _ROWS_OF_LARGE_MATRIX)
     return where(rows > read_directly, widened_matrix_bytes(spec, values, autocast=autocast), 0)
 
 
@@ -84,85 +84,6 @@ def widened_matrix_bytes(spec: TrialKeys, values: Count, *, autocast: Flag) -> C
     scales = 2 * block(FLOAT32_BYTES * whole_units(values, NF4_BLOCK)) if spec.bnb_4bit_use_double_quant else 0
     cast = where(both(autocast, sizes.autocast_casts), block(values * sizes.compute), 0)
     return block(values * sizes.weight) + cast + scales
-
-
-def most_rows_of_four_bits(chip: Chip, part: Projection, dtype: Dtype) -> int:
-    """Return for how many rows at most a product reads a matrix in nf4 directly, without widening it.
-
-    By hand, 4,096 x 4,096 in bfloat16: 64 blocks of 64 outputs, on an H100 (132 multiprocessors) less than half a wave:
-    7 rows; on an RTX 4090 (128) half a wave: 8 rows.
-
-    Source: `_gemm_4bit_use_custom_cuda` in bitsandbytes' `backends/cuda/ops.py`, 0.50, whose thresholds are measured.
-    Of its cases with 6 and 7 rows the ordinary one is taken.
-    """
-    outputs, width, blocks = int(part.out_features), int(part.in_features), -(-int(part.out_features) // _BLOCK_OUTPUTS)
-    capability, waves = chip.compute_capability, blocks / chip.multiprocessors
-    is_half = blocks >= chip.multiprocessors // 2
-    is_long, is_tall = width >= outputs, width > 2 * outputs
-    if dtype is Dtype.FLOAT32 or capability < _TURING or (capability == _TURING and dtype is not Dtype.FLOAT16):
-        return _ROWS_WITHOUT_TENSOR_CORES
-    if capability[0] == _BLACKWELL:
-        return 32 if waves >= 3 else _FEWEST_ROWS if waves < 1 or is_long else 8
-    if outputs * width < _SMALL_MATRIX:
-        return _most_rows_of_small(capability, outputs, width, waves)
-    if capability == _TURING:
-        return (64 if is_long else 128) if waves >= 3 else 64 if is_half else 32
-    if capability == _AMPERE:
-        return _most_rows_on_a100(outputs, width, blocks, waves, is_half=is_half)
-    if capability == _SMALL_AMPERE:
-        return 128 if waves >= 1 else 64 if is_half else 16
-    if capability == _HOPPER:
-        above = next((rows for least, rows in ((3, 64), (2, 48), (1, 32)) if waves >= least), None)
-        return above or (16 if is_half and (waves >= 0.75 or not is_long) else _ROWS_WITHOUT_TENSOR_CORES)
-    if waves >= 2 or (capability == _SPARK and waves >= 1):
-        return 256 if waves >= 3 or capability == _SPARK else 128
-    if capability == _SMALL_BLACKWELL:
-        if waves >= 0.8:
-            return 96 if is_long else 64
-        if is_half:
-            return 64 if 2 * width >= outputs and blocks >= 128 else 8
-        return 16 if is_tall and blocks > 64 else 8
-    if waves >= 0.8:
-        if is_tall or blocks >= 200:
-            return 128
-        return 64 if not is_long else 128 if chip.multiprocessors >= 60 else 32
-    if is_half:
-        return 64 if is_tall else 8 if blocks >= 64 else 32
-    if width > outputs and blocks <= 48:
-        return 12 if width >= 3 * outputs else 10
-    return 16 if is_tall or blocks < 48 else 8
-
-
-def _most_rows_of_small(capability: tuple[int, int], outputs: int, width: int, waves: float) -> int:
-    """Return `most_rows_of_four_bits` of a matrix of fewer than 2**22 values."""
-    if 2 * width < outputs:
-        return 320
-    if capability == _AMPERE and waves <= 0.25:
-        return 384 if width < outputs else 32 if waves <= 0.125 else 128
-    if capability == _TURING and waves < 1:
-        return 64
-    if waves <= 0.25:
-        return 32 if capability in (_AMPERE, _HOPPER) or width < outputs else 23
-    return 16 if waves <= 0.5 else _FEWEST_ROWS
-
-
-def _most_rows_on_a100(outputs: int, width: int, blocks: int, waves: float, *, is_half: bool) -> int:
-    """Return `most_rows_of_four_bits` of a large matrix on an A100."""
-    if waves >= 1:
-        return 128 if waves >= 3 else 32 if width >= outputs else 64
-    if (width >= 3 * outputs and waves > 0.25) or (width == outputs and blocks >= 48 and waves < 0.6):
-        return _ROWS_WITHOUT_TENSOR_CORES
-    if 0.5 > waves and width <= outputs:
-        return 128
-    if 0.5 > waves >= 1 / 3:
-        return _ROWS_WITHOUT_TENSOR_CORES
-    return 128 if is_half and width < outputs else 16
-
-
-_BLOCK_OUTPUTS = 64
-_FEWEST_ROWS, _ROWS_WITHOUT_TENSOR_CORES = 4, 7
-_TURING, _AMPERE, _SMALL_AMPERE, _HOPPER, _SMALL_BLACKWELL, _SPARK = (7, 5), (8, 0), (8, 6), (9, 0), (12, 0), (12, 1)
-_BLACKWELL = 10
 
 
 def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
@@ -187,7 +108,7 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
 
     def words() -> str:
         # Two values per byte, and the scales of a block.
-        value = nf4_bytes(_SMALL_MATRIX, double_quant=double_quant) / _SMALL_MATRIX
+        value = nf4_bytes(SMALL_MATRIX, double_quant=double_quant) / SMALL_MATRIX
         layers = "linear layers" if is_mixture(architecture) else "layers"
         return f"{layers} in nf4 ({value:.2f} B), the rest {element} B each"
 
