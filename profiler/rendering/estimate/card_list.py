@@ -10,9 +10,9 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin, gib_text
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Section, Table, Text, Wrap, paragraphs
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, RESERVED_NOTE, method_text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import gib_number
+from profiler.rendering.memory_words import RESERVED_NOTE, gib_number
 
 _COLUMNS = (
     Column(title="GPU", align=Align.LEFT, width=24),
