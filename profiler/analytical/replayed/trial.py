@@ -1,6 +1,7 @@
 """Reserved memory of a trial by a replay: its passes and steps, and the peak of the segments that they take."""
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import TypeVar
 
 from profiler.analytical.formulas.head import (
@@ -20,7 +21,7 @@ from profiler.analytical.formulas.models.weights import (
     autocast_saved_bytes,
     autocast_scoring_bytes,
 )
-from profiler.analytical.formulas.sizes.quantities import Blocks, HeadBytes
+from profiler.analytical.formulas.sizes.quantities import Blocks, HeadBytes, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
@@ -31,6 +32,7 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     layer_kinds,
     longest_rows,
     one_row,
+    tokens_of,
     unpadded,
 )
 from profiler.analytical.replayed.generation import Rollouts, all_layers, load
@@ -54,7 +56,7 @@ from profiler.analytical.replayed.requests import (
     stages,
     times,
 )
-from profiler.analytical.timeline.instants import generated_inputs, state, workspace
+from profiler.analytical.timeline.instants import generated_inputs, of_one_thread, state, workspace
 from profiler.analytical.timeline.step_instants import step_scratch
 from profiler.analytical.timeline.training_pass import embedding_bytes, final_norm, unsaved_bytes
 from profiler.domain.trials.recipe import Recipe
@@ -103,13 +105,13 @@ class _Trial:
         self._known: dict[Hashable, object] = {}
         self._checkpoints = spec.gradient_checkpointing
         self._trains_all = trains_everything(spec)
+        self._workspace = blocks(of_one_thread(workspace(spec.gpu, self._block)).size)
 
     def run(self) -> None:
         """Request and free everything."""
         requests, spec, architecture = self._requests, self._spec, self._architecture
         load(requests, spec, architecture)
-        one_workspace = blocks(workspace(spec.gpu, self._block).size // 2)
-        requests.set("workspace of forward", one_workspace)
+        requests.set("workspace of forward", self._workspace)
         rollouts, batch = Rollouts(requests, spec, architecture), generated_micro_batch(spec)
         accumulation, generation = int(spec.gradient_accumulation_steps), int(spec.steps_per_generation)
         grows = spec.rollout is Rollout.GENERATE
@@ -124,7 +126,7 @@ class _Trial:
                     # Later rollouts find the segments of the first.
                     grows = False
                     self._score(batch, is_aligned=accumulation % generation == 0)
-                self._train(batch, is_first=number == 0, workspace=one_workspace)
+                self._train(batch, is_first=number == 0)
             self._update()
 
     def _score(self, batch: Batch, *, is_aligned: bool) -> None:
@@ -154,27 +156,31 @@ class _Trial:
         self._head_forward(score_scratch(spec, architecture, batch), batch, rows="row that is scored", keeps=False)
         requests.drop("work", "row that is scored", "mask", "casts")
 
-    def _train(self, batch: Batch, *, is_first: bool, workspace: Blocks) -> None:
+    def _train(self, batch: Batch, *, is_first: bool) -> None:
         """Run forward and backward of one micro-batch, in the rows that log-probabilities are computed in."""
-        spec, requests = self._spec, self._requests
+        spec = self._spec
         if spec.logprobs is Logprobs.SLICED:
             longest = int(longest_rows(spec, batch.rows)) if batch.has_mask else int(batch.rows)
-            padded = one_row(batch)
-            rows = [unpadded(padded)] * longest + [padded] * (int(batch.rows) - longest)
+            padded = self._average_row(batch)
+            rows = [unpadded(one_row(batch))] * longest + [padded] * (int(batch.rows) - longest)
             for number, row in enumerate(rows):
                 self._forward(row, ("row", number))
-            requests.set("workspace of backward", workspace)
             for number in reversed(range(len(rows))):
                 is_last, is_new = number == 0, is_first and number == len(rows) - 1
                 self._backward(rows[number], ("row", number), is_first=is_new, buffers=not is_first, is_last=is_last)
             return
         rows = [batch]
         if spec.logprobs is Logprobs.MINIBATCH:
-            rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
+            rows = [self._average_row(batch), unpadded(one_row(batch))][-min(int(batch.rows), _MOST_ROWS) :]
         for number, row in enumerate(rows):
             self._forward(row, "rows")
-            requests.set("workspace of backward", workspace)
             self._backward(row, "rows", is_first=is_first and number == 0)
+
+    def _average_row(self, batch: Batch) -> Batch:
+        """Return one padded row, of which as many tokens are scored as of an average row of the generation batch."""
+        generated = self._spec.generation_batch_size
+        tokens = tokens_of(self._spec, rows=generated, longest=batch.completion_tokens)
+        return replace(one_row(batch), scored_tokens=whole_units(tokens, generated))
 
     def _forward(self, batch: Batch, rows: Hashable) -> None:
         requests, spec, architecture = self._requests, self._spec, self._architecture
@@ -237,6 +243,8 @@ class _Trial:
                 requests.drop(("buffer", weights))
 
         self._head_backward(batch, (rows, "logits"), plus(stream, embedding))
+        # The thread of backward has a workspace of its own from its first product on.
+        requests.set("workspace of backward", self._workspace)
         requests.drop("work")
         if is_tied:
             requests.set("gradient of a tied head", embedding)
