@@ -10,8 +10,8 @@ from profiler.domain.trials.trial import TrialSpec
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
 REPLAYED_NOTE = (
-    "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials; with real cards "
-    "its bound has been compared."
+    "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials; with real "
+    "cards its bound has been compared."
 )
 
 CATEGORY_TITLES = {
