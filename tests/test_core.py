@@ -139,7 +139,7 @@ def test_a_command_of_the_core_needs_no_other_package(folder, words, says):
 SLOW_TO_IMPORT = {
     "http.client",
     "importlib.metadata",
-    "profiler.analytical.explanation.verl_fit",
+    "profiler.analytical.explanation.boundary",
     "profiler.config.shell.running",
     "profiler.config.trl.config",
 }

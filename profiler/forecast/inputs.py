@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from profiler.allocator.settings import parse_alloc_conf
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.analysis.forecast.lengths import (
     ONE,
     Distribution,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from profiler.allocator.settings import parse_alloc_conf
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.config.options.command_words import as_pairs, read_given, word_fault
 from profiler.config.options.option import Kind, OutputFormat, count, format_option, option, options_of, path
 from profiler.config.options.reading import FieldReader, show

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.allocator import AllocatorConfig, parse_alloc_conf
-from profiler.allocator.settings import alloc_conf_text, known_items
+from profiler.allocator.alloc_conf import alloc_conf_text, known_items
 
 MIB = 1024 * 1024
 DIVISIONS = st.one_of(

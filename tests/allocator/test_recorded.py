@@ -13,7 +13,7 @@ from test_card_replay import traces
 
 from maintenance.campaign.recorded_history import essentials
 from profiler.allocator import TraceBuilder, memory_snapshot, replay_on_card, replay_recorded
-from profiler.allocator.settings import parse_alloc_conf
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 

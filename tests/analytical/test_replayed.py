@@ -14,7 +14,7 @@ from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.sizes.quantities import Itemised, blocks_of, larger, largest_blocks, stage_blocks
 from profiler.analytical.formulas.sizes.trial_keys import itemised_keys
 from profiler.analytical.replayed.generation import most_rows_of_four_bits
-from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
+from profiler.analytical.replayed.layers import GrowingCache, Requests, minus, others, packed, per_layer, union
 from profiler.analytical.replayed.trial import has_replay, replayed_reserved_bytes
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.config.trials.identity import spec_from_mapping

@@ -67,7 +67,7 @@ def test_an_estimate_is_that_of_the_command(keys, words):
     assert {card.gpu.name for card in found.cards} >= set(KNOWN_GPUS)
     assert found.card is not None
     assert found.card.gpu.name == found.keys["gpu"]
-    assert "Reserved: by a model of segments" in found.how_wrong
+    assert "Reserved: by a replay of the trial" in found.how_wrong
 
 
 def test_a_recipe_is_read_and_keys_win(recipe):

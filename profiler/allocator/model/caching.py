@@ -26,7 +26,7 @@ from profiler.allocator.model.card_memory import (
     grown_block,
     unmap_free_pages,
 )
-from profiler.allocator.oom_message import OutOfMemoryError
+from profiler.allocator.refusal import OutOfMemoryError
 from profiler.allocator.settings import (
     MIN_BLOCK_BYTES,
     SMALL_BYTES,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.oom_message import OutOfMemoryError, Refusal
+from profiler.allocator.refusal import OutOfMemoryError, Refusal
 from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.trace import Trace
 from profiler.domain.memory import Category, Phase

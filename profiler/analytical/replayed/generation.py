@@ -24,14 +24,17 @@ from profiler.analytical.formulas.rollout import kv_cache, kv_element_bytes, las
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, one_value, stages_of
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
-from profiler.analytical.replayed.layers import Forward, alone, forward_stages, of_one_layer
-from profiler.analytical.replayed.requests import (
+from profiler.analytical.replayed.layers import (
     NO_BLOCKS,
+    Forward,
     GrowingCache,
     Requests,
+    alone,
     blocks,
     counted,
+    forward_stages,
     minus,
+    of_one_layer,
     others,
     per_layer,
     plus,
@@ -42,15 +45,14 @@ from profiler.analytical.replayed.requests import (
 from profiler.analytical.timeline.instants import untied_head
 from profiler.analytical.timeline.step_instants import decoding, generation_casts
 from profiler.domain.cards.card import Chip
-from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.memory import MIB
 from profiler.domain.trials.trial import Attention, Dtype, Tuning
 
 _STEP_BYTES = 2 * MIB
 """Growth of a tensor of the cache per replayed decoding step: that of segments from 10 MiB on."""
-_ASSUMED = "h100-80gb"
-"""The card whose kernels are assumed without the name of one, as for cuBLAS's workspaces."""
+_ASSUMED = Chip(compute_capability=(9, 0), multiprocessors=132)
+"""Without the name of a card its kernels are assumed to be Hopper's, as for cuBLAS's workspaces."""
 MOST_GROWN = 15_000
 """Most tensors of a cache that grow in one rollout, to bound its time. Beyond it a step is longer."""
 
@@ -221,7 +223,7 @@ def _widened(spec: TrialKeys, kind: DecoderShape) -> tuple[Blocks, Blocks]:
     """
     sizes, block = element_bytes(spec), block_of(spec)
     card = find_gpu(one_value(spec.gpu))
-    chip = card.chip if card else KNOWN_GPUS[_ASSUMED].chip
+    chip = card.chip if card else _ASSUMED
     before: Blocks = NO_BLOCKS
     after: Blocks = NO_BLOCKS
     for part in projections(kind):

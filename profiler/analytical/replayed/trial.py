@@ -37,22 +37,20 @@ from profiler.analytical.formulas.sizes.trial_keys import (
 )
 from profiler.analytical.replayed.generation import Rollouts, all_layers, load
 from profiler.analytical.replayed.layers import (
+    NO_BLOCKS,
     Backward,
     Forward,
+    Requests,
     Saved,
     backward_stages,
+    blocks,
     forward_stages,
     loop_blocks,
-    saved_blocks,
-)
-from profiler.analytical.replayed.requests import (
-    NO_BLOCKS,
-    Requests,
-    blocks,
     minus,
     others,
     per_layer,
     plus,
+    saved_blocks,
     stages,
     times,
 )

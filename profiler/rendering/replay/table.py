@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
+from profiler.allocator.alloc_conf import alloc_conf_text
 from profiler.allocator.histories.course import BEFORE, Course, OutOfMemory, reduced
 from profiler.allocator.histories.history import RecordedHistory
 from profiler.allocator.histories.recorded import HeldLines, LineHolding
 from profiler.allocator.histories.what_if import Answer, Scenario
-from profiler.allocator.settings import alloc_conf_text
 from profiler.domain.memory import GIB, gib_text, mib_text
 from profiler.rendering.document import Align, Cell, Column, Document, Row, Section, Table, Text, paragraphs
 from profiler.rendering.layouts.plain_text import Lines, json_text, plain_text
