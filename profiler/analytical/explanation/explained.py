@@ -99,13 +99,16 @@ class CardVerdict:
         return self.gpu.memory_bytes - self.needed_bytes
 
 
-def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardVerdict:
+def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, *, replays: bool = False) -> CardVerdict:
     """Return whether `spec` fits `gpu`, with the kernels and workspaces of that card.
+
+    Reserved memory is the bound, as a search needs it, or with `replays` that of `estimate_with_replay`.
 
     Raises:
         UsageError: As in `estimate`.
     """
-    return _verdict(spec, architecture, gpu, estimate(replace(spec, gpu=gpu.name), architecture))
+    found = (estimate_with_replay if replays else estimate)(replace(spec, gpu=gpu.name), architecture)
+    return _verdict(spec, architecture, gpu, found)
 
 
 def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estimate) -> CardVerdict:
@@ -318,7 +321,7 @@ def explained_phase(instant: Instant) -> ExplainedPhase:
 
 
 _FEW = 64
-"""Trials whose estimates take less time than the import of numpy."""
+"""Trials that are estimated one by one, with replays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,6 +344,11 @@ class EstimatedGrid:
     keys: tuple[str, ...]
     """The keys that the grid varies."""
     points: tuple[EstimatedPoint, ...]
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether each trial was estimated by itself, with a replay where there is one."""
+        return len(self.points) <= _FEW
 
 
 def estimate_grid(
@@ -379,8 +387,10 @@ def estimate_grid(
 
 
 def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> Sequence[Estimate]:
-    """Return the estimate of each trial: one by one if they are few or numpy is not installed, else with arrays."""
-    if len(specs) <= _FEW or missing(["numpy"]):
+    """Return the estimate of each trial: one by one if they are few, else with arrays, if numpy is installed."""
+    if len(specs) <= _FEW:
+        return [estimate_with_replay(spec, architectures[spec.model]) for spec in specs]
+    if missing(["numpy"]):
         return [estimate(spec, architectures[spec.model]) for spec in specs]
     from profiler.analytical.many import estimate_specs
 
