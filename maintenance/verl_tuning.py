@@ -15,8 +15,8 @@ import pandas as pd
 
 from maintenance.pages.kept_page import kept_page
 from maintenance.words import read_words
+from profiler.analytical.explanation.boundary import verl_card, verl_fit
 from profiler.analytical.explanation.explained import Fit, Unanswered
-from profiler.analytical.explanation.verl_fit import verl_card, verl_fit
 from profiler.analytical.timeline.recipes.verl import verl_estimate
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.models.lookup import builtin_architecture

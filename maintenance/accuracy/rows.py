@@ -7,8 +7,7 @@ import pandas as pd
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
 from maintenance.accuracy.errors import PREDICTORS, REASON, Predictor
 from maintenance.samples.sampling import architecture_of
-from profiler.analytical import estimate
-from profiler.analytical.estimate import phase_instants
+from profiler.analytical.estimate import estimate_with_replay, phase_instants
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import TRIAL_PHASES
 from profiler.domain.runs.outcome import Estimate, Status, TrialRecord, UnlimitedCard
@@ -25,7 +24,7 @@ def prediction_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
 def _row(record: TrialRecord, simulated: UnlimitedCard) -> Mapping[str, object]:
     spec, outcome = record.spec, record.outcome
     architecture = architecture_of(spec.model)
-    found = estimate(spec, architecture)
+    found = estimate_with_replay(spec, architecture)
     said = {
         Predictor.ESTIMATE: found.peak_allocated_bytes,
         Predictor.BLOG: found.peak_rule_bytes,

@@ -1,6 +1,12 @@
-"""The estimate of one trial: whether there is a closed form for it, and the largest of its instants."""
+"""The estimate of one trial: whether there is a closed form for it, and the largest of its instants.
+
+Reserved memory has two answers. `estimate` bounds it by a sum (`timeline/cached.py`), in the millisecond that a search
+over thousands of trials has, and so do tables of them (`many.py`). `estimate_with_replay` replays the requests of one
+trial (`replayed/`), in some 40 ms, for whoever asks about one trial.
+"""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from profiler.analytical.baselines import rule_of_thumb
 from profiler.analytical.formulas.models.parameters import (
@@ -9,6 +15,7 @@ from profiler.analytical.formulas.models.parameters import (
     projections,
 )
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
+from profiler.analytical.replayed.trial import has_replay, replayed_reserved_bytes
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -146,3 +153,16 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
             if peak.sizes.get(category, 0)
         ),
     )
+
+
+def estimate_with_replay(spec: TrialSpec, architecture: Architecture) -> Estimate:
+    """Return the estimate with reserved memory by a replay of the trial's requests, where `has_replay` says so.
+
+    Raises:
+        UsageError: As in `estimate`.
+    """
+    found = estimate(spec, architecture)
+    if not has_replay(spec):
+        return found
+    reserved = max(found.peak_allocated_bytes, replayed_reserved_bytes(spec, architecture))
+    return replace(found, peak_reserved_bytes=reserved)

@@ -131,7 +131,7 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
 
 
 def _of_verl(answer: "AnsweredVerl", said: str) -> Estimate:
-    from profiler.analytical.explanation.verl_fit import verl_phases
+    from profiler.analytical.explanation.boundary import verl_phases
     from profiler.rendering.estimate.verl_table import METHODS_TEXT
 
     found, card = answer.found, answer.fit.card

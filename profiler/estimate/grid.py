@@ -5,8 +5,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from profiler.analytical.explanation.explained import Fit
-from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint, estimate_grid
+from profiler.analytical.explanation.explained import EstimatedGrid, EstimatedPoint, Fit, estimate_grid
 from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
 from profiler.config.options.reading import show
 from profiler.config.trials.grid import refuse_too_many_points

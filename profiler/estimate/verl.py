@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from profiler.analytical.baselines import BaselineView, baseline_view
 from profiler.analytical.estimate import refuse_model
+from profiler.analytical.explanation.boundary import VerlFit, verl_cards, verl_fit, with_reasons
 from profiler.analytical.explanation.explained import CardVerdict, Fit, Unanswered
-from profiler.analytical.explanation.verl_fit import VerlFit, verl_cards, verl_fit, with_reasons
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.config.models.lookup import builtin_of_folder
 from profiler.config.notes import Note, not_counted, note_lines

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from profiler.analytical import estimate
+from profiler.analytical.estimate import estimate_with_replay
 from profiler.command_line import as_command, print_error, print_line, print_text
 from profiler.commands import COMMANDS, TABLE
 from profiler.config.options.reading import show
@@ -279,7 +279,7 @@ def _compared(row: Row, simulated: Outcome | str) -> str:
     """Return how far the estimate and the simulation of a row are, one line per metric that both have."""
     spec = spec_of(row, architecture_of)
     try:
-        found = estimate(spec, architecture_of(spec.model))
+        found = estimate_with_replay(spec, architecture_of(spec.model))
     except UsageError as error:
         estimated, why = {}, f"no estimate: {error.faults[0].sentence()}"
     else:

@@ -20,10 +20,10 @@ from maintenance.samples.sampling import read_sampled
 from maintenance.verl_tuning import MEAN_ROW, jobs_of
 from profiler.analytical.baselines import baseline_view
 from profiler.analytical.estimate import estimate, has_form
+from profiler.analytical.explanation.boundary import verl_fit
 from profiler.analytical.explanation.engine_start import engine_start_text
 from profiler.analytical.explanation.explained import fit_of
 from profiler.analytical.explanation.tensors import named_tensors
-from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.many import estimate_specs, fits_in_arrays
 from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.analytical.timeline.recipes.verl import verl_estimate

@@ -6,7 +6,7 @@ import pytest
 from toy_models import DELTA, WITH_GATE
 
 from maintenance.counted import _kept, counted_configurations
-from profiler.analytical.least_time import _forward_flops, least_step_s
+from profiler.analytical.baselines import _forward_flops, least_step_s
 from profiler.config.claims.settings import keys_text, spec_of
 from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.cards.gpu import ROOFLINES

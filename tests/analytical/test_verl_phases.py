@@ -6,8 +6,8 @@ from itertools import product
 
 from estimate_sample import architecture_of, verl_jobs
 
+from profiler.analytical.explanation.boundary import verl_card, verl_phases
 from profiler.analytical.explanation.explained import Fit
-from profiler.analytical.explanation.verl_fit import verl_card, verl_phases
 from profiler.analytical.formulas.sizes.quantities import LONGEST
 from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate

@@ -15,6 +15,7 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.estimate.main import answer
+from profiler.rendering.memory_words import reserved_note
 from profiler.solve.main import main as solve_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -67,7 +68,7 @@ def test_an_estimate_is_that_of_the_command(keys, words):
     assert {card.gpu.name for card in found.cards} >= set(KNOWN_GPUS)
     assert found.card is not None
     assert found.card.gpu.name == found.keys["gpu"]
-    assert "Reserved: by a model of segments" in found.how_wrong
+    assert found.explained is not None and reserved_note(found.explained.spec) in found.how_wrong
 
 
 def test_a_recipe_is_read_and_keys_win(recipe):

@@ -165,7 +165,9 @@ def test_expandable_segments_leave_no_segments_behind():
     found = json.loads(answer(words))
     expandable = json.loads(answer([*words, "alloc_conf=expandable_segments:True"]))
 
-    assert found["peak_reserved_bytes"] > expandable["peak_reserved_bytes"] == expandable["peak_allocated_bytes"]
+    allocated, reserved = expandable["peak_allocated_bytes"], expandable["peak_reserved_bytes"]
+    # Pages of 20 MiB are in part free.
+    assert allocated <= reserved < 1.01 * allocated < found["peak_reserved_bytes"]
 
 
 def test_a_card_without_the_kernel_has_a_verdict_of_its_own():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from profiler.analytical.explanation.verl_fit import verl_card
+from profiler.analytical.explanation.boundary import verl_card
 from profiler.analytical.formulas.verl_pass import engine_weights_bytes, stack_bytes, sync_bytes
 from profiler.analytical.timeline.recipes.verl import Component, Role, VerlPhase, shardings_of, verl_estimate
 from profiler.config.models.architecture import read_architecture

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from maintenance.verl_tuning import JOBS, MEAN_ROW, PAGE, ROWS, comparison, jobs_of, main, page
+from profiler.analytical.explanation.boundary import verl_fit
 from profiler.analytical.explanation.explained import Fit
-from profiler.analytical.explanation.verl_fit import verl_fit
 from profiler.analytical.timeline.recipes.verl import Component, VerlPhase, verl_estimate
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.verl.config import read_verl, read_verl_config

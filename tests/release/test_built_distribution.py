@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(DIST not in os.environ, reason="make dist builds
 
 FOLDER = Path(os.environ.get(DIST, "dist")).resolve()
 JOB = ("qwen2.5-7b", "tuning=lora", "gpu=4090")
-ANSWER = "Fits: 18.7 GiB"
+ANSWER = "Fits: 18.0 GiB"
 COMMANDS = [
     (JOB, ANSWER),
     (("solve", "max_completion_length", "model=qwen2.5-7b", "tuning=lora", "gpu=4090"), "max_completion_length"),

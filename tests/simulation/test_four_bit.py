@@ -5,9 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from maintenance.samples.sampling import architecture_of
+from profiler.analytical.formulas.models.parameters import projections
+from profiler.analytical.replayed.generation import most_rows_of_four_bits
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Phase
-from profiler.simulation.cuda.optimizers import PRODUCT
+from profiler.domain.trials.trial import Dtype
+from profiler.seams.checked import bitsandbytes_cuda
+from profiler.seams.patching import patched
+from profiler.simulation.cuda.optimizers import PRODUCT, _properties
 from profiler.simulation.session import Simulation
 
 pytestmark = pytest.mark.skipif(
@@ -79,3 +85,27 @@ def test_a_card_with_another_choice_diverges() -> None:
 @given(some.integers(1, 4000), some.sampled_from(sorted(KNOWN_GPUS)))
 def test_a_weight_is_widened_whole_or_not_at_all(rows: int, gpu: str) -> None:
     assert product(Simulation(KNOWN_GPUS[gpu]), rows) in ([rows * WIDTH * 2], [WEIGHT, rows * WIDTH * 2])
+
+
+def test_the_closed_form_knows_the_kernels_of_few_rows() -> None:
+    architectures = [architecture_of(name) for name in ("qwen2.5-0.5b", "llama-2-7b", "qwen3-14b", "gemma-3-1b")]
+    parts = {
+        (part.out_features, part.in_features): part
+        for architecture in architectures
+        for part in projections(architecture)
+        if part.in_features % 64 == 0
+    }
+    types = {Dtype.BFLOAT16: torch.bfloat16, Dtype.FLOAT16: torch.float16, Dtype.FLOAT32: torch.float32}
+    operators = bitsandbytes_cuda()
+    different = []
+    with patched([(operators, "_gpu_dispatch_props", _properties)]):
+        for chip in {gpu.chip for gpu in KNOWN_GPUS.values()}:
+            for dtype, of_torch in types.items():
+                for (outputs, width), part in parts.items():
+                    most = most_rows_of_four_bits(chip, part, dtype)
+                    read = {
+                        rows: operators._gemm_4bit_use_custom_cuda(chip, of_torch, rows, outputs, width)
+                        for rows in (1, 4, 8, 16, 32, 64, 128)
+                    }
+                    different += [(chip, dtype, part, rows) for rows, by in read.items() if by != (rows <= most)]
+    assert different == []

@@ -1,10 +1,10 @@
-"""An estimate with its reasons, and whether it fits a card."""
+"""An estimate with its reasons, and whether it fits a card; and the estimates of a grid with their verdicts."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.estimate import estimate, phase_instants
+from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants
 from profiler.analytical.explanation.engine_start import engine_start_text, server_text
 from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
 from profiler.analytical.timeline.instants import Instant, InstantName
@@ -14,6 +14,7 @@ from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes, nccl_bytes, outside_torch_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.cards.gpu_names import find_gpu
+from profiler.domain.machines.extras import missing
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.trials.kernels import MissingKernel, missing_kernel
@@ -98,13 +99,16 @@ class CardVerdict:
         return self.gpu.memory_bytes - self.needed_bytes
 
 
-def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu) -> CardVerdict:
+def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, *, replays: bool = False) -> CardVerdict:
     """Return whether `spec` fits `gpu`, with the kernels and workspaces of that card.
+
+    Reserved memory is the bound, as a search needs it, or with `replays` that of `estimate_with_replay`.
 
     Raises:
         UsageError: As in `estimate`.
     """
-    return _verdict(spec, architecture, gpu, estimate(replace(spec, gpu=gpu.name), architecture))
+    found = (estimate_with_replay if replays else estimate)(replace(spec, gpu=gpu.name), architecture)
+    return _verdict(spec, architecture, gpu, found)
 
 
 def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estimate) -> CardVerdict:
@@ -285,15 +289,20 @@ def explain(
 ) -> ExplainedEstimate:
     """Return the estimate of `spec` with its reasons; `host_bytes` and `gpus_per_node` as of `host_verdict`.
 
+    Reserved memory of the trial and of its own card is by a replay, that of other cards the bound.
+
     Raises:
         UsageError: As in `estimate`.
     """
-    found = estimate(spec, architecture)
+    found = estimate_with_replay(spec, architecture)
     instants = phase_instants(spec, architecture).values()
     phases = tuple(explained_phase(instant) for instant in instants)
     own = find_gpu(spec.gpu)
     cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
     verdicts = all_cards(spec, architecture, cards.values())
+    if own is not None:
+        on_own = _verdict(spec, architecture, own, found)
+        verdicts = tuple(on_own if verdict.gpu == own else verdict for verdict in verdicts)
     host = host_verdict(spec, architecture, memory_bytes=host_bytes, gpus_per_node=gpus_per_node)
     return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts, host=host)
 
@@ -309,3 +318,81 @@ def explained_phase(instant: Instant) -> ExplainedPhase:
     return ExplainedPhase(
         phase=instant.phase, instant=instant.name, peak_allocated_bytes=int(instant.total_bytes), shares=shares
     )
+
+
+_FEW = 64
+"""Trials that are estimated one by one, with replays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedPoint:
+    """The estimate of one trial of a grid."""
+
+    spec: TrialSpec
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_rule_bytes: int
+    peak_phase: Phase
+    fit: Fit | None
+    """The verdict for the card of the trial; None if it names none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimatedGrid:
+    """The estimates of a grid."""
+
+    keys: tuple[str, ...]
+    """The keys that the grid varies."""
+    points: tuple[EstimatedPoint, ...]
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether each trial was estimated by itself, with a replay where there is one."""
+        return len(self.points) <= _FEW
+
+
+def estimate_grid(
+    specs: Sequence[TrialSpec], keys: Sequence[str], architectures: Mapping[str, Architecture]
+) -> EstimatedGrid:
+    """Return the estimates of `specs`, in order.
+
+    Args:
+        specs: The trials.
+        keys: The keys that vary.
+        architectures: The architecture of each model.
+
+    Raises:
+        UsageError: As in `estimate`.
+    """
+    points = []
+    for spec, found in zip(specs, _estimates(specs, architectures), strict=True):
+        allocated = found.peak_allocated_bytes
+        reserved = found.peak_reserved_bytes or allocated
+        gpu = find_gpu(spec.gpu)
+        fit = None
+        if gpu is not None:
+            starts = not engine_start_text(spec, architectures[spec.model])
+            fit = fit_of(spec, gpu, allocated_bytes=allocated, reserved_bytes=reserved, engine_starts=starts)
+        points.append(
+            EstimatedPoint(
+                spec=spec,
+                peak_allocated_bytes=allocated,
+                peak_reserved_bytes=reserved,
+                peak_rule_bytes=found.peak_rule_bytes,
+                peak_phase=found.peak_phase,
+                fit=fit,
+            )
+        )
+    return EstimatedGrid(keys=tuple(keys), points=tuple(points))
+
+
+def _estimates(specs: Sequence[TrialSpec], architectures: Mapping[str, Architecture]) -> Sequence[Estimate]:
+    """Return the estimate of each trial: one by one if they are few, else with arrays, if numpy is installed."""
+    if len(specs) <= _FEW:
+        return [estimate_with_replay(spec, architectures[spec.model]) for spec in specs]
+    if missing(["numpy"]):
+        return [estimate(spec, architectures[spec.model]) for spec in specs]
+    from profiler.analytical.many import estimate_specs
+
+    table = estimate_specs(specs, architectures)
+    return [table.estimate(row) for row in range(len(specs))]

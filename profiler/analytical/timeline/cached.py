@@ -35,6 +35,8 @@ An engine of vLLM that sleeps is another exception: trl empties the allocator's 
 (`VLLMGeneration.sync_weights` in trl 1.16), and the engine unmaps its memory when it sleeps. So training has a sum of
 its own, and a rollout has the engine and what an emptied cache keeps: the segments that hold a tensor.
 
+This is the bound for searches over many trials; of one trial the requests are replayed (`replayed/trial.py`).
+
 Error against the simulation, over the 470 trials of `results/reference/accuracy/`: median 3.7 %, 95th percentile 32 %;
 -14 % at the 5th and +25 % at the 95th percentile. It is too low where tensors of one category have many sizes (eager
 attention), too high where blocks of one category fit another (logits of all positions; segments of the cache and

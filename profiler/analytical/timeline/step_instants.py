@@ -131,7 +131,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
     rows, element, block = spec.generation_batch_size, kv_element_bytes(spec), block_of(spec)
     tokens = spec.max_prompt_length + spec.max_completion_length - 1
     persistent = added(persistent, {Category.GRADIENTS: unfinished_gradients(spec, architecture)})
-    casts, head_cast, transient_cast = _generation_casts(spec, architecture)
+    casts, head_cast, transient_cast = generation_casts(spec, architecture)
     full = kv_cache(architecture, sequences=rows, tokens=tokens, element=element, block=block, slides=True)
     growth = growth_copy(architecture, sequences=rows, tokens=tokens, element=element, block=block)
     prompts = Batch(
@@ -159,7 +159,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
         InstantName.GROWTH: {Category.KV_CACHE: full.plus(growth), Category.ACTIVATIONS: casts},
         InstantName.DECODING: {
             Category.KV_CACHE: full,
-            Category.ACTIVATIONS: _decoding(spec, architecture, tokens).including(casts),
+            Category.ACTIVATIONS: decoding(spec, architecture, tokens).including(casts),
         },
         InstantName.SAMPLING: {
             Category.KV_CACHE: full,
@@ -184,7 +184,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
     )
 
 
-def _decoding(spec: TrialKeys, architecture: DecoderShape, tokens: Count) -> Term:
+def decoding(spec: TrialKeys, architecture: DecoderShape, tokens: Count) -> Term:
     """Return what one layer needs to decode a token: repeated keys and values, or copies of its experts' weights."""
     made = expanded_cache_bytes(spec, architecture, tokens=tokens)
     if architecture.latent is None:
@@ -204,7 +204,7 @@ def _decoding(spec: TrialKeys, architecture: DecoderShape, tokens: Count) -> Ter
     return chosen(copies.size > repeated.size, copies, repeated)
 
 
-def _generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Term, Term, Term]:
+def generation_casts(spec: TrialKeys, architecture: DecoderShape) -> tuple[Term, Term, Term]:
     """Return the copies of weights that autocast makes in a forward of generation.
 
     The first two are kept: the copies of float32 weights of the layers, and that of the head, made at the end. The

@@ -123,11 +123,11 @@ def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Terms
     return added(
         head_categories(head_saved(spec, architecture, row)),
         {Category.ACTIVATIONS: Term(stack(spec, architecture, row).size)},
-        {Category.ACTIVATIONS: _final_norm(spec, architecture, row)},
+        {Category.ACTIVATIONS: final_norm(spec, architecture, row)},
     )
 
 
-def _final_norm(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+def final_norm(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     """Return what the norm after the last layer saves."""
     in_float32 = layers_of(architecture).has_float32_norms
     return Term(norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=in_float32))
@@ -149,10 +149,10 @@ def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
         return (architecture.num_hidden_layers - 1) * layer_input_bytes(spec, architecture, batch) + first
     kinds = layer_kinds(architecture)
     saved = sum(kind.num_hidden_layers * layer_saved_bytes(spec, kind, batch) for kind in kinds)
-    return saved - _unsaved_bytes(spec, kinds, batch)
+    return saved - unsaved_bytes(spec, kinds, batch)
 
 
-def _unsaved_bytes(spec: TrialKeys, kinds: Sequence[DecoderShape], batch: Batch) -> Count:
+def unsaved_bytes(spec: TrialKeys, kinds: Sequence[DecoderShape], batch: Batch) -> Count:
     """Return what the layers before the first adapter, and its own, do not save."""
     first = next((kind for kind in kinds if kind.linear is not None), kinds[0])
     if first.linear is None or _saves_in_each_layer(spec, first):
@@ -198,7 +198,7 @@ def _pass(
     """Return the instants of one forward and backward of `batch`; none if it never happens."""
     if happens is False:
         return ()
-    final_norm: Terms = {Category.ACTIVATIONS: _final_norm(spec, architecture, batch)}
+    of_norm: Terms = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}
     kept = head_categories(head_saved(spec, architecture, batch))
     inputs = stack(spec, architecture, batch, waiting_rows=earlier.rows)
     # The stack counts the tokens of earlier rows.
@@ -209,7 +209,7 @@ def _pass(
         until_the_first,
         {Category.GRADIENTS: gradients.earlier, Category.ACTIVATIONS: inputs},
     )
-    saved = dict(added(layers, kept, final_norm))
+    saved = dict(added(layers, kept, of_norm))
     # The head names what is there with it.
     saved[Category.LOGITS] = Term(saved[Category.LOGITS].size)
     in_layer, at_head = (Term(autocast_more_bytes(spec, architecture, in_layer=there)) for there in (True, False))
@@ -225,7 +225,7 @@ def _pass(
         gradients=gradients.earlier,
         every=gradients.every,
         waiting=waiting,
-        embedding=_embedding_bytes(spec, architecture),
+        embedding=embedding_bytes(spec, architecture),
     )
     found = {
         **{
@@ -241,7 +241,7 @@ def _pass(
         InstantName.FORWARD_HEAD: added(saved, {Category.ACTIVATIONS: at_head}, scratch),
         **({} if logged is None else {InstantName.LOGGING: added(saved, {Category.LOGITS: logged})}),
         InstantName.BACKWARD_HEAD: added(saved, head_categories(head_backward_scratch(spec, architecture, batch))),
-        InstantName.BACKWARD_NORM: added(in_backward, norm, final_norm),
+        InstantName.BACKWARD_NORM: added(in_backward, norm, of_norm),
         InstantName.BACKWARD_LAYER: added(in_backward, {Category.ACTIVATIONS: last_layer}),
         InstantName.BACKWARD_FIRST_LAYER: added(
             persistent,
@@ -316,9 +316,9 @@ def saved_by_forward(spec: TrialKeys, architecture: DecoderShape, persistent: Te
         Category.GRADIENTS: Gradients.of(spec, architecture).earlier,
         Category.ACTIVATIONS: stack(spec, architecture, batch),
     }
-    final_norm: Terms = {Category.ACTIVATIONS: _final_norm(spec, architecture, batch)}
+    of_norm: Terms = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}
     head = head_categories(head_saved(spec, architecture, batch))
-    return added(persistent, _until_the_first_layer(spec, architecture, batch), layers, head, final_norm)
+    return added(persistent, _until_the_first_layer(spec, architecture, batch), layers, head, of_norm)
 
 
 def layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
@@ -332,7 +332,8 @@ def layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
     return Term(layer_backward_bytes(spec, architecture, batch), lambda: words)
 
 
-def _embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+def embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the gradient of the embedding, which a tied head has too; 0 with adapters."""
     if not trains_everything(spec):
         return 0
     return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
@@ -340,13 +341,13 @@ def _embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 def _head_waiting(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Term:
     """Return the gradient of a tied head that waits for the embedding's, if it is not added to an earlier row's."""
-    head = Term(_embedding_bytes(spec, architecture), lambda: "a tied head's")
+    head = Term(embedding_bytes(spec, architecture), lambda: "a tied head's")
     return head.only_if(False if gradients.are_buffered else architecture.tie_word_embeddings)
 
 
 def _made_in_layers(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Count:
     """Return the gradients of everything but the embedding and a vision tower."""
-    made = gradients.every.size - _embedding_bytes(spec, architecture)
+    made = gradients.every.size - embedding_bytes(spec, architecture)
     if architecture.vision is not None:
         made = made - tower_gradient_bytes(spec, architecture.vision)
     return made
@@ -364,7 +365,7 @@ def _first_layer(
 
     In the first micro-batch, gradients grow while activations shrink. All layers of a kind have the same `backward`.
     """
-    embedding, waiting = _embedding_bytes(spec, architecture), _head_waiting(spec, architecture, gradients)
+    embedding, waiting = embedding_bytes(spec, architecture), _head_waiting(spec, architecture, gradients)
     made, first = _made_in_layers(spec, architecture, gradients), layer_kinds(architecture)[0]
     if architecture.first_layers:
         begin, backward = by_begin(architecture)[0], layer_backward(spec, first, batch)
@@ -386,7 +387,7 @@ def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     All `.grad`, the new gradient of the embedding if it is added to an earlier one, and that of a tied head, which
     waits for it. Autograd adds the new one to the waiting one in place, unless that is a view: then there is a third.
     """
-    fresh = where(gradients.earlier.size > 0, _embedding_bytes(spec, architecture), 0)
+    fresh = where(gradients.earlier.size > 0, embedding_bytes(spec, architecture), 0)
     waiting = _head_waiting(spec, architecture, gradients).size
     summed = where(head_gradient_is_view(spec, architecture, batch), waiting, 0)
 

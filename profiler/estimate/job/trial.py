@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from profiler.analytical.estimate import estimate, has_form
+from profiler.analytical.estimate import estimate_with_replay, has_form
 from profiler.analytical.explanation.explained import card_verdict
 from profiler.config.models.context import model_lines
 from profiler.config.options.reading import NULL, show
@@ -245,14 +245,14 @@ def _needs(spec: TrialSpec, architecture_of: ArchitectureOf) -> tuple[bool, int,
     if gpu is None:
         allocated, reserved = _peaks(spec, architecture)
         return (False, allocated // STEP_BYTES, reserved)
-    card = card_verdict(spec, architecture, gpu)
+    card = card_verdict(spec, architecture, gpu, replays=True)
     # Optimizers differ in step counters of a few kilobytes, which decide nothing.
     return (not card.starts, card.needed_bytes // STEP_BYTES, card.peak_reserved_bytes)
 
 
 def _peaks(spec: TrialSpec, architecture: Architecture) -> tuple[int, int]:
     """Return allocated and reserved memory at the peak."""
-    found = estimate(spec, architecture)
+    found = estimate_with_replay(spec, architecture)
     return found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes
 
 

@@ -3,17 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from profiler.analytical.explanation.explained import CardVerdict, Fit
-from profiler.analytical.explanation.grid import EstimatedGrid, EstimatedPoint
+from profiler.analytical.explanation.explained import CardVerdict, EstimatedGrid, EstimatedPoint, Fit
 from profiler.config.options.reading import show
 from profiler.config.prices import Price
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin, gib_text
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Section, Table, Text, Wrap, paragraphs
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, RESERVED_NOTE, method_text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import gib_number
+from profiler.rendering.memory_words import RESERVED_NOTE, gib_number, reserved_note
 
 _COLUMNS = (
     Column(title="GPU", align=Align.LEFT, width=24),
@@ -130,10 +129,11 @@ def grid_table(grid: EstimatedGrid) -> str:
         Column(title=title, align=Align.RIGHT if title in numbers else Align.LEFT)
         for title in (*grid.keys, *_NUMBERS, *_TEXTS)
     ]
+    note = reserved_note(grid.points[0].spec) if grid.is_replayed else RESERVED_NOTE
     blocks: list[Block] = [
         paragraphs(_TITLE),
         Section("", [Table(columns, [_cells(point, grid.keys) for point in grid.points])]),
-        paragraphs(f"{_summary(grid)} {RESERVED_NOTE} {CONTEXT_NOTE}"),
+        paragraphs(f"{_summary(grid)} {note} {CONTEXT_NOTE}"),
     ]
     return plain_text(Document(title=_TITLE, blocks=blocks))
 

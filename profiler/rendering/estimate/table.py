@@ -20,9 +20,8 @@ from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
 from profiler.rendering.document import Cell, Document, Row, Section, Table, paragraphs
 from profiler.rendering.estimate.host import HOST_NOTE, PHASE_COLUMNS, host_object, host_table, host_text, is_shown
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import CATEGORY_TITLES, compared_text, gib_number, percent
+from profiler.rendering.memory_words import CATEGORY_TITLES, compared_text, gib_number, percent, reserved_note
 
-RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
 FRAGMENTS_NOTE = (
     f"Fragments: what a full card cannot return, at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials."
 )
@@ -99,7 +98,7 @@ def methods_text(spec: TrialSpec, simulated: Outcome | None = None) -> str:
         spec: The trial.
         simulated: As of `estimate_table`.
     """
-    notes = [RESERVED_NOTE, FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
+    notes = [reserved_note(spec), FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
     if simulated is not None and simulated.needed_bytes is not None:
         notes.append(f"Simulations: {compared_text(lambda found: found.simulated)}")
     return " ".join(notes)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from profiler.analytical.baselines import CLAIMED_GB, REPORT_ROWS, BaselineView, report_models_bytes, report_sharded_gb
+from profiler.analytical.explanation.boundary import VerlFit, verl_phases
 from profiler.analytical.explanation.explained import Fit, Unanswered
-from profiler.analytical.explanation.verl_fit import VerlFit, verl_phases
 from profiler.analytical.timeline.recipes.verl import VerlEstimate
 from profiler.domain.memory import Origin, Phase, gib_text
 from profiler.domain.verl import Strategy, VerlJob

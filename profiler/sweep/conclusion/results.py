@@ -158,7 +158,7 @@ def _where_it_ran(trial: EarlierTrial) -> TrialSpec:
 
 
 def _least_of(architecture_of: Callable[[str], Architecture]) -> LeastOf:
-    from profiler.analytical.least_time import least_step_s  # NumPy is not needed to report wrong input
+    from profiler.analytical.baselines import least_step_s  # NumPy is not needed to report wrong input
 
     def least_of(spec: TrialSpec) -> float | None:
         card, architecture = ROOFLINES.get(spec.gpu or ""), architecture_of(spec.model)

@@ -26,12 +26,14 @@ from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKey
 from profiler.domain.text import count_text
 from profiler.domain.trials.trial import Tuning
 
-_NF4_BLOCK = 64
+NF4_BLOCK = 64
+"""Values of a matrix in nf4 that share a scale."""
 _ABSMAX_BLOCK = 256
 _NF4_CODE_VALUES = 16
 _ABSMAX_CODE_VALUES = 256
-_SMALL_MATRIX = 2**22
-_ROWS_OF_SMALL_MATRIX = 1536
+SMALL_MATRIX = 2**22
+"""Values of a matrix below which bitsandbytes chooses kernels by another table."""
+_ROWS_OFSMALL_MATRIX = 1536
 _ROWS_OF_LARGE_MATRIX = 256
 
 
@@ -52,7 +54,7 @@ def nf4_bytes(elements: Count, block: Block = exact, *, double_quant: bool = Tru
 
     Source: `quantize_4bit` in bitsandbytes' `functional.py`, block size 64, `compress_statistics` as `double_quant`.
     """
-    blocks = whole_units(elements, _NF4_BLOCK)
+    blocks = whole_units(elements, NF4_BLOCK)
     if not double_quant:
         return block(whole_units(elements, 2)) + block(FLOAT32_BYTES * blocks) + FLOAT32_BYTES * _NF4_CODE_VALUES
     scales_of_scales = whole_units(blocks, _ABSMAX_BLOCK)
@@ -72,11 +74,16 @@ def widened_bytes(spec: TrialKeys, values: Count, rows: Count, *, autocast: Flag
 
     Source: `_gemm_4bit_use_custom_cuda` and `_dequant_linear_fallback` in bitsandbytes' `backends/cuda/ops.py`, 0.50.
     """
+    read_directly = where(values < SMALL_MATRIX, _ROWS_OFSMALL_MATRIX, _ROWS_OF_LARGE_MATRIX)
+    return where(rows > read_directly, widened_matrix_bytes(spec, values, autocast=autocast), 0)
+
+
+def widened_matrix_bytes(spec: TrialKeys, values: Count, *, autocast: Flag) -> Count:
+    """Return the bytes of `widened_bytes` where the matrix is not read directly."""
     block, sizes = block_of(spec), element_bytes(spec)
-    scales = 2 * block(FLOAT32_BYTES * whole_units(values, _NF4_BLOCK)) if spec.bnb_4bit_use_double_quant else 0
+    scales = 2 * block(FLOAT32_BYTES * whole_units(values, NF4_BLOCK)) if spec.bnb_4bit_use_double_quant else 0
     cast = where(both(autocast, sizes.autocast_casts), block(values * sizes.compute), 0)
-    read_directly = where(values < _SMALL_MATRIX, _ROWS_OF_SMALL_MATRIX, _ROWS_OF_LARGE_MATRIX)
-    return where(rows > read_directly, block(values * sizes.weight) + cast + scales, 0)
+    return block(values * sizes.weight) + cast + scales
 
 
 def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
@@ -101,7 +108,7 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
 
     def words() -> str:
         # Two values per byte, and the scales of a block.
-        value = nf4_bytes(_SMALL_MATRIX, double_quant=double_quant) / _SMALL_MATRIX
+        value = nf4_bytes(SMALL_MATRIX, double_quant=double_quant) / SMALL_MATRIX
         layers = "linear layers" if is_mixture(architecture) else "layers"
         return f"{layers} in nf4 ({value:.2f} B), the rest {element} B each"
 

@@ -3,7 +3,8 @@
 Numbers that are one value or an array of values, and operations for both.
 
 Each formula of this package is written once: with ints it computes one configuration, with int64 arrays it computes
-many. `+ - * // %` work with both; the functions here are the other operations.
+many, and with `Itemised` numbers the blocks of one. `+ - * // %` work with all; the functions here are the other
+operations.
 
 A number of bytes with its words: one formula returns both, so that they cannot disagree.
 
@@ -87,12 +88,135 @@ def everywhere(flag: Flag) -> bool:
     return flag if isinstance(flag, bool) else bool(np.all(flag))
 
 
+Parts = tuple[tuple[int, int], ...]
+"""Pairs (bytes of a block, how many); a negative number takes away."""
+
+Blocks = Mapping[int, int]
+"""Bytes of a block -> how many."""
+
+
+class Itemised(int):
+    """A number of bytes that knows the blocks that it is the sum of.
+
+    The largest of several numbers knows the blocks of all of them, as stages in the order of the arguments: a formula
+    that takes the largest of several instants names them in the order in which they happen. Values are those of ints.
+    """
+
+    stages: tuple[Parts, ...]
+
+    @classmethod
+    def of(cls, value: int, stages: tuple[Parts, ...]) -> "Itemised":
+        """Return a number with its stages, at least one."""
+        found = cls(value)
+        found.stages = stages
+        return found
+
+    def __add__(self, other: int) -> "Itemised":
+        return Itemised.of(int(self) + int(other), _joined(stages_of(self), stages_of(other)))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> "Itemised":
+        return self + -other if isinstance(other, Itemised) else self + Itemised.of(-other, (((other, -1),),))
+
+    def __rsub__(self, other: int) -> "Itemised":
+        return -self + other
+
+    def __neg__(self) -> "Itemised":
+        return self * -1
+
+    def __mul__(self, factor: int) -> "Itemised":
+        stages = tuple(tuple((size, count * int(factor)) for size, count in parts) for parts in self.stages)
+        return Itemised.of(int(self) * int(factor), stages)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> "Itemised":
+        return Itemised.of(int(self) // divisor, tuple(_divided(parts, divisor) for parts in self.stages))
+
+
+def stages_of(value: Count) -> tuple[Parts, ...]:
+    """Return the stages of a number; of another than an itemised one, one block, or nothing."""
+    if isinstance(value, Itemised):
+        return value.stages
+    return (((int(value), 1),),) if value else ((),)
+
+
+def _joined(first: tuple[Parts, ...], second: tuple[Parts, ...]) -> tuple[Parts, ...]:
+    """Return the stages of a sum: those of each part while the other is at its largest."""
+    if len(first) == 1:
+        return tuple(first[0] + parts for parts in second)
+    if len(second) == 1:
+        return tuple(parts + second[0] for parts in first)
+    one, other = max(first, key=_sum_of), max(second, key=_sum_of)
+    return (*(parts + other for parts in first), *(one + parts for parts in second if parts is not other))
+
+
+def _sum_of(parts: Parts) -> int:
+    return sum(size * count for size, count in parts)
+
+
+def _counted(parts: Parts) -> dict[int, int]:
+    """Return the number of blocks of each size, which may be negative."""
+    found: dict[int, int] = {}
+    for size, count in parts:
+        if size and count:
+            found[size] = found.get(size, 0) + count
+    return {size: count for size, count in found.items() if count}
+
+
+def _divided(parts: Parts, divisor: int) -> Parts:
+    """Return an equal share: of the blocks if their numbers can be divided, else of each block."""
+    found = _counted(parts)
+    if all(count % divisor == 0 for count in found.values()):
+        return tuple((size, count // divisor) for size, count in found.items())
+    return tuple((size // divisor, count) for size, count in found.items())
+
+
+def blocks_of(parts: Parts) -> dict[int, int]:
+    """Return the blocks of a sum. What is taken away and is no block of the sum makes others smaller, or ends them.
+
+    By hand, 100 + 100 - 30: one block of 100 and one of 70.
+    """
+    found = _counted(parts)
+    missing = -sum(size * count for size, count in found.items() if count < 0)
+    blocks = {size: count for size, count in found.items() if count > 0}
+    while missing > 0 and blocks:
+        size = min((size for size in blocks if size >= missing), default=max(blocks))
+        blocks[size] -= 1
+        if not blocks[size]:
+            del blocks[size]
+        if size > missing:
+            blocks[size - missing] = blocks.get(size - missing, 0) + 1
+        missing -= min(size, missing)
+    return blocks
+
+
+def stage_blocks(value: Count) -> list[dict[int, int]]:
+    """Return the blocks of each stage of a number."""
+    return [blocks_of(parts) for parts in stages_of(value)]
+
+
+def largest_blocks(value: Count) -> dict[int, int]:
+    """Return the blocks of a number at its largest stage."""
+    return blocks_of(max(stages_of(value), key=_sum_of))
+
+
 def larger(first: Count, *others: Count) -> Count:
     """Return the largest of the numbers."""
     found = first
     for other in others:
-        found = max(found, other) if isinstance(found, int) and isinstance(other, int) else np.maximum(found, other)
+        if isinstance(found, Itemised) or isinstance(other, Itemised):
+            found = _in_turn(found, other)
+        else:
+            found = max(found, other) if isinstance(found, int) and isinstance(other, int) else np.maximum(found, other)
     return found
+
+
+def _in_turn(first: Count, second: Count) -> Itemised:
+    """Return the larger of two numbers, of which at least one is itemised, with the stages of both."""
+    stages = dict.fromkeys(parts for parts in (*stages_of(first), *stages_of(second)) if parts)
+    return Itemised.of(max(int(first), int(second)), tuple(stages) or ((),))
 
 
 def smaller(first: Count, second: Count) -> Count:

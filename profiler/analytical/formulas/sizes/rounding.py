@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, overload
 
-from profiler.analytical.formulas.sizes.quantities import Coded, Count, smaller, whole_units
-from profiler.analytical.formulas.sizes.trial_keys import TrialKeys
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, Itemised, smaller, whole_units
+from profiler.analytical.formulas.sizes.trial_keys import ItemisedKeys, TrialKeys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,9 +40,20 @@ def block_of(spec: TrialKeys) -> Block:
     hand, 8 divisions: 1,200,000 B lies between 2^20 and 2^21, the step is 131,072 B, the block 10 x 131,072 =
     1,310,720 B.
 
+    With `ItemisedKeys` sizes are itemised.
+
     Source: `DeviceCachingAllocator::round_size` and `roundup_power2_next_division` in
     `c10/cuda/CUDACachingAllocator.cpp`.
     """
+    rounding = _rounding_of(spec)
+    return rounding if not isinstance(spec, ItemisedKeys) else lambda size: _one_block(int(rounding(int(size))))
+
+
+def _one_block(size: int) -> Count:
+    return Itemised.of(size, (((size, 1),),)) if size else 0
+
+
+def _rounding_of(spec: TrialKeys) -> Block:
     column = spec.alloc_conf
     if not isinstance(column, Coded):
         divisions = divisions_by_interval(column)

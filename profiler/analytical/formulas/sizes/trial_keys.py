@@ -249,7 +249,12 @@ def _with_layers(architecture: DecoderShape, first: Sequence[DecoderShape], laye
 
 def with_keys(spec: TrialKeys, **keys: object) -> TrialKeys:
     """Return a trial with other values of some keys; `dataclasses.replace` knows no trials of arrays."""
-    return cast("TrialKeys", _WithKeys(spec, keys))
+    return cast("TrialKeys", (type(spec) if isinstance(spec, _WithKeys) else _WithKeys)(spec, keys))
+
+
+def itemised_keys(spec: TrialKeys) -> TrialKeys:
+    """Return a trial for which formulas return the blocks of their sizes too (`Itemised`)."""
+    return cast("TrialKeys", ItemisedKeys(spec, {}))
 
 
 class _WithKeys:
@@ -263,6 +268,10 @@ class _WithKeys:
         # An estimate asks thousands of times; a trial never changes.
         value = self.__dict__[name] = getattr(self._spec, name)
         return value
+
+
+class ItemisedKeys(_WithKeys):
+    """A trial for which `block_of` itemises."""
 
 
 _RAGGED_ROWS = 4

@@ -1,0 +1,172 @@
+"""Reserved memory by a replay: numbers that know their blocks, and the requests that are made of them."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from estimate_sample import REFERENCE
+from hypothesis import given, settings
+from trial_strategies import architecture, specs
+
+from profiler.analytical.estimate import estimate, estimate_with_replay
+from profiler.analytical.explanation.explained import all_cards, explain
+from profiler.analytical.formulas.models.tensor_groups import Projection
+from profiler.analytical.formulas.sizes.quantities import Itemised, blocks_of, larger, largest_blocks, stage_blocks
+from profiler.analytical.formulas.sizes.trial_keys import itemised_keys
+from profiler.analytical.replayed.generation import most_rows_of_four_bits
+from profiler.analytical.replayed.layers import GrowingCache, Requests, minus, others, packed, per_layer, union
+from profiler.analytical.replayed.trial import has_replay, replayed_reserved_bytes
+from profiler.analytical.timeline.recipes.registry import trial_instants
+from profiler.config.trials.identity import spec_from_mapping
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.memory import MIB
+from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import SPEC_KEYS, Backend, Dtype, Logprobs, Rollout, TrialSpec
+
+_SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
+
+
+def block(size):
+    return Itemised.of(size, (((size, 1),),))
+
+
+def test_a_number_knows_its_blocks():
+    both = 2 * block(100) + block(30)
+
+    assert both == 230
+    assert largest_blocks(both) == {100: 2, 30: 1}
+    assert largest_blocks(both - 30) == {100: 2}
+    assert largest_blocks(both - block(100) - 50) == {50: 1, 30: 1}
+    assert largest_blocks(both // 2) == {50: 2, 15: 1}
+    assert largest_blocks(4 * block(100) // 2) == {100: 2}
+
+
+def test_what_is_taken_away_makes_a_block_smaller():
+    assert blocks_of(((100, 2), (30, -1))) == {100: 1, 70: 1}
+    assert blocks_of(((100, 1), (10, 1), (30, -1))) == {70: 1, 10: 1}
+    assert blocks_of(((100, 1), (300, -1))) == {}
+
+
+def test_the_largest_of_several_is_each_in_turn():
+    at_gate, at_down = block(100), 2 * block(40)
+    largest = larger(at_gate, at_down)
+
+    assert largest == 100
+    assert stage_blocks(largest) == [{100: 1}, {40: 2}]
+    assert stage_blocks(block(7) + largest) == [{7: 1, 100: 1}, {7: 1, 40: 2}]
+    # of two that have stages, each passes while the other is at its largest
+    assert stage_blocks(largest + larger(block(5), block(3))) == [{100: 1, 5: 1}, {40: 2, 5: 1}, {100: 1, 3: 1}]
+
+
+@settings(max_examples=20)
+@given(specs())
+def test_itemised_formulas_have_the_same_values(spec):
+    plain = trial_instants(spec, architecture(spec.model))
+    itemised = trial_instants(itemised_keys(spec), architecture(spec.model))
+
+    assert [int(instant.total_bytes) for instant in itemised] == [int(instant.total_bytes) for instant in plain]
+
+
+def test_groups_of_blocks_by_hand():
+    assert packed({MIB // 2: 3, 4 * MIB: 1}) == {4 * MIB: 1, MIB: 1, MIB // 2: 1}
+    assert union({3: 1, 2: 2}, {3: 4}) == {3: 4, 2: 2}
+    assert minus({3: 4, 2: 1}, {3: 1, 2: 1}) == {3: 3}
+    assert per_layer({9: 5, 7: 1}, 2) == {9: 2}
+    assert others({9: 5, 7: 1}, 2) == {9: 1, 7: 1}
+
+
+def test_a_freed_block_serves_what_fits_and_leaves_a_rest():
+    requests = Requests("")
+    requests.set("first", {40 * MIB: 1})
+    requests.drop("first")
+    requests.set("second", {30 * MIB: 1})
+    assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (40 * MIB, 40 * MIB)
+
+    # the rest of 10 MiB is too small
+    requests.set("third", {12 * MIB: 1})
+    assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (42 * MIB, 52 * MIB)
+
+
+def test_a_cache_outgrows_its_segments():
+    requests = Requests("")
+    cache = GrowingCache(requests)
+    cache.add([12 * MIB, 12 * MIB])
+    for size in (13, 14, 15):
+        cache.grow(0, [size * MIB, size * MIB])
+
+    # 12 twice; keys of 13 need 14, values too; those of 14 fit none that is free; keys and values of 15 need 16
+    assert requests.peak_reserved_bytes == 2 * 12 * MIB + 3 * 14 * MIB + 2 * 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("gpu", "outputs", "width", "rows"),
+    [
+        ("h100-80gb", 4096, 4096, 7),
+        ("rtx-4090-24gb", 4096, 4096, 8),
+        ("a100-80gb", 11008, 4096, 64),
+        ("t4-16gb", 896, 4864, 7),
+    ],
+)
+def test_rows_that_read_four_bits_directly_by_hand(gpu, outputs, width, rows):
+    part = Projection(name="down_proj", in_features=width, out_features=outputs)
+
+    assert most_rows_of_four_bits(KNOWN_GPUS[gpu].chip, part, Dtype.BFLOAT16) == rows
+    assert most_rows_of_four_bits(KNOWN_GPUS[gpu].chip, part, Dtype.FLOAT32) == 7
+
+
+def kept_trials(every):
+    rows = pd.read_parquet(REFERENCE / "accuracy" / "rows.parquet").iloc[::every]
+    for row in rows.astype(object).where(rows.notna(), None).to_dict(orient="records"):
+        keys = {key: row[key] for key in SPEC_KEYS if key in row}
+        keys["lora_target_modules"] = (keys["lora_target_modules"] or "").split(",") if keys["lora_rank"] else None
+        counts = {key: int(value) for key, value in keys.items() if isinstance(value, float) and value == int(value)}
+        floats = ("beta", "lora_dropout")
+        keys |= {key: value for key, value in counts.items() if key not in floats}
+        yield spec_from_mapping(keys), int(row["required_reserved_bytes"])
+
+
+def test_a_replay_is_near_the_simulation_where_the_bound_is_not():
+    errors = {"bound": [], "replay": []}
+    for spec, required in kept_trials(every=31):
+        of_model = architecture(spec.model)
+        errors["bound"].append(abs(estimate(spec, of_model).peak_reserved_bytes / required - 1))
+        errors["replay"].append(abs(replayed_reserved_bytes(spec, of_model) / required - 1))
+    found = pd.DataFrame(errors)
+
+    assert found.replay.median() < 0.02
+    assert found.replay.quantile(0.9) < 0.08 < found.bound.quantile(0.9)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"logprobs": Logprobs.FULL, "gradient_checkpointing": False},
+        {"logprobs": Logprobs.SLICED, "gradient_accumulation_steps": 2, "steps_per_generation": 1},
+        {"rollout": Rollout.SYNTHETIC, "dtype": Dtype.FLOAT32, "alloc_conf": "expandable_segments:True"},
+    ],
+)
+def test_reserved_is_at_least_what_is_allocated(changes):
+    spec = replace(_SPEC, model="tiny", steps=2, **changes)
+    found = estimate_with_replay(spec, architecture("tiny"))
+
+    assert found.peak_allocated_bytes <= found.peak_reserved_bytes
+    assert replace(found, peak_reserved_bytes=0) == replace(estimate(spec, architecture("tiny")), peak_reserved_bytes=0)
+
+
+def test_what_has_no_replay_keeps_the_bound():
+    others = replace(_SPEC, recipe=Recipe.SFT, num_generations=None, max_length=512)
+    assert has_replay(_SPEC)
+    for spec in (others, replace(_SPEC, use_vllm=True), replace(_SPEC, critic=True)):
+        assert not has_replay(spec)
+    assert estimate_with_replay(others, architecture(others.model)) == estimate(others, architecture(others.model))
+
+
+def test_the_card_of_a_trial_is_judged_by_its_replay():
+    spec = replace(_SPEC, model="tiny", logprobs=Logprobs.FULL)
+    explained = explain(spec, architecture("tiny"))
+    own = next(verdict for verdict in explained.cards if verdict.gpu.name == spec.gpu)
+    bounds = {verdict.gpu: verdict for verdict in all_cards(spec, architecture("tiny"))}
+
+    assert own.peak_reserved_bytes == explained.estimate.peak_reserved_bytes != bounds[own.gpu].peak_reserved_bytes
+    assert all(verdict == bounds[verdict.gpu] for verdict in explained.cards if verdict is not own)
