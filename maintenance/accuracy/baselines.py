@@ -4,14 +4,13 @@ import json
 from collections.abc import Mapping
 from functools import cache
 
-from maintenance.samples.sampling import architecture_of
+from maintenance.samples.sampling import architecture_of, config_of
 from profiler.analytical import parameter_count
 from profiler.analytical.baselines import (
     REPORT_OVERHEAD_BYTES,
     report_activation_bytes,
     report_models_bytes,
 )
-from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import TrialSpec
 
 
@@ -41,7 +40,7 @@ def accelerate_bytes(spec: TrialSpec) -> int:
     It depends on the model and the precision, for full training at batch size 1.
     """
     precision = "float16" if spec.bf16 or spec.dtype != "float32" else "float32"
-    return accelerate_training_bytes(BUILTIN_MODELS[spec.model].config, precision)
+    return accelerate_training_bytes(config_of(spec.model), precision)
 
 
 def accelerate_training_bytes(config: Mapping[str, object], precision: str) -> int:

@@ -3,21 +3,29 @@
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from profiler.config.foreign_text import MOST_JSON_BYTES
+from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_from_mapping, stable_mapping
 from profiler.config.trials.specification import parse_point
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TRIAL_KEYS, TrialSpec
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.files.foreign_files import Kind, kind_of, read_bytes, reason
+from profiler.storage.foreign.model_config import load_model_config
 
+ROOT = Path(__file__).parents[2]
 SAMPLED = "sampled.jsonl"
+
+Narrowed = tuple[str, Sequence[str], Mapping[str, Sequence[object]]]
+"""A key, values of it, and the values that other keys have with these."""
 
 
 def sample_trials(
@@ -28,6 +36,7 @@ def sample_trials(
     fixed: Mapping[str, object],
     is_wanted: Callable[[TrialSpec], bool] = lambda _: True,
     added: Mapping[Recipe, Sequence[str]] = MappingProxyType({}),
+    narrowed: Sequence[Narrowed] = (),
 ) -> tuple[TrialSpec, ...]:
     """Return `count` different trials. They depend only on the seed; a larger count adds trials at the end.
 
@@ -40,11 +49,15 @@ def sample_trials(
         fixed: Values of the other keys.
         is_wanted: Whether a trial is kept; one that is not is sampled again.
         added: Keys that a recipe has since a kept sample was written down; they have their default.
+        narrowed: Values of keys that take the place of those of `axes`, by the value of another key; later ones win.
     """
     chance = random.Random(seed)
     sampled: dict[TrialSpec, None] = {}
     while len(sampled) < count:
-        point = {**fixed, **{key: _plain(chance.choice(values)) for key, values in axes.items()}}
+        point = {**fixed, **_drawn(axes, chance)}
+        for key, values, fewer in narrowed:
+            if point[key] in values:
+                point |= _drawn(fewer, chance)
         try:
             spec = parse_point(_of_recipe(point, added), architecture_of=architecture_of)
         except UsageError:
@@ -54,6 +67,10 @@ def sample_trials(
     return tuple(sampled)
 
 
+def _drawn(axes: Mapping[str, Sequence[object]], chance: random.Random) -> dict[str, object]:
+    return {key: _plain(chance.choice(values)) for key, values in axes.items()}
+
+
 def _of_recipe(point: Mapping[str, object], added: Mapping[Recipe, Sequence[str]]) -> Mapping[str, object]:
     """Return `point` without the keys that its recipe does not have, or did not have."""
     recipe = Recipe(str(point["recipe"]))
@@ -61,16 +78,29 @@ def _of_recipe(point: Mapping[str, object], added: Mapping[Recipe, Sequence[str]
     return {key: value for key, value in point.items() if recipe in recipes[key] and key not in added.get(recipe, ())}
 
 
+@cache
 def architecture_of(model: str) -> Architecture:
-    """Return the architecture of a built-in model.
+    """Return the architecture of a built-in model, or of a file of this repository, by its path from the root.
 
     Raises:
-        UsageError: There is no model of that name.
+        UsageError: There is no such model.
     """
-    found = builtin_architecture(model)
-    if found is None:
-        raise UsageError([Fault(key="model", found=model, problem="must be a built-in model")])
-    return found
+    return builtin_architecture(model) or read_architecture(config_of(model), model=model)
+
+
+def config_of(model: str) -> Mapping[str, object]:
+    """Return the fields of the model's `config.json`.
+
+    Raises:
+        UsageError: There is no such model.
+    """
+    builtin = find_builtin(model)
+    if builtin is not None:
+        return builtin.config
+    path = ROOT / model
+    if path.suffix != ".json" or not path.is_relative_to(ROOT):
+        raise UsageError([Fault(key="model", found=model, problem="must be a built-in model or a file of maintenance")])
+    return load_model_config(str(path))
 
 
 def sampled_text(specs: Sequence[TrialSpec], *, seed: int) -> str:
