@@ -1,0 +1,122 @@
+"""The simulated trials against the estimates of one commit: rows, page and figure."""
+
+import io
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from maintenance.samples.sampling import ROOT
+from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trials.trial import TrialSpec
+from profiler.storage.files.atomic import write_atomically
+
+ROWS, PAGE, FIGURE = "rows.parquet", "accuracy.md", "predictors"
+
+FIRST = "first_judgement.json"
+"""The first judgement of the sample, which no later one replaces: formulas that are changed after it know its trials."""
+
+CODE = ("profiler", "maintenance/accuracy", "maintenance/samples")
+"""Folders that decide the estimates, and what they are compared with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """One judgement of the sample."""
+
+    commit: str
+    """That of the code."""
+    seed: int
+    sampled: int
+    """Trials that were written down."""
+    trials: int = 0
+    """Those that are compared."""
+    p95_ratio: float = 0.0
+    """Of absolute errors of allocated memory; 0.1 is 10 %."""
+    reserved_p95_ratio: float = 0.0
+
+
+def committed(root: Path = ROOT) -> str:
+    """Return the commit of the code that judges, by its first 12 digits.
+
+    Raises:
+        UsageError: Some of the code is not committed, or git does not say.
+    """
+    changed = _git(root, "status", "--porcelain", "--", *CODE).split("\n")[0]
+    if changed:
+        problem = "judges by code that is not committed"
+        raise UsageError([Fault(key="judge", found=changed.strip(), problem=problem, hint="Commit it first.")])
+    return _git(root, "rev-parse", "--short=12", "HEAD")
+
+
+def _git(root: Path, *words: str) -> str:
+    found = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+    if found.returncode:
+        problem = f"cannot name its commit ({found.stderr.strip()})"
+        raise UsageError([Fault(key="judge", found="true", problem=problem, hint="Run it in a clone.")])
+    return found.stdout.strip()
+
+
+def judged(specs: Mapping[str, TrialSpec], simulated: pd.DataFrame, judgement: Judgement, folder: Path) -> None:
+    """Write rows, page and figure of simulated trials, and the first judgement if there is none.
+
+    Args:
+        specs: The trials, by their ids.
+        simulated: Rows of `simulated_frame`.
+        judgement: Its commit and sample.
+        folder: Where the files are written.
+    """
+    from maintenance.accuracy.errors import (
+        RESERVED,
+        Predictor,
+        group_errors,
+        phase_errors,
+        predictor_errors,
+        predictors_figure,
+        worst_rows,
+    )
+    from maintenance.accuracy.page import accuracy_page
+    from maintenance.accuracy.rows import prediction_frame
+    from profiler.rendering.figures.theme import as_png
+
+    frame = prediction_frame(specs, simulated)
+    if frame.empty:
+        return
+    predictors = predictor_errors(frame)
+    found = {summary.of: summary for summary in predictors}
+    ours, reserved = found.get(Predictor.ESTIMATE.value), found.get(RESERVED)
+    now = replace(
+        judgement,
+        trials=ours.rows if ours else 0,
+        p95_ratio=ours.p95_ratio if ours else 0.0,
+        reserved_p95_ratio=reserved.p95_ratio if reserved else 0.0,
+    )
+    rows = io.BytesIO()
+    frame.to_parquet(rows, index=False)
+    write_atomically(folder / ROWS, rows.getvalue())
+    write_atomically(folder / f"{FIGURE}.png", as_png(predictors_figure(frame)))
+    page = accuracy_page(
+        now,
+        first=_first(now, folder / FIRST),
+        simulated=simulated,
+        frame=frame,
+        predictors=predictors,
+        groups=group_errors(frame),
+        phases=phase_errors(frame),
+        worst=worst_rows(frame),
+        figure=f"{FIGURE}.png",
+    )
+    write_atomically(folder / PAGE, page.encode())
+
+
+def _first(now: Judgement, path: Path) -> Judgement:
+    """Return the first judgement of this sample; it is `now` if none is kept."""
+    if path.exists():
+        kept = Judgement(**json.loads(path.read_text()))
+        if (kept.seed, kept.sampled) == (now.seed, now.sampled):
+            return kept
+    write_atomically(path, (json.dumps(asdict(now), indent=2) + "\n").encode())
+    return now
