@@ -1,13 +1,14 @@
-"""`python -m maintenance.several_gpus`: sampled trials of several GPUs, emulated, compared with the closed form.
+"""`python -m maintenance.several_gpus`: sampled trials of several GPUs, emulated, and later compared with the closed form.
 
 The sample is written to `sampled.jsonl` first. An existing file is kept, so that results cannot influence the sample.
-Each trial writes one record; the same command continues after an interruption.
+Each trial writes one record; the same command continues after an interruption. What was emulated is kept in `rows.csv`,
+whose estimates are computed with `judge=true`.
 
 Exit codes: docs/exit_codes.md.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -18,7 +19,7 @@ from maintenance.emulated.rows import needed_sizes
 from maintenance.emulated.running import Side, run_pending, run_side
 from maintenance.pages.error_cells import ERROR_COLUMNS, error_cells
 from maintenance.pages.kept_page import kept_page
-from maintenance.samples.sampling import architecture_of, folder_faults, sample_trials, written_down
+from maintenance.samples.sampling import Narrowed, architecture_of, folder_faults, sample_trials, written_down
 from maintenance.words import read_words
 from profiler.analytical.estimate import estimate, has_form
 from profiler.analytical.formulas.models.trained import trainable_parameter_count
@@ -28,6 +29,7 @@ from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Outcome
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, TrialSpec
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.rendering.sweep.comparison import as_csv
@@ -63,6 +65,50 @@ _AXES: Mapping[str, Sequence[object]] = {
 
 _WITHOUT_FSDP = {key: values for key, values in _AXES.items() if not key.startswith("fsdp_")}
 
+_SHARDED_AXES: Mapping[str, Sequence[object]] = {
+    **_WITHOUT_FSDP,
+    "recipe": ("grpo", "grpo", "grpo", "rloo", "sft"),
+    "model": (
+        "qwen2.5-0.5b",
+        "qwen2.5-1.5b",
+        "qwen2.5-3b",
+        "llama-3.2-1b",
+        "llama-3.2-3b",
+        "qwen3-0.6b",
+        "qwen3-1.7b",
+        "smollm2-1.7b",
+        "smollm3-3b",
+        "gemma-2b",
+        "phi-4-mini",
+        "deepseek-r1-distill-qwen-1.5b",
+    ),
+    "gpu": ("h100-80gb", "a100-80gb"),
+    "distributed_type": ("multi_gpu", "fsdp", "fsdp", "deepspeed", "deepspeed"),
+    "beta": (0.0, 0.0, 0.04),
+    "alloc_conf": (None, None, None, "expandable_segments:True", "max_split_size_mb:256"),
+}
+
+_NARROWED: Sequence[Narrowed] = (
+    (
+        "distributed_type",
+        ("fsdp",),
+        {
+            "fsdp_reshard_after_forward": (True, True, False),
+            "fsdp_activation_checkpointing": (False, False, True),
+            "fsdp_offload_params": (False, False, False, False, True),
+        },
+    ),
+    (
+        "distributed_type",
+        ("deepspeed",),
+        {
+            "zero_stage": (2, 2, 3),
+            "offload_optimizer_device": ("none", "none", "cpu"),
+            "offload_param_device": ("none", "none", "cpu"),
+        },
+    ),
+)
+
 _DEEPSPEED_AXES: Mapping[str, Sequence[object]] = {
     **_WITHOUT_FSDP,
     "distributed_type": ("deepspeed",),
@@ -82,6 +128,10 @@ class Sample:
     count: int
     seed: int
     axes: Mapping[str, Sequence[object]]
+    narrowed: Sequence[Narrowed] = ()
+    """See `sample_trials`."""
+    is_wanted: Callable[[TrialSpec], bool]
+    """Whether a trial is kept."""
     earlier: str
     """What was known before the sample was written down."""
 
@@ -94,6 +144,27 @@ class Sample:
         }
 
 
+_ADDED = {Recipe.SFT: ("logprobs",)}
+"""Keys that a recipe has since the first three samples were written down."""
+
+_OFFLOADED_BYTES = 20
+"""Of each offloaded value: master weight, two states, and gradients in two types, rounded up."""
+_MOST_ON_HOST_BYTES = 8 * GIB
+
+
+def _has_form(spec: TrialSpec) -> bool:
+    architecture = architecture_of(spec.model)
+    return spec.distributed_type is not DistributedType.NO and has_form(spec, architecture) and _fits_host(spec)
+
+
+def _fits_host(spec: TrialSpec) -> bool:
+    """Return whether the host of the emulation has enough memory for what is offloaded, which is really there."""
+    if spec.offload_optimizer_device is not OffloadDevice.CPU and not spec.fsdp_offload_params:
+        return True
+    values = trainable_parameter_count(spec, architecture_of(spec.model)) // spec.num_processes
+    return int(values) * _OFFLOADED_BYTES <= _MOST_ON_HOST_BYTES
+
+
 SAMPLES: Mapping[str, Sample] = {
     each.name: each
     for each in (
@@ -102,6 +173,7 @@ SAMPLES: Mapping[str, Sample] = {
             count=60,
             seed=1516,
             axes=_AXES,
+            is_wanted=_has_form,
             earlier=(
                 "An earlier sample (seed 1515; median 0.7 %, 95th percentile 11.6 %, worst +18.1 %) had shown that "
                 "adapters under FSDP were taken for float32 ones; their formula was corrected, and then this sample "
@@ -116,6 +188,7 @@ SAMPLES: Mapping[str, Sample] = {
             count=30,
             seed=1517,
             axes=_DEEPSPEED_AXES,
+            is_wanted=_has_form,
             earlier=(
                 "The formulas were written with DeepSpeed's source and the histories of eight emulated trials of "
                 "qwen2.5-0.5b and 3b, and looked at next to 16 of 1.5b and 7b, before this sample was drawn. Trial 4 "
@@ -131,18 +204,27 @@ SAMPLES: Mapping[str, Sample] = {
             count=30,
             seed=1521,
             axes=_DEEPSPEED_AXES,
+            is_wanted=_has_form,
             earlier=(
                 "It was drawn after the sample of seed 1517 had shown four missing formulas, and tests those that were "
                 "added. Only formulas of a layer on one GPU were changed after it, because of simulated trials of one "
                 "GPU."
             ),
         ),
+        Sample(
+            name="sharded",
+            count=40,
+            seed=2053,
+            axes=_SHARDED_AXES,
+            narrowed=_NARROWED,
+            is_wanted=_fits_host,
+            earlier=(
+                "It has families, ways of log-probabilities and offloads that the other samples lack, and trials by "
+                "FSDP with `fsdp_offload_params`, for which there is no closed form."
+            ),
+        ),
     )
 }
-
-_OFFLOADED_BYTES = 20
-"""Of each offloaded value: master weight, two states, and gradients in two types, rounded up."""
-_MOST_ON_HOST_BYTES = 8 * GIB
 
 _DEFAULTS: Mapping[str, object] = {"sample": "several_gpus", "jobs": 1, "python": None, "results_dir": "results"}
 
@@ -189,7 +271,15 @@ def _run(chosen: Sample, options: RunOptions, folder: Path) -> int:
 def sample(chosen: Sample, *, count: int | None = None) -> tuple[TrialSpec, ...]:
     """Return the trials of a sample, or the first `count`; they depend only on the seed."""
     number = chosen.count if count is None else count
-    return sample_trials(number, seed=chosen.seed, axes=chosen.axes, fixed=chosen.fixed, is_wanted=_has_form)
+    return sample_trials(
+        number,
+        seed=chosen.seed,
+        axes=chosen.axes,
+        fixed=chosen.fixed,
+        is_wanted=chosen.is_wanted,
+        added=_ADDED,
+        narrowed=chosen.narrowed,
+    )
 
 
 def comparison(ended: Sequence[tuple[TrialSpec, Outcome | None]]) -> pd.DataFrame:
@@ -246,19 +336,6 @@ def _emulated(options: RunOptions) -> Side:
 
     workers = emulated_workers(options)
     return Side(backend=Backend.EMULATED, versions=workers.versions, interpreter_of=workers.interpreter_of)
-
-
-def _has_form(spec: TrialSpec) -> bool:
-    architecture = architecture_of(spec.model)
-    return spec.distributed_type is not DistributedType.NO and has_form(spec, architecture) and _fits_host(spec)
-
-
-def _fits_host(spec: TrialSpec) -> bool:
-    """Return whether the host of the emulation has enough memory for what is offloaded, which is really there."""
-    if spec.offload_optimizer_device is not OffloadDevice.CPU:
-        return True
-    values = trainable_parameter_count(spec, architecture_of(spec.model)) // spec.num_processes
-    return int(values) * _OFFLOADED_BYTES <= _MOST_ON_HOST_BYTES
 
 
 def _peak(outcome: Outcome | None) -> int | None:

@@ -255,6 +255,7 @@ reads no weights, its prompts are synthetic, values of the random seed change no
 evaluations and several processes are not simulated, vLLM and images are compared by themselves, and for offloaded
 activations and micro-batches by tokens there is no closed form."""
 
+
 def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
     """Return `count` different trials. They depend only on the seed; a larger count adds trials at the end."""
     fixed = {key: value for key, value in FIXED.items() if key not in AXES}
