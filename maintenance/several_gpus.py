@@ -30,7 +30,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, Usag
 from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Outcome
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, TrialSpec
+from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Backend, DistributedType, OffloadDevice, TrialSpec
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.rendering.sweep.comparison import as_csv
 from profiler.storage.files.atomic import write_atomically
@@ -102,11 +102,12 @@ _NARROWED: Sequence[Narrowed] = (
         "distributed_type",
         ("deepspeed",),
         {
-            "zero_stage": (2, 2, 3),
+            "zero_stage": (2, 3),
             "offload_optimizer_device": ("none", "none", "cpu"),
-            "offload_param_device": ("none", "none", "cpu"),
+            "offload_param_device": ("none",),
         },
     ),
+    ("zero_stage", (ZERO_OF_WEIGHTS,), {"offload_param_device": ("none", "none", "cpu")}),
 )
 
 _DEEPSPEED_AXES: Mapping[str, Sequence[object]] = {

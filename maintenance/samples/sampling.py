@@ -24,7 +24,7 @@ from profiler.storage.foreign.model_config import load_model_config
 ROOT = Path(__file__).parents[2]
 SAMPLED = "sampled.jsonl"
 
-Narrowed = tuple[str, Sequence[str], Mapping[str, Sequence[object]]]
+Narrowed = tuple[str, Sequence[object], Mapping[str, Sequence[object]]]
 """A key, values of it, and the values that other keys have with these."""
 
 
@@ -56,7 +56,7 @@ def sample_trials(
     while len(sampled) < count:
         point = {**fixed, **_drawn(axes, chance)}
         for key, values, fewer in narrowed:
-            if point[key] in values:
+            if point.get(key) in values:
                 point |= _drawn(fewer, chance)
         try:
             spec = parse_point(_of_recipe(point, added), architecture_of=architecture_of)
