@@ -17,7 +17,7 @@ from profiler.storage.files.atomic import write_atomically
 ROWS, PAGE, FIGURE = "rows.parquet", "accuracy.md", "predictors"
 
 FIRST = "first_judgement.json"
-"""The first judgement of the sample, which no later one replaces: formulas that are changed after it know its trials."""
+"""The first judgement of the sample, which no later one replaces: formulas that change after it know its trials."""
 
 CODE = ("profiler", "maintenance/accuracy", "maintenance/samples")
 """Folders that decide the estimates, and what they are compared with."""
