@@ -118,7 +118,7 @@ def _emulate(specs: Sequence[TrialSpec], known: Collection[int], settings: _Sett
 def read_rows(path: Path) -> pd.DataFrame:
     """Return kept rows, with whole numbers where a trial may have none."""
     rows = pd.read_csv(path)
-    whole = [name for name in rows if name.endswith("_bytes") or name == "zero_stage"]
+    whole = [str(name) for name in rows if str(name).endswith("_bytes") or name == "zero_stage"]
     return rows.astype(dict.fromkeys(whole, "Int64"))
 
 
@@ -128,7 +128,7 @@ def emulated_rows(ended: Mapping[int, tuple[TrialSpec, Outcome]]) -> pd.DataFram
     Of a trial that ran out of memory, the peaks are what it needs on a card of unlimited memory.
     """
     rows = pd.DataFrame([_row(number, spec, outcome) for number, (spec, outcome) in ended.items()])
-    return rows.astype(dict.fromkeys((name for name in rows if name.endswith("_bytes")), "Int64"))
+    return rows.astype(dict.fromkeys((str(name) for name in rows if str(name).endswith("_bytes")), "Int64"))
 
 
 def judged(rows: pd.DataFrame, specs: Sequence[TrialSpec]) -> pd.DataFrame:

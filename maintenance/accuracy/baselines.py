@@ -52,13 +52,17 @@ def accelerate_training_bytes(config: Mapping[str, object], precision: str) -> i
 
 @cache
 def _float32_bytes(config_json: str) -> int:
-    """Return the size of the model as accelerate computes it: from an empty `AutoModel`, which has no LM head."""
-    from accelerate import init_empty_weights
+    """Return the size of the model as accelerate computes it: from an empty `AutoModel`, which has no LM head.
+
+    Made on torch's meta device: accelerate's `init_empty_weights` makes each tensor on the host first, and all experts
+    of a layer are one.
+    """
+    import torch
     from accelerate.utils import calculate_maximum_sizes
     from transformers import AutoConfig, AutoModel
 
     config = json.loads(config_json)
-    with init_empty_weights():
+    with torch.device("meta"):
         empty = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
     total, _ = calculate_maximum_sizes(empty)
     return int(total)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from maintenance.accuracy.judgement import Judgement, committed, judged
-from maintenance.accuracy.rows import TRIAL, simulated_frame
+from maintenance.accuracy.rows import STATUS, TRIAL, simulated_frame
 from maintenance.accuracy.sampling import COUNT, SEED, sample
 from maintenance.samples.sampling import config_of, folder_faults, written_down
 from maintenance.words import read_words
@@ -28,7 +28,7 @@ from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.identity import labels, trial_id
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
-from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.fingerprint import content_of
@@ -56,7 +56,8 @@ python -m maintenance.accuracy [key=value ...]
 Samples trials, simulates those that are not stored yet, and with judge=true
 compares them with the closed form and its baselines. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
-limit=N uses the first N of the sample; simulate=false runs none of them.
+limit=N uses the first N of the sample; simulate=false runs none of them. Trials
+that took longer than timeout_s run again.
 judge=true needs committed code, which the page names.
 
 Examples:
@@ -126,16 +127,20 @@ def _run(settings: Settings, simulate: Simulate, commit_of: CommitOf) -> int:
     plan = _plan(specs[: settings.limit])
     store = RecordStore(settings.folder)
     kept = _kept(settings.folder)
+    answers = set(kept.index[_are_answers(kept)])
+    pending = [trial for trial in plan if trial.trial_id not in answers]
     if settings.simulate:
-        simulate([trial for trial in plan if trial.trial_id not in kept.index], store, settings)
-    rows = _with_records(plan, kept, store)
-    if len(rows) > len(kept):
+        simulate(pending, store, settings)
+    new = [record for trial in pending if (record := store.find(trial.trial_id)) is not None]
+    rows = _merged(plan, kept, new)
+    if len(rows):
         _write_parquet(rows, settings.folder / SIMULATED)
     if settings.judge:
         judgement = Judgement(commit=commit, seed=settings.seed, sampled=len(specs))
         judged({trial.trial_id: trial.spec for trial in plan}, rows, judgement, settings.folder)
-    print_line(f"{len(rows)} of {len(plan)} trials have ended.")
-    return EXIT_OK if len(rows) == len(plan) or not settings.simulate else EXIT_SOME_TRIALS_FAILED
+    answered = int(_are_answers(rows).sum())
+    print_line(f"{answered} of {len(plan)} trials are answered.")
+    return EXIT_OK if answered == len(plan) or not settings.simulate else EXIT_SOME_TRIALS_FAILED
 
 
 def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:
@@ -154,15 +159,18 @@ def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:
 def _kept(folder: Path) -> pd.DataFrame:
     """Return the kept rows by the id of their trial."""
     path = folder / SIMULATED
-    rows = pd.read_parquet(path) if path.exists() else pd.DataFrame({TRIAL: []})
+    rows = pd.read_parquet(path) if path.exists() else pd.DataFrame({TRIAL: [], STATUS: []})
     return rows.set_index(TRIAL, drop=False)
 
 
-def _with_records(plan: Sequence[PlannedTrial], kept: pd.DataFrame, store: RecordStore) -> pd.DataFrame:
-    """Return the kept rows of the trials and those of their records, in the order of the sample."""
-    new = [record for trial in plan if trial.trial_id not in kept.index and (record := store.find(trial.trial_id))]
-    ended = [record for record in new if record.outcome.status.answered or record.outcome.status is Status.FAILED]
-    parts = [part for part in (kept, simulated_frame(ended)) if len(part)]
+def _are_answers(rows: pd.DataFrame) -> "pd.Series[bool]":
+    return rows[STATUS].map(lambda status: Status(status).answered).astype(bool)
+
+
+def _merged(plan: Sequence[PlannedTrial], kept: pd.DataFrame, new: Sequence[TrialRecord]) -> pd.DataFrame:
+    """Return the rows of the trials in the order of the sample; that of a new record takes the place of a kept one."""
+    older = kept.drop(index=[record.trial_id for record in new], errors="ignore")
+    parts = [part for part in (older, simulated_frame(new)) if len(part)]
     rows = pd.concat(parts).set_index(TRIAL, drop=False) if parts else kept
     return rows.loc[[trial.trial_id for trial in plan if trial.trial_id in rows.index]].reset_index(drop=True)
 

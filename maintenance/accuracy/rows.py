@@ -39,7 +39,8 @@ def simulated_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
     Sizes by phase and by category are those of a trial that ran to its end on its card.
     """
     frame = pd.DataFrame([_simulated_row(record) for record in records])
-    sizes = [name for name in frame if name.endswith("_bytes")]
+    # Else a column without a value in some rows would be one of floats.
+    sizes = [str(name) for name in frame if str(name).endswith("_bytes")]
     return frame.astype(dict.fromkeys(sizes, "Int64"))
 
 
