@@ -118,7 +118,7 @@ def _emulate(specs: Sequence[TrialSpec], known: Collection[int], settings: _Sett
 def read_rows(path: Path) -> pd.DataFrame:
     """Return kept rows, with whole numbers where a trial may have none."""
     rows = pd.read_csv(path)
-    whole = [str(name) for name in rows if str(name).endswith("_bytes") or name == "zero_stage"]
+    whole = [str(name) for name in rows if str(name).endswith("_bytes")]
     return rows.astype(dict.fromkeys(whole, "Int64"))
 
 
