@@ -1,7 +1,9 @@
 """Seeded sampler of trials, and the file with the sampled trials, written before any of them runs."""
 
+import gzip
 import json
 import random
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +25,12 @@ from profiler.storage.foreign.model_config import load_model_config
 
 ROOT = Path(__file__).parents[2]
 SAMPLED = "sampled.jsonl"
+PACKED = f"{SAMPLED}.gz"
+"""The same of a large sample."""
+
+_MOST_PLAIN = 1000
+"""Trials of the largest sample whose file is not packed; each is a line of 700 bytes."""
+
 
 Narrowed = tuple[str, Sequence[object], Mapping[str, Sequence[object]]]
 """A key, values of it, and the values that other keys have with these."""
@@ -139,10 +147,11 @@ def written_down(folder: Path, sampled: Sequence[TrialSpec], *, seed: int) -> tu
     Raises:
         UsageError: The file exists and has another sample.
     """
-    path = folder / SAMPLED
+    path = folder / (SAMPLED if len(sampled) <= _MOST_PLAIN else PACKED)
     text = sampled_text(sampled, seed=seed)
     if kind_of(path) is Kind.MISSING:
-        write_atomically(path, text.encode())
+        content = text.encode()
+        write_atomically(path, gzip.compress(content, mtime=0) if path.name == PACKED else content)
     elif _content(path) != text.encode():
         problem = f"does not give the sample of {path}, which was written before any result was known"
         hint = "Give the count and seed of its first line, or another results_dir."
@@ -150,8 +159,20 @@ def written_down(folder: Path, sampled: Sequence[TrialSpec], *, seed: int) -> tu
     return read_sampled(text)
 
 
+def kept_text(folder: Path) -> str:
+    """Return the text of the file of a sample.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    packed = folder / PACKED
+    return _content(packed if packed.exists() else folder / SAMPLED).decode()
+
+
 def _content(path: Path) -> bytes:
     try:
-        return read_bytes(path, most_bytes=MOST_JSON_BYTES)
-    except OSError as error:
-        raise UsageError([Fault(key="sample", found=str(path), problem=f"cannot be read ({reason(error)})")]) from error
+        content = read_bytes(path, most_bytes=MOST_JSON_BYTES)
+        return gzip.decompress(content) if path.name == PACKED else content
+    except (OSError, EOFError, zlib.error) as error:
+        why = reason(error) if isinstance(error, OSError) else "is no gzip file"
+        raise UsageError([Fault(key="sample", found=str(path), problem=f"cannot be read ({why})")]) from error

@@ -18,7 +18,15 @@ from maintenance.accuracy.sampling import (
     is_wanted,
     sample,
 )
-from maintenance.samples.sampling import architecture_of, config_of, read_sampled, sampled_text
+from maintenance.samples.sampling import (
+    PACKED,
+    architecture_of,
+    config_of,
+    kept_text,
+    read_sampled,
+    sampled_text,
+    written_down,
+)
 from profiler.analytical.estimate import has_form
 from profiler.config.models.architecture import PROJECTION_NAMES
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -139,6 +147,17 @@ def test_baselines_by_hand():
 
 
 def test_the_kept_file_equals_the_sample():
-    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy" / "sampled.jsonl"
+    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy"
 
-    assert kept.read_text() == sampled_text(_SAMPLED, seed=SEED)
+    assert kept_text(kept) == sampled_text(_SAMPLED, seed=SEED)
+
+
+def test_the_file_of_a_large_sample_is_packed(tmp_path):
+    assert written_down(tmp_path, _SAMPLED, seed=SEED) == _SAMPLED
+    assert written_down(tmp_path, _SAMPLED, seed=SEED) == _SAMPLED
+    assert [path.name for path in tmp_path.iterdir()] == [PACKED]
+    with pytest.raises(UsageError, match="before any result"):
+        written_down(tmp_path, _SAMPLED, seed=1)
+    (tmp_path / PACKED).write_bytes(b"{}")
+    with pytest.raises(UsageError, match="cannot be read"):
+        kept_text(tmp_path)
