@@ -119,7 +119,7 @@ class Sample:
 
 
 _ADDED = {Recipe.SFT: ("logprobs",)}
-"""Keys that a recipe has since the first three samples were written down."""
+"""Keys that a recipe has since the first three samples were written down; in all samples they have their default."""
 
 _OFFLOADED_BYTES = 20
 """Of each offloaded value: master weight, two states, and gradients in two types, rounded up."""
