@@ -3,7 +3,7 @@
 import io
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from profiler.storage.files.atomic import write_atomically
 
 ROWS, PAGE, FIGURE = "rows.parquet", "accuracy.md", "predictors"
 
-FIRST = "first_judgement.json"
-"""The first judgement of the sample, which no later one replaces: formulas that change after it know its trials."""
+JUDGEMENTS = "judgements.json"
+"""The first judgement of the sample, which no later one replaces, and the last: formulas that change in between know
+its trials."""
 
 CODE = ("profiler", "maintenance/accuracy", "maintenance/samples")
 """Folders that decide the estimates, and what they are compared with."""
@@ -37,6 +38,14 @@ class Judgement:
     p95_ratio: float = 0.0
     """Of absolute errors of allocated memory; 0.1 is 10 %."""
     reserved_p95_ratio: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgements:
+    """The first and the last judgement of one sample, which may be the same."""
+
+    first: Judgement
+    last: Judgement
 
 
 def committed(root: Path = ROOT) -> str:
@@ -60,63 +69,73 @@ def _git(root: Path, *words: str) -> str:
     return found.stdout.strip()
 
 
-def judged(specs: Mapping[str, TrialSpec], simulated: pd.DataFrame, judgement: Judgement, folder: Path) -> None:
-    """Write rows, page and figure of simulated trials, and the first judgement if there is none.
+def judged(specs: Sequence[TrialSpec], simulated: pd.DataFrame, judgement: Judgement, folder: Path) -> None:
+    """Write rows, page and figure of simulated trials, and the judgements.
 
     Args:
-        specs: The trials, by their ids.
+        specs: The sample.
         simulated: Rows of `simulated_frame`.
         judgement: Its commit and sample.
         folder: Where the files are written.
     """
-    from maintenance.accuracy.errors import (
-        RESERVED,
-        Predictor,
-        group_errors,
-        phase_errors,
-        predictor_errors,
-        predictors_figure,
-        worst_rows,
-    )
-    from maintenance.accuracy.page import accuracy_page
+    from maintenance.accuracy.errors import RESERVED, Predictor, predictor_errors, predictors_figure
     from maintenance.accuracy.rows import prediction_frame
     from profiler.rendering.figures.theme import as_png
 
     frame = prediction_frame(specs, simulated)
     if frame.empty:
         return
-    predictors = predictor_errors(frame)
-    found = {summary.of: summary for summary in predictors}
+    found = {summary.of: summary for summary in predictor_errors(frame)}
     ours, reserved = found.get(Predictor.ESTIMATE.value), found.get(RESERVED)
-    now = replace(
+    last = replace(
         judgement,
         trials=ours.rows if ours else 0,
         p95_ratio=ours.p95_ratio if ours else 0.0,
         reserved_p95_ratio=reserved.p95_ratio if reserved else 0.0,
     )
+    both = Judgements(first=_first(folder, last), last=last)
     rows = io.BytesIO()
     frame.to_parquet(rows, index=False)
     write_atomically(folder / ROWS, rows.getvalue())
     write_atomically(folder / f"{FIGURE}.png", as_png(predictors_figure(frame)))
-    page = accuracy_page(
-        now,
-        first=_first(now, folder / FIRST),
+    write_atomically(folder / JUDGEMENTS, (json.dumps(asdict(both), indent=2) + "\n").encode())
+    write_atomically(folder / PAGE, page_of(simulated, frame, both).encode())
+
+
+def page_of(simulated: pd.DataFrame, frame: pd.DataFrame, both: Judgements) -> str:
+    """Return the page of kept rows.
+
+    Args:
+        simulated: Rows of all trials that ended.
+        frame: Rows of those whose memory is simulated, with their predictions.
+        both: The judgements.
+    """
+    from maintenance.accuracy.errors import group_errors, phase_errors, predictor_errors, worst_rows
+    from maintenance.accuracy.page import accuracy_page
+
+    return accuracy_page(
+        both,
         simulated=simulated,
         frame=frame,
-        predictors=predictors,
+        predictors=predictor_errors(frame),
         groups=group_errors(frame),
         phases=phase_errors(frame),
         worst=worst_rows(frame),
         figure=f"{FIGURE}.png",
     )
-    write_atomically(folder / PAGE, page.encode())
 
 
-def _first(now: Judgement, path: Path) -> Judgement:
-    """Return the first judgement of this sample; it is `now` if none is kept."""
-    if path.exists():
-        kept = Judgement(**json.loads(path.read_text()))
-        if (kept.seed, kept.sampled) == (now.seed, now.sampled):
-            return kept
-    write_atomically(path, (json.dumps(asdict(now), indent=2) + "\n").encode())
-    return now
+def read_judgements(folder: Path) -> Judgements | None:
+    """Return the kept judgements; None if the sample was not judged."""
+    path = folder / JUDGEMENTS
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text())
+    return Judgements(first=Judgement(**kept["first"]), last=Judgement(**kept["last"]))
+
+
+def _first(folder: Path, last: Judgement) -> Judgement:
+    """Return the first judgement of this sample, which is `last` if none is kept."""
+    kept = read_judgements(folder)
+    same = kept is not None and (kept.first.seed, kept.first.sampled) == (last.seed, last.sampled)
+    return kept.first if kept is not None and same else last

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from maintenance.accuracy.judgement import Judgement, committed, judged
-from maintenance.accuracy.rows import STATUS, TRIAL, simulated_frame
+from maintenance.accuracy.rows import NUMBER, STATUS, TRIAL_ID, simulated_frame
 from maintenance.accuracy.sampling import COUNT, SEED, sample
 from maintenance.samples.sampling import config_of, folder_faults, written_down
 from maintenance.words import read_words
@@ -127,17 +127,17 @@ def _run(settings: Settings, simulate: Simulate, commit_of: CommitOf) -> int:
     plan = _plan(specs[: settings.limit])
     store = RecordStore(settings.folder)
     kept = _kept(settings.folder)
-    answers = set(kept.index[_are_answers(kept)])
-    pending = [trial for trial in plan if trial.trial_id not in answers]
+    answers = set(kept[TRIAL_ID][_are_answers(kept)])
+    pending = {number: trial for number, trial in enumerate(plan) if trial.trial_id not in answers}
     if settings.simulate:
-        simulate(pending, store, settings)
-    new = [record for trial in pending if (record := store.find(trial.trial_id)) is not None]
-    rows = _merged(plan, kept, new)
+        simulate(list(pending.values()), store, settings)
+    found = {number: store.find(trial.trial_id) for number, trial in pending.items()}
+    rows = _merged(kept, {number: record for number, record in found.items() if record is not None})
     if len(rows):
         _write_parquet(rows, settings.folder / SIMULATED)
     if settings.judge:
         judgement = Judgement(commit=commit, seed=settings.seed, sampled=len(specs))
-        judged({trial.trial_id: trial.spec for trial in plan}, rows, judgement, settings.folder)
+        judged(specs, rows, judgement, settings.folder)
     answered = int(_are_answers(rows).sum())
     print_line(f"{answered} of {len(plan)} trials are answered.")
     return EXIT_OK if answered == len(plan) or not settings.simulate else EXIT_SOME_TRIALS_FAILED
@@ -157,22 +157,19 @@ def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:
 
 
 def _kept(folder: Path) -> pd.DataFrame:
-    """Return the kept rows by the id of their trial."""
+    """Return the kept rows."""
     path = folder / SIMULATED
-    rows = pd.read_parquet(path) if path.exists() else pd.DataFrame({TRIAL: [], STATUS: []})
-    return rows.set_index(TRIAL, drop=False)
+    return pd.read_parquet(path) if path.exists() else pd.DataFrame({NUMBER: [], TRIAL_ID: [], STATUS: []})
 
 
 def _are_answers(rows: pd.DataFrame) -> "pd.Series[bool]":
     return rows[STATUS].map(lambda status: Status(status).answered).astype(bool)
 
 
-def _merged(plan: Sequence[PlannedTrial], kept: pd.DataFrame, new: Sequence[TrialRecord]) -> pd.DataFrame:
-    """Return the rows of the trials in the order of the sample; that of a new record takes the place of a kept one."""
-    older = kept.drop(index=[record.trial_id for record in new], errors="ignore")
-    parts = [part for part in (older, simulated_frame(new)) if len(part)]
-    rows = pd.concat(parts).set_index(TRIAL, drop=False) if parts else kept
-    return rows.loc[[trial.trial_id for trial in plan if trial.trial_id in rows.index]].reset_index(drop=True)
+def _merged(kept: pd.DataFrame, new: Mapping[int, TrialRecord]) -> pd.DataFrame:
+    """Return the rows in the order of the sample; that of a new record takes the place of a kept one."""
+    parts = [part for part in (kept[~kept[NUMBER].isin(new)], simulated_frame(new)) if len(part)]
+    return pd.concat(parts).sort_values(NUMBER, ignore_index=True) if parts else kept
 
 
 def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settings) -> None:

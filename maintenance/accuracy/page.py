@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from maintenance.accuracy.errors import ErrorSummary, GroupErrors, WorstRow
-from maintenance.accuracy.judgement import Judgement
+from maintenance.accuracy.judgement import Judgement, Judgements
 from maintenance.accuracy.rows import MESSAGE, REFUSAL, STATUS
 from maintenance.accuracy.sampling import MOST_DECODED_LAYERS
 from maintenance.pages.kept_page import kept_page
@@ -33,9 +33,8 @@ _NAMED_KEYS = (
 
 
 def accuracy_page(
-    now: Judgement,
+    both: Judgements,
     *,
-    first: Judgement,
     simulated: pd.DataFrame,
     frame: pd.DataFrame,
     predictors: Sequence[ErrorSummary],
@@ -47,8 +46,7 @@ def accuracy_page(
     """Return the tables and the figure.
 
     Args:
-        now: This judgement.
-        first: The first one of the sample, which may be the same.
+        both: The judgements of the sample.
         simulated: Rows of all trials that ended.
         frame: Rows of those whose memory is simulated.
         predictors: Errors of each predictor.
@@ -62,14 +60,15 @@ def accuracy_page(
     ]
     return kept_page(
         "How far the estimate is from the simulation",
-        f"{now.sampled:,} trials were sampled by seed {now.seed}, from the [axes](../../../maintenance/accuracy/"
-        f"sampling.py), and written down before any was simulated. {len(simulated):,} of them have run, in the order "
+        f"{both.last.sampled:,} trials were sampled by seed {both.last.seed} from the "
+        "[axes](../../../maintenance/accuracy/sampling.py), and written down before any was simulated. "
+        f"{len(simulated):,} of them have run, in the order "
         f"of the sample, and the memory of {len(frame):,} is simulated. Errors are relative to the simulated peak of "
         "allocated memory on a card of unlimited memory (reserved where it says so). Simulated, not measured.",
         "Left out of the sample by a rule on the trial, before it was drawn: trials whose generated rollouts run more "
         f"than {MOST_DECODED_LAYERS:,} layers, one per token (each takes half a minute or more), and trials of a "
         "critic for which there is no closed form.",
-        _judged_by(now, first),
+        _judged_by(both.last, both.first),
         _table("predictor", predictors),
         f"![Predicted against simulated]({figure})",
         *_missing(simulated, frame),

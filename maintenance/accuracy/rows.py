@@ -15,8 +15,9 @@ from profiler.domain.memory import TRIAL_PHASES, Category
 from profiler.domain.runs.outcome import Estimate, Status, TrialRecord
 from profiler.domain.trials.trial import TrialSpec
 
-TRIAL, STATUS, MESSAGE, REFUSAL = "trial_id", "status", "message", "refusal"
-"""Columns: the trial, how its simulation ended and why, and why it has no estimate."""
+NUMBER, TRIAL_ID, STATUS, MESSAGE, REFUSAL = "number", "trial_id", "status", "message", "refusal"
+"""Columns: the place of the trial in the sample, from 0, its id, how its simulation ended and why, and why it has no
+estimate."""
 
 FAMILY, ATTENTION_DROPOUT = "model_type", "attention_dropout"
 """Columns with what the model's `config.json` says."""
@@ -33,24 +34,25 @@ def _category(category: Category) -> str:
     return f"simulated_{category.name.lower()}_at_peak_bytes"
 
 
-def simulated_frame(records: Sequence[TrialRecord]) -> pd.DataFrame:
-    """Return one row per simulated trial, without its keys and without any prediction; sizes in bytes.
+def simulated_frame(records: Mapping[int, TrialRecord]) -> pd.DataFrame:
+    """Return one row per simulated trial, by its place in the sample; without its keys and without any prediction.
 
-    Sizes by phase and by category are those of a trial that ran to its end on its card.
+    Sizes are in bytes. Those by phase and by category are those of a trial that ran to its end on its card.
     """
-    frame = pd.DataFrame([_simulated_row(record) for record in records])
+    frame = pd.DataFrame([_simulated_row(number, record) for number, record in records.items()])
     # Else a column without a value in some rows would be one of floats.
     sizes = [str(name) for name in frame if str(name).endswith("_bytes")]
     return frame.astype(dict.fromkeys(sizes, "Int64"))
 
 
-def _simulated_row(record: TrialRecord) -> Mapping[str, object]:
+def _simulated_row(number: int, record: TrialRecord) -> Mapping[str, object]:
     outcome, unlimited = record.outcome, record.outcome.unlimited
     is_whole = outcome.status is Status.OK
     phases = {peak.phase: peak.peak_allocated_bytes for peak in outcome.peaks.phases} if is_whole else {}
     shares = {each.category: each.size_bytes for each in outcome.breakdown.shares} if is_whole else {}
     return {
-        TRIAL: record.trial_id,
+        NUMBER: number,
+        TRIAL_ID: record.trial_id,
         STATUS: outcome.status.value,
         MESSAGE: "" if outcome.status.answered and unlimited is not None else outcome.message,
         **{name: None if unlimited is None else getattr(unlimited, name) for name in _REQUIRED},
@@ -60,18 +62,18 @@ def _simulated_row(record: TrialRecord) -> Mapping[str, object]:
     }
 
 
-def prediction_frame(specs: Mapping[str, TrialSpec], simulated: pd.DataFrame) -> pd.DataFrame:
+def prediction_frame(specs: Sequence[TrialSpec], simulated: pd.DataFrame) -> pd.DataFrame:
     """Return one row per trial whose memory is simulated: its keys, that memory and each prediction, in bytes.
 
     A trial without a closed form has the reason in `REFUSAL`, and no estimate.
 
     Args:
-        specs: The trials, by their ids.
+        specs: The sample.
         simulated: Rows of `simulated_frame`.
     """
     known = simulated[simulated["required_allocated_bytes"].notna()]
     rows = known.astype(object).where(known.notna(), None).to_dict(orient="records")
-    return pd.DataFrame([_row(specs[str(row[TRIAL])], {str(key): value for key, value in row.items()}) for row in rows])
+    return pd.DataFrame([_row(specs[row[NUMBER]], {str(key): value for key, value in row.items()}) for row in rows])
 
 
 def _row(spec: TrialSpec, simulated: Mapping[str, object]) -> Mapping[str, object]:
@@ -86,11 +88,15 @@ def _row(spec: TrialSpec, simulated: Mapping[str, object]) -> Mapping[str, objec
     }
     of_categories = {_category(category) for category in Category}
     return {
-        **{key: simulated[key] for key in (TRIAL, STATUS)},
+        **{key: simulated[key] for key in (NUMBER, TRIAL_ID, STATUS)},
         **keys,
         FAMILY: architecture.model_type,
         ATTENTION_DROPOUT: architecture.attention_dropout,
-        **{key: value for key, value in simulated.items() if key not in {TRIAL, STATUS, MESSAGE, *of_categories}},
+        **{
+            key: value
+            for key, value in simulated.items()
+            if key not in {NUMBER, TRIAL_ID, STATUS, MESSAGE, *of_categories}
+        },
         **{PREDICTORS[predictor]: size for predictor, size in said.items()},
         "estimated_reserved_bytes": found.peak_reserved_bytes if found else None,
         **_estimated_phases(spec, found),

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 from builders import changed, failed, outcome, record
 
 from maintenance.accuracy.errors import Predictor, group_errors, phase_errors, predictor_errors, worst_rows
-from maintenance.accuracy.judgement import FIGURE, FIRST, PAGE, ROWS, committed
+from maintenance.accuracy.judgement import FIGURE, JUDGEMENTS, PAGE, ROWS, committed, page_of, read_judgements
 from maintenance.accuracy.main import SIMULATED, main
 from maintenance.samples.sampling import SAMPLED, architecture_of
 from profiler.analytical import estimate
@@ -53,6 +54,7 @@ class _Simulating:
         return replace(made, trial_id=trial.trial_id)
 
 
+KEPT = Path(__file__).parents[2] / "results" / "reference" / "accuracy"
 JUDGE = ("simulate=false", "judge=true")
 
 
@@ -67,7 +69,7 @@ def test_simulating_computes_no_estimate_and_judging_runs_nothing(tmp_path, caps
     # What was simulated is kept in the table; its records are of no more use.
     shutil.rmtree(folder / "records")
     assert main([*words, *JUDGE], simulate=simulating, commit_of=lambda: "c0ffee") == EXIT_OK
-    assert {path.name for path in folder.iterdir()} == {SAMPLED, SIMULATED, ROWS, PAGE, f"{FIGURE}.png", FIRST}
+    assert {path.name for path in folder.iterdir()} == {SAMPLED, SIMULATED, ROWS, PAGE, f"{FIGURE}.png", JUDGEMENTS}
     assert len(simulating.ran) == len(pd.read_parquet(folder / ROWS)) == 4
     page = (folder / PAGE).read_text()
     assert "| closed form | 4 | 2.0 % | 2.0 % | -2% |" in page
@@ -75,6 +77,8 @@ def test_simulating_computes_no_estimate_and_judging_runs_nothing(tmp_path, caps
     assert "commit c0ffee, which judged the sample for the first time" in page
     assert "4 of 4 trials are answered" in capsys.readouterr().out
 
+    simulated, frame = pd.read_parquet(folder / SIMULATED), pd.read_parquet(folder / ROWS)
+    assert page_of(simulated, frame, read_judgements(folder)) == page
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert main([*words, *JUDGE], simulate=simulating, commit_of=lambda: "c0ffee") == EXIT_OK
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
@@ -99,6 +103,16 @@ def test_a_part_is_continued_and_what_failed_runs_again(tmp_path):
     assert main(words, simulate=again) == EXIT_OK
     assert len(again.ran) == 3
     assert again.ran[0] == simulating.ran[1]
+
+
+def test_the_kept_page_follows_from_the_kept_rows():
+    both = read_judgements(KEPT)
+    if both is None:
+        return
+    simulated, frame = pd.read_parquet(KEPT / SIMULATED), pd.read_parquet(KEPT / ROWS)
+    assert page_of(simulated, frame, both) == (KEPT / PAGE).read_text()
+    needed = simulated[simulated["required_allocated_bytes"].notna()]
+    assert list(needed["trial_id"]) == list(frame["trial_id"])
 
 
 def test_estimates_are_those_of_committed_code(tmp_path, capsys):
