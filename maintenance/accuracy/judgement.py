@@ -16,7 +16,7 @@ from profiler.storage.files.atomic import write_atomically
 
 ROWS, PAGE, FIGURE = "rows.parquet", "accuracy.md", "predictors"
 
-JUDGEMENTS = "judgements.json"
+JUDGEMENTS = "judgements.jsonl"
 """The first judgement of the sample, which no later one replaces, and the last: formulas that change in between know
 its trials."""
 
@@ -98,7 +98,8 @@ def judged(specs: Sequence[TrialSpec], simulated: pd.DataFrame, judgement: Judge
     frame.to_parquet(rows, index=False)
     write_atomically(folder / ROWS, rows.getvalue())
     write_atomically(folder / f"{FIGURE}.png", as_png(predictors_figure(frame)))
-    write_atomically(folder / JUDGEMENTS, (json.dumps(asdict(both), indent=2) + "\n").encode())
+    lines = "".join(f"{json.dumps(asdict(each))}\n" for each in (both.first, both.last))
+    write_atomically(folder / JUDGEMENTS, lines.encode())
     write_atomically(folder / PAGE, page_of(simulated, frame, both).encode())
 
 
@@ -130,8 +131,8 @@ def read_judgements(folder: Path) -> Judgements | None:
     path = folder / JUDGEMENTS
     if not path.exists():
         return None
-    kept = json.loads(path.read_text())
-    return Judgements(first=Judgement(**kept["first"]), last=Judgement(**kept["last"]))
+    first, last = (Judgement(**json.loads(line)) for line in path.read_text().splitlines())
+    return Judgements(first=first, last=last)
 
 
 def _first(folder: Path, last: Judgement) -> Judgement:

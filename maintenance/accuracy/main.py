@@ -1,6 +1,6 @@
 """`python -m maintenance.accuracy [count=2000] [seed=2053] ...`: sample, simulate, and later judge.
 
-The sample is written to `sampled.jsonl` first. An existing file is kept, so that results cannot influence the sample.
+The sample is written to `sampled.parquet` first. An existing file is kept, so that results cannot influence the sample.
 (Formulas were corrected after 29 small trials of seed 2026, and after 500 trials each of seeds 2027 to 2029; hence
 seed 2053.) Each trial writes one record; the same command continues after an interruption. What was simulated is kept
 in `simulated.parquet`, without any estimate: with `judge=true` the estimates are computed by code that is committed.

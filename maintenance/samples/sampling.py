@@ -1,13 +1,15 @@
 """Seeded sampler of trials, and the file with the sampled trials, written before any of them runs."""
 
-import gzip
+import io
 import json
 import random
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from profiler.config.foreign_text import MOST_JSON_BYTES
 from profiler.config.models.architecture import read_architecture
@@ -25,8 +27,10 @@ from profiler.storage.foreign.model_config import load_model_config
 
 ROOT = Path(__file__).parents[2]
 SAMPLED = "sampled.jsonl"
-PACKED = f"{SAMPLED}.gz"
-"""The same of a large sample."""
+PACKED = "sampled.parquet"
+"""The lines of the same of a large sample, in one column."""
+
+_LINE = "line"
 
 _MOST_PLAIN = 1000
 """Trials of the largest sample whose file is not packed; each is a line of 700 bytes."""
@@ -62,10 +66,10 @@ def sample_trials(
     chance = random.Random(seed)
     sampled: dict[TrialSpec, None] = {}
     while len(sampled) < count:
-        point = {**fixed, **_drawn(axes, chance)}
+        point = {**fixed, **_chosen(axes, chance)}
         for key, values, fewer in narrowed:
             if point.get(key) in values:
-                point |= _drawn(fewer, chance)
+                point |= _chosen(fewer, chance)
         try:
             spec = parse_point(_of_recipe(point, added), architecture_of=architecture_of)
         except UsageError:
@@ -75,7 +79,7 @@ def sample_trials(
     return tuple(sampled)
 
 
-def _drawn(axes: Mapping[str, Sequence[object]], chance: random.Random) -> dict[str, object]:
+def _chosen(axes: Mapping[str, Sequence[object]], chance: random.Random) -> dict[str, object]:
     return {key: _plain(chance.choice(values)) for key, values in axes.items()}
 
 
@@ -150,8 +154,7 @@ def written_down(folder: Path, sampled: Sequence[TrialSpec], *, seed: int) -> tu
     path = folder / (SAMPLED if len(sampled) <= _MOST_PLAIN else PACKED)
     text = sampled_text(sampled, seed=seed)
     if kind_of(path) is Kind.MISSING:
-        content = text.encode()
-        write_atomically(path, gzip.compress(content, mtime=0) if path.name == PACKED else content)
+        write_atomically(path, _packed(text) if path.name == PACKED else text.encode())
     elif _content(path) != text.encode():
         problem = f"does not give the sample of {path}, which was written before any result was known"
         hint = "Give the count and seed of its first line, or another results_dir."
@@ -169,10 +172,19 @@ def kept_text(folder: Path) -> str:
     return _content(packed if packed.exists() else folder / SAMPLED).decode()
 
 
+def _packed(text: str) -> bytes:
+    content = io.BytesIO()
+    pq.write_table(pa.table({_LINE: text.splitlines()}), content, compression="zstd")
+    return content.getvalue()
+
+
 def _content(path: Path) -> bytes:
     try:
         content = read_bytes(path, most_bytes=MOST_JSON_BYTES)
-        return gzip.decompress(content) if path.name == PACKED else content
-    except (OSError, EOFError, zlib.error) as error:
-        why = reason(error) if isinstance(error, OSError) else "is no gzip file"
+        if path.name != PACKED:
+            return content
+        lines = pq.read_table(io.BytesIO(content), columns=[_LINE]).column(_LINE).to_pylist()
+        return "".join(f"{line}\n" for line in lines).encode()
+    except (OSError, pa.ArrowException) as error:
+        why = reason(error) if isinstance(error, OSError) else "is not the file of a sample"
         raise UsageError([Fault(key="sample", found=str(path), problem=f"cannot be read ({why})")]) from error

@@ -58,7 +58,7 @@ KEPT = Path(__file__).parents[2] / "results" / "reference" / "accuracy"
 JUDGE = ("simulate=false", "judge=true")
 
 
-def test_simulating_computes_no_estimate_and_judging_runs_nothing(tmp_path, capsys):
+def test_simulating_makes_no_estimate_and_judging_runs_nothing(tmp_path, capsys):
     simulating = _Simulating()
     words = ["count=4", "seed=3", f"results_dir={tmp_path}"]
 

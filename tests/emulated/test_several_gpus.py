@@ -23,17 +23,17 @@ FIRST = SAMPLES["several_gpus"]
 
 @EACH
 def test_the_sample_is_the_kept_one_and_a_larger_one_only_adds(chosen):
-    drawn = sample(chosen)
-    assert sample(chosen, count=3) == drawn[:3]
-    assert all(spec.distributed_type is not DistributedType.NO and spec.num_processes > 1 for spec in drawn)
-    assert (REFERENCE / chosen.name / "sampled.jsonl").read_text() == sampled_text(drawn, seed=chosen.seed)
+    sampled = sample(chosen)
+    assert sample(chosen, count=3) == sampled[:3]
+    assert all(spec.distributed_type is not DistributedType.NO and spec.num_processes > 1 for spec in sampled)
+    assert (REFERENCE / chosen.name / "sampled.jsonl").read_text() == sampled_text(sampled, seed=chosen.seed)
 
 
 def test_offloads_are_sampled():
-    drawn = sample(SAMPLES["sharded"])
-    kinds = {(spec.zero_stage, spec.offload_optimizer_device, spec.offload_param_device) for spec in drawn}
+    sampled = sample(SAMPLES["sharded"])
+    kinds = {(spec.zero_stage, spec.offload_optimizer_device, spec.offload_param_device) for spec in sampled}
     assert kinds >= {(2, "none", "none"), (2, "cpu", "none"), (3, "cpu", "none"), (3, "none", "cpu")}
-    assert {spec.fsdp_offload_params for spec in drawn} == {None, True, False}
+    assert {spec.fsdp_offload_params for spec in sampled} == {None, True, False}
 
 
 def test_errors_by_hand():
