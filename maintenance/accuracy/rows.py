@@ -12,7 +12,7 @@ from profiler.analytical.estimate import phase_instants
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES, Category
-from profiler.domain.runs.outcome import Estimate, Status, TrialRecord
+from profiler.domain.runs.outcome import Estimate, Outcome, Status, TrialRecord
 from profiler.domain.trials.trial import TrialSpec
 
 NUMBER, TRIAL_ID, STATUS, MESSAGE, REFUSAL = "number", "trial_id", "status", "message", "refusal"
@@ -54,12 +54,22 @@ def _simulated_row(number: int, record: TrialRecord) -> Mapping[str, object]:
         NUMBER: number,
         TRIAL_ID: record.trial_id,
         STATUS: outcome.status.value,
-        MESSAGE: "" if outcome.status.answered and unlimited is not None else outcome.message,
+        MESSAGE: "" if outcome.status.answered and unlimited is not None else _cause(outcome),
         **{name: None if unlimited is None else getattr(unlimited, name) for name in _REQUIRED},
         **{_simulated(phase.value): phases.get(phase) for phase in TRIAL_PHASES},
         "simulated_peak_phase": outcome.peaks.phase.value if outcome.peaks.phase else None,
         **{_category(category): shares.get(category) for category in Category},
     }
+
+
+def _cause(outcome: Outcome) -> str:
+    """Return the line of a message that says why, without files of the machine: the first, after a traceback the last.
+
+    By hand, of a traceback with the last line ``"ValueError: x. The full text is in a.stderr."``: ``"ValueError: x."``.
+    """
+    lines = outcome.message.splitlines() or [""]
+    line = lines[-1] if outcome.status is Status.FAILED else lines[0]
+    return line.partition(" The full text is in ")[0]
 
 
 def prediction_frame(specs: Sequence[TrialSpec], simulated: pd.DataFrame) -> pd.DataFrame:

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from builders import changed, failed, outcome, record
+from builders import changed, failed, outcome, record, spec
 
 from maintenance.accuracy.errors import Predictor, group_errors, phase_errors, predictor_errors, worst_rows
 from maintenance.accuracy.judgement import FIGURE, JUDGEMENTS, PAGE, ROWS, committed, page_of, read_judgements
 from maintenance.accuracy.main import SIMULATED, main
+from maintenance.accuracy.rows import simulated_frame
 from maintenance.samples.sampling import SAMPLED, architecture_of
 from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE, UsageError
@@ -113,6 +114,16 @@ def test_the_kept_page_follows_from_the_kept_rows():
     assert page_of(simulated, frame, both) == (KEPT / PAGE).read_text()
     needed = simulated[simulated["required_allocated_bytes"].notna()]
     assert list(needed["trial_id"]) == list(frame["trial_id"])
+
+
+def test_kept_messages_name_no_file_of_the_machine():
+    ends = {
+        Status.FAILED: "Traceback:\n  File x\nUnforeseen ValueError: x. The full text is in /tmp/a.stderr.",
+        Status.TIMEOUT: "The worker had not ended after 40 s.\n/tmp/x.py:1: FutureWarning: y",
+    }
+    outcomes = [failed(status, message) for status, message in ends.items()]
+    rows = simulated_frame({number: record(spec(), outcome=each) for number, each in enumerate(outcomes)})
+    assert list(rows["message"]) == ["Unforeseen ValueError: x.", "The worker had not ended after 40 s."]
 
 
 def test_estimates_are_those_of_committed_code(tmp_path, capsys):
