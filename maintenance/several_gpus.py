@@ -15,11 +15,11 @@ from typing import Any
 
 import pandas as pd
 
-from maintenance.accuracy.judgement import committed
 from maintenance.emulated.rows import needed_sizes
 from maintenance.emulated.running import Side, run_pending, run_side
 from maintenance.pages.error_cells import ERROR_COLUMNS, error_cells
 from maintenance.pages.kept_page import kept_page
+from maintenance.samples.judgement import committed
 from maintenance.samples.sampling import architecture_of, folder_faults, written_down
 from maintenance.samples.several_gpus import SAMPLES, Sample, sample
 from maintenance.words import read_words

@@ -2,15 +2,13 @@
 
 import io
 import json
-import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
 
-from maintenance.samples.sampling import ROOT
-from profiler.domain.errors import Fault, UsageError
+from maintenance.samples.judgement import Judgement, Judgements
 from profiler.domain.trials.trial import TrialSpec
 from profiler.storage.files.atomic import write_atomically
 
@@ -19,54 +17,6 @@ ROWS, PAGE, FIGURE = "rows.parquet", "accuracy.md", "predictors"
 JUDGEMENTS = "judgements.jsonl"
 """The first judgement of the sample, which no later one replaces, and the last: formulas that change in between know
 its trials."""
-
-CODE = ("profiler", "maintenance/accuracy", "maintenance/samples")
-"""Folders that decide the estimates, and what they are compared with."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """One judgement of the sample."""
-
-    commit: str
-    """That of the code."""
-    seed: int
-    sampled: int
-    """Trials that were written down."""
-    trials: int = 0
-    """Those that are compared."""
-    p95_ratio: float = 0.0
-    """Of absolute errors of allocated memory; 0.1 is 10 %."""
-    reserved_p95_ratio: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgements:
-    """The first and the last judgement of one sample, which may be the same."""
-
-    first: Judgement
-    last: Judgement
-
-
-def committed(root: Path = ROOT) -> str:
-    """Return the commit of the code that judges, by its first 12 digits.
-
-    Raises:
-        UsageError: Some of the code is not committed, or git does not say.
-    """
-    changed = _git(root, "status", "--porcelain", "--", *CODE).split("\n")[0]
-    if changed:
-        problem = "judges by code that is not committed"
-        raise UsageError([Fault(key="judge", found=changed.strip(), problem=problem, hint="Commit it first.")])
-    return _git(root, "rev-parse", "--short=12", "HEAD")
-
-
-def _git(root: Path, *words: str) -> str:
-    found = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
-    if found.returncode:
-        problem = f"cannot name its commit ({found.stderr.strip()})"
-        raise UsageError([Fault(key="judge", found="true", problem=problem, hint="Run it in a clone.")])
-    return found.stdout.strip()
 
 
 def judged(specs: Sequence[TrialSpec], simulated: pd.DataFrame, judgement: Judgement, folder: Path) -> None:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from maintenance.accuracy.judgement import Judgement, committed, judged
+from maintenance.accuracy.judgement import judged
 from maintenance.accuracy.rows import NUMBER, STATUS, TRIAL_ID, simulated_frame
 from maintenance.accuracy.sampling import COUNT, SEED, sample
+from maintenance.samples.judgement import Judgement, committed
 from maintenance.samples.sampling import config_of, folder_faults, written_down
 from maintenance.words import read_words
 from profiler.analysis.times.sweep_time import SweepTally

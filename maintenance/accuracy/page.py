@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from maintenance.accuracy.errors import ErrorSummary, GroupErrors, WorstRow
-from maintenance.accuracy.judgement import Judgement, Judgements
 from maintenance.accuracy.rows import MESSAGE, REFUSAL, STATUS
 from maintenance.accuracy.sampling import MOST_DECODED_LAYERS
 from maintenance.pages.kept_page import kept_page
+from maintenance.samples.judgement import Judgement, Judgements
 from profiler.rendering.document import Align
-from profiler.rendering.layouts.markdown import markdown_table
+from profiler.rendering.layouts.markdown import escaped, markdown_table
 from profiler.rendering.sweep.words import percent, signed_percent
 
 _NAMED_KEYS = (
@@ -112,7 +112,7 @@ def _missing(simulated: pd.DataFrame, frame: pd.DataFrame) -> tuple[str, ...]:
     )
     if not counts:
         return ()
-    rows = [(what, str(count), " ".join(why.split())) for (what, why), count in counts.most_common()]
+    rows = [(what, str(count), escaped(why)) for (what, why), count in counts.most_common()]
     return (
         "## Not compared",
         markdown_table(("what is missing", "trials", "why"), rows, align=(Align.LEFT, Align.RIGHT, Align.LEFT)),

@@ -40,6 +40,49 @@ Narrowed = tuple[str, Sequence[object], Mapping[str, Sequence[object]]]
 """A key, values of it, and the values that other keys have with these."""
 
 
+FIXED: Mapping[str, object] = {
+    "backend": "simulated",
+    "recipe": "grpo",
+    "weights": "random",
+    "dataset": None,
+    "seed": 0,
+    "lora_dropout": 0.0,
+    "use_liger_kernel": False,
+    "bnb_4bit_use_double_quant": True,
+    "use_vllm": False,
+    "vllm_mode": None,
+    "vllm_gpu_memory_utilization": None,
+    "vllm_enable_sleep_mode": None,
+    "vllm_max_model_length": None,
+    "vllm_tensor_parallel_size": 1,
+    "vllm_model_impl": "vllm",
+    "reward_models": None,
+    "per_device_eval_batch_size": None,
+    "images_per_prompt": None,
+    "min_pixels": None,
+    "max_pixels": None,
+    "num_processes": 1,
+    "distributed_type": "no",
+    "fsdp_version": None,
+    "fsdp_reshard_after_forward": None,
+    "fsdp_offload_params": None,
+    "fsdp_activation_checkpointing": None,
+    "cp_size": None,
+    "torch_empty_cache_steps": None,
+    "activation_offloading": False,
+    "critic": False,
+    "use_dynamic_bsz": False,
+    "ppo_max_token_len_per_gpu": None,
+    "zero_stage": None,
+    "offload_optimizer_device": None,
+    "offload_param_device": None,
+}
+"""Values of the keys of which a sample has no axis. Of those that no sample has an axis of: a simulated trial reads no
+weights, its prompts are synthetic, values of the random seed change no size, Liger's kernels, reward models and
+evaluations are not simulated, vLLM and images are compared by themselves, and for offloaded activations and
+micro-batches by tokens there is no closed form."""
+
+
 def sample_trials(
     count: int,
     *,

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
-from maintenance.samples.sampling import Narrowed, architecture_of, sample_trials
+from maintenance.samples.sampling import FIXED, Narrowed, architecture_of, sample_trials
 from profiler.analytical.estimate import has_form
 from profiler.analytical.formulas.models.trained import trainable_parameter_count
 from profiler.domain.memory import GIB
@@ -113,7 +112,7 @@ class Sample:
     def fixed(self) -> Mapping[str, object]:
         """Values of the keys that are no axes."""
         return {
-            **{key: value for key, value in FIXED_IN_ACCURACY.items() if key not in self.axes},
+            **{key: value for key, value in FIXED.items() if key not in self.axes},
             "rollout": "synthetic",
         }
 

@@ -11,9 +11,10 @@ import pytest
 from builders import changed, failed, outcome, record, spec
 
 from maintenance.accuracy.errors import Predictor, group_errors, phase_errors, predictor_errors, worst_rows
-from maintenance.accuracy.judgement import FIGURE, JUDGEMENTS, PAGE, ROWS, committed, page_of, read_judgements
+from maintenance.accuracy.judgement import FIGURE, JUDGEMENTS, PAGE, ROWS, page_of, read_judgements
 from maintenance.accuracy.main import SIMULATED, main
 from maintenance.accuracy.rows import simulated_frame
+from maintenance.samples.judgement import committed
 from maintenance.samples.sampling import SAMPLED, architecture_of
 from profiler.analytical import estimate
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE, UsageError
@@ -99,7 +100,7 @@ def test_a_part_is_continued_and_what_failed_runs_again(tmp_path):
     shutil.rmtree(tmp_path / "accuracy" / "records")
     assert main([*words, *JUDGE], commit_of=lambda: "c0ffee") == EXIT_OK
     page = (tmp_path / "accuracy" / PAGE).read_text()
-    assert "| simulation: failed | 1 | RuntimeError" in page
+    assert "| simulation: failed | 1 | RuntimeError: made up \\|" in page
     again = _Simulating()
     assert main(words, simulate=again) == EXIT_OK
     assert len(again.ran) == 3

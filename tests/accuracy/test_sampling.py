@@ -10,7 +10,6 @@ from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
 from maintenance.accuracy.sampling import (
     AXES,
     COUNT,
-    FIXED,
     MOST_DECODED_LAYERS,
     NARROWED,
     SEED,
@@ -19,6 +18,7 @@ from maintenance.accuracy.sampling import (
     sample,
 )
 from maintenance.samples.sampling import (
+    FIXED,
     PACKED,
     architecture_of,
     config_of,
