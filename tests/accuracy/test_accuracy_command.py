@@ -76,7 +76,7 @@ def test_simulating_makes_no_estimate_and_judging_runs_nothing(tmp_path, capsys)
     page = (folder / PAGE).read_text()
     assert "| closed form | 4 | 2.0 % | 2.0 % | -2% |" in page
     assert "4 trials were sampled by seed 3" in page
-    assert "nan" not in page
+    assert "=nan" not in page
     assert "commit c0ffee, which judged the sample for the first time" in page
     assert "4 of 4 trials are answered" in capsys.readouterr().out
 
