@@ -107,7 +107,7 @@ def _run(settings: _Settings) -> int:
 
 
 def _emulate(specs: Sequence[TrialSpec], known: Collection[int], settings: _Settings) -> pd.DataFrame:
-    """Emulate the trials without a row, and return the rows of those that have ended."""
+    """Emulate the trials without a row, and return the rows of those that have ended; one that failed has a row too."""
     store, side = RecordStore(settings.folder), _emulated(settings.options)
     pending = {number: spec for number, spec in enumerate(specs) if number not in known}
     run_pending(tuple(pending.values()), (side,), store=store, options=settings.options, at_most=None, run=run_side)
@@ -161,6 +161,7 @@ def page(rows: pd.DataFrame, chosen: Sample, *, commit: str = "") -> str:
     groups = [("all", compared), *((str(kind), group) for kind, group in compared.groupby(kinds))]
     other = rows[rows["error"].isna()]
     ends = [(str(row.trial), str(row.model), _why(row)) for row in other.itertuples()]
+    lacking = "a peak" if other["emulated_allocated_bytes"].isna().all() else "a peak, or without a closed form"
     by = f" Estimates are those of commit {commit}." if commit else ""
     return kept_page(
         "The estimate of several GPUs, and emulated trials",
@@ -169,7 +170,7 @@ def page(rows: pd.DataFrame, chosen: Sample, *, commit: str = "") -> str:
         f"written down before any trial ran.{by} {chosen.earlier}",
         _table(groups, "error"),
         *(("Reserved memory:", _table(groups, "reserved_error")) if "reserved_error" in rows else ()),
-        *(("Trials without a peak:", markdown_table(("trial", "model", "status"), ends)) if ends else ()),
+        *((f"Trials without {lacking}:", markdown_table(("trial", "model", "status"), ends)) if ends else ()),
         command=f"python -m maintenance.several_gpus sample={chosen.name} results_dir=results/reference",
     )
 

@@ -56,6 +56,7 @@ def test_errors_by_hand():
     assert "Estimates are those of commit c0ffee." in text
     assert "| failed |" in text
     assert "| ok, no closed form |" in text
+    assert "Trials without a peak, or without a closed form:" in text
 
 
 def test_judging_needs_no_record_and_runs_nothing(tmp_path, capsys, monkeypatch):
