@@ -125,7 +125,8 @@ def worst_rows(frame: pd.DataFrame, count: int = 10) -> tuple[WorstRow, ...]:
     frame = frame[frame[PREDICTORS[Predictor.ESTIMATE]].notna()]
     ratios = error_ratios(frame, PREDICTORS[Predictor.ESTIMATE], ACTUAL)
     order = np.argsort(-np.abs(ratios), kind="stable")[:count]
-    trials = frame.iloc[order].to_dict(orient="records")
+    worst = frame.iloc[order].astype(object)
+    trials = worst.where(worst.notna(), None).to_dict(orient="records")
     return tuple(
         WorstRow(
             error_ratio=float(ratio),

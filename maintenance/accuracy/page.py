@@ -138,4 +138,4 @@ def _table(head: str, summaries: Sequence[ErrorSummary]) -> str:
 
 
 def _named(trial: Mapping[str, object]) -> str:
-    return ", ".join(f"{key}={trial[key]}" for key in _NAMED_KEYS if pd.notna(trial.get(key)))
+    return ", ".join(f"{key}={trial[key]}" for key in _NAMED_KEYS if trial.get(key) is not None)
