@@ -193,7 +193,8 @@ SAMPLES: Mapping[str, Sample] = {
             is_wanted=_fits_host,
             earlier=(
                 "It has families, ways of log-probabilities and offloads that the other samples lack, and trials by "
-                "FSDP with `fsdp_offload_params`, for which there is no closed form."
+                "FSDP with `fsdp_offload_params`, for which there is no closed form. These six fail when they are "
+                "emulated: token ids or the norm of gradients are on the host where the card or NCCL needs them."
             ),
         ),
     )
