@@ -1,34 +1,35 @@
-"""`python -m maintenance.several_gpus`: sampled trials of several GPUs, emulated, compared with the closed form.
+"""`python -m maintenance.several_gpus`: sampled trials of several GPUs, emulated, and compared with the closed form.
 
 The sample is written to `sampled.jsonl` first. An existing file is kept, so that results cannot influence the sample.
-Each trial writes one record; the same command continues after an interruption.
+Each trial writes one record; the same command continues after an interruption. What was emulated is kept in `rows.csv`,
+whose estimates are computed with `judge=true`.
 
 Exit codes: docs/exit_codes.md.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 import pandas as pd
 
-from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
 from maintenance.emulated.rows import needed_sizes
 from maintenance.emulated.running import Side, run_pending, run_side
 from maintenance.pages.error_cells import ERROR_COLUMNS, error_cells
 from maintenance.pages.kept_page import kept_page
-from maintenance.samples.sampling import architecture_of, folder_faults, sample_trials, written_down
+from maintenance.samples.judgement import committed
+from maintenance.samples.sampling import architecture_of, folder_faults, written_down
+from maintenance.samples.several_gpus import SAMPLES, Sample, sample
 from maintenance.words import read_words
 from profiler.analytical.estimate import estimate, has_form
-from profiler.analytical.formulas.models.trained import trainable_parameter_count
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
-from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Outcome
-from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, TrialSpec
+from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.rendering.layouts.markdown import markdown_table
 from profiler.rendering.sweep.comparison import as_csv
 from profiler.storage.files.atomic import write_atomically
@@ -36,130 +37,32 @@ from profiler.storage.stores.record_store import RecordStore
 
 ROWS, PAGE = "rows.csv", "README.md"
 
-_AXES: Mapping[str, Sequence[object]] = {
-    "recipe": ("grpo", "grpo", "grpo", "sft"),
-    "model": ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "llama-3.2-1b", "llama-3.2-3b", "qwen3-1.7b"),
-    "gpu": ("h100-80gb", "a100-40gb"),
-    "num_processes": (2, 4, 8),
-    "distributed_type": ("multi_gpu", "fsdp", "fsdp", "fsdp"),
-    "fsdp_reshard_after_forward": (True, True, False),
-    "fsdp_activation_checkpointing": (False, False, True),
-    "gradient_checkpointing": (True, False),
-    "tuning": ("full", "lora"),
-    "lora_rank": (8, 16, 64),
-    "lora_target_modules": (("all-linear",), ("q_proj", "v_proj")),
-    "optim": ("adamw_torch_fused", "adamw_torch_fused", "adamw_torch", "sgd"),
-    "num_generations": (2, 4, 8),
-    "max_prompt_length": (64, 256, 512),
-    "max_completion_length": (64, 256, 786),
-    "max_length": (256, 1024),
-    "lengths": ("ragged", "forced"),
-    "per_device_train_batch_size": (1, 2, 4, 8),
-    "gradient_accumulation_steps": (1, 2, 4),
-    "logprobs": ("fused", "fused", "full"),
-    "steps": (2, 3),
+_DEFAULTS: Mapping[str, object] = {
+    "sample": "several_gpus",
+    "limit": None,
+    "emulate": True,
+    "judge": False,
+    "jobs": 1,
+    "python": None,
+    "results_dir": "results",
 }
-"""Values of each key, as literals; each entry is equally likely."""
-
-_WITHOUT_FSDP = {key: values for key, values in _AXES.items() if not key.startswith("fsdp_")}
-
-_DEEPSPEED_AXES: Mapping[str, Sequence[object]] = {
-    **_WITHOUT_FSDP,
-    "distributed_type": ("deepspeed",),
-    "zero_stage": (1, 2, 2, 3, 3),
-    "offload_optimizer_device": ("none", "none", "none", "cpu"),
-    "offload_param_device": ("none", "none", "none", "cpu"),
-    "beta": (0.0, 0.0, 0.04),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """Trials that are sampled, emulated and compared."""
-
-    name: str
-    """Also the folder of its results."""
-    count: int
-    seed: int
-    axes: Mapping[str, Sequence[object]]
-    earlier: str
-    """What was known before the sample was written down."""
-
-    @property
-    def fixed(self) -> Mapping[str, object]:
-        """Values of the keys that are no axes."""
-        return {
-            **{key: value for key, value in FIXED_IN_ACCURACY.items() if key not in self.axes},
-            "rollout": "synthetic",
-        }
-
-
-SAMPLES: Mapping[str, Sample] = {
-    each.name: each
-    for each in (
-        Sample(
-            name="several_gpus",
-            count=60,
-            seed=1516,
-            axes=_AXES,
-            earlier=(
-                "An earlier sample (seed 1515; median 0.7 %, 95th percentile 11.6 %, worst +18.1 %) had shown that "
-                "adapters under FSDP were taken for float32 ones; their formula was corrected, and then this sample "
-                "was drawn. This one showed that outputs under FSDP are not cast to float32 (worst then +19.2 %, with "
-                "logprobs=full); that formula was corrected after it, from the source of torch and accelerate. "
-                "Trials by FSDP ran again once their models were read by the host: of 16 the peak had been loading. "
-                "They showed that a tied head is gathered with its buffer before a forward (worst then -24.5 %)."
-            ),
-        ),
-        Sample(
-            name="deepspeed",
-            count=30,
-            seed=1517,
-            axes=_DEEPSPEED_AXES,
-            earlier=(
-                "The formulas were written with DeepSpeed's source and the histories of eight emulated trials of "
-                "qwen2.5-0.5b and 3b, and looked at next to 16 of 1.5b and 7b, before this sample was drawn. Trial 4 "
-                "showed that frozen layers save their inputs under ZeRO-3 (-10.8 % then); that formula was added after "
-                "seven trials of this sample, from DeepSpeed's source. After 29, its source also showed that DeepSpeed "
-                "gathers ahead from the second pass on, not from the third (worst then -29.1 %), and that weights in "
-                "the host's memory are copied to the GPU before they are gathered to generate (worst then -7.0 %), and "
-                "a recorded history that an LM head is gathered beyond the limit (worst then -6.5 %)."
-            ),
-        ),
-        Sample(
-            name="deepspeed_blind",
-            count=30,
-            seed=1521,
-            axes=_DEEPSPEED_AXES,
-            earlier=(
-                "It was drawn after the sample of seed 1517 had shown four missing formulas, and tests those that were "
-                "added. Only formulas of a layer on one GPU were changed after it, because of simulated trials of one "
-                "GPU."
-            ),
-        ),
-    )
-}
-
-_OFFLOADED_BYTES = 20
-"""Of each offloaded value: master weight, two states, and gradients in two types, rounded up."""
-_MOST_ON_HOST_BYTES = 8 * GIB
-
-_DEFAULTS: Mapping[str, object] = {"sample": "several_gpus", "jobs": 1, "python": None, "results_dir": "results"}
 
 _USAGE = f"""\
 python -m maintenance.several_gpus [key=value ...]
 
-Samples trials of several GPUs, emulates those that have no record yet, and
-compares their peaks with the closed form. Keys and defaults:
+Samples trials of several GPUs, emulates those that have no row yet, and with
+judge=true compares their peaks with the closed form. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 sample is one of {", ".join(SAMPLES)}.
 python=PATH is a Python with torch's CUDA build; the samples of DeepSpeed need
-DeepSpeed there.
+DeepSpeed there. limit=N runs only the first N of the sample; judge=true needs
+committed code, which the page names.
 
 Examples:
   python -m maintenance.several_gpus
   python -m maintenance.several_gpus jobs=2 results_dir=results/reference
   python -m maintenance.several_gpus sample=deepspeed python=~/ds/bin/python
+  python -m maintenance.several_gpus sample=sharded emulate=false judge=true
 """
 
 
@@ -170,62 +73,120 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         print_text(_USAGE)
         return EXIT_OK
-    return _run(*_settings(words))
+    return _run(_settings(words))
 
 
-def _run(chosen: Sample, options: RunOptions, folder: Path) -> int:
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    """The parsed command line."""
+
+    chosen: Sample
+    limit: int | None
+    emulate: bool
+    judge: bool
+    options: RunOptions
+    folder: Path
+
+
+def _run(settings: _Settings) -> int:
+    chosen, folder = settings.chosen, settings.folder
+    commit = committed() if settings.judge else ""
     specs = written_down(folder, sample(chosen), seed=chosen.seed)
-    store, side = RecordStore(folder), _emulated(options)
-    run_pending(specs, (side,), store=store, options=options, at_most=None, run=run_side)
-    found = [(spec, store.find(side.trial(spec).trial_id)) for spec in specs]
-    rows = comparison([(spec, None if record is None else record.outcome) for spec, record in found])
+    rows = read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame({"trial": []})
+    if settings.emulate:
+        emulated = _emulate(specs[: settings.limit], set(rows["trial"]), settings)
+        rows = pd.concat([part for part in (rows, emulated) if len(part)]) if len(emulated) else rows
+        rows = rows.sort_values("trial", ignore_index=True)
+    if settings.judge:
+        rows = judged(rows, specs)
+        write_atomically(folder / PAGE, page(rows, chosen, commit=commit).encode())
     write_atomically(folder / ROWS, as_csv(rows).encode())
-    write_atomically(folder / PAGE, page(rows, chosen).encode())
-    compared = int(rows["error"].notna().sum())
-    print_line(f"{compared} of {len(specs)} trials are compared: {folder / PAGE}")
-    return EXIT_OK if compared == len(specs) else EXIT_SOME_TRIALS_FAILED
+    ended = int(rows["emulated_allocated_bytes"].notna().sum()) if len(rows) else 0
+    print_line(f"{ended} of {len(specs)} trials have a peak: {folder / ROWS}")
+    return EXIT_OK if ended == len(specs) else EXIT_SOME_TRIALS_FAILED
 
 
-def sample(chosen: Sample, *, count: int | None = None) -> tuple[TrialSpec, ...]:
-    """Return the trials of a sample, or the first `count`; they depend only on the seed."""
-    number = chosen.count if count is None else count
-    return sample_trials(number, seed=chosen.seed, axes=chosen.axes, fixed=chosen.fixed, is_wanted=_has_form)
+def _emulate(specs: Sequence[TrialSpec], known: Collection[int], settings: _Settings) -> pd.DataFrame:
+    """Emulate the trials without a row, and return the rows of those that have ended; one that failed has a row too."""
+    store, side = RecordStore(settings.folder), _emulated(settings.options)
+    pending = {number: spec for number, spec in enumerate(specs) if number not in known}
+    run_pending(tuple(pending.values()), (side,), store=store, options=settings.options, at_most=None, run=run_side)
+    found = {number: store.find(side.trial(spec).trial_id) for number, spec in pending.items()}
+    return emulated_rows({n: (pending[n], record.outcome) for n, record in found.items() if record is not None})
 
 
-def comparison(ended: Sequence[tuple[TrialSpec, Outcome | None]]) -> pd.DataFrame:
-    """Return one row per trial: its main keys, how it ended, both peaks in bytes, and the error of the estimate.
+def read_rows(path: Path) -> pd.DataFrame:
+    """Return kept rows, with whole numbers where a trial may have none."""
+    rows = pd.read_csv(path)
+    whole = [str(name) for name in rows if str(name).endswith("_bytes")]
+    return rows.astype(dict.fromkeys(whole, "Int64"))
 
-    Of a trial that ran out of memory, the peak is what it needs on a card of unlimited memory. A trial without a peak
-    has no error. None stands for a trial that has not run.
+
+def emulated_rows(ended: Mapping[int, tuple[TrialSpec, Outcome]]) -> pd.DataFrame:
+    """Return one row per trial, by its place in the sample: its main keys, how it ended, and both peaks in bytes.
+
+    Of a trial that ran out of memory, the peaks are what it needs on a card of unlimited memory.
     """
-    return pd.DataFrame([_row(number, spec, outcome) for number, (spec, outcome) in enumerate(ended)])
+    rows = pd.DataFrame([_row(number, spec, outcome) for number, (spec, outcome) in ended.items()])
+    return rows.astype(dict.fromkeys((str(name) for name in rows if str(name).endswith("_bytes")), "Int64"))
 
 
-def page(rows: pd.DataFrame, chosen: Sample) -> str:
-    """Return the comparison as a page of Markdown."""
+def judged(rows: pd.DataFrame, specs: Sequence[TrialSpec]) -> pd.DataFrame:
+    """Return the rows with the estimates of today in bytes, and their errors; none where one of both is missing."""
+    found = rows.copy()
+    estimates = {number: _estimated(specs[number]) for number in rows["trial"]}
+    for place, metric in enumerate(("allocated", "reserved")):
+        if f"emulated_{metric}_bytes" not in rows:
+            continue
+        estimated = pd.array([estimates[number][place] for number in rows["trial"]], dtype="Int64")
+        found[f"estimated_{metric}_bytes"] = estimated
+        error = "error" if metric == "allocated" else "reserved_error"
+        found[error] = (found[f"estimated_{metric}_bytes"] / found[f"emulated_{metric}_bytes"] - 1).astype("Float64")
+    return found
+
+
+def _estimated(spec: TrialSpec) -> tuple[int | None, int | None]:
+    architecture = architecture_of(spec.model)
+    if not has_form(spec, architecture):
+        return None, None
+    found = estimate(spec, architecture)
+    return found.peak_allocated_bytes, found.peak_reserved_bytes
+
+
+def page(rows: pd.DataFrame, chosen: Sample, *, commit: str = "") -> str:
+    """Return the comparison as a page of Markdown; `commit` is that of the code that judges, empty where unknown."""
     compared = rows[rows["error"].notna()]
     stages = compared["zero_stage"].map("zero_stage={:.0f}".format, na_action="ignore")
     kinds = stages.fillna(compared["distributed_type"])
     groups = [("all", compared), *((str(kind), group) for kind, group in compared.groupby(kinds))]
-    table = markdown_table(
-        ("trials of", "number", *ERROR_COLUMNS),
-        [(name, str(len(group)), *error_cells(group["error"])) for name, group in groups],
-    )
     other = rows[rows["error"].isna()]
-    ends = [(str(row.trial), str(row.model), str(row.status)) for row in other.itertuples()]
+    ends = [(str(row.trial), str(row.model), _why(row)) for row in other.itertuples()]
+    lacking = "a peak" if other["emulated_allocated_bytes"].isna().all() else "a peak, or without a closed form"
+    by = f" Estimates are those of commit {commit}." if commit else ""
     return kept_page(
         "The estimate of several GPUs, and emulated trials",
         f"{len(compared)} of {chosen.count} sampled trials are compared. Errors of estimated allocated memory, "
         "relative to torch's counters on the first of the emulated GPUs. Nothing here is measured. The sample was "
-        "written down "
-        f"before any trial ran. {chosen.earlier}",
-        table,
-        *(("Trials without a peak:", markdown_table(("trial", "model", "status"), ends)) if ends else ()),
+        f"written down before any trial ran.{by} {chosen.earlier}",
+        _table(groups, "error"),
+        *(("Reserved memory:", _table(groups, "reserved_error")) if "reserved_error" in rows else ()),
+        *((f"Trials without {lacking}:", markdown_table(("trial", "model", "status"), ends)) if ends else ()),
         command=f"python -m maintenance.several_gpus sample={chosen.name} results_dir=results/reference",
     )
 
 
-def _settings(words: Sequence[str]) -> tuple[Sample, RunOptions, Path]:
+def _table(groups: Sequence[tuple[str, pd.DataFrame]], error: str) -> str:
+    return markdown_table(
+        ("trials of", "number", *ERROR_COLUMNS),
+        [(name, str(len(group)), *error_cells(group[error])) for name, group in groups],
+    )
+
+
+def _why(row: Any) -> str:  # noqa: ANN401  a named tuple of pandas
+    return str(row.status) if pd.isna(row.emulated_allocated_bytes) else f"{row.status}, no closed form"
+
+
+def _settings(words: Sequence[str]) -> _Settings:
     values, faults = read_words(words, _DEFAULTS)
     reader = FieldReader(values)
     python = None if reader.value("python") is None else PurePath(reader.text("python", "the path of a program"))
@@ -236,9 +197,10 @@ def _settings(words: Sequence[str]) -> tuple[Sample, RunOptions, Path]:
     folder = Path(reader.text("results_dir", "a folder")) / name
     if reader.sound("results_dir"):
         faults.extend(folder_faults(folder))
+    limit, emulate, judge = reader.optional_count("limit"), reader.flag("emulate"), reader.flag("judge")
     if faults or reader.faults:
         raise UsageError((*faults, *reader.faults))
-    return SAMPLES[name], options, folder
+    return _Settings(chosen=SAMPLES[name], limit=limit, emulate=emulate, judge=judge, options=options, folder=folder)
 
 
 def _emulated(options: RunOptions) -> Side:
@@ -248,26 +210,8 @@ def _emulated(options: RunOptions) -> Side:
     return Side(backend=Backend.EMULATED, versions=workers.versions, interpreter_of=workers.interpreter_of)
 
 
-def _has_form(spec: TrialSpec) -> bool:
-    architecture = architecture_of(spec.model)
-    return spec.distributed_type is not DistributedType.NO and has_form(spec, architecture) and _fits_host(spec)
-
-
-def _fits_host(spec: TrialSpec) -> bool:
-    """Return whether the host of the emulation has enough memory for what is offloaded, which is really there."""
-    if spec.offload_optimizer_device is not OffloadDevice.CPU:
-        return True
-    values = trainable_parameter_count(spec, architecture_of(spec.model)) // spec.num_processes
-    return int(values) * _OFFLOADED_BYTES <= _MOST_ON_HOST_BYTES
-
-
-def _peak(outcome: Outcome | None) -> int | None:
-    return None if outcome is None else needed_sizes(outcome)[0]
-
-
-def _row(number: int, spec: TrialSpec, outcome: Outcome | None) -> dict[str, object]:
-    peak = _peak(outcome)
-    estimated = estimate(spec, architecture_of(spec.model)).peak_allocated_bytes
+def _row(number: int, spec: TrialSpec, outcome: Outcome) -> dict[str, object]:
+    allocated, reserved = needed_sizes(outcome)
     return {
         "trial": number,
         "model": spec.model,
@@ -276,10 +220,9 @@ def _row(number: int, spec: TrialSpec, outcome: Outcome | None) -> dict[str, obj
         "num_processes": spec.num_processes,
         "recipe": spec.recipe.value,
         "tuning": spec.tuning.value,
-        "status": "not run" if outcome is None else outcome.status.value,
-        "emulated_allocated_bytes": peak,
-        "estimated_allocated_bytes": estimated,
-        "error": None if peak is None else estimated / peak - 1,
+        "status": outcome.status.value,
+        "emulated_allocated_bytes": allocated,
+        "emulated_reserved_bytes": reserved,
     }
 
 

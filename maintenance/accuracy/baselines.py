@@ -4,14 +4,13 @@ import json
 from collections.abc import Mapping
 from functools import cache
 
-from maintenance.samples.sampling import architecture_of
+from maintenance.samples.sampling import architecture_of, config_of
 from profiler.analytical import parameter_count
 from profiler.analytical.baselines import (
     REPORT_OVERHEAD_BYTES,
     report_activation_bytes,
     report_models_bytes,
 )
-from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import TrialSpec
 
 
@@ -41,7 +40,7 @@ def accelerate_bytes(spec: TrialSpec) -> int:
     It depends on the model and the precision, for full training at batch size 1.
     """
     precision = "float16" if spec.bf16 or spec.dtype != "float32" else "float32"
-    return accelerate_training_bytes(BUILTIN_MODELS[spec.model].config, precision)
+    return accelerate_training_bytes(config_of(spec.model), precision)
 
 
 def accelerate_training_bytes(config: Mapping[str, object], precision: str) -> int:
@@ -53,13 +52,17 @@ def accelerate_training_bytes(config: Mapping[str, object], precision: str) -> i
 
 @cache
 def _float32_bytes(config_json: str) -> int:
-    """Return the size of the model as accelerate computes it: from an empty `AutoModel`, which has no LM head."""
-    from accelerate import init_empty_weights
+    """Return the size of the model as accelerate computes it: from an empty `AutoModel`, which has no LM head.
+
+    Made on torch's meta device: accelerate's `init_empty_weights` makes each tensor on the host first, and all experts
+    of a layer are one.
+    """
+    import torch
     from accelerate.utils import calculate_maximum_sizes
     from transformers import AutoConfig, AutoModel
 
     config = json.loads(config_json)
-    with init_empty_weights():
+    with torch.device("meta"):
         empty = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
     total, _ = calculate_maximum_sizes(empty)
     return int(total)

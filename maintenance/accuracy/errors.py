@@ -1,6 +1,6 @@
 """Errors of each predictor, and the figures that show them: of sampled trials, and of those of a card."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,6 +33,12 @@ PREDICTORS: Mapping[Predictor, str] = {
 ACTUAL = "required_allocated_bytes"
 """The column with the memory that a trial needs on a card of unlimited memory."""
 
+RESERVED = "closed form, reserved"
+"""The name of the errors of reserved memory."""
+
+GROUPS = ("recipe", "tuning", "model_type", "alloc_conf", "attention_dropout")
+"""Columns by whose values trials are grouped."""
+
 REASON = "largest_difference"
 """The column with the category in which the closed form differs most at the peak."""
 
@@ -49,6 +55,15 @@ class ErrorSummary:
     """Linear between ranks."""
     worst_ratio: float
     """Signed: positive is too high."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupErrors:
+    """Errors of the closed form over the trials with one value of a key."""
+
+    value: str
+    allocated: ErrorSummary
+    reserved: ErrorSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +90,25 @@ def predictor_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
         if (summary := error_summary(predictor.value, frame, column, ACTUAL)) is not None
     ]
     found.sort(key=lambda summary: summary.median_ratio)
-    reserved = error_summary("closed form, reserved", frame, "estimated_reserved_bytes", "required_reserved_bytes")
+    reserved = _reserved(frame)
     return (*found, reserved) if reserved else tuple(found)
+
+
+def _reserved(frame: pd.DataFrame) -> ErrorSummary | None:
+    return error_summary(RESERVED, frame, "estimated_reserved_bytes", "required_reserved_bytes")
+
+
+def group_errors(frame: pd.DataFrame) -> Mapping[str, tuple[GroupErrors, ...]]:
+    """Return the errors of the closed form by the values of each column in `GROUPS`, sorted by value."""
+    return {key: tuple(_of_groups(frame, key)) for key in GROUPS}
+
+
+def _of_groups(frame: pd.DataFrame, key: str) -> Iterator[GroupErrors]:
+    for value, rows in frame.groupby(key):
+        allocated = error_summary(Predictor.ESTIMATE.value, rows, PREDICTORS[Predictor.ESTIMATE], ACTUAL)
+        reserved = _reserved(rows)
+        if allocated is not None and reserved is not None:
+            yield GroupErrors(value=str(value), allocated=allocated, reserved=reserved)
 
 
 def phase_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
@@ -90,9 +122,11 @@ def phase_errors(frame: pd.DataFrame) -> tuple[ErrorSummary, ...]:
 
 def worst_rows(frame: pd.DataFrame, count: int = 10) -> tuple[WorstRow, ...]:
     """Return the trials with the largest errors of the closed form, the worst first."""
+    frame = frame[frame[PREDICTORS[Predictor.ESTIMATE]].notna()]
     ratios = error_ratios(frame, PREDICTORS[Predictor.ESTIMATE], ACTUAL)
     order = np.argsort(-np.abs(ratios), kind="stable")[:count]
-    trials = frame.iloc[order].to_dict(orient="records")
+    worst = frame.iloc[order].astype(object)
+    trials = worst.where(worst.notna(), None).to_dict(orient="records")
     return tuple(
         WorstRow(
             error_ratio=float(ratio),

@@ -1,21 +1,26 @@
-"""`python -m maintenance.accuracy [count=500] [seed=2029] ...`: sample, simulate, compare, write.
+"""`python -m maintenance.accuracy [count=2000] [seed=2053] ...`: sample, simulate, and later judge.
 
-The sample is written to `sampled.jsonl` first. An existing file is kept, so that results cannot influence the sample.
-(Formulas were corrected after 29 small trials of seed 2026, and after 500 trials each of seeds 2027 and 2028; hence
-seed 2029.) Each trial writes one record; the same command continues after an interruption.
+The sample is written to `sampled.parquet` first. An existing file is kept, so that results cannot influence the sample.
+(Formulas were corrected after 29 small trials of seed 2026, and after 500 trials each of seeds 2027 to 2029; hence
+seed 2053.) Each trial writes one record; the same command continues after an interruption. What was simulated is kept
+in `simulated.parquet`, without any estimate: with `judge=true` the estimates are computed by code that is committed.
 
 Exit codes: docs/exit_codes.md.
 """
 
 import io
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from maintenance.accuracy.sampling import sample
-from maintenance.samples.sampling import folder_faults, written_down
+import pandas as pd
+
+from maintenance.accuracy.judgement import judged
+from maintenance.accuracy.rows import NUMBER, STATUS, TRIAL_ID, simulated_frame
+from maintenance.accuracy.sampling import COUNT, SEED, sample
+from maintenance.samples.judgement import Judgement, committed
+from maintenance.samples.sampling import config_of, folder_faults, written_down
 from maintenance.words import read_words
 from profiler.analysis.times.sweep_time import SweepTally
 from profiler.command_line import as_command, print_line, print_text
@@ -24,20 +29,23 @@ from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.identity import labels, trial_id
 from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, UsageError
-from profiler.domain.runs.outcome import TrialRecord
+from profiler.domain.runs.outcome import Status, TrialRecord
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
 from profiler.storage.files.atomic import write_atomically
+from profiler.storage.foreign.fingerprint import content_of
 from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 
 GRID = "accuracy"
-ROWS, PAGE, FIGURE = "rows.parquet", "accuracy.md", "predictors"
+SIMULATED = "simulated.parquet"
+"""What was simulated: a row per trial that ended, in the order of the sample."""
 
 _DEFAULTS: Mapping[str, object] = {
-    "count": 500,
-    "seed": 2029,
+    "count": COUNT,
+    "seed": SEED,
     "limit": None,
     "simulate": True,
+    "judge": False,
     "jobs": 1,
     "timeout_s": 1800,
     "results_dir": "results",
@@ -46,21 +54,26 @@ _DEFAULTS: Mapping[str, object] = {
 _USAGE = f"""\
 python -m maintenance.accuracy [key=value ...]
 
-Samples trials, simulates those that are not stored yet, and compares them with
-the closed form and its baselines. Keys and defaults:
+Samples trials, simulates those that are not stored yet, and with judge=true
+compares them with the closed form and its baselines. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
-limit=N uses the first N of the sample; simulate=false only compares.
+limit=N uses the first N of the sample; simulate=false runs none of them. Trials
+that took longer than timeout_s run again.
+judge=true needs committed code, which the page names.
 
 Examples:
   python -m maintenance.accuracy limit=20
-  python -m maintenance.accuracy simulate=false results_dir=results/reference
+  python -m maintenance.accuracy simulate=false judge=true \\
+    results_dir=results/reference
 """
 
 _MOST_TRIALS = 10_000
-_NICENESS = 10
 
 Simulate = Callable[[Sequence[PlannedTrial], RecordStore, "Settings"], None]
 """Writes a record of each trial to the store."""
+
+CommitOf = Callable[[], str]
+"""Returns the commit of the code that judges; raises `UsageError` if the code is not committed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,19 +84,22 @@ class Settings:
     seed: int
     limit: int | None
     simulate: bool
+    judge: bool
     options: RunOptions
     """Of the simulated trials."""
     folder: Path
 
 
 @as_command("accuracy", when_interrupted="What has finished is kept; the same command continues from there.")
-def main(argv: Sequence[str] | None = None, *, simulate: Simulate | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, *, simulate: Simulate | None = None, commit_of: CommitOf = committed
+) -> int:
     """Run the command and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if {"-h", "--help"} & set(words):
         print_text(_USAGE)
         return EXIT_OK
-    return _run(_settings(words), simulate or _simulate)
+    return _run(_settings(words), simulate or _simulate, commit_of)
 
 
 def _settings(words: Sequence[str]) -> Settings:
@@ -94,6 +110,7 @@ def _settings(words: Sequence[str]) -> Settings:
         seed=reader.count("seed", minimum=0),
         limit=reader.optional_count("limit"),
         simulate=reader.flag("simulate"),
+        judge=reader.flag("judge"),
         options=RunOptions(jobs=reader.count("jobs"), timeout_s=reader.count("timeout_s", maximum=MAX_S)),
         folder=Path(reader.text("results_dir", "a folder")) / GRID,
     )
@@ -104,38 +121,64 @@ def _settings(words: Sequence[str]) -> Settings:
     return settings
 
 
-def _run(settings: Settings, simulate: Simulate) -> int:
+def _run(settings: Settings, simulate: Simulate, commit_of: CommitOf) -> int:
+    commit = commit_of() if settings.judge else ""
     sampled = sample(settings.count, seed=settings.seed)
     specs = written_down(settings.folder, sampled, seed=settings.seed)
-    asked = specs[: settings.limit]
-    plan = _plan(asked)
+    plan = _plan(specs[: settings.limit])
     store = RecordStore(settings.folder)
+    kept = _kept(settings.folder)
+    answers = set(kept[TRIAL_ID][_are_answers(kept)])
+    pending = {number: trial for number, trial in enumerate(plan) if trial.trial_id not in answers}
     if settings.simulate:
-        simulate(plan, store, settings)
-    found = [record for trial in plan if (record := store.find(trial.trial_id)) is not None]
-    answered = [record for record in found if record.outcome.status.answered]
-    if answered:
-        _write_results(settings, answered, sampled=len(specs))
-    print_line(f"{len(answered)} of {len(plan)} trials are answered.")
-    return EXIT_OK if len(answered) == len(plan) or not settings.simulate else EXIT_SOME_TRIALS_FAILED
+        simulate(list(pending.values()), store, settings)
+    found = {number: store.find(trial.trial_id) for number, trial in pending.items()}
+    rows = _merged(kept, {number: record for number, record in found.items() if record is not None})
+    if len(rows):
+        _write_parquet(rows, settings.folder / SIMULATED)
+    if settings.judge:
+        judgement = Judgement(commit=commit, seed=settings.seed, sampled=len(specs))
+        judged(specs, rows, judgement, settings.folder)
+    answered = int(_are_answers(rows).sum())
+    print_line(f"{answered} of {len(plan)} trials are answered.")
+    return EXIT_OK if answered == len(plan) or not settings.simulate else EXIT_SOME_TRIALS_FAILED
 
 
 def _plan(specs: Sequence[TrialSpec]) -> list[PlannedTrial]:
     versions = installed_versions()
     return [
-        PlannedTrial(trial_id=trial_id(spec, versions), grid=GRID, label=label, spec=spec)
+        PlannedTrial(
+            trial_id=trial_id(spec, versions, content=content_of(spec.model, None, model_config=config_of)),
+            grid=GRID,
+            label=label,
+            spec=spec,
+        )
         for spec, label in zip(specs, labels(specs), strict=True)
     ]
 
 
+def _kept(folder: Path) -> pd.DataFrame:
+    """Return the kept rows."""
+    path = folder / SIMULATED
+    return pd.read_parquet(path) if path.exists() else pd.DataFrame({NUMBER: [], TRIAL_ID: [], STATUS: []})
+
+
+def _are_answers(rows: pd.DataFrame) -> "pd.Series[bool]":
+    return rows[STATUS].map(lambda status: Status(status).answered).astype(bool)
+
+
+def _merged(kept: pd.DataFrame, new: Mapping[int, TrialRecord]) -> pd.DataFrame:
+    """Return the rows in the order of the sample; that of a new record takes the place of a kept one."""
+    parts = [part for part in (kept[~kept[NUMBER].isin(new)], simulated_frame(new)) if len(part)]
+    return pd.concat(parts).sort_values(NUMBER, ignore_index=True) if parts else kept
+
+
 def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settings) -> None:
-    """Simulate each trial in a separate process at low priority; skip stored ones."""
+    """Simulate each trial in a separate process; skip stored ones."""
     from profiler.execution import run_trials, stored_answer
     from profiler.rendering.layouts.terminal import TerminalConsole
     from profiler.rendering.live.progress import SweepProgress
 
-    # Workers inherit the priority.
-    os.nice(_NICENESS)
     pending = [trial for trial in plan if stored_answer(trial.trial_id, store=store, options=settings.options) is None]
     if not pending:
         return
@@ -143,26 +186,7 @@ def _simulate(plan: Sequence[PlannedTrial], store: RecordStore, settings: Settin
         run_trials(pending, options=settings.options, store=store, versions=installed_versions(), observer=observer)
 
 
-def _write_results(settings: Settings, records: Sequence[TrialRecord], *, sampled: int) -> None:
-    """Write rows, page and figure of the answered trials."""
-    from maintenance.accuracy.errors import phase_errors, predictor_errors, predictors_figure, worst_rows
-    from maintenance.accuracy.page import accuracy_page
-    from maintenance.accuracy.rows import prediction_frame
-    from profiler.rendering.figures.theme import as_png
-
-    frame = prediction_frame(records)
-    if frame.empty:
-        return
-    rows = io.BytesIO()
-    frame.to_parquet(rows, index=False)
-    write_atomically(settings.folder / ROWS, rows.getvalue())
-    write_atomically(settings.folder / f"{FIGURE}.png", as_png(predictors_figure(frame)))
-    page = accuracy_page(
-        sampled=sampled,
-        predictors=predictor_errors(frame),
-        phases=phase_errors(frame),
-        worst=worst_rows(frame),
-        figure=f"{FIGURE}.png",
-        command="python -m maintenance.accuracy",
-    )
-    write_atomically(settings.folder / PAGE, page.encode())
+def _write_parquet(rows: pd.DataFrame, path: Path) -> None:
+    content = io.BytesIO()
+    rows.to_parquet(content, index=False)
+    write_atomically(path, content.getvalue())

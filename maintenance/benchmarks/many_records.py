@@ -13,12 +13,12 @@ from typing import Any
 
 from maintenance.accuracy.sampling import sample
 from maintenance.samples.sampling import architecture_of
+from profiler.analytical import parameter_count
 from profiler.analytical.many import estimate_specs
 from profiler.config.trials.identity import labels, trial_id
 from profiler.config.trials.specification import parse_point
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import MIB, Category, Phase
-from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import (
     Breakdown,
     CardFacts,
@@ -106,7 +106,7 @@ def scattered_specs(count: int) -> tuple[TrialSpec, ...]:
 
 def varied_records(specs: Sequence[TrialSpec]) -> Iterator[TrialRecord]:
     """Yield a record per trial: most fit, others ran out of memory, and some failed."""
-    estimates = estimate_specs(specs, {model: architecture_of(model) for model in BUILTIN_MODELS})
+    estimates = estimate_specs(specs, {spec.model: architecture_of(spec.model) for spec in specs})
     for row, (spec, label) in enumerate(zip(specs, labels(specs), strict=True)):
         chance = random.Random(row)
         peaks = {phase: int(sizes[row] * chance.uniform(0.9, 1.1)) for phase, sizes in estimates.phases.items()}
@@ -135,7 +135,7 @@ def _outcome(spec: TrialSpec, peaks: Mapping[Phase, int], chance: random.Random)
     allocated = reached[peak_phase]
     shares = _shares(allocated, chance)
     oom = None if fits else OutOfMemory(phase=peak_phase, requested_bytes=512 * MIB, free_bytes=200 * MIB)
-    parameters = BUILTIN_MODELS[spec.model].parameters
+    parameters = int(parameter_count(architecture_of(spec.model)))
     measured = spec.backend is Backend.CUDA
     return Outcome(
         verdict=Verdict(status=Status.OK if fits else Status.OOM, oom=oom),

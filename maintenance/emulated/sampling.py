@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
+from maintenance.samples.sampling import FIXED as FIXED_IN_EACH
 from maintenance.samples.sampling import sample_trials
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Rollout, TrialSpec
@@ -80,7 +80,7 @@ AXES: Mapping[str, Sequence[object]] = {
 compiled for a card and is not in the environment of the emulation."""
 
 FIXED: Mapping[str, object] = {
-    **{key: value for key, value in FIXED_IN_ACCURACY.items() if key not in AXES},
+    **{key: value for key, value in FIXED_IN_EACH.items() if key not in AXES},
     "precompute_ref_log_probs": False,
     "precompute_ref_batch_size": None,
 }

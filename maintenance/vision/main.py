@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from maintenance.accuracy.sampling import FIXED as FIXED_IN_ACCURACY
+from maintenance.samples.sampling import FIXED as FIXED_IN_EACH
 from maintenance.samples.sampling import architecture_of, folder_faults, sample_trials, written_down
 from maintenance.vision.page import PAGE, page
 from maintenance.words import read_words
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def sample() -> tuple[TrialSpec, ...]:
     """Return the trials of the sample, which depend only on its seed."""
-    fixed = {key: value for key, value in FIXED_IN_ACCURACY.items() if key not in _AXES}
+    fixed = {key: value for key, value in FIXED_IN_EACH.items() if key not in _AXES}
     return sample_trials(COUNT, seed=SEED, axes=_AXES, fixed={**fixed, "recipe": "grpo"}, is_wanted=_has_form)
 
 

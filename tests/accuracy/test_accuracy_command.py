@@ -1,15 +1,23 @@
 """The command, with a simulation that is made up: each record is the estimate, a little more."""
 
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
-from builders import changed, failed, outcome, record
+from builders import changed, failed, outcome, record, spec
 
-from maintenance.accuracy.errors import Predictor, phase_errors, predictor_errors, worst_rows
-from maintenance.accuracy.main import FIGURE, PAGE, ROWS, main
+from maintenance.accuracy.errors import Predictor, group_errors, phase_errors, predictor_errors, worst_rows
+from maintenance.accuracy.judgement import FIGURE, JUDGEMENTS, PAGE, ROWS, page_of, read_judgements
+from maintenance.accuracy.main import SIMULATED, main
+from maintenance.accuracy.rows import simulated_frame
+from maintenance.samples.judgement import committed
 from maintenance.samples.sampling import SAMPLED, architecture_of
 from profiler.analytical import estimate
-from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
+from profiler.domain.errors import EXIT_OK, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE, UsageError
 from profiler.domain.runs.outcome import Status
 from profiler.domain.runs.readings import PhasePeak
 from profiler.storage.records.versioned import installed_versions
@@ -44,37 +52,100 @@ class _Simulating:
                 for peak in said.peaks.phases
             ),
         )
-        return record(trial.spec, outcome=failed() if is_failing else found, versions=installed_versions())
+        made = record(trial.spec, outcome=failed() if is_failing else found, versions=installed_versions())
+        return replace(made, trial_id=trial.trial_id)
 
 
-def test_one_command_samples_simulates_and_writes_everything(tmp_path, capsys):
+KEPT = Path(__file__).parents[2] / "results" / "reference" / "accuracy"
+JUDGE = ("simulate=false", "judge=true")
+
+
+def test_simulating_makes_no_estimate_and_judging_runs_nothing(tmp_path, capsys):
     simulating = _Simulating()
     words = ["count=4", "seed=3", f"results_dir={tmp_path}"]
 
     assert main(words, simulate=simulating) == EXIT_OK
     folder = tmp_path / "accuracy"
-    assert {path.name for path in folder.iterdir()} == {
-        SAMPLED,
-        PAGE,
-        ROWS,
-        f"{FIGURE}.png",
-        "records",
-    }
-    frame = pd.read_parquet(folder / ROWS)
-    assert len(frame) == 4
+    assert {path.name for path in folder.iterdir()} == {SAMPLED, SIMULATED, "records"}
+    assert not any("estimated" in name for name in pd.read_parquet(folder / SIMULATED))
+    # What was simulated is kept in the table; its records are of no more use.
+    shutil.rmtree(folder / "records")
+    assert main([*words, *JUDGE], simulate=simulating, commit_of=lambda: "c0ffee") == EXIT_OK
+    assert {path.name for path in folder.iterdir()} == {SAMPLED, SIMULATED, ROWS, PAGE, f"{FIGURE}.png", JUDGEMENTS}
+    assert len(simulating.ran) == len(pd.read_parquet(folder / ROWS)) == 4
     page = (folder / PAGE).read_text()
     assert "| closed form | 4 | 2.0 % | 2.0 % | -2% |" in page
-    assert "4 of 4 sampled trials are simulated" in page
-    assert main(words, simulate=simulating) == EXIT_OK
-    assert len(simulating.ran) == 4
+    assert "4 trials were sampled by seed 3" in page
+    assert "=nan" not in page
+    assert "commit c0ffee, which judged the sample for the first time" in page
     assert "4 of 4 trials are answered" in capsys.readouterr().out
 
+    simulated, frame = pd.read_parquet(folder / SIMULATED), pd.read_parquet(folder / ROWS)
+    assert page_of(simulated, frame, read_judgements(folder)) == page
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main([*words, *JUDGE], simulate=simulating, commit_of=lambda: "c0ffee") == EXIT_OK
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+    assert main([*words, *JUDGE], commit_of=lambda: "decade") == EXIT_OK
+    said = " ".join((folder / PAGE).read_text().split())
+    assert (
+        "commit decade. Commit c0ffee judged the sample for the first time, on 4 trials: 95th percentile 2.0 %" in said
+    )
 
-def test_a_part_can_be_looked_at_and_failures_are_reported(tmp_path):
-    words = ["count=4", "seed=3", "limit=2", f"results_dir={tmp_path}"]
 
-    assert main(words, simulate=_Simulating(failing=(1,))) == EXIT_SOME_TRIALS_FAILED
-    assert "1 of 4 sampled trials are simulated" in (tmp_path / "accuracy" / PAGE).read_text()
+def test_a_part_is_continued_and_what_failed_runs_again(tmp_path):
+    words = ["count=4", "seed=3", f"results_dir={tmp_path}"]
+    simulating = _Simulating(failing=(1,))
+
+    assert main([*words, "limit=2"], simulate=simulating) == EXIT_SOME_TRIALS_FAILED
+    assert list(pd.read_parquet(tmp_path / "accuracy" / SIMULATED)["status"]) == ["ok", "failed"]
+    shutil.rmtree(tmp_path / "accuracy" / "records")
+    assert main([*words, *JUDGE], commit_of=lambda: "c0ffee") == EXIT_OK
+    page = (tmp_path / "accuracy" / PAGE).read_text()
+    assert "| simulation: failed | 1 | RuntimeError: made up \\|" in page
+    again = _Simulating()
+    assert main(words, simulate=again) == EXIT_OK
+    assert len(again.ran) == 3
+    assert again.ran[0] == simulating.ran[1]
+
+
+def test_the_kept_page_follows_from_the_kept_rows():
+    both = read_judgements(KEPT)
+    if both is None:
+        return
+    simulated, frame = pd.read_parquet(KEPT / SIMULATED), pd.read_parquet(KEPT / ROWS)
+    assert page_of(simulated, frame, both) == (KEPT / PAGE).read_text()
+    needed = simulated[simulated["required_allocated_bytes"].notna()]
+    assert list(needed["trial_id"]) == list(frame["trial_id"])
+
+
+def test_kept_messages_name_no_file_of_the_machine():
+    ends = {
+        Status.FAILED: "Traceback:\n  File x\nUnforeseen ValueError: x. The full text is in /tmp/a.stderr.",
+        Status.TIMEOUT: "The worker had not ended after 40 s.\n/tmp/x.py:1: FutureWarning: y",
+    }
+    outcomes = [failed(status, message) for status, message in ends.items()]
+    rows = simulated_frame({number: record(spec(), outcome=each) for number, each in enumerate(outcomes)})
+    assert list(rows["message"]) == ["Unforeseen ValueError: x.", "The worker had not ended after 40 s."]
+
+
+def test_estimates_are_those_of_committed_code(tmp_path, capsys):
+    def git(*words):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    code = tmp_path / "profiler" / "formula.py"
+    code.parent.mkdir()
+    code.write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "Add")
+    assert len(committed(tmp_path)) == 12
+    (tmp_path / "notes.md").write_text("")
+    assert len(committed(tmp_path)) == 12
+    code.write_text("2")
+    with pytest.raises(UsageError, match="not committed"):
+        committed(tmp_path)
+    with pytest.raises(UsageError, match="clone"):
+        committed(tmp_path / "profiler" / "nowhere")
 
 
 def test_an_existing_sample_is_kept(tmp_path, capsys):
@@ -120,5 +191,11 @@ def test_errors_by_hand():
     assert found[Predictor.VERL_REPORT.value].worst_ratio == pytest.approx(-0.5)
     assert next(iter(found)) == Predictor.ESTIMATE.value
     assert {summary.rows for summary in phase_errors(frame)} == {3}
+    frame["recipe"] = ["grpo", "grpo", "sft", "sft"]
+    for key in ("tuning", "model_type", "alloc_conf", "attention_dropout"):
+        frame[key] = "x"
+    grpo, sft = group_errors(frame)["recipe"]
+    assert (grpo.value, grpo.allocated.rows, grpo.allocated.worst_ratio) == ("grpo", 2, pytest.approx(-0.1))
+    assert (sft.value, sft.reserved.worst_ratio) == ("sft", pytest.approx(0.3))
     assert [row.reason for row in worst_rows(frame, 2)] == ["row 2", "row 0"]
     assert [row.error_ratio for row in worst_rows(frame, 2)] == pytest.approx([0.3, -0.1])

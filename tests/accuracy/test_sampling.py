@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,9 +7,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maintenance.accuracy.baselines import accelerate_bytes, verl_report_bytes
-from maintenance.accuracy.sampling import AXES, FIXED, NEXT_SAMPLE, sample
-from maintenance.samples.sampling import architecture_of, read_sampled, sampled_text
-from profiler.analytical import estimate
+from maintenance.accuracy.sampling import (
+    AXES,
+    COUNT,
+    MOST_DECODED_LAYERS,
+    NARROWED,
+    SEED,
+    decoded_layers,
+    is_wanted,
+    sample,
+)
+from maintenance.samples.sampling import (
+    FIXED,
+    PACKED,
+    architecture_of,
+    config_of,
+    kept_text,
+    read_sampled,
+    sampled_text,
+    written_down,
+)
+from profiler.analytical.estimate import has_form
 from profiler.config.models.architecture import PROJECTION_NAMES
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
@@ -28,9 +47,9 @@ from profiler.domain.trials.trial import (
     Tuning,
 )
 
-_SEED = 2029
-_SAMPLED = sample(500, seed=_SEED)
+_SAMPLED = sample()
 _ENUMERATED = {
+    "recipe": Recipe,
     "model": BUILTIN_MODELS,
     "gpu": KNOWN_GPUS,
     "tuning": Tuning,
@@ -40,28 +59,49 @@ _ENUMERATED = {
     "attn_implementation": Attention,
     "dtype": Dtype,
     "bf16": (True, False),
-    "logprobs": [each for each in Logprobs if each.is_of_completions],
+    "logprobs": Logprobs,
     "rollout": Rollout,
 }
 _WIDEN = "Add the value to AXES in maintenance/accuracy/sampling.py, choose a new seed and sample anew."
 
 
 def test_samples_differ_by_trial_and_repeat_by_seed():
-    assert len(set(_SAMPLED)) == len(_SAMPLED) == 500
-    assert sample(20, seed=_SEED) == _SAMPLED[:20]
+    assert len(set(_SAMPLED)) == len(_SAMPLED) == COUNT
+    assert sample(20) == _SAMPLED[:20]
     assert sample(20, seed=1) != _SAMPLED[:20]
 
 
 @pytest.mark.parametrize("key", _ENUMERATED)
 def test_every_allowed_value_is_in_the_axes_and_in_the_sample(key):
-    missing = set(map(str, _ENUMERATED[key])) - {str(value) for value in (*AXES[key], *NEXT_SAMPLE.get(key, ()))}
+    values = {*AXES[key], *(value for _, _, fewer in NARROWED for value in fewer.get(key, ()))}
+    missing = set(map(str, _ENUMERATED[key])) - set(map(str, values))
     assert not missing, f"{key}={sorted(missing)} is never sampled. {_WIDEN}"
-    assert {str(getattr(spec, key)) for spec in _SAMPLED} == set(map(str, AXES[key]))
+    assert {str(getattr(spec, key)) for spec in _SAMPLED} == set(map(str, values))
 
 
 def test_every_key_is_sampled_or_fixed():
-    assert set(AXES) | set(FIXED) == {key.name for key in TRIAL_KEYS if Recipe.GRPO in key.recipes}, _WIDEN
-    assert not set(AXES) & set(FIXED)
+    assert set(AXES) | set(FIXED) == {key.name for key in TRIAL_KEYS}, _WIDEN
+
+
+def test_families_and_attention_dropout_are_sampled():
+    models = {spec.model: architecture_of(spec.model) for spec in _SAMPLED}
+    assert {model.model_type for model in models.values()} == {config_of(name)["model_type"] for name in BUILTIN_MODELS}
+    dropping = [spec for spec in _SAMPLED if models[spec.model].attention_dropout]
+    assert {spec.attn_implementation for spec in dropping} == set(Attention)
+    assert len({models[spec.model].model_type for spec in dropping}) == 6
+
+
+def test_trials_that_take_long_are_left_out_by_a_rule():
+    # One rollout of 2,048 tokens, of 28 layers; a second one is too much.
+    spec = TrialSpec(
+        backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-7b", max_completion_length=2048, steps=1
+    )
+    assert decoded_layers(spec) == 2048 * 28
+    assert is_wanted(spec)
+    assert not is_wanted(replace(spec, steps=2))
+    assert is_wanted(replace(spec, steps=2, rollout=Rollout.SYNTHETIC))
+    assert max(map(decoded_layers, _SAMPLED)) <= MOST_DECODED_LAYERS
+    assert not is_wanted(replace(spec, critic=True, steps_per_generation=1))
 
 
 def test_other_keys_take_all_their_values():
@@ -71,10 +111,11 @@ def test_other_keys_take_all_their_values():
     }
     names = {name for targets in AXES["lora_target_modules"] for name in targets}
     assert names == {ALL_LINEAR, *PROJECTION_NAMES, "embed_tokens"}, _WIDEN
-    for key in ("beta", "steps", "num_generations", "max_prompt_length", "max_completion_length"):
+    assert {spec.attn_implementation for spec in _SAMPLED if spec.model == "gpt-oss-20b"} == {Attention.EAGER}
+    for key in ("steps", "num_generations", "max_prompt_length", "max_completion_length", "lora_dropout", "critic"):
         assert {getattr(spec, key) for spec in _SAMPLED} == set(AXES[key]), key
     most = Counter(spec.model for spec in _SAMPLED).most_common(1)[0][1]
-    assert most < 500 / len(AXES["model"]) * 2
+    assert most < COUNT / len(AXES["model"]) * 2
 
 
 @settings(max_examples=10)
@@ -85,15 +126,14 @@ def test_what_is_written_down_is_what_is_read(seed, count):
     assert read_sampled(sampled_text(sampled, seed=seed)) == sampled
 
 
-def test_every_sampled_trial_has_an_estimate():
-    for spec in _SAMPLED:
-        found = estimate(spec, architecture_of(spec.model))
-        assert 0 < found.peak_allocated_bytes <= (found.peak_reserved_bytes or 0)
+def test_every_sampled_trial_has_a_closed_form():
+    assert all(has_form(spec, architecture_of(spec.model)) for spec in _SAMPLED)
 
 
 def test_a_model_that_is_not_built_in_cannot_be_sampled():
-    with pytest.raises(UsageError):
-        architecture_of("nobody/nothing")
+    for model in ("nobody/nothing", "/etc/config.json"):
+        with pytest.raises(UsageError, match="built-in"):
+            architecture_of(model)
 
 
 def test_baselines_by_hand():
@@ -107,6 +147,17 @@ def test_baselines_by_hand():
 
 
 def test_the_kept_file_equals_the_sample():
-    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy" / "sampled.jsonl"
+    kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy"
 
-    assert kept.read_text() == sampled_text(_SAMPLED, seed=_SEED)
+    assert kept_text(kept) == sampled_text(_SAMPLED, seed=SEED)
+
+
+def test_the_file_of_a_large_sample_is_packed(tmp_path):
+    assert written_down(tmp_path, _SAMPLED, seed=SEED) == _SAMPLED
+    assert written_down(tmp_path, _SAMPLED, seed=SEED) == _SAMPLED
+    assert [path.name for path in tmp_path.iterdir()] == [PACKED]
+    with pytest.raises(UsageError, match="before any result"):
+        written_down(tmp_path, _SAMPLED, seed=1)
+    (tmp_path / PACKED).write_bytes(b"{}")
+    with pytest.raises(UsageError, match="cannot be read"):
+        kept_text(tmp_path)

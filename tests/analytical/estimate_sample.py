@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from maintenance.samples.sampling import read_sampled
+from maintenance.samples.sampling import kept_text, read_sampled
 from maintenance.verl_tuning import MEAN_ROW, jobs_of
 from profiler.analytical.baselines import baseline_view
 from profiler.analytical.estimate import estimate, has_form
@@ -154,8 +154,8 @@ def with_rewards(spec: TrialSpec) -> Architecture:
 def trial_groups() -> dict[str, list[TrialSpec]]:
     """Return the trials of each group that have a closed form, each trial once."""
     found = {f"kept {path.parent.name}": _of_table(path) for path in sorted(REFERENCE.glob("*/runs.parquet"))}
-    for path in sorted(REFERENCE.glob("*/sampled.jsonl")):
-        found[f"sampled {path.parent.name}"] = list(read_sampled(path.read_text(encoding="utf-8")))
+    for folder in sorted(path.parent for path in REFERENCE.glob("*/sampled.*")):
+        found[f"sampled {folder.name}"] = list(read_sampled(kept_text(folder)))
     found |= {f"grid {path.stem}": _of_grid(path.stem) for path in sorted((ROOT / "sweeps/grid").glob("*.yaml"))}
     found |= {f"random {name}": list(_random_trials(name, ways)) for name, ways in PLACES.items()}
     seen: set[TrialSpec] = set()

@@ -250,7 +250,7 @@ CAMPAIGN = (
 ACCURACY = (
     bad("x", says="argument= … is not of the form key=value"),
     bad("-x", says="argument= … is not of the form key=value"),
-    bad("cuont=1", says="cuont= … is unknown; the keys are count, seed, limit, simulate, jobs,"),
+    bad("cuont=1", says="cuont= … is unknown; the keys are count, seed, limit, simulate, judge, jobs,"),
     bad("count", says="argument= … is not of the form key=value"),
     bad("count=", says="count= … must be a whole number of at least 1"),
     bad("count=x", says="count= … must be a whole number of at least 1"),
@@ -264,6 +264,7 @@ ACCURACY = (
     bad("seed=1.5", says="seed= … must be a whole number of at least 0"),
     bad("limit=0", says="limit= … must be a whole number of at least 1"),
     bad("simulate=maybe", says="simulate= … must be true or false"),
+    bad("judge=maybe", says="judge= … must be true or false"),
     bad("jobs=0", says="jobs= … must be a whole number of at least 1"),
     bad("timeout_s=1e9", says="timeout_s= … must be a whole number of at least 1"),
     bad("timeout_s=2000000000", says="timeout_s= … must be a whole number of at most 1000000"),

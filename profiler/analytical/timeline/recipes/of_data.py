@@ -184,7 +184,10 @@ def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Insta
     batch, inputs = data_rows(spec, examples), _inputs(spec)
     alone: Terms = {
         **models(spec, architecture),
-        Category.INPUTS: Term((inputs + inputs // 3) * block_of(spec)(batch.positions * INT64_BYTES)),
+        Category.INPUTS: Term(
+            (inputs + inputs // 3) * block_of(spec)(batch.positions * INT64_BYTES),
+            lambda: f"ids, masks and labels of {batch.rows} rows, as int64",
+        ),
         Category.WORKSPACE: of_one_thread(workspace(spec.gpu, block_of(spec))),
     }
     return scored_without_gradient(spec, architecture, alone, batch, adapted=False, keeps_casts=trains_everything(spec))
