@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 from own_histories import ALLOC, FREE, recorded
 
-from maintenance.accuracy.errors import phase_errors, predictor_errors, worst_rows
-from maintenance.accuracy.page import accuracy_page
+from maintenance.accuracy.judgement import page_of, read_judgements
 from profiler.advise.main import main as advise
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.domain.trials.trial import PlannedTrial, TrialSpec
@@ -252,13 +251,6 @@ def test_a_replayed_history(tmp_path, monkeypatch, capsys, name, refused, words)
 
 def test_the_page_of_the_accuracy_is_made_again_as_it_is():
     folder = ROOT / "results" / "reference" / "accuracy"
-    rows = pd.read_parquet(folder / "rows.parquet")
-    text = accuracy_page(
-        sampled=500,
-        predictors=predictor_errors(rows),
-        phases=phase_errors(rows),
-        worst=worst_rows(rows),
-        figure="predictors.png",
-        command="python -m maintenance.accuracy",
-    )
+    simulated, rows = (pd.read_parquet(folder / name) for name in ("simulated.parquet", "rows.parquet"))
+    text = page_of(simulated, rows, read_judgements(folder))
     assert text == (folder / "accuracy.md").read_text(encoding="utf-8")
