@@ -12,7 +12,7 @@ from profiler.analytical.estimate import estimate, estimate_with_replay
 from profiler.analytical.explanation.explained import all_cards, explain
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.sizes.quantities import Itemised, blocks_of, larger, largest_blocks, stage_blocks
-from profiler.analytical.formulas.sizes.trial_keys import itemised_keys
+from profiler.analytical.formulas.sizes.trial_keys import itemised_keys, layer_kinds
 from profiler.analytical.replayed.generation import most_rows_of_four_bits
 from profiler.analytical.replayed.layers import GrowingCache, Requests, minus, others, packed, per_layer, union
 from profiler.analytical.replayed.trial import has_replay, replayed_reserved_bytes
@@ -152,6 +152,16 @@ def test_reserved_is_at_least_what_is_allocated(changes):
 
     assert found.peak_allocated_bytes <= found.peak_reserved_bytes
     assert replace(found, peak_reserved_bytes=0) == replace(estimate(spec, architecture("tiny")), peak_reserved_bytes=0)
+
+
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "glm-4.5-air", "gpt-oss-20b"])
+def test_layers_of_several_kinds_are_replayed_alike(model):
+    of_model = architecture(model)
+    spec = replace(_SPEC, model=model, gpu="b300-288gb", rollout=Rollout.GENERATE)
+    first = estimate_with_replay(spec, of_model)
+
+    assert len(layer_kinds(of_model)) > 1
+    assert first.peak_allocated_bytes <= first.peak_reserved_bytes == replayed_reserved_bytes(spec, of_model)
 
 
 def test_what_has_no_replay_keeps_the_bound():

@@ -117,6 +117,7 @@ class Rollouts:
         """Prepare them; `spec` is itemised."""
         self._requests, self._spec, self._architecture = requests, spec, architecture
         self._layers = all_layers(architecture)
+        self._kinds = tuple({id(kind): kind for kind in self._layers}.values())  # as objects: they are keys here
         self._kept: dict[Hashable, list[int]] = {}
         self._prompt = int(spec.max_prompt_length)
         self._end = int(spec.max_prompt_length + spec.max_completion_length - 1)
@@ -125,7 +126,7 @@ class Rollouts:
         self._casts = per_layer(blocks(casts.size), len(self._layers))
         self._all_casts = blocks(casts.size + head.size)
         self._transient = blocks(transient.size)
-        self._products = {id(kind): _widened(spec, kind) for kind in layer_kinds(architecture)}
+        self._products = {id(kind): _widened(spec, kind) for kind in self._kinds}
 
     def run(self, *, grows: bool) -> None:
         """Request and free the blocks of one rollout; with `grows` token by token, else as `rollout=synthetic`."""
@@ -209,7 +210,7 @@ class Rollouts:
         tokens = self._end - self._prompt
         growths = [
             after - before
-            for kind in layer_kinds(self._architecture)
+            for kind in self._kinds
             for before, after in zip(self._sizes(kind, self._prompt), self._sizes(kind, self._end), strict=True)
         ]
         tensors = sum(len(self._sizes(kind, self._end)) for kind in self._layers)
