@@ -39,9 +39,9 @@ _REACHES_ANYTHING = frozenset(
 _LEAVES_TRACES = frozenset(
     {
         "FileHandler", "builtins", "f_back", "f_globals", "f_locals", "get_type_hints", "gi_frame", "handlers",
-        "inspect", "io", "make_dataclass", "modules", "os", "push_to_hub", "save_pretrained", "save_to_disk", "sys", "tb_frame",
-        "tb_next", "threading", "to_csv", "to_json", "to_parquet", "to_sql", "total_flos", "traceback", "types",
-        "weakref",
+        "inspect", "io", "make_dataclass", "modules", "os", "push_to_hub", "save_pretrained", "save_to_disk", "sys",
+        "tb_frame", "tb_next", "threading", "to_csv", "to_json", "to_parquet", "to_sql", "total_flos", "traceback",
+        "types", "weakref",
     }
 )  # fmt: skip
 """Members, of whatever object, that write files, lead to code or frames of libraries, or count the work of a model."""
