@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from matrix import further
 
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
@@ -131,6 +132,16 @@ def test_few_layers_of_a_script_equal_all_layers(text: str, tmp_path: Path, runs
     assert (few.work.layers_run, whole.work.layers_run) == (LAYERS_RUN, None)
     assert replace(few, work=replace(few.work, layers_run=None)) == whole
     assert by_value(runs[0]) == by_value(runs[1])
+
+
+def test_adapters_leave_the_random_numbers_of_all_layers(tmp_path: Path) -> None:
+    """What a script draws after them, such as the order of its rows, must not depend on the layers that ran."""
+    one = job(tmp_path, SFT[: SFT.index("rows =")].replace("model = Auto", "torch.manual_seed(1)\nmodel = Auto"))
+    with pytest.raises(AllLayersNeededError, match="nothing was trained"):
+        outcome_of(one)
+    few = torch.get_rng_state()
+    outcome_of(replace(one, again_file=""))
+    assert torch.equal(few, torch.get_rng_state())
 
 
 # ---- scripts that differ beyond the layers that would run ------------------------------------------------------------

@@ -223,7 +223,7 @@ class FewLayers:
             after = torch.get_rng_state()
             self._whole = True  # the models below are not followed
 
-            def drawn(layers: int) -> tuple[Any, torch.Tensor]:
+            def sampled(layers: int) -> tuple[Any, torch.Tensor]:
                 torch.set_rng_state(before)
                 bare = self._bare(layers)
                 torch.set_rng_state(before)
@@ -231,10 +231,10 @@ class FewLayers:
                     made = type(model)(bare, deepcopy(asked), *args, **kwargs)
                 return made, torch.get_rng_state()
 
-            if not torch.equal(drawn(LAYERS_RUN)[1], after):
+            if not torch.equal(sampled(LAYERS_RUN)[1], after):
                 self._refuse("its adapters draw other numbers than those of the same model on meta")
             # The rows are shuffled afterwards: they see the numbers that all layers have left.
-            self._whole, _ = drawn(getattr(self._config, DEPTH))
+            self._whole, _ = sampled(getattr(self._config, DEPTH))
 
         return __init__
 
