@@ -206,17 +206,17 @@ class Labels(Sft):
 """,
         ),
         Row(
-            file="profiler/training/recipes/registry.py",
+            file="profiler/training/recipes/__init__.py",
             before="from profiler.training.recipes.recipe import TrainerRecipe",
             row="from profiler.training.recipes.labels import Labels\n",
         ),
         Row(
-            file="profiler/training/recipes/registry.py",
+            file="profiler/training/recipes/__init__.py",
             before="RECIPES: Mapping[Recipe, TrainerRecipe] =",
             row="_NEW = {Recipe.LABELS: Labels()}\n",
         ),
         Row(
-            file="profiler/training/recipes/registry.py",
+            file="profiler/training/recipes/__init__.py",
             before="    Recipe.GRPO: Grpo(),",
             row="    **_NEW,\n",
         ),

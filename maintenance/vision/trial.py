@@ -21,7 +21,7 @@ from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.models.model import build_config
 from profiler.training.recipes.grpo.recipe import Grpo, count_words
 from profiler.training.recipes.grpo.trainer import Completions, ProfiledGRPOTrainer
-from profiler.training.rollouts.registry import rollout_engine
+from profiler.training.rollouts import rollout_engine
 from profiler.worker.simulated import card_of
 
 _SPECIAL = {"image_token_id": 100, "video_token_id": 101, "vision_start_token_id": 102, "vision_end_token_id": 103}

@@ -81,6 +81,8 @@ class _Ended:
     """Why it ended without a record, as it said itself."""
     unanswered: str = ""
     """The entry point of the emulated driver without an answer that it asked for last: ``"library:name"``."""
+    again: str = ""
+    """Why the script has to run once more with all layers; empty if it has not."""
 
 
 def run_in_process(
@@ -90,6 +92,9 @@ def run_in_process(
     store = RecordFolder(Path(job.folder), SCRIPTS)
     store.remove(job.run_id)
     ended = _run(job, executable, environment, timeout_s)
+    if ended.again:
+        print_line(f"Once more with all layers, because {ended.again}:")
+        ended = _run(job, executable, environment, timeout_s, all_layers=True)
     record = store.find(job.run_id)
     if record is None:
         record = _of_lost_process(job, ended, timeout_s, strict=is_strict(environment))
@@ -107,11 +112,15 @@ def run_in_process(
     return record
 
 
-def _run(job: ScriptJob, executable: Path, environment: Mapping[str, str], timeout_s: float) -> _Ended:
+def _run(
+    job: ScriptJob, executable: Path, environment: Mapping[str, str], timeout_s: float, *, all_layers: bool = False
+) -> _Ended:
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        path, note, marks = (Path(folder) / name for name in ("job.json", "note", "marks"))
-        path.write_text(json.dumps(to_json(replace(job, note_file=str(note)))))
+        path, note, again, marks = (Path(folder) / name for name in ("job.json", "note", "again", "marks"))
+        path.write_text(
+            json.dumps(to_json(replace(job, note_file=str(note), again_file="" if all_layers else str(again))))
+        )
         process = subprocess.Popen(
             [str(executable), str(_SCRIPT_PROGRAM), str(path)],
             env={**environment, FILE_VARIABLE: str(marks)},
@@ -130,9 +139,14 @@ def _run(job: ScriptJob, executable: Path, environment: Mapping[str, str], timeo
             exit_code=process.returncode,
             timed_out=timed_out,
             wall_s=time.monotonic() - started_s,
-            note=note.read_text() if note.exists() else "",
+            note=_text(note),
+            again="" if timed_out else _text(again),
             unanswered=next(iter(reversed(marks_of_file(marks).unseen_entry_points)), ""),
         )
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
 
 
 def _has_ended(process: subprocess.Popen[bytes], record: Callable[[], object], timeout_s: float) -> bool:

@@ -16,8 +16,8 @@ from profiler.seams.patching import patched, uncounted
 from profiler.training.data.tokenizer import build_tokenizer
 from profiler.training.models.model import build_config, build_model
 from profiler.training.models.parameter_count import parameter_counts
+from profiler.training.recipes import recipe_of
 from profiler.training.recipes.recipe import AnnouncingTrainer, TrainerParts
-from profiler.training.recipes.registry import recipe_of
 from profiler.training.session import Session
 
 

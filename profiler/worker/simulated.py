@@ -53,7 +53,7 @@ from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.placement import RealDevice
 from profiler.training.run import run_training
 
-_FEWEST_LAYERS = 16
+FEWEST_LAYERS = 16
 """From so many layers on a small run and its continuation take less time than a run of all layers."""
 
 _MOST_STEPS = 16
@@ -78,7 +78,7 @@ _PROVEN: Mapping[str, Collection[object]] = {
 def pays_with(model_config: Mapping[str, Any]) -> bool:
     """Return whether the model is so deep that few layers are faster."""
     layers = model_config.get(DEPTH)
-    return isinstance(layers, int) and layers >= _FEWEST_LAYERS
+    return isinstance(layers, int) and layers >= FEWEST_LAYERS
 
 
 @dataclass(frozen=True, kw_only=True)

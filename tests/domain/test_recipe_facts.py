@@ -17,7 +17,7 @@ from profiler.domain.errors import UsageError
 from profiler.domain.trials import recipe as recipes
 from profiler.domain.trials.recipe import COMPARED, JUDGED, LABELLED, ONLINE, PAIRED, Recipe, RecipeFacts
 from profiler.domain.trials.trial import TRIAL_KEYS
-from profiler.training.recipes.registry import RECIPES
+from profiler.training.recipes import RECIPES
 
 ORPO = RecipeFacts(
     has_rollout=False,

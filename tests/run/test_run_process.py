@@ -69,6 +69,21 @@ def test_an_earlier_record_of_the_same_run_does_not_count(run):
     assert "exit code 8" in run("import sys; sys.exit(8)").outcome.message
 
 
+NEEDS_ALL_LAYERS = """
+import json, sys
+from pathlib import Path
+again = json.loads(Path(sys.argv[1]).read_text())["again_file"]
+if again:
+    Path(again).write_text("its layers differ")
+sys.exit(0 if again else 9)
+"""
+
+
+def test_a_script_with_few_layers_runs_once_more_with_all(run, capsys):
+    assert "exit code 9" in run(NEEDS_ALL_LAYERS).outcome.message
+    assert capsys.readouterr().out == "Once more with all layers, because its layers differ:\n"
+
+
 ASKS_DRIVER = (
     "import os\n"
     "with open(os.environ['EMULATED_MARKS'], 'a') as marks:\n"

@@ -302,6 +302,6 @@ def test_a_model_that_runs_before_it_has_names_is_not_proven(monkeypatch: pytest
 @pytest.mark.slow
 def test_a_deep_model_runs_with_few_layers_and_another_one_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert simulate(small_spec(), TINY).layers_run is None
-    monkeypatch.setattr(simulated, "_FEWEST_LAYERS", LAYERS)
+    monkeypatch.setattr(simulated, "FEWEST_LAYERS", LAYERS)
     assert simulate(small_spec(), TINY).layers_run == LAYERS_RUN
     assert simulate(small_spec(), UNEVEN_CONFIGS["max_window_layers"]).layers_run is None

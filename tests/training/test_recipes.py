@@ -13,7 +13,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend, TrialSpec
-from profiler.training.recipes.registry import RECIPES, recipe_of
+from profiler.training.recipes import RECIPES, recipe_of
 from profiler.training.run import run_training
 from profiler.training.session import PlainSession
 

@@ -8,7 +8,7 @@ import torch
 
 from profiler.domain.trials.trial import Backend, Rollout, TrialSpec
 from profiler.training.placement import RealDevice
-from profiler.training.rollouts.registry import ENGINES, EXTRAPOLATED, engine_name, rollout_engine
+from profiler.training.rollouts import ENGINES, EXTRAPOLATED, engine_name, rollout_engine
 from profiler.training.rollouts.synthetic import SyntheticRollout
 
 CPU = RealDevice(device=torch.device("cpu"))

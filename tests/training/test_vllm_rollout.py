@@ -16,7 +16,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS, find_builtin
 from profiler.domain.trials.trial import Backend, VllmMode, VllmModelImpl, Weights
 from profiler.training.placement import RealDevice
-from profiler.training.rollouts.registry import rollout_engine
+from profiler.training.rollouts import rollout_engine
 from profiler.training.rollouts.vllm import BlockRollout, VllmRollout
 from profiler.training.run import run_training
 from profiler.training.session import PlainSession

@@ -128,6 +128,8 @@ class ScriptJob:
     """Seconds between samples of the driver; None takes none."""
     note_file: str = ""
     """Where the process writes why it ends without a record; empty for nowhere."""
+    again_file: str = ""
+    """Where it writes why the script has to run once more with all layers; empty: all layers run at once."""
     card: NamedCard | None = None
     """The real card, or the emulated one of unlimited memory; None if the specification names the card."""
 

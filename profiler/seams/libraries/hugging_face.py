@@ -7,6 +7,7 @@ _CACHE = "simulation/tracing/attribution.py"
 _PHASES = "training/announced_steps.py"
 _DECODE_LOOP = "training/rollouts/decode_loop.py"
 _HOOKS = "scripts/hooks.py"
+_FEW_LAYERS = "simulation/script/few_layers.py"
 _MODEL = "training/models/model.py"
 _UTILS = "transformers.modeling_flash_attention_utils"
 _PRETRAINED = "transformers.modeling_utils:PreTrainedModel"
@@ -86,6 +87,9 @@ _TRAINING = (
         "training/recipes/grpo/trainer.py", "overridden: makes the optimizer of a critic too, where it has none",
     ),
     _seam(
+        _TRAINER, "train", Parameters("self", more=True), _FEW_LAYERS, "a script's model is compared before training"
+    ),
+    _seam(
         "transformers.trainer", "clear_device_cache", Parameters("garbage_collection"),
         "simulation/cuda/offloading.py", "empties the cache before backward with torch_empty_cache_steps",
     ),
@@ -108,6 +112,10 @@ _GENERATE = (
 )  # fmt: skip
 
 _MODELS = (
+    _seam(
+        _PRETRAINED, "__init__", Parameters("self", "config", more=True), _FEW_LAYERS,
+        "every model begins with it, so that its configuration can be shortened there",
+    ),
     _seam(
         _PRETRAINED, "_sdpa_can_dispatch", Says("does not support an attention implementation"), _MODEL,
         "the words by which a missing attention kernel is recognised",
@@ -242,6 +250,14 @@ ACCELERATE: tuple[Seam, ...] = (
 
 
 PEFT: tuple[Seam, ...] = (
+    Seam(
+        owner="peft.peft_model:PeftModel",
+        name="__init__",
+        expected=Parameters("self", "model", "peft_config", more=True),
+        used_by=(_FEW_LAYERS,),
+        why="the numbers that adapters draw are followed by those of all layers",
+        since="0.18",
+    ),
     Seam(
         owner="peft.peft_model:PeftModel",
         name="get_base_model",

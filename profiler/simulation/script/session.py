@@ -17,6 +17,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.seams.patching import Patch, patched
 from profiler.seams.special_tokens import SpecialTokens
 from profiler.simulation.cuda.offloading import offloaded_activations
+from profiler.simulation.script.few_layers import FewLayers
 from profiler.simulation.script.torch_cuda.card_names import META, CardNames
 from profiler.simulation.script.torch_cuda.cuda_calls import cuda_calls
 from profiler.simulation.script.torch_cuda.cuda_memory import Counters
@@ -124,9 +125,12 @@ class SimulatedScript:
         alloc_conf: Settings of torch's allocator (PYTORCH_ALLOC_CONF), for the counters that the script reads.
         add_model: Counts the parameters of a model.
         add_optimizer: Counts what an optimizer trains.
+        fewest_layers: A model with so many equal layers runs with few of them; None: all layers run.
     """
 
-    def __init__(self, gpu: Gpu, *, alloc_conf: str, add_model: Count, add_optimizer: Count) -> None:
+    def __init__(
+        self, gpu: Gpu, *, alloc_conf: str, add_model: Count, add_optimizer: Count, fewest_layers: int | None = None
+    ) -> None:
         self._gpu = gpu
         self._special_tokens = SpecialTokens()
         self._simulation = Simulation(
@@ -142,6 +146,10 @@ class SimulatedScript:
         self._trained: dict[str, torch.Size] = {}
         self._vocabulary = 0
         self.reads = UnknownReads()
+        self.few: FewLayers | None = None
+        """What shortens the model; None if all layers run."""
+        if fewest_layers is not None:
+            self.few = FewLayers(self.recorder, self._simulation.host_side, fewest=fewest_layers)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -155,12 +163,16 @@ class SimulatedScript:
             stack.enter_context(offloaded_activations(self.recorder))
             stack.enter_context(_parameters_keep_their_identity())
             stack.enter_context(patched(loading_patches(self._simulation)))
+            if self.few is not None:
+                stack.enter_context(patched(self.few.patches()))
             stack.enter_context(self.reads.noticing())
             stack.enter_context(CardNames())
             yield
 
     def enter(self, phase: Phase) -> None:
         """Begin `phase`."""
+        if self.few is not None:
+            self.few.enter(phase)
         if phase is Phase.ROLLOUT:
             self.reads.note("where completions end: every one has its maximum of tokens")
             self._special_tokens.forget()
@@ -174,6 +186,9 @@ class SimulatedScript:
     def model_found(self, model: Any) -> None:
         """Attribute the tensors of a model; one that requires no gradient is a reference."""
         self._models.append(ref(model))
+        self._attribute(model)
+
+    def _attribute(self, model: Any) -> None:
         trained = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
         self.recorder.modules.know(model, prefix="" if trained else "reference: ")
         self.recorder.attribute(named_tensors(model), Category.WEIGHTS if trained else Category.REFERENCE)
@@ -187,8 +202,10 @@ class SimulatedScript:
         self.recorder.know_model(vocab_size=self._vocabulary, trained=self._trained.items())
 
     def model_trained(self, model: Any) -> None:
-        """Count the parameters of a model that is trained."""
+        """Count the parameters of a model that is trained; adapters may have been off when it was found."""
         self._add_model(model)
+        if any(value.requires_grad and id(value) not in self._names for value in model.parameters()):
+            self._attribute(model)
 
     def _watch(self, name: str, parameter: Any) -> None:
         """Let gradients of a parameter have its name."""

@@ -232,9 +232,12 @@ def run_script_job(job: ScriptJob) -> int:
         if job.spec.backend is Backend.SIMULATED:
             # It needs libraries that the Python of an emulated script may lack, or have in another version.
             with compiled_at_first_call():
-                from profiler.worker.scripts.simulated_script import simulated_outcome
+                from profiler.worker.scripts.simulated_script import AllLayersNeededError, simulated_outcome
 
-            run.store(simulated_outcome(job, run.run))
+            try:
+                run.store(simulated_outcome(job, run.run))
+            except AllLayersNeededError as error:
+                Path(job.again_file).write_text(str(error))
         else:
             _run_on_card(run)
     except CapError as error:

@@ -25,7 +25,7 @@ from profiler.training.recipes.grpo.trainer import (
     ProfiledRLOOTrainer,
 )
 from profiler.training.recipes.recipe import TrainerParts
-from profiler.training.rollouts.registry import rollout_engine
+from profiler.training.rollouts import rollout_engine
 from profiler.training.session import Session
 
 _QUESTION_COLUMNS = ("prompt", "question")
