@@ -3,7 +3,7 @@
 It imports nothing from the simulation. The peak is the largest of all instants, never the sum of everything. Formulas
 take integers or NumPy arrays of them, so that one trial and a table of trials are the same code. A trial under FSDP
 or ZeRO has the instants of one GPU, with shards and gathered layers in place of the model. `python -m
-maintenance.accuracy` compares it with 500 sampled trials that are simulated.
+maintenance.accuracy` compares it with sampled trials that are simulated.
 """
 
 from profiler.analytical.baselines import rule_of_thumb

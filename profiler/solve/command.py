@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from profiler.config.options.command_words import as_pairs, read_given
-from profiler.config.options.option import FLAG, option, options_of, path, ratio
+from profiler.config.options.option import FLAG, OutputFormat, option, options_of, path, ratio
 from profiler.config.options.reading import FieldReader
 from profiler.config.options.run_options import option_lines, trial_keys_help
 from profiler.domain.errors import Fault, nearest
@@ -81,6 +81,11 @@ class Command:
     """Everything else, read as for an estimate."""
     wants_help: bool
     faults: tuple[Fault, ...]
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the answer is JSON."""
+        return self.rest.options.output_format is OutputFormat.JSON
 
 
 def read_command(words: Sequence[str]) -> Command:

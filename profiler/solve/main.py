@@ -12,7 +12,6 @@ from pathlib import Path
 from profiler.command_line import as_command, print_error, print_text
 from profiler.commands import COMMANDS, FIGURE
 from profiler.config.models.context import model_lines
-from profiler.config.options.option import OutputFormat
 from profiler.config.prices import Price
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, Fault, UsageError
@@ -104,17 +103,15 @@ def _line(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup)
 
         kind = FigureKind(figure.suffix.removeprefix("."))
         write_atomically(figure, as_kind(limit_line_figure(lines), kind))
-    is_json = command.rest.options.output_format is OutputFormat.JSON
     notes = notes_of_all(inputs, [line.spec for line in lines], architecture_of)
-    text = line_json(lines, notes) if is_json else line_text(lines, notes, figure=figure)
+    text = line_json(lines, notes) if command.is_json else line_text(lines, notes, figure=figure)
     return text, any(point.limit is not None for line in lines for point in line.points)
 
 
 def _choice(command: Command, inputs: Inputs, architecture_of: ArchitectureLookup, _: Simulate) -> tuple[str, bool]:
     """Return the answer for a card, a number of GPUs or a model, and whether there is one."""
     answer, notes = choice_answer(command, inputs, architecture_of)
-    is_json = command.rest.options.output_format is OutputFormat.JSON
-    text = solve_json([answer], notes) if is_json else choice_text(answer, notes)
+    text = solve_json([answer], notes) if command.is_json else choice_text(answer, notes)
     return text, answer.best is not None
 
 
@@ -159,9 +156,8 @@ def _values(
             _confirmed(command, point, answer, inputs, architecture_of, simulate)
             for point, answer in zip(points, answers, strict=True)
         ]
-    is_json = command.rest.options.output_format is OutputFormat.JSON
     notes = notes_of_all(inputs, [spec for answer in answers for spec in answer.specs.values()], architecture_of)
-    text = solve_json(answers, notes) if is_json else key_text(answers, notes)
+    text = solve_json(answers, notes) if command.is_json else key_text(answers, notes)
     return text, all(answer.boundary.largest is not None for answer in answers)
 
 

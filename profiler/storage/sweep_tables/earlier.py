@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Self
 
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import MonitoredRun
 from profiler.domain.runs.outcome import (
     CardFacts,
@@ -33,8 +32,6 @@ _MOST_FOLDERS = 50
 
 _MOST_RECORDS = 2_000
 """Most records that are read where there are no tables yet."""
-
-_MOST_BYTES = 64 * MIB
 
 _TABLE = "runs.parquet"
 
@@ -112,7 +109,7 @@ def _from_records(folder: Path) -> Iterator[EarlierTrial]:
     """Yield the trials whose records can be read; nothing is set aside."""
     for path in sorted((folder / RECORDS).glob("*.json")):
         try:
-            record = TRIALS.parse_named(read_bytes(path, most_bytes=_MOST_BYTES), path)
+            record = TRIALS.parse_named(read_bytes(path, most_bytes=TRIALS.most_bytes), path)
         except (DamagedRecordError, UsageError, OSError):
             continue
         work, is_implied = record.outcome.work, record.outcome.status is Status.IMPLIED

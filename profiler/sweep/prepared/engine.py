@@ -59,8 +59,7 @@ def node_faults(nodes: Sequence[Node], engine: Scheduler, own: Versions) -> list
         return [replace(fault, problem=f"{fault.problem} on node {unfit.name}") for fault in unfit.faults]
     wanted = replace(nodes[0].versions, profiler=own.profiler)
     found = [_differs(node, wanted, "here" if node is nodes[0] else f"on node {nodes[0].name}") for node in nodes]
-    problem = next(filter(None, found), "")
-    if problem:
+    if problem := next(filter(None, found), ""):
         return [Fault(key=ENGINE, found=engine, problem=problem, hint=_SAME)]
     lacking = next((node for node in nodes if node.lacks), None)
     if lacking is None:
