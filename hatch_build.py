@@ -1,7 +1,8 @@
 """Part of the wheel's build: what few commands read is packed, a quarter of its size.
 
-Only a machine that emulates needs the sources of the driver and what its processes import, only jobs of verl its
-defaults, and only reports the scripts of pages; the wheel is what everyone downloads first.
+Only a machine that emulates needs the sources of the driver and what its processes import, only runs of scripts what
+replaces their models and data, only jobs of verl its defaults, and only reports the scripts of pages; the wheel is what
+everyone downloads first.
 """
 
 import io
@@ -14,9 +15,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 EDITABLE = "editable"
-EMULATION = Path("profiler") / "emulation"
-PACKED = ("driver", "inside")
-"""Folders of it; in its archive each has its name."""
+PACKED = tuple(Path("profiler") / name for name in ("emulation/driver", "emulation/inside", "substitutes"))
+"""Folders; in its archive each has its name. The last one is a package, which `profiler` finds there."""
 
 
 class Packed(BuildHookInterface):
@@ -30,10 +30,10 @@ class Packed(BuildHookInterface):
         if version == EDITABLE:
             return
         work = Path(tempfile.mkdtemp())
-        for name in PACKED:
-            archive = work / f"{name}.tar.xz"
-            _pack(Path(self.root) / EMULATION / name, archive)
-            build_data["force_include"][str(archive)] = f"{EMULATION.as_posix()}/{archive.name}"
+        for folder in PACKED:
+            archive = work / f"{folder.name}.tar.xz"
+            _pack(Path(self.root) / folder, archive)
+            build_data["force_include"][str(archive)] = f"{folder.as_posix()}.tar.xz"
         for number, text in enumerate(self.config["texts"]):
             small = work / f"{number}.xz"
             small.write_bytes(lzma.compress((Path(self.root) / text).read_bytes(), preset=9))

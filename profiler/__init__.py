@@ -1,6 +1,11 @@
 """Profile the GPU memory of training by trl: measured, simulated, estimated and published, side by side."""
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.2.0"
@@ -11,3 +16,19 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  a class, imported later
     if name == "VramCallback":
         return import_module("profiler.callback.vram_callback").VramCallback
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _PackedPackages:
+    """Finds the packages that a wheel has packed (`hatch_build.py`), because only runs of scripts need them."""
+
+    @staticmethod
+    def find_spec(name: str, _path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        parent, _, own = name.partition(".")
+        packed = Path(__file__).with_name(f"{own}.tar.xz")
+        if parent != __name__ or not packed.exists():
+            return None
+        unpacked = import_module("profiler.emulation.building.library_sources").unpacked
+        return PathFinder.find_spec(name, [str(unpacked(packed))], target)
+
+
+sys.meta_path.append(_PackedPackages())

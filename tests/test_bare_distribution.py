@@ -269,12 +269,12 @@ def test_the_core_is_small(bare):
     assert sum(path.stat().st_size for path in (*own, *of_packages) if path.is_file()) <= 15_000_000
 
 
-@pytest.mark.parametrize("name", ["driver", "inside"])
+@pytest.mark.parametrize("name", ["emulation/driver", "emulation/inside", "substitutes"])
 def test_the_packed_folders_are_those_of_the_clone(bare, name, tmp_path, monkeypatch):
     monkeypatch.setenv("GRPO_VRAM_CACHE", str(tmp_path))
-    own, packed = ROOT / "profiler" / "emulation" / name, bare / "profiler" / "emulation" / f"{name}.tar.xz"
-    assert not (packed.parent / name).exists()
-    folder = unpacked(packed) / name
+    own, packed = ROOT / "profiler" / name, bare / "profiler" / f"{name}.tar.xz"
+    assert not (bare / "profiler" / name).exists()
+    folder = unpacked(packed) / own.name
     assert unpacked(packed) == folder.parent
     assert [each.name for each in folder.parents[1].iterdir()] == [folder.parent.name]
 
@@ -283,6 +283,25 @@ def test_the_packed_folders_are_those_of_the_clone(bare, name, tmp_path, monkeyp
         return {each.relative_to(of).as_posix(): each.read_bytes() for each in files}
 
     assert contents(folder) == contents(own)
+
+
+@pytest.mark.parametrize("can_be_kept", [True, False])
+def test_a_packed_package_is_imported_from_its_archive(bare, tmp_path, can_be_kept):
+    """Also by a user without a folder of his own."""
+    (tmp_path / "file").write_text("")
+    cache = tmp_path / ("cache" if can_be_kept else "file")
+    program = "from profiler.substitutes import options; print(options.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(bare), "GRPO_VRAM_CACHE": str(cache), "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    place = Path(found.stdout.strip())
+    assert place.is_relative_to(tmp_path)
+    assert place.is_relative_to(cache) == can_be_kept
 
 
 @pytest.mark.parametrize("name", PACKED)

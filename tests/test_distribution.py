@@ -50,7 +50,8 @@ def test_the_wheel_has_the_library_its_data_and_the_grids():
 def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
     # Further settings of hatchling may add files.
     assert set(WHEEL) == {"packages", "exclude", "hooks", "force-include"}
-    assert WHEEL["exclude"] == sorted(["profiler/emulation/driver", "profiler/emulation/inside", *OF_A_CLONE, *PACKED])
+    folders = ["profiler/emulation/driver", "profiler/emulation/inside", "profiler/substitutes"]
+    assert WHEEL["exclude"] == sorted([*folders, *OF_A_CLONE, *PACKED])
     assert all((ROOT / path).exists() for path in WHEEL["exclude"])
     assert WHEEL["packages"] == ["grpo_vram", "profiler"]
     assert {path.partition("/")[0] for path in in_the_wheel()} == {"grpo_vram", "profiler"}

@@ -1,6 +1,7 @@
 """A script that runs with few layers and is continued to all of them equals one that runs all, or runs all."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ def job(folder: Path, text: str, **config: Any) -> ScriptJob:
 @pytest.fixture(autouse=True)
 def _few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated_script, "FEWEST_LAYERS", LAYERS)
+    for name in os.environ:
+        if name.startswith("ACCELERATE_"):  # left there by trainers that this process had before
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture

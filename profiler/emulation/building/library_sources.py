@@ -182,7 +182,10 @@ def unpacked(packed: Path) -> Path:
     """Return the folder with the content of an archive, in the cache folder."""
     target = cache_folder() / "driver_sources" / hashlib.sha256(packed.read_bytes()).hexdigest()[:16]
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:  # a user without a home: once per process
+            target = Path(tempfile.mkdtemp()) / target.name
         aside = Path(tempfile.mkdtemp(dir=target.parent))
         with tarfile.open(packed) as archive:
             for member in archive:
