@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from matrix import further
+from transformers.utils import import_utils
 
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.other_runs import ScriptJob, ScriptSpec
@@ -86,11 +88,22 @@ def job(folder: Path, text: str, **config: Any) -> ScriptJob:
 
 
 @pytest.fixture(autouse=True)
-def _few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_are_enough(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Deep models are those of the tests, and scripts find a process as new as that which is their own elsewhere."""
     monkeypatch.setattr(simulated_script, "FEWEST_LAYERS", LAYERS)
     for name in os.environ:
         if name.startswith("ACCELERATE_"):  # left there by trainers that this process had before
             monkeypatch.delenv(name)
+    _forget_the_devices()
+    yield
+    _forget_the_devices()
+
+
+def _forget_the_devices() -> None:
+    """Let transformers look again for devices and what they compute: it keeps the first answer of a process."""
+    for found in vars(import_utils).values():
+        if hasattr(found, "cache_clear"):
+            found.cache_clear()
 
 
 @pytest.fixture
