@@ -2,7 +2,7 @@
 
 Reserved memory has two answers. `estimate` bounds it by a sum (`timeline/cached.py`), in the millisecond that a search
 over thousands of trials has, and so do tables of them (`many.py`). `estimate_with_replay` replays the requests of one
-trial (`replayed/`), in some 40 ms, for whoever asks about one trial.
+trial (`replayed/`), in some 40 ms, for an answer about one trial.
 """
 
 from collections.abc import Iterable, Sequence

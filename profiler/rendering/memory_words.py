@@ -9,10 +9,7 @@ from profiler.domain.memory import MIB, Category, as_gib, gib_text
 from profiler.domain.trials.trial import TrialSpec
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
-REPLAYED_NOTE = (
-    "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials; with real "
-    "cards its bound has been compared."
-)
+REPLAYED_NOTE = "Reserved: by a replay of the trial's requests, within 2 % of the simulation in half of the trials."
 
 CATEGORY_TITLES = {
     Category.WEIGHTS: "weights",
@@ -86,7 +83,7 @@ def compared_text(method: Callable[[Compared], Within]) -> str:
     within = method(COMPARED)
     cards = " and ".join(f"{count} {kind}" for kind, count in COMPARED.cards.items())
     return (
-        f"On {cards}, 95 % of {COMPARED.trials} trials "
+        f"On {cards}, 95 % of {within.trials} trials "
         f"were within {_at_most(within.allocated_p95_ratio)} of allocated and {_at_most(within.reserved_p95_ratio)} of "
         "reserved memory."
     )

@@ -222,9 +222,9 @@ class _Check:
         if not kind:
             return
         trainer = node.func.id if isinstance(node.func, ast.Name) else ""
-        if kind == "trainer" and (known := _TRAINERS[self._of[trainer][1]]) is not None:
-            given = {each.arg for each in node.keywords}
-            if len(node.args) > 1 or not given <= set(known):
+        if kind == "trainer":
+            known = _TRAINERS[self._of[trainer][1]]
+            if len(node.args) > 1 or not {each.arg for each in node.keywords} <= set(known):
                 self._refuse(node, f"gives {trainer} other arguments than {', '.join(known)}")
         if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
             self._refuse(node, "gives arguments that its text does not show")

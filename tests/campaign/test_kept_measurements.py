@@ -1,8 +1,8 @@
 """What is kept of the campaigns on a real card: each page says what its rows say, and documents quote them."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,18 @@ from maintenance.campaign.compared.kept import FIGURE, PAGE, TABLES, kept_facts,
 from maintenance.campaign.compared.measured_page import CAMPAIGNS, equal_rows, error_lines, measured_page
 from maintenance.campaign.compared.measured_rows import FIRST_KEYS, METRICS, fits_on, held_out
 from maintenance.campaign.compared.measured_rows import SIDES as SIDES_OF_ROWS
+from maintenance.samples.sampling import architecture_of
+from profiler.analytical.estimate import estimate_with_replay
+from profiler.analytical.replayed.trial import has_replay
 from profiler.domain.cards.capabilities import COMPARED
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.trials.trial import Backend
 from profiler.rendering.memory_words import compared_text
 from profiler.rendering.sweep.words import percent
+from profiler.storage.sweep_tables.carried import stored_trials
 from profiler.storage.sweep_tables.tables import read_tables
+from profiler.storage.tables.schema import RUNS
+from profiler.storage.tables.table_files import open_table_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,11 +151,35 @@ def p95_of_all(side: str, metric: str) -> float:
 
 def test_what_reports_say_of_the_card_is_in_the_rows() -> None:
     assert COMPARED.cards == Counter(kept.facts["name"] for kept in KEPT.values())
-    assert COMPARED.trials == len(fits_on(ALL_ROWS, ("measured", "simulated")))
     for side, within in (("simulated", COMPARED.simulated), ("estimated", COMPARED.estimated)):
+        assert within.trials == len(fits_on(ALL_ROWS, ("measured", "simulated")))
         assert within.allocated_p95_ratio == pytest.approx(p95_of_all(side, "allocated"), abs=5e-6)
         assert within.reserved_p95_ratio == pytest.approx(p95_of_all(side, "reserved"), abs=5e-6)
     assert compared_text(lambda found: found.simulated) in " ".join((ROOT / "README.md").read_text().split())
+
+
+def replayed_errors() -> Iterator[tuple[float, float]]:
+    """Yield the errors of allocated and reserved memory of each measured trial that has a replay."""
+    for kept in KEPT.values():
+        card = next(gpu for gpu in KNOWN_GPUS.values() if gpu.title == kept.facts["name"])
+        for path in sorted((kept.folder / TABLES).glob("*/runs.parquet")):
+            rows = open_table_file(path, RUNS).rows()
+            measured = {row["trial_id"]: row for row in rows.to_pylist() if row["status"] == "ok"}
+            for trial in stored_trials(rows):
+                spec = replace(trial.spec, gpu=trial.spec.gpu or card.name)  # capped to that card, or whole
+                if trial.spec.backend is Backend.CUDA and trial.trial_id in measured and has_replay(spec):
+                    found, row = estimate_with_replay(spec, architecture_of(spec.model)), measured[trial.trial_id]
+                    yield (
+                        found.peak_allocated_bytes / row["peak_allocated_bytes"] - 1,
+                        found.peak_reserved_bytes / row["peak_reserved_bytes"] - 1,
+                    )
+
+
+def test_what_estimates_of_one_trial_say_of_the_card_is_in_the_rows() -> None:
+    errors = pd.DataFrame(replayed_errors(), columns=["allocated", "reserved"]).abs()
+    assert COMPARED.replayed.trials == len(errors)
+    assert COMPARED.replayed.allocated_p95_ratio == pytest.approx(errors.allocated.quantile(0.95), abs=5e-6)
+    assert COMPARED.replayed.reserved_p95_ratio == pytest.approx(errors.reserved.quantile(0.95), abs=5e-6)
 
 
 def test_held_out_trials_are_those_of_the_rules() -> None:

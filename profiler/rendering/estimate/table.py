@@ -10,6 +10,7 @@ from profiler.analytical.explanation.explained import (
     Fit,
 )
 from profiler.analytical.formulas.sizes.rounding import FRAGMENTS_PERCENT
+from profiler.analytical.replayed.trial import has_replay
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.memory import Origin, Phase, gib_text
@@ -108,7 +109,7 @@ def _uncompared(spec: TrialSpec) -> list[str]:
     """Return how far estimates were from real cards, or what no card has confirmed yet."""
     notes = []
     if spec.recipe is Recipe.GRPO and spec.num_processes == 1 and not spec.use_vllm and not spec.images_per_prompt:
-        notes.append(compared_text(lambda found: found.estimated))
+        notes.append(compared_text(lambda found: found.replayed if has_replay(spec) else found.estimated))
     if spec.use_vllm:
         notes.append("The parts of vLLM have been compared with emulated trials and with logs of real cards only.")
     if spec.num_processes > 1:

@@ -77,7 +77,7 @@ class FewLayers:
     """Shortens the model that a script loads, and proves that all of its layers would have done the same.
 
     The text of the script has shown that only transformers, peft and trl get hold of the model. The model is the only
-    one, and the first on the card. What they are told about it is compared with lists, and what they make of it with a
+    one, and the first on the card. Their arguments are compared with lists, and what they make of it with a
     model of all layers on torch's `meta` device.
 
     A model that is not deep, or not proven by its configuration, is not shortened, and the script runs whole at once.
