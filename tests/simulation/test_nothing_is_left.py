@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import torch
+from simulating import LORA, simulate
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.trial import Recipe, Rollout, Tuning
 from profiler.simulation.session import Simulation
 
 _PROGRAM = """
@@ -48,3 +51,21 @@ def test_a_run_has_one_thread_and_leaves_the_number_as_it_was() -> None:
         assert (during, torch.get_num_threads()) == (1, 3)
     finally:
         torch.set_num_threads(before)
+
+
+_TRIALS = (
+    {"tuning": Tuning.LORA, "optim": Optimizer.ADAMW_8BIT, **LORA, "lora_rank": 64},
+    {"tuning": Tuning.QLORA, "optim": Optimizer.PAGED_ADAMW_8BIT, "gradient_checkpointing": True, **LORA},
+    {"tuning": Tuning.LORA, "recipe": Recipe.SFT, "max_length": 32, "bf16": False, **LORA},
+    {"tuning": Tuning.FULL, "optim": Optimizer.ADAMW_8BIT},
+)
+
+
+def test_a_trial_is_the_same_before_and_after_others() -> None:
+    """bitsandbytes kept which parameters had states of 32 bits, by position: LoRA's first ones after full training."""
+    order = (*range(len(_TRIALS)), *reversed(range(len(_TRIALS))))
+    found: dict[int, list[object]] = {}
+    for number in order:
+        trace = simulate(rollout=Rollout.SYNTHETIC, ends_when_repeating=True, **_TRIALS[number]).trace
+        found.setdefault(number, []).append((list(trace.sizes_bytes), list(trace.events)))
+    assert [number for number, (first, second) in found.items() if first != second] == []

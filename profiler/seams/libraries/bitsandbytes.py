@@ -48,6 +48,10 @@ _OPTIMIZER = (
         "a kernel, which allocates nothing",
     ),
     _seam(
+        "bitsandbytes.optim.optimizer:GlobalOptimManager", "_instance", Exists(), _OPTIMIZERS,
+        "which parameters have 32-bit states, by position and address, kept for the life of the process",
+    ),
+    _seam(
         _FUNCTIONAL, "name2qmap", Exists(), _OPTIMIZERS, "the table of 8-bit values, kept for the life of the process"
     ),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import bitsandbytes
 import bitsandbytes.functional as bnb_functional
+import bitsandbytes.optim.optimizer as bnb_optimizer
 import torch
 from torch.library import Library
 from torch.nn.utils import clip_grad
@@ -75,6 +76,8 @@ def _bitsandbytes_patches() -> Sequence[Patch]:
         (bnb_functional, "prefetch_tensor", _no_kernel),
         (bnb_functional, "optimizer_update_8bit_blockwise", _no_kernel),
         (bnb_functional, "optimizer_update_32bit", _no_kernel),
+        # It keeps which parameters have 32-bit states by their position and address, for the life of the process.
+        (bnb_optimizer.GlobalOptimManager, "_instance", None),
     ]
 
 
