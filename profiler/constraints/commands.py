@@ -257,7 +257,11 @@ CLOSED_FORM = (
     _closed_form({"activation_offloading": True}, "offloaded activations have no closed-form estimate", _simulate),
     _sharded({"tuning": Tuning.QLORA, "distributed_type": DistributedType.FSDP}),
     _sharded({"fsdp_version": other_than(2), "distributed_type": DistributedType.FSDP}),
-    _sharded({"fsdp_offload_params": True}),
+    # In all six trials of results/reference/sharded: token ids, or the norm of gradients, are on the host.
+    _sharded(
+        {"fsdp_offload_params": True},
+        "Set it to false: such trials of trl's trainers fail in torch, in a sweep too.",
+    ),
     # No sweep runs these two with ZeRO-3 either.
     _sharded({"tuning": Tuning.QLORA, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2, or tuning=lora."),
     _sharded({"reward_models": stated, "zero_stage": ZERO_OF_WEIGHTS}, "Use zero_stage=2."),
