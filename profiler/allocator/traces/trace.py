@@ -6,8 +6,10 @@ The largest tensors among blocks in use. Similar tensors from the same place in 
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from typing import Any
 
 from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category, Phase
@@ -51,6 +53,18 @@ class Site:
     def layer(self) -> int:
         """The layer that the block belongs to."""
         return layer_in(self.module) if self.module else self.operand_layer
+
+
+_PlainSite = tuple[Any, ...]
+"""A site as its values: while a trial runs, the garbage collector, which visits every object, visits none of them."""
+
+_FIELDS = tuple(each.name for each in fields(Site))
+
+_plain: Callable[[Site], _PlainSite] = attrgetter(*_FIELDS)
+
+
+def _site(plain: _PlainSite) -> Site:
+    return Site(**dict(zip(_FIELDS, plain, strict=True)))
 
 
 NO_SITE = Site(operation="", shape=(), dtype="", module="")
@@ -108,7 +122,8 @@ class TraceBuilder:
     streams: dict[int, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     """Blocks that are never freed, by name."""
-    _sites: dict[Site, int] = field(default_factory=dict)
+    _sites: dict[_PlainSite, int] = field(default_factory=dict)
+    _by_number: list[_PlainSite] = field(default_factory=list)
     _layers: list[int] = field(default_factory=list)
     """The layer of each site."""
 
@@ -144,14 +159,16 @@ class TraceBuilder:
 
     def site_index(self, site: Site) -> int:
         """Return the number of `site`."""
-        index = self._sites.setdefault(site, len(self._sites))
+        plain = _plain(site)
+        index = self._sites.setdefault(plain, len(self._sites))
         if index == len(self._layers):
             self._layers.append(site.layer)
+            self._by_number.append(plain)
         return index
 
     def made_in_layer(self, block: int, layer: int) -> None:
         """Set the layer of a block, if it was made outside modules."""
-        site = tuple(self._sites)[self.site_of[block]]
+        site = _site(self._by_number[self.site_of[block]])
         self.site_of[block] = self.site_index(replace(site, operand_layer=layer))
 
     def layer_of(self, block: int) -> int:
@@ -161,7 +178,7 @@ class TraceBuilder:
 
     def sites(self) -> Sequence[Site]:
         """Return the distinct sites so far, by number."""
-        return tuple(self._sites)
+        return tuple(map(_site, self._by_number))
 
     def forget_from(self, *, event: int, block: int) -> None:
         """Remove everything after the first `event` events and `block` blocks; frees of older blocks stay."""
@@ -197,7 +214,7 @@ class TraceBuilder:
             categories=tuple(self.categories),
             events=tuple(self.events),
             phase_starts=tuple(self.phase_starts),
-            sites=tuple(self._sites),
+            sites=self.sites(),
             site_of=tuple(self.site_of),
             names=dict(self.names),
             sizes_by_capability=dict(self.sizes_by_capability),

@@ -48,6 +48,9 @@ class Plan:
     as_sequence: type | None
 
 
+_SEQUENCE = id(tuple)
+
+
 def signature(operation: Operation, args: Any, kwargs: Any) -> tuple[Hashable, list[torch.Tensor]]:
     """Return a key that determines the outputs' shapes, and the tensors among the arguments in order."""
     tensors: list[torch.Tensor] = []
@@ -66,11 +69,17 @@ def _add_to_key(key: list[Any], values: Iterable[Any], tensors: list[torch.Tenso
             tensors.append(value)
             key += (value.is_meta, value.shape, value.stride(), value.dtype)
         elif isinstance(value, list | tuple):
-            key += (tuple, len(value))
+            key += (_SEQUENCE, len(value))
             _add_to_key(key, value, tensors)
         else:
             # 1, 1.0 and True are equal and mean different data types.
-            key += (type(value), value)
+            key += (id(type(value)), value)
+
+
+def lasting(key: Hashable) -> Hashable:
+    """Return an equal key of numbers and words, which the garbage collector does not visit in every cycle of phases."""
+    assert isinstance(key, tuple)
+    return tuple(tuple(each) if isinstance(each, torch.Size) else each for each in key)
 
 
 REMEMBER = True

@@ -11,7 +11,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.composites import CublasWorkspaces
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
 from profiler.simulation.cuda.scratch.kernel_scratch import NO_SCRATCH, KernelScratch, Scratch
-from profiler.simulation.device.op_cache import follow, known_plans, make_plan, signature
+from profiler.simulation.device.op_cache import follow, known_plans, lasting, make_plan, signature
 from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.host_values import (
     MOST_ELEMENTS,
@@ -197,7 +197,7 @@ class SimulatedGpu(BackwardMode):
             raise UnsupportedOperationError(f"the simulation does not know the operation {func}: {error}") from error
         self._record(func, _tensors_in(result))
         if key not in self._plans:
-            self._plans[key] = make_plan(func, result, tensors, shapes)
+            self._plans[lasting(key)] = make_plan(func, result, tensors, shapes)
         return result
 
     def _record(self, func: Any, made: Sequence[torch.Tensor]) -> None:

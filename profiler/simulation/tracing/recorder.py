@@ -125,6 +125,8 @@ Launches = tuple[tuple[int, ...], ...]
 _Kind = tuple[Category, int, str]
 """Category of a block, number of its site, and its name, which is empty if only the site is known."""
 
+_CATEGORIES = tuple(Category)
+
 
 class Recorder:
     """Records allocations as a trace. It is the observer of phases of a simulated trial.
@@ -142,7 +144,11 @@ class Recorder:
         self._scope_name = ""
         self._vocabulary = 0
         self._trained: dict[torch.Size, str] = {}
-        self._kinds: dict[Any, _Kind] = {}
+        self._kinds: dict[tuple[Hashable, ...], tuple[int, int, str]] = {}
+        """Kinds by what decides them, with the category as its index.
+
+        Numbers and words only: the garbage collector, which is asked in every cycle of phases, visits no tuple of them.
+        """
         self._made_of: dict[int, int] = {}
         """While the model loads: block -> the block of the operand that it was made of."""
         self._alike = sys.maxsize
@@ -156,9 +162,9 @@ class Recorder:
         self.stream = 0
         """The stream on which tensors are made: 0 is the default one."""
         self.defers_scratch = False
+        """Whether the scratch of kernels, whose size depends on lengths, is left open (`deferred`)."""
         self.repeats_steps = False
         """Whether a rollout repeats its steps, with the scratch that they took."""
-        """Whether the scratch of kernels, whose size depends on lengths, is left open (`deferred`)."""
         self.diverged: set[Chip] = set()
         """Diverged chips, which would have chosen another kernel somewhere: the trace does not hold for them."""
 
@@ -335,15 +341,15 @@ class Recorder:
         phase = self._trace.phase
         # Any other phase says by itself whether it is backward.
         backward = phase is Phase.CRITIC and self._is_backward()
-        of_call = id(self.operation), self._scope, self._scope_name, phase, backward
-        key = of_call, tensor.shape, tensor.dtype, module, layer
+        of_call = id(self.operation), id(self._scope), self._scope_name, id(phase), backward
+        key = *of_call, tuple(tensor.shape), id(tensor.dtype), module, layer
         kind = self._kinds.get(key)
         if kind is None:
             category = self._category(tensor)
             owner = self._trained.get(tensor.shape) if category is Category.GRADIENTS else None
-            kind = category, self._site(tensor, operand), f"gradient of {owner}" if owner else ""
-            self._kinds[key] = kind
-        return kind
+            name = f"gradient of {owner}" if owner else ""
+            kind = self._kinds[key] = _CATEGORIES.index(category), self._site(tensor, operand), name
+        return _CATEGORIES[kind[0]], *kind[1:]
 
     def _layer_of(self, operand: int) -> int:
         """Return the layer of an operand."""
