@@ -8,14 +8,16 @@ from importlib.resources.abc import Traversable
 
 from profiler.domain.errors import printable
 
-_EXPONENTS = (9, 6, 3)
+_EXPONENTS = (12, 9, 6, 3)
+_ROUNDED_UP = 0.9995
+"""Three digits of this are 1.00."""
 
 
 def count_text(number: object) -> str:
-    """Return ``7615616512`` as ``"7.62e9"``, and counts below 1,000 as they are."""
+    """Return ``7615616512`` as ``"7.62e9"``, ``999885952`` as ``"1e9"``, and counts below 1,000 as they are."""
     value = int(str(number))
     for exponent in _EXPONENTS:
-        if value >= 10**exponent:
+        if value >= 1000 and value >= _ROUNDED_UP * 10**exponent:
             return f"{value / 10**exponent:.3g}e{exponent}"
     return str(value)
 

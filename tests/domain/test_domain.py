@@ -1,5 +1,6 @@
 """The vocabulary: units, faults, keys of a trial, lengths, cards."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError, nearest
 from profiler.domain.memory import GIB, Origin, as_gib, gib_text
+from profiler.domain.text import count_text
 from profiler.domain.trials.keys import Kind
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
@@ -111,3 +113,12 @@ def test_only_full_fine_tuning_with_a_kl_term_keeps_a_reference_model(tuning: Tu
     spec = TrialSpec(backend=Backend.CPU, gpu=None, model="tiny", tuning=tuning, beta=beta)
     assert spec.keeps_reference_model is keeps
     assert spec.generation_batch_size == 16
+
+
+@given(st.integers(0, 10**12))
+def test_a_count_has_three_digits_and_one_exponent(count: int) -> None:
+    assert re.fullmatch(r"\d{1,3}|\d{1,3}(\.\d{1,2})?e(3|6|9|12)", count_text(count))
+
+
+def test_a_count_that_rounds_up_has_the_next_exponent() -> None:
+    assert [count_text(count) for count in (999, 999_499, 999_885_952)] == ["999", "999e3", "1e9"]
