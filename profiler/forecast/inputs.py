@@ -14,6 +14,7 @@ from profiler.analysis.forecast.lengths import (
     SamplingStrategy,
     Source,
 )
+from profiler.analysis.forecast.outlook import why_not_compared
 from profiler.analysis.forecast.training_log import (
     LogError,
     LoggedLengths,
@@ -177,6 +178,8 @@ def length_inputs(
             f"Stated: completions grow to {options.growth} times their length by the last step, evenly, until they are "
             "cut; one factor per seed."
         )
+    if log is not None and (reason := why_not_compared(log, completions)):
+        notes.append(f"Leak or longer rows? Not compared: {reason}.")
     _refuse_beyond_context(spec, architecture)
     return LengthInputs(
         lengths=RunLengths(

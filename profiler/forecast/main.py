@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from profiler.analysis.forecast.lengths import RowCounts, RunLengths, Sampled, sampled
-from profiler.analysis.forecast.outlook import MemoryGrowth, Outlook, can_compare, memory_growth
-from profiler.analysis.forecast.training_log import LoggedLengths, TrainingLog
+from profiler.analysis.forecast.outlook import MemoryGrowth, Outlook, can_compare, memory_growth, why_not_compared
+from profiler.analysis.forecast.training_log import TrainingLog
 from profiler.analytical.estimate import has_form
 from profiler.analytical.explanation.explained import card_verdict
 from profiler.command_line import as_command, print_error, print_text
@@ -247,9 +247,9 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
 
 def _growth(job: _Job, outlook: Outlook) -> MemoryGrowth | None:
     """Return the growth of the memory that the log measured against the forecast; None if it cannot be compared."""
-    is_reserved = None if job.log is None else can_compare(job.log)
-    if job.log is None or is_reserved is None or not isinstance(job.lengths.lengths.completions, LoggedLengths):
+    if job.log is None or why_not_compared(job.log, job.lengths.lengths.completions):
         return None
+    is_reserved = bool(can_compare(job.log))
     reached = min(len(run.steps) for run in outlook.runs)
     sizes = {
         steps[0].step: [each.reserved_bytes if is_reserved else each.allocated_bytes for each in steps]

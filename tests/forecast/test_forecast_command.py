@@ -336,6 +336,24 @@ def test_a_log_says_whether_lengths_explain_its_memory(capsys, tmp_path, leak_mi
     assert "After step 60 of the log, completions go on to change by" in said
 
 
+@pytest.mark.parametrize(
+    ("words", "kept", "reason"),
+    [
+        (["completions=300"], 60, "the lengths of the forecast are not those of the log"),
+        ([], 9, "the log has measured memory in 9 steps, and 10 are needed (VramCallback logs it)"),
+    ],
+)
+def test_a_log_that_is_not_compared_is_said(capsys, tmp_path, words, kept, reason):
+    state(tmp_path / "trainer_state.json", 30)
+    log = json.loads((tmp_path / "trainer_state.json").read_text())
+    for entry in log["log_history"][kept:]:
+        del entry["vram/allocated_gib/backward"]
+    (tmp_path / "trainer_state.json").write_text(json.dumps(log))
+    found = answer(capsys, *JOB, "log=trainer_state.json", "seeds=1", *words, engine=FakeEngine())
+    assert f"Leak or longer rows? Not compared: {reason}." in found["notes"]
+    assert found["growth"] is None
+
+
 def test_a_log_alone_says_how_lengths_and_memory_grow(capsys, tmp_path):
     state(tmp_path / "trainer_state.json", 30)
     assert main(["log=trainer_state.json", "gpu=4090"], engine=never) == EXIT_OK

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
-from profiler.analysis.forecast.training_log import Z_95, LoggedStep, TrainingLog, Trend, trend
+from profiler.analysis.forecast.training_log import Z_95, LoggedLengths, LoggedStep, TrainingLog, Trend, trend
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.runs.forecast import Death, ForecastRun
 
@@ -252,11 +252,33 @@ _LEAST_STEPS = 10
 
 def can_compare(log: TrainingLog) -> bool | None:
     """Return whether reserved memory is what can be compared; False for allocated memory, None for neither."""
-    allocated = sum(_measured(each, is_reserved=False) is not None for each in log.steps)
-    reserved = sum(_measured(each, is_reserved=True) is not None for each in log.steps)
+    allocated, reserved = _measured_steps(log)
     if max(allocated, reserved) < _LEAST_STEPS:
         return None
     return allocated < _LEAST_STEPS
+
+
+def _measured_steps(log: TrainingLog) -> tuple[int, int]:
+    """Return in how many steps allocated memory was measured, and reserved memory."""
+    allocated, reserved = (
+        sum(_measured(each, is_reserved=is_reserved) is not None for each in log.steps) for is_reserved in (False, True)
+    )
+    return allocated, reserved
+
+
+def why_not_compared(log: TrainingLog, completions: object) -> str:
+    """Return why growth of the memory that a log measured cannot be compared with a forecast; empty if it can be.
+
+    Args:
+        log: The log.
+        completions: Where the lengths of the forecast come from.
+    """
+    if not isinstance(completions, LoggedLengths):
+        return "the lengths of the forecast are not those of the log"
+    if can_compare(log) is None:
+        steps = max(_measured_steps(log))
+        return f"the log has measured memory in {steps} steps, and {_LEAST_STEPS} are needed (VramCallback logs it)"
+    return ""
 
 
 def measured_points(log: TrainingLog) -> tuple[tuple[int, int], ...]:
