@@ -1,6 +1,7 @@
 """`python -m profiler.forecast`: its words, faults, answer, files, levers and going on, with a fake engine."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -334,6 +335,14 @@ def test_a_log_says_whether_lengths_explain_its_memory(capsys, tmp_path, leak_mi
     expected = "Growth explained by lengths: 100 %" if leak_mib == 0 else "A leak: 30 MiB per step"
     assert expected in said
     assert "After step 60 of the log, completions go on to change by" in said
+
+
+def test_a_worst_case_that_fits_although_it_would_reserve_more(capsys):
+    job = ["model=qwen2.5-0.5b", "tuning=lora", "gpu=4090", "max_completion_length=3000", "logprobs=full"]
+    assert main([*job, "completions=300", "steps=3", "seeds=1", "levers=false"], engine=FakeEngine()) == EXIT_OK
+    said = " ".join(capsys.readouterr().out.split())
+    (reserved,) = re.findall(r"([\d.]+) GiB reserved on a card that never is full; it fits", said)
+    assert float(reserved) > float(re.findall(r"of ([\d.]+) GiB that the card has", said)[0])
 
 
 @pytest.mark.parametrize(
