@@ -6,9 +6,10 @@ from enum import Enum
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
+from profiler.config.options.command_words import CONFIG
 from profiler.config.options.value_grammar import written
 from profiler.domain.errors import Fault, UsageError
-from profiler.estimate.command import CONFIG, OPTIONS, read_command
+from profiler.estimate.command import OPTIONS, read_command
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs, architecture_lookup, job_files, read_inputs
 from profiler.estimate.job.trial import with_reward_models

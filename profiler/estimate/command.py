@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.analytical.explanation.explained import GPUS_PER_NODE
-from profiler.config.options.command_words import as_pairs, read_given, word_fault
+from profiler.config.options.command_words import CONFIG, as_pairs, read_given, word_fault
 from profiler.config.options.option import (
     FLAG,
     NUMBER,
@@ -80,7 +80,6 @@ def capability_note(gpu: str) -> str:
     return f"compute_capability={major}.{minor} (of {like.name}, the nearest card)"
 
 
-CONFIG = "config"
 LAUNCH = "launch"
 """Name of the option that the words after ``--`` are the value of."""
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from profiler.config.options.command_words import as_pairs, read_given, word_fault
+from profiler.config.options.command_words import CONFIG, as_pairs, read_given, word_fault
 from profiler.config.options.option import FLAG, Option, option, options_of, path
 from profiler.config.options.run_options import option_lines
 from profiler.config.trl_releases.facts import KEY as TRL
 from profiler.domain.errors import Fault
 from profiler.domain.trials.trial import SPEC_KEYS
-from profiler.estimate.command import CONFIG, OTHER_NAMES
 from profiler.estimate.command import OPTIONS as OF_ESTIMATES
+from profiler.estimate.command import OTHER_NAMES
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
 

@@ -27,6 +27,11 @@ SEES = "model=qwen2.5-vl-3b"
 
 _VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=qwen2.5-7b"
 
+WITHOUT_KEY = (
+    bad(MODEL, "train.py", says="argument=train.py: is not of the form key=value. Write config=train.py."),
+    bad(MODEL, "x.yaml", says="argument=x.yaml: is not of the form key=value. Write config=x.yaml."),
+)
+
 HOST = (
     bad(MODEL, "host=64", says="host= … must be a size above 0 such as 64GiB, 256GB or 1.5TiB"),
     bad(MODEL, "host=0GiB", says="host= … must be a size above 0"),
@@ -522,4 +527,4 @@ FILES = (
 )
 """Files that stand next to a recipe, and scripts."""
 
-CASES = FILES + HOST + IMAGES + WORDS + VALUES + MODELS + CONFIGS
+CASES = FILES + WITHOUT_KEY + HOST + IMAGES + WORDS + VALUES + MODELS + CONFIGS

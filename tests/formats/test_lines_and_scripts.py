@@ -169,6 +169,46 @@ def test_an_adapter_that_the_script_does_not_make_does_not_count(folder):
     assert "tuning=full (train.py does not use use_peft)" in answered["notes"][0]
 
 
+LOADED_SO = f"""
+from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
+settings = ModelConfig(model_name_or_path="{MODEL}", torch_dtype="bfloat16", load_in_4bit=True, use_peft=True)
+EXTRA
+GRPOTrainer(model=settings.model_name_or_path, args=GRPOConfig(), peft_config=get_peft_config(settings))
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "tuning", "dtype"),
+    [
+        ("", "lora", "float32"),
+        ("print(settings, f'{settings}')", "lora", "float32"),
+        ("quantization = get_quantization_config(settings)", "qlora", "float32"),
+        ("kind = settings.torch_dtype", "lora", "bfloat16"),
+        ("kind = getattr(settings, 'dtype', None)", "lora", "bfloat16"),
+        ("def f(settings):\n    return settings.load_in_4bit\nf(settings)", "qlora", "float32"),
+        ("from ours import load\nmodel = load(settings)", "qlora", "bfloat16"),
+        ("from ours import load\nmodel = load(model=settings)", "qlora", "bfloat16"),
+        ("everything = [settings]", "qlora", "bfloat16"),
+    ],
+)
+def test_a_model_config_counts_as_far_as_the_script_reads_it(folder, extra, tuning, dtype):
+    """trl's trainers get none: a script that hands on the name and the adapter alone trains other weights."""
+    (folder / "train.py").write_text(LOADED_SO.replace("EXTRA", extra))
+    answered = found("config=train.py")
+    assert (answered["trial"]["tuning"], answered["trial"]["dtype"]) == (tuning, dtype)
+    unread = [*["torch_dtype=bfloat16"] * (dtype == "float32"), *["load_in_4bit=true"] * (tuning == "lora")]
+    said = f"no effect of {', '.join(unread)}: train.py does not read them where it loads the model"
+    assert (said in answered["notes"][0]) == bool(unread)
+
+
+def test_a_model_config_that_a_parser_fills_counts_as_far_as_it_is_read(folder):
+    (folder / "train.py").write_text(PARSED)
+    words = ["--use_peft", "--dtype", "bfloat16", "--attn_implementation", "eager", "--model_name_or_path", MODEL]
+    answered = found("--", "python", "train.py", *words)
+    assert (answered["trial"]["dtype"], answered["trial"]["attn_implementation"]) == ("float32", "sdpa")
+    assert "no effect of dtype=bfloat16, attn_implementation=eager" in answered["notes"][0]
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

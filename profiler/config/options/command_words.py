@@ -125,6 +125,12 @@ def read_given(declared: type[Options], pairs: Sequence[str]) -> Given[Options]:
     )
 
 
+CONFIG = "config"
+"""The key that names the file of a job."""
+
+_FILES_OF_JOBS = (".py", ".ipynb", ".sh", ".yaml", ".yml", ".json")
+
+
 def word_fault(word: str, known: Mapping[str, Option], *, others: Collection[str] = (), hint: str = "") -> Fault:
     """Return the fault of a word that sets no option.
 
@@ -142,4 +148,6 @@ def word_fault(word: str, known: Mapping[str, Option], *, others: Collection[str
         hint = f"Write {name}={known[name].kind.shown}."
     elif name in others:
         hint = f"Write {name}=VALUE."
+    elif CONFIG in known and word.endswith(_FILES_OF_JOBS):
+        hint = f"Write {CONFIG}={word}."
     return Fault(key="argument", found=word or "(nothing)", problem="is not of the form key=value", hint=hint)

@@ -129,6 +129,80 @@ class Declared:
                 yield self.classes.get(name) or Fields(name=name, of_trl="", defaults={}, names=frozenset())
 
 
+_READ_BY_TRL = {
+    "get_peft_config": frozenset[str](),
+    "get_kbit_device_map": frozenset[str](),
+    "get_quantization_config": frozenset({"load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"}),
+}
+"""Functions of trl that get a `ModelConfig`, with what they read of how a model is loaded."""
+
+_SHOW = ("print", "debug", "info", "warning")
+
+_OF_LOADING = {
+    "dtype": ("dtype", "torch_dtype"),
+    "torch_dtype": ("dtype", "torch_dtype"),
+    "attn_implementation": ("attn_implementation",),
+    "load_in_4bit": ("load_in_4bit",),
+    "load_in_8bit": ("load_in_8bit",),
+    "use_bnb_nested_quant": ("use_bnb_nested_quant",),
+}
+"""Fields of `ModelConfig` that say how a model is loaded, with the names by which a script reads them."""
+
+
+def unread_of_loading(tree: ast.Module, declared: Declared) -> frozenset[str]:
+    """Return the fields of the script's `ModelConfig` that say how a model is loaded and that nothing reads.
+
+    trl's trainers get no `ModelConfig`: of one that the script does not hand on, nothing reaches them. Nothing is
+    returned where the script gives it to a function that is not known, or does not use it at all.
+    """
+    names = {name for name, kind in declared.parsed.items() if kind.of_trl == "ModelConfig"}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
+                called_name(call) == "ModelConfig"
+            ):
+                names.add(name)
+    read: set[str] = set()
+    known = 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=field) if name in names:
+                read.add(field)
+                known += 1
+            case ast.FormattedValue(value=ast.Name(id=name)) if name in names:
+                known += 1
+            case ast.Call():
+                for found in _read_by(node, names, declared.functions):
+                    read.update(found)
+                    known += 1
+    every = sum(
+        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load) for node in ast.walk(tree)
+    )
+    if not read or known < every:
+        return frozenset()
+    return frozenset(field for field, readers in _OF_LOADING.items() if read.isdisjoint(readers))
+
+
+def _read_by(
+    call: ast.Call, names: Collection[str], functions: Mapping[str, ast.FunctionDef]
+) -> Iterator[Collection[str]]:
+    """Return what a call reads of each `ModelConfig` that is its argument, where that is known."""
+    name = called_name(call)
+    given: list[tuple[ast.expr, str]] = [(each.value, each.arg or "") for each in call.keywords]
+    parameters = [each.arg for each in functions[name].args.args] if name in functions else []
+    given += [(each, parameters[at] if at < len(parameters) else "") for at, each in enumerate(call.args)]
+    for value, parameter in given:
+        if not (isinstance(value, ast.Name) and value.id in names):
+            continue
+        match name, call.args:
+            case "getattr", [_, ast.Constant(value=str(field)), *_]:
+                yield {field}
+            case _ if name in _READ_BY_TRL:
+                yield _READ_BY_TRL[name]
+            case _ if name in _SHOW or parameter in names:
+                yield ()
+
+
 def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, str]:
     """Return the classes of the script that derive from a trainer, each with that one."""
     found: dict[str, str] = {}

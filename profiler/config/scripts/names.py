@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from profiler.domain.trials.recipe import Recipe
 
@@ -21,6 +21,16 @@ def owner_name(call: ast.Call) -> str:
         case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name
     return ""
+
+
+def of_classes(derived: Mapping[str, str], recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
+    """Return the recipes of the script's own classes by those of trl from which they derive."""
+    return {name: recipes[base] for name, base in derived.items()}
+
+
+def model_of(call: ast.Call) -> list[ast.expr]:
+    """Return the argument of a trainer that is its model."""
+    return [keyword.value for keyword in call.keywords if keyword.arg == "model"] or call.args[:1]
 
 
 def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -63,6 +73,16 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield from ((each.name, "") for each in names)
             case ast.ImportFrom(module=str(module), names=names, level=0):
                 yield from ((module, each.name) for each in names)
+
+
+def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
+    """Return whether a script imports its trainer or its arguments, and nothing of trl.
+
+    Args:
+        names: As `imported` returns them.
+    """
+    modules = {module.partition(".")[0] for module, _ in names}
+    return "trl" not in modules and any(name in RECIPES or name in TRAINERS for _, name in names)
 
 
 RECIPES = {f"{recipe.in_classes}Config": recipe for recipe in Recipe}

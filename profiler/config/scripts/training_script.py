@@ -17,7 +17,7 @@ from profiler.config.files.vocabulary import renamed_keys
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import Declared, derived_trainers
+from profiler.config.scripts.declared import Declared, derived_trainers, unread_of_loading
 from profiler.config.scripts.evaluation import Evaluator, Given, NoLiteralError
 from profiler.config.scripts.names import (
     BITSANDBYTES,
@@ -32,7 +32,10 @@ from profiler.config.scripts.names import (
     UNSLOTH,
     called_name,
     imported,
+    model_of,
+    of_classes,
     owner_name,
+    trains_without_trl,
 )
 from profiler.config.scripts.reached import LOADER, Load, reached_calls, trained_model
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
@@ -78,6 +81,8 @@ class _Found:
     values: dict[str, object] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     """Keys of trl that are stated by no literal, with their line."""
+    unread: dict[str, object] = field(default_factory=dict)
+    """What is stated and reaches no trainer."""
     notes: list[Note] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
@@ -95,8 +100,9 @@ class _Script:
         self._evaluator = Evaluator(tree, self._declared, given)
         self._reached = reached_calls(tree, self._evaluator)
         self._calls = self._reached.calls
-        self._configs = {**RECIPES, **_of_classes(self._declared.derived(*RECIPES), RECIPES)}
-        self._trainers = {**TRAINERS, **_of_classes(derived_trainers(tree, TRAINERS), TRAINERS)}
+        self._configs = {**RECIPES, **of_classes(self._declared.derived(*RECIPES), RECIPES)}
+        self._trainers = {**TRAINERS, **of_classes(derived_trainers(tree, TRAINERS), TRAINERS)}
+        self._unread = unread_of_loading(tree, self._declared)
         self._found = _Found()
 
     def part(self) -> JobFile:
@@ -106,7 +112,7 @@ class _Script:
         for call in self._called(*self._configs):
             self._read(call, {})
         for call in self._called("ModelConfig"):
-            self._read(call, {})
+            self._read(call, dict.fromkeys(self._unread, ""))
         for call in self._called("BitsAndBytesConfig"):
             self._read(call, BITSANDBYTES, only=True)
         self._read_adapter()
@@ -147,7 +153,9 @@ class _Script:
                 if is_trl_key(key) and value is not None and key not in self._given.parsed:
                     self._found.values[key] = value
         for key, value in self._given.parsed.items():
-            if is_trl_key(key) and (key not in own or key in trls) and value is not None:
+            if key in self._unread:
+                self._found.unread[key] = value
+            elif is_trl_key(key) and (key not in own or key in trls) and value is not None:
                 self._found.values[key] = value
         for key, said in self._given.undecided.items():
             note = assumed_note(key, f"{self._given.line} has {said}")
@@ -188,12 +196,6 @@ class _Script:
         if not others:
             yield from self._of_other_program()
 
-    def _is_without_trl(self, own: set[str]) -> bool:
-        """Return whether the script imports its trainer or its arguments, and nothing of trl."""
-        modules = {module.partition(".")[0] for module, _ in imported(self._tree)}
-        named = own & {*RECIPES, *TRAINERS}
-        return bool(named) and "trl" not in modules and not self._declared.parsed
-
     def _of_other_program(self) -> Iterator[Fault]:
         """Return a fault if another program trains, or changes trl's trainers where it is imported, as Unsloth does."""
         unsloth = next((owner_name(call) for call in self._calls if owner_name(call) in UNSLOTH), None)
@@ -208,7 +210,7 @@ class _Script:
         if other is not None:
             problem = f"trains with {other.name}, which it imports, and that is not read"
             yield Fault(key="config", found=self._name, problem=problem, hint=other.hint)
-        elif self._is_without_trl({name for module, name in names if module.partition(".")[0] != "trl"}):
+        elif not self._declared.parsed and trains_without_trl(names):
             problem = "takes its trainer from a module of its own, and imports nothing of trl"
             yield Fault(key="config", found=self._name, problem=problem)
 
@@ -282,7 +284,7 @@ class _Script:
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
         trained = trained_model(
-            self._tree, [found for call in self._called(*self._trainers) for found in _model_of(call)]
+            self._tree, [found for call in self._called(*self._trainers) for found in model_of(call)]
         )
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             self._found.faults.append(self._adapter_fault(trained.adapter_line))
@@ -327,7 +329,7 @@ class _Script:
 
         Args:
             call: The call.
-            names: trl's names of arguments that are called otherwise there.
+            names: trl's names of arguments that are called otherwise there; empty for those that have no effect.
             first: The name of its first argument without a keyword; empty where that needs no memory.
             only: Whether no other arguments than those in `names` matter.
         """
@@ -335,7 +337,9 @@ class _Script:
             if only and argument not in names:
                 continue
             key = names.get(argument, argument)
-            if isinstance(value, ast.expr):
+            if not key:
+                self._found.unread[argument] = value
+            elif isinstance(value, ast.expr):
                 self._found.lines[key] = line
             else:
                 self._state(self._found.values, key, value)
@@ -376,6 +380,12 @@ class _Script:
             self._found.faults.append(Fault(key=key, found=show(value), problem=problem))
 
     def _assumed(self) -> Iterator[Note]:
+        stated = [
+            f"{key}={show(value)}" for key, value in self._found.unread.items() if not isinstance(value, ast.expr)
+        ]
+        if stated:
+            text = f"no effect of {', '.join(stated)}: {self._name} does not read them where it loads the model"
+            yield Note(key="", text=text)
         for key, line in self._found.lines.items():
             if self._found.values.get(key) is None:
                 note = assumed_note(key, f"{self._where(line)} has no literal")
@@ -387,13 +397,3 @@ class _Script:
             return self._evaluator.value(expression)
         except NoLiteralError:
             return None
-
-
-def _of_classes(derived: Mapping[str, str], recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """Return the recipes of the script's own classes by those of trl from which they derive."""
-    return {name: recipes[base] for name, base in derived.items()}
-
-
-def _model_of(call: ast.Call) -> list[ast.expr]:
-    """Return the argument of a trainer that is its model."""
-    return [keyword.value for keyword in call.keywords if keyword.arg == "model"] or call.args[:1]

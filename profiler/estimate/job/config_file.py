@@ -23,6 +23,7 @@ from profiler.config.foreign_text import (
 )
 from profiler.config.launch.lines import training_in, training_of, words_of
 from profiler.config.launch.parts import NamedFile, launch_parts
+from profiler.config.options.command_words import CONFIG
 from profiler.config.scripts.notebooks import notebook_part
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
@@ -30,7 +31,7 @@ from profiler.config.trl.parts import JobFile
 from profiler.config.verl.config import SECTION, flattened
 from profiler.config.verl.sources import VerlSource, file_source, script_source
 from profiler.domain.errors import Fault, UsageError
-from profiler.estimate.command import CONFIG, LAUNCH
+from profiler.estimate.command import LAUNCH
 from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_bytes, reason
 
 _MOST_BYTES = {".py": MOST_SCRIPT_BYTES, ".json": MOST_JSON_BYTES, ".yaml": MOST_YAML_BYTES, ".yml": MOST_YAML_BYTES}

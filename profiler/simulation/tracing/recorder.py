@@ -124,7 +124,6 @@ Launches = tuple[tuple[int, ...], ...]
 
 _Kind = tuple[Category, int, str]
 """Category of a block, number of its site, and its name, which is empty if only the site is known."""
-
 _CATEGORIES = tuple(Category)
 
 
@@ -145,10 +144,7 @@ class Recorder:
         self._vocabulary = 0
         self._trained: dict[torch.Size, str] = {}
         self._kinds: dict[tuple[Hashable, ...], tuple[int, int, str]] = {}
-        """Kinds by what decides them, with the category as its index.
-
-        Numbers and words only: the garbage collector, which is asked in every cycle of phases, visits no tuple of them.
-        """
+        """With the category as its index: numbers and words, which the garbage collector does not visit."""
         self._made_of: dict[int, int] = {}
         """While the model loads: block -> the block of the operand that it was made of."""
         self._alike = sys.maxsize
