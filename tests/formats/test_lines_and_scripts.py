@@ -329,3 +329,13 @@ def test_a_format_with_a_vocabulary_is_read():
 def test_only_keys_of_true_and_false_are_flags(key, value):
     assert is_flag(key) is isinstance(value, bool)
     assert repr(typed(key, "1")) == repr(value)
+
+
+def test_a_script_of_another_program_has_one_sentence(folder, capsys):
+    """Nothing else of it is read, so it lacks no model and no adapter."""
+    lines = "FastLanguageModel.from_pretrained(model_name=NAME, load_in_4bit=True)\nGRPOConfig(fp16=True)\n"
+    (folder / "train.py").write_text(f"from trl import GRPOConfig\nfrom unsloth import FastLanguageModel\n{lines}")
+    said = refused(capsys, "config=train.py")
+    assert said.splitlines() == [
+        "config=train.py: loads its model by Unsloth's FastLanguageModel, whose kernels have no formula here."
+    ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
 from profiler.config.notes import Note, note_lines
+from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
 from profiler.config.trl_releases.facts import KEY as TRL
 from profiler.config.trl_releases.facts import NEWEST
@@ -113,9 +114,14 @@ def read_inputs(command: Command, part: "JobFile | None", *, measure: Measure = 
         command: The command line.
         part: What its files say of a job of trl; None if there are none.
         measure: Measures the prompts of a data set on this machine.
+
+    Raises:
+        UsageError: The files are of no job that is read: what else is missing in them does not matter.
     """
     if part is None:
         return _inputs(command, None, None, (), measure)
+    if of_files := [fault for fault in part.faults if fault.key == CONFIG]:
+        raise UsageError((*command.faults, *of_files))
     from profiler.config.trl.interval import read_trl_variants
 
     given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
