@@ -276,13 +276,16 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
         heads = 2 * block(batch.positions * query_width(kind) * sizes.compute)
         heads = heads + 2 * block(batch.positions * key_width(kind) * sizes.compute)
         in_attention = [plus(copies, saved.until_attention, stream, blocks(heads))]
+    # With the scores there are the gradients of the residual stream and of the values.
+    values = blocks(block(batch.positions * query_width(kind) * sizes.compute))
+    at_scores = plus(copies, saved.until_attention, stream, values)
     gradients: Blocks = NO_BLOCKS
     if trains_everything(spec):
         gradients = blocks(of_one_layer(layer_gradients_bytes(spec, alone(kind)), kind))
     return Backward(
         recomputed=recomputed,
         mlp=mlp,
-        attention=[plus(copies, saved.until_attention, norm)],
+        attention=[plus(copies, saved.until_attention, norm), *([at_scores] if saved.scores else [])],
         scores=list(map(blocks, scores_undone(spec, kind, batch))) if saved.scores else (),
         heads=in_attention,
         norm=[norm],
