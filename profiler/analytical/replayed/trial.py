@@ -62,7 +62,7 @@ _MOST_STEPS, _MOST_MICRO_BATCHES, _MOST_ROWS = 2, 2, 2
 _SCORED_LAYERS = 3
 """Layers of a forward that saves nothing: the later ones repeat them."""
 
-_REPLAYED = frozenset((Recipe.GRPO, Recipe.RLOO, Recipe.SFT, Recipe.DPO))
+_REPLAYED = frozenset((Recipe.GRPO, Recipe.RLOO, Recipe.SFT, Recipe.DPO, Recipe.REWARD))
 
 Found = TypeVar("Found")
 
