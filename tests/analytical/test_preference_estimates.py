@@ -175,7 +175,7 @@ SIMULATED: tuple[dict[str, Any], ...] = (
 )
 
 
-REPLAYED = {Recipe.DPO: 0.03, Recipe.REWARD: 0.06}
+REPLAYED = {Recipe.DPO: 0.03, Recipe.REWARD: 0.06, Recipe.KTO: 0.11}
 """How far a replay of reserved memory may be from the simulation: with few layers, one block is some percent."""
 
 

@@ -62,16 +62,13 @@ _MOST_STEPS, _MOST_MICRO_BATCHES, _MOST_ROWS = 2, 2, 2
 _SCORED_LAYERS = 3
 """Layers of a forward that saves nothing: the later ones repeat them."""
 
-_REPLAYED = frozenset((Recipe.GRPO, Recipe.RLOO, Recipe.SFT, Recipe.DPO, Recipe.REWARD))
-
 Found = TypeVar("Found")
 
 
 def has_replay(spec: TrialKeys) -> bool:
     """Return whether the requests of a trial are known: of text on one GPU, with rollouts by transformers if any."""
     return (
-        spec.recipe in _REPLAYED
-        and spec.distributed_type is DistributedType.NO
+        spec.distributed_type is DistributedType.NO
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
         and spec.per_device_eval_batch_size is None
         and not spec.use_liger_kernel
