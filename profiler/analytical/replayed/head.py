@@ -180,7 +180,6 @@ class Head:
             # The thread of backward has a workspace of its own from its first product on.
             requests.set("workspace of backward", self._workspace)
             requests.drop("work")
-            requests.drop((rows, "head"))
             return
         found = all_logits(self._spec, self._architecture, batch)
         selection = self._spec.logprobs.selection

@@ -300,6 +300,7 @@ class _Trial:
             requests.set("gradient of a tied head", embedding)
         elif not architecture.scores:
             add("head", embedding)
+        requests.drop((rows, "head"))
         requests.set("work", plus(stream, blocks(norm_backward(spec, architecture, batch).size)))
         requests.drop((rows, "norm"))
         copies = per_layer(blocks(autocast_saved_bytes(spec, architecture)), len(self._layers))
