@@ -100,7 +100,7 @@ def test_a_freed_block_serves_what_fits_and_leaves_a_rest():
     assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (42 * MIB, 52 * MIB)
 
 
-def test_what_takes_a_place_is_there_before_the_other_is_gone():
+def test_what_takes_a_place_comes_before_the_other_goes():
     requests = Requests("")
     requests.set("gradient", {40 * MIB: 1})
     requests.replace("gradient", {40 * MIB: 1})
@@ -139,7 +139,7 @@ def test_the_scores_of_one_row_of_eight_tokens_by_hand(toy):
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", Dtype)
 @pytest.mark.parametrize("attention", [Attention.SDPA, Attention.EAGER])
-def test_the_most_scores_of_a_replay_are_those_of_the_closed_form(toy, attention, dtype, dropout):
+def test_the_most_scores_are_those_of_the_closed_form(toy, attention, dtype, dropout):
     model = replace(toy, attention_dropout=dropout)
     for autocast in (True, False):
         spec = replace(_SPEC, attn_implementation=attention, dtype=dtype, bf16=autocast)
@@ -240,7 +240,7 @@ SELECTED = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("keys", "most"), SELECTED, ids=[keys["logprobs"] for keys, _ in SELECTED])
-def test_selected_log_probabilities_are_replayed_in_the_order_of_a_simulation(keys, most):
+def test_selected_log_probabilities_are_near_a_simulation(keys, most):
     """Two layers, and the real vocabulary: a block in another place is a tenth of the peak."""
     rows = {"num_generations": 4, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}
     lengths = {"max_prompt_length": 128, "max_completion_length": 256, "rollout": Rollout.SYNTHETIC, "steps": 2}
