@@ -17,7 +17,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import TrialSpec
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.arguments import lora_config
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 from profiler.training.models.model import build_config
 from profiler.training.recipes.grpo.recipe import Grpo, count_words
 from profiler.training.recipes.grpo.trainer import Completions, ProfiledGRPOTrainer

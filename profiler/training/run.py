@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, set_seed
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import RowLengths, TrialSpec, Weights
 from profiler.seams.patching import patched, uncounted
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 from profiler.training.models.model import build_config, build_model
 from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.recipes import recipe_of

@@ -6,23 +6,35 @@ import pandas as pd
 import pytest
 from estimate_sample import REFERENCE
 from hypothesis import given, settings
-from trial_strategies import architecture, specs
+from trial_strategies import ADAPTED, architecture, specs
 
 from maintenance.samples.sampling import architecture_of
+from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical.estimate import estimate, estimate_with_replay
 from profiler.analytical.explanation.explained import all_cards, explain
+from profiler.analytical.formulas.layers.eager_attention import (
+    saved_scores_bytes,
+    scores_backward_bytes,
+    scores_forward_bytes,
+    scores_made,
+    scores_undone,
+)
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.sizes.quantities import Itemised, blocks_of, larger, largest_blocks, stage_blocks
-from profiler.analytical.formulas.sizes.trial_keys import itemised_keys, layer_kinds
+from profiler.analytical.formulas.sizes.trial_keys import Batch, itemised_keys, layer_kinds
 from profiler.analytical.replayed.generation import most_rows_of_four_bits
-from profiler.analytical.replayed.layers import GrowingCache, Requests, minus, others, packed, per_layer, union
-from profiler.analytical.replayed.trial import has_replay, replayed_reserved_bytes
+from profiler.analytical.replayed.head import chunks_of
+from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
+from profiler.analytical.replayed.trial import has_replay, replayed_reserved_bytes, replayed_steps
 from profiler.analytical.timeline.recipes.registry import trial_instants
+from profiler.config.models.architecture import read_architecture
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import SPEC_KEYS, Backend, Dtype, Logprobs, Rollout, TrialSpec
+from profiler.domain.trials.trial import SPEC_KEYS, Attention, Backend, Dtype, Logprobs, Rollout, TrialSpec, Tuning
+from profiler.worker.simulated import simulate
 
 _SPEC = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
 
@@ -86,6 +98,58 @@ def test_a_freed_block_serves_what_fits_and_leaves_a_rest():
     # the rest of 10 MiB is too small
     requests.set("third", {12 * MIB: 1})
     assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (42 * MIB, 52 * MIB)
+
+
+def test_what_takes_a_place_comes_before_the_other_goes():
+    requests = Requests("")
+    requests.set("gradient", {40 * MIB: 1})
+    requests.replace("gradient", {40 * MIB: 1})
+    assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (80 * MIB, 80 * MIB)
+    requests.set("first", {40 * MIB: 1})
+    # The first block is free again, so nothing new is taken.
+    assert (requests.peak_allocated_bytes, requests.peak_reserved_bytes) == (80 * MIB, 80 * MIB)
+    requests.rename("first", "kept")
+    assert requests.sizes("kept") == {40 * MIB: 1}
+    assert not requests.has("first")
+
+
+def test_steps_and_chunks_that_are_replayed_by_hand():
+    assert replayed_steps(1, None) == [0]
+    assert replayed_steps(5, None) == replayed_steps(3, 3) == replayed_steps(5, 9) == [0, 1]
+    assert replayed_steps(5, 1) == replayed_steps(5, 2) == [0, 1, 2]
+    assert replayed_steps(5, 3) == [0, 1, 3]
+    assert [chunks_of(replace(_BATCH, scored_tokens=tokens)) for tokens in (256, 257)] == [1, 2]
+
+
+_BATCH = Batch(rows=1, prompt_tokens=8, completion_tokens=0, scored_tokens=0, has_mask=False)
+
+
+def test_the_scores_of_one_row_of_eight_tokens_by_hand(toy):
+    """2 heads, so 128 scores."""
+    in_float32 = replace(_SPEC, dtype=Dtype.FLOAT32, bf16=False)
+    eager = replace(_SPEC, attn_implementation=Attention.EAGER)
+    of_sdpa = scores_made(in_float32, toy, _BATCH, autocast=False, trains=True)
+    of_eager = scores_made(eager, toy, _BATCH, autocast=True, trains=True)
+
+    assert of_sdpa == [512, 1024, 1152, 512, 512]
+    assert of_eager == [256, 512, 256, 512, 256, 768, 1280, 768, 1024, 768]
+    assert scores_undone(in_float32, toy, _BATCH) == [1024, 1536, 2048, 512, 0]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", Dtype)
+@pytest.mark.parametrize("attention", [Attention.SDPA, Attention.EAGER])
+def test_the_most_scores_are_those_of_the_closed_form(toy, attention, dtype, dropout):
+    model = replace(toy, attention_dropout=dropout)
+    for autocast in (True, False):
+        spec = replace(_SPEC, attn_implementation=attention, dtype=dtype, bf16=autocast)
+        made = scores_made(spec, model, _BATCH, autocast=autocast, trains=False)
+        if in_closed_form := scores_forward_bytes(spec, model, _BATCH, autocast=autocast):
+            assert max(made) == in_closed_form
+            assert max(scores_undone(spec, model, _BATCH)) == scores_backward_bytes(spec, model, _BATCH)
+        assert scores_made(spec, model, _BATCH, autocast=autocast, trains=True)[-1] == saved_scores_bytes(
+            spec, model, _BATCH
+        )
 
 
 def test_a_cache_outgrows_its_segments():
@@ -166,9 +230,35 @@ def test_layers_of_several_kinds_are_replayed_alike(model):
     assert first.peak_allocated_bytes <= first.peak_reserved_bytes == replayed_reserved_bytes(spec, of_model)
 
 
+SELECTED = (
+    ({"logprobs": Logprobs.SELECTIVE}, 0.01),
+    ({"logprobs": Logprobs.SELECTIVE_IN_PLACE, "tuning": Tuning.LORA, **ADAPTED}, 0.002),
+    ({"logprobs": Logprobs.SELECTIVE_KEPT, "tuning": Tuning.LORA, "bf16": False, **ADAPTED}, 0.03),
+)
+"""Log-sums of rows, the same in place of a slice, and the log-softmax of rows in bfloat16."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("keys", "most"), SELECTED, ids=[keys["logprobs"] for keys, _ in SELECTED])
+def test_selected_log_probabilities_are_near_a_simulation(keys, most):
+    """Two layers, and the real vocabulary: a block in another place is a tenth of the peak."""
+    rows = {"num_generations": 4, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}
+    lengths = {"max_prompt_length": 128, "max_completion_length": 256, "rollout": Rollout.SYNTHETIC, "steps": 2}
+    assert reserved_error(replace(_SPEC, **rows, **lengths, **keys), layers=2) == pytest.approx(0, abs=most)
+
+
+def reserved_error(spec, *, layers):
+    """Return by which part a replay differs from a simulation, with so many layers of the model."""
+    config = {**BUILTIN_MODELS[spec.model].config, "num_hidden_layers": layers}
+    trace = simulate(spec, config).trace
+    needed = replay_on_card(trace, capacity_bytes=None, config=AllocatorConfig()).peak_reserved_bytes
+    return replayed_reserved_bytes(spec, read_architecture(config, model="short")) / needed - 1
+
+
 def test_what_has_no_replay_keeps_the_bound():
-    others = replace(_SPEC, recipe=Recipe.SFT, num_generations=None, max_length=512)
+    others = replace(_SPEC, recipe=Recipe.SFT, num_generations=None, max_length=512, use_liger_kernel=True)
     assert has_replay(_SPEC)
+    assert has_replay(replace(others, use_liger_kernel=False))
     for spec in (others, replace(_SPEC, use_vllm=True), replace(_SPEC, critic=True)):
         assert not has_replay(spec)
     assert estimate_with_replay(others, architecture(others.model)) == estimate(others, architecture(others.model))

@@ -12,7 +12,7 @@ from trial_strategies import ADAPTED, DENSE, architecture, assert_a_table_has_ea
 
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
-from profiler.analytical.estimate import phase_instants
+from profiler.analytical.estimate import estimate_with_replay, phase_instants
 from profiler.analytical.timeline.recipes.registry import micro_batch, trial_instants
 from profiler.config.models.architecture import read_architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -133,21 +133,31 @@ ALL_LOGITS: tuple[dict[str, Any], ...] = (
 )
 
 
-def peak_error(model_config: Mapping[str, Any], **keys: Any) -> float:
-    """Return by which part the estimate of allocated memory differs from the simulation."""
+RESERVED = {Logprobs.NLL_TWO_COPIES: 0.13, Logprobs.CHUNKED_NLL: 0.07, Logprobs.CHUNKED_NLL_CAST: 0.06}
+"""How far reserved memory may be from the simulation: with few layers, one block in another place decides."""
+
+
+def peak_errors(model_config: Mapping[str, Any], **keys: Any) -> tuple[float, float]:
+    """Return by which part the estimate of allocated memory, and the replay of reserved, differ from the simulation."""
     spec = sft(**{"gradient_accumulation_steps": 2, **keys})
     simulation = Simulation(KNOWN_GPUS["h100-80gb"], extrapolation=Extrapolation(steps=True))
     run_training(spec, model_config, simulation)
     replayed = replay_on_card(simulation.recorder.finished(), capacity_bytes=None, config=AllocatorConfig())
-    expected = estimate(spec, read_architecture(model_config, model="short")).peak_allocated_bytes
-    return expected / replayed.peak_allocated_bytes - 1
+    found = estimate_with_replay(spec, read_architecture(model_config, model="short"))
+    assert found.peak_reserved_bytes is not None
+    return (
+        found.peak_allocated_bytes / replayed.peak_allocated_bytes - 1,
+        found.peak_reserved_bytes / replayed.peak_reserved_bytes - 1,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", ALL_LOGITS, ids=lambda keys: keys["logprobs"])
 def test_the_estimate_of_all_logits_is_near_the_simulation(keys: dict[str, Any]) -> None:
     """Two layers, and the real vocabulary, which decides these trials."""
-    assert peak_error({**SHORT, "num_hidden_layers": 2}, **keys) == pytest.approx(0, abs=0.005)
+    allocated, reserved = peak_errors({**SHORT, "num_hidden_layers": 2}, **keys)
+    assert allocated == pytest.approx(0, abs=0.005)
+    assert reserved == pytest.approx(0, abs=RESERVED.get(keys["logprobs"], 0.01))
 
 
 @pytest.mark.slow
@@ -156,18 +166,20 @@ def test_what_is_logged_is_there_without_autocasts_copies(logprobs: Logprobs) ->
     """Six layers in float32, of whose weights autocast keeps copies until forward ends: with one copy of the logits the
     peak is in the loss, with two it is after that."""
     keys = {"max_length": 512, "per_device_train_batch_size": 4, "dtype": Dtype.FLOAT32, "logprobs": logprobs}
-    assert peak_error(SHORT, **keys) == pytest.approx(0, abs=0.005)
+    assert peak_errors(SHORT, **keys)[0] == pytest.approx(0, abs=0.005)
 
 
 @pytest.mark.slow
 def test_the_estimate_is_near_the_simulation() -> None:
-    """Allocated memory. The estimate is a little lower, because it counts the sizes of tensors and not of blocks.
+    """The estimate of allocated memory is a little lower, because it counts the sizes of tensors and not of blocks.
 
     A block is larger than its tensor by the rounding to 512 bytes and, above 1 MiB, by a remainder of at most 1 MiB
     that the allocator does not split off (`should_split`). In the last trial the tensors of the MLP have 9.5 MiB, two
     of them share a segment of 20 MiB, and one of each two blocks has 10.5 MiB: 2 % of all memory with 24 layers.
     """
-    errors = [abs(peak_error(SHORT, **keys)) for keys in SIMULATED]
+    found = [peak_errors(SHORT, **keys) for keys in SIMULATED]
+    errors = [abs(allocated) for allocated, _ in found]
     assert max(errors[:-1]) <= 0.01
     assert errors[-1] <= 0.025
     assert statistics.median(errors) <= 0.005
+    assert max(abs(reserved) for _, reserved in found) <= 0.025

@@ -10,7 +10,7 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_USAGE
 from profiler.estimate.main import answer, main
 from profiler.solve.main import main as solve
 from profiler.sweep.main import main as sweep
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 
 LARGE = ["model=qwen2.5-7b", "tuning=lora"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "prices" / "example.csv"

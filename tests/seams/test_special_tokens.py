@@ -5,7 +5,7 @@ from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from profiler.seams.special_tokens import SpecialTokens, tokens_of
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 
 MIDDLE = 32_000 // 2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from transformers import AutoProcessor, AutoTokenizer
 
 from profiler.substitutes import substitutes
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 
 
 def test_a_tokenizer_has_the_vocabulary_of_its_model() -> None:

@@ -19,7 +19,7 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Backend, Dtype, Lengths, Tuning
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.dpo import build_pairs
 from profiler.training.run import Trained, run_training
 from profiler.training.session import PlainSession

@@ -17,7 +17,7 @@ from profiler.domain.memory import Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Backend, Lengths, TrialSpec, Tuning
 from profiler.simulation.session import Extrapolation, Simulation
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.dpo import build_judged_rows
 from profiler.training.recipes.reward import build_compared_rows
 from profiler.training.run import Trained, run_training

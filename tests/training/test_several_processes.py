@@ -12,7 +12,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import Backend, DistributedType, OffloadDevice, Recipe
 from profiler.training.announced_steps import AnnouncedDeepSpeed
 from profiler.training.arguments import _sharding, common_arguments
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.grpo.recipe import build_prompts
 from profiler.training.recipes.sft import build_rows
 from profiler.training.session import PlainSession

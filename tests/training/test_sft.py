@@ -21,8 +21,7 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, Tuning
 from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
-from profiler.training.data.source_data import sequence_length
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer, sequence_length
 from profiler.training.recipes.sft import build_rows, chunked_loss, log_metrics
 from profiler.training.run import Trained, run_training
 from profiler.training.session import PlainSession

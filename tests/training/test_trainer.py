@@ -23,7 +23,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, Rollout, TrialSpec, Tuning, Weights
 from profiler.substitutes.active import substitutes
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.grpo.recipe import build_prompts
 from profiler.training.recipes.grpo.trainer import full_logprobs, selective_logprobs
 from profiler.training.run import build_trainer, run_training

@@ -38,7 +38,7 @@ from profiler.domain.trials.trial import CHUNK_TOKENS, ChunkedLoss
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Chunk:
+class Chunk:
     """Bytes of the tensors of one chunk of t tokens, and of the head, [V, H]."""
 
     product: Count
@@ -83,22 +83,22 @@ def _kept_positions(spec: TrialKeys, batch: Batch) -> Count:
     return batch.rows * batch.completion_tokens if _loss_of(spec).keeps_padding else batch.scored_tokens
 
 
-def _chunk(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> _Chunk:
-    """Return the sizes of a chunk.
+def chunk_of(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, tokens: Count = CHUNK_TOKENS) -> Chunk:
+    """Return the sizes of a chunk of at most `tokens` tokens.
 
     By hand, 2 rows of 11 tokens, of which 20 have a label, V = 100, H = 8, a float32 head under autocast: t = 20, a
     product of 20 x 100 x 2 = 4,000 B, 8,000 B in float32, and a cast head of 100 x 8 x 2 = 1,600 B.
     """
     sizes, block, loss = element_bytes(spec), block_of(spec), _loss_of(spec)
     positions = _kept_positions(spec, batch)
-    values = smaller(positions, CHUNK_TOKENS) * architecture.vocab_size
+    values = smaller(positions, tokens) * architecture.vocab_size
     head = architecture.vocab_size * architecture.hidden_size
     factor = FLOAT32_BYTES if loss.widens_inputs else sizes.stream
     is_cast = both(spec.bf16, factor != BFLOAT16_BYTES)
     computed = where(is_cast, BFLOAT16_BYTES, factor)
     in_float32 = block(values * FLOAT32_BYTES)
     product = block(values * computed)
-    return _Chunk(
+    return Chunk(
         product=product,
         logits=product if loss.widens_inputs else in_float32,
         in_float32=in_float32,
@@ -117,20 +117,20 @@ def _chunk(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> _Chunk:
 def chunked_saved(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
     """Return what forward keeps until backward: hidden states, [N, H], in their type, labels, and their order.
 
-    N are the positions with a label; from trl 1.8 on all but the last of each row. By hand, as in `_chunk`:
+    N are the positions with a label; from trl 1.8 on all but the last of each row. By hand, as in `chunk_of`:
     20 x 8 x 4 = 640 B of a float32 stream, and 2 x 20 x 8 = 320 B.
     """
     numbers = 2 * block_of(spec)(_kept_positions(spec, batch) * INT64_BYTES)
-    return HeadBytes(logits=Term(numbers), activations=Term(_chunk(spec, architecture, batch).rows))
+    return HeadBytes(logits=Term(numbers), activations=Term(chunk_of(spec, architecture, batch).rows))
 
 
 def chunked_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     """Return the peak of a chunk's forward: while the product is made, or when the entropy is computed.
 
     Autograd saves nothing of a checkpointed chunk, so the copies of the head are gone after the product. By hand, as in
-    `_chunk`: max(1,600 + 4,000, 4,000 + 3 x 8,000) = 28,000 B.
+    `chunk_of`: max(1,600 + 4,000, 4,000 + 3 x 8,000) = 28,000 B.
     """
-    one = _chunk(spec, architecture, batch)
+    one = chunk_of(spec, architecture, batch)
     product = one.wide_head + one.cast_head + one.product
     return Term(larger(product, one.logits + 3 * one.in_float32), one.words)
 
@@ -144,10 +144,10 @@ def chunked_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) 
     there too. Autograd adds to it in place, unless it is a view, which that of the first chunk is: then the sum is a
     third tensor. The same is done with the hidden states, in place.
 
-    By hand, as in `_chunk`, to the end of the only chunk: 1,600 + 4,000 + 3 x 8,000 = 29,600 B. 2,000 tokens of
+    By hand, as in `chunk_of`, to the end of the only chunk: 1,600 + 4,000 + 3 x 8,000 = 29,600 B. 2,000 tokens of
     qwen2.5-0.5b in full: the sum has 3 x 151,936 x 896 x 4 B, and the gradient of the hidden states 2,000 x 896 x 4 B.
     """
-    one, loss, trained = _chunk(spec, architecture, batch), _loss_of(spec), trains_everything(spec)
+    one, loss, trained = chunk_of(spec, architecture, batch), _loss_of(spec), trains_everything(spec)
     made = one.own_gradient if trained else 0
     summed, rows = where(one.several, made, 0), where(one.several, one.rows, 0)
     third = where(one.is_view, summed, 0)
@@ -195,5 +195,5 @@ def _total(stage: HeadBytes) -> Count:
 
 def gradient_is_view(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Flag:
     """Return whether the gradient of the head is a view in the end: the sum of several chunks is none."""
-    one = _chunk(spec, architecture, batch)
+    one = chunk_of(spec, architecture, batch)
     return both(one.is_view, negated(one.several))

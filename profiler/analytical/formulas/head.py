@@ -175,7 +175,7 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     """
     logits, selection, labels = all_logits(spec, architecture, batch), spec.logprobs.selection, spec.logprobs.label_loss
     if labels is not None:
-        copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * _copy_bytes(logits)
+        copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * copy_bytes(logits)
         return 3 * logits.in_float32 + larger(logits.converted, where(logits.is_float32, 0, logits.whole)) + copies
     found = 2 * logits.whole + logits.converted + logits.rows * logits.row
     if selection is None:
@@ -202,7 +202,7 @@ def head_forward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     if spec.logprobs.makes_all_logits:
         logits, selection = all_logits(spec, architecture, batch), spec.logprobs.selection
         full = logits.whole + logits.cast_row
-        entropy = _entropy_bytes(spec, architecture, batch)
+        entropy = entropy_bytes(spec, architecture, batch)
         scratch = full if selection is None else _selective_scratch(selection, logits, entropy)
         return HeadBytes(logits=Term(scratch, logits.words), activations=_all_hidden(hidden))
     statistics = _FORWARD_STATISTICS * block(FLOAT32_BYTES * batch.scored_tokens)
@@ -222,7 +222,7 @@ def _all_hidden(size: Count) -> Term:
     return Term(size, lambda: "T x H")
 
 
-def _entropy_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+def entropy_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return what the entropy of a part of the tokens needs. By hand, 4 tokens, V = 100: 3 x 4 x 100 x 4 B.
 
     That of labels is computed outside of autocast, in the type of the outputs, and of all tokens of a row.
@@ -278,12 +278,12 @@ def logging_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -
     if (labels := spec.logprobs.label_loss) is None:
         return None
     logits = all_logits(spec, architecture, batch)
-    copy, entropy = _copy_bytes(logits), _entropy_bytes(spec, architecture, batch) if labels.has_entropy else 0
+    copy, entropy = copy_bytes(logits), entropy_bytes(spec, architecture, batch) if labels.has_entropy else 0
     made = larger(labels.copies_in_entropy * copy + entropy, labels.copies_in_accuracy * copy)
     return Term(logits.whole + made, logits.words)
 
 
-def _copy_bytes(logits: AllLogits) -> Count:
+def copy_bytes(logits: AllLogits) -> Count:
     """Return a copy of the logits without those of the last token; that of a single row is no copy."""
     return where(logits.rows > 1, logits.scored, 0)
 

@@ -20,21 +20,23 @@ from profiler.analytical.formulas.models.weights import (
     weights,
     widened_matrix_bytes,
 )
-from profiler.analytical.formulas.rollout import kv_cache, kv_element_bytes, last_logits, sampling
+from profiler.analytical.formulas.rollout import (
+    kv_cache,
+    kv_element_bytes,
+    last_logits,
+    sampling,
+)
 from profiler.analytical.formulas.sizes.quantities import Blocks, Count, one_value, stages_of
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, layer_kinds
-from profiler.analytical.replayed.layers import (
+from profiler.analytical.replayed.layers import Forward, alone, forward_stages, of_one_layer
+from profiler.analytical.replayed.requests import (
     NO_BLOCKS,
-    Forward,
     GrowingCache,
     Requests,
-    alone,
     blocks,
     counted,
-    forward_stages,
     minus,
-    of_one_layer,
     others,
     per_layer,
     plus,
@@ -86,7 +88,6 @@ def load(requests: Requests, spec: TrialKeys, architecture: DecoderShape) -> Non
     if kept := blocks(reference(spec, architecture).size):
         _load_model(requests, "reference", spec, architecture, kept)
         requests.pass_through("head", [head, NO_BLOCKS])
-    requests.empty_cache()
 
 
 def _load_model(requests: Requests, name: str, spec: TrialKeys, architecture: DecoderShape, whole: Blocks) -> None:
@@ -166,7 +167,7 @@ class Rollouts:
             requests.pass_through("work", kept[id(kind)].before)
             cache.add(self._sizes(kind, self._prompt))
             requests.set("casts", times(self._casts, number + 1))
-            requests.pass_through("work", kept[id(kind)].after)
+            kept[id(kind)].attend(requests)
         requests.drop("work")
         self._sample()
         requests.drop("logits")

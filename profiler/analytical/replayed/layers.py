@@ -1,20 +1,14 @@
-"""Groups of blocks that are requested together, and the groups that one decoder layer requests, stage by stage.
-
-A layer has its forward without gradient, its saved tensors and its backward.
+"""What one decoder layer requests, stage by stage: its forward without gradient, its saved tensors, its backward.
 
 The sizes are those of the formulas. Their largest instants are stages here; the stages that are never the largest (the
 norms, the linear layers before and after attention, the kernel of attention) are added, because they decide into which
 free blocks the others fit.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from profiler.allocator.alloc_conf import parse_alloc_conf
-from profiler.allocator.model.blocks import Block
-from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
 from profiler.analytical.formulas.layers.decoder_layer import (
     ATTENTION_INPUTS,
     OUTPUTS,
@@ -25,8 +19,12 @@ from profiler.analytical.formulas.layers.decoder_layer import (
 )
 from profiler.analytical.formulas.layers.eager_attention import (
     held_scores_bytes,
+    makes_scores,
     query_side_bytes,
+    saved_scores_bytes,
     scores_forward_bytes,
+    scores_made,
+    scores_undone,
 )
 from profiler.analytical.formulas.layers.layer_backward import (
     attention_backward_bytes,
@@ -40,7 +38,13 @@ from profiler.analytical.formulas.layers.layer_without_gradient import (
     layer_without_gradient_bytes,
     rotary_bytes,
 )
-from profiler.analytical.formulas.models.parameters import key_width, output_width, projections, query_width
+from profiler.analytical.formulas.models.parameters import (
+    key_width,
+    layers_of,
+    output_width,
+    projections,
+    query_width,
+)
 from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
@@ -51,167 +55,11 @@ from profiler.analytical.formulas.models.trained import (
     trains_everything,
 )
 from profiler.analytical.formulas.models.weights import recomputed_copies_bytes, widened_bytes
-from profiler.analytical.formulas.sizes.quantities import Blocks, Count, largest_blocks, stage_blocks, stages_of
+from profiler.analytical.formulas.sizes.quantities import Blocks, Count, stages_of
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
+from profiler.analytical.replayed.requests import NO_BLOCKS, Requests, Stages, blocks, minus, plus, stages, union
 from profiler.domain.trials.trial import Tuning
-
-NO_BLOCKS: Blocks = {}
-
-
-def plus(*parts: Blocks) -> dict[int, int]:
-    """Return the blocks of all parts."""
-    found: dict[int, int] = {}
-    for part in parts:
-        for size, count in part.items():
-            found[size] = found.get(size, 0) + count
-    return found
-
-
-def times(blocks: Blocks, factor: int) -> dict[int, int]:
-    """Return the blocks `factor` times."""
-    return {size: count * factor for size, count in blocks.items()} if factor else {}
-
-
-def minus(blocks: Blocks, others: Blocks) -> dict[int, int]:
-    """Return the blocks without `others`."""
-    return {size: count - others.get(size, 0) for size, count in blocks.items() if count > others.get(size, 0)}
-
-
-def union(first: Blocks, second: Blocks) -> dict[int, int]:
-    """Return the blocks of both, of which those of one size are the same ones."""
-    return {**first, **{size: max(count, first.get(size, 0)) for size, count in second.items()}}
-
-
-def per_layer(blocks: Blocks, layers: int) -> dict[int, int]:
-    """Return the blocks that each of `layers` layers has."""
-    return {size: count // layers for size, count in blocks.items() if count >= layers}
-
-
-def others(blocks: Blocks, layers: int) -> dict[int, int]:
-    """Return the blocks that not every one of `layers` layers has."""
-    return minus(blocks, times(per_layer(blocks, layers), layers))
-
-
-def packed(blocks: Blocks) -> dict[int, int]:
-    """Return the blocks with small ones joined to such of 1 MiB and one rest.
-
-    They share segments of 2 MiB of their own, and blocks of one group come and go together. By hand, 3 blocks of
-    0.5 MiB and one of 4 MiB: 1 MiB, 0.5 MiB and 4 MiB.
-    """
-    small = sum(
-        -(-size // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES * count for size, count in blocks.items() if size <= SMALL_BYTES
-    )
-    found = {size: count for size, count in blocks.items() if size > SMALL_BYTES}
-    return plus(found, {SMALL_BYTES: small // SMALL_BYTES} if small >= SMALL_BYTES else {}, _rest(small % SMALL_BYTES))
-
-
-def _rest(size: int) -> dict[int, int]:
-    return {size: 1} if size else {}
-
-
-def blocks(size: Count) -> dict[int, int]:
-    """Return the packed blocks of a number at its largest stage."""
-    return packed(largest_blocks(size))
-
-
-def stages(size: Count) -> list[dict[int, int]]:
-    """Return the packed blocks of each stage of a number."""
-    return [packed(stage) for stage in stage_blocks(size)]
-
-
-class Requests:
-    """An allocator on a card of unlimited memory, and the groups of blocks that are in use."""
-
-    def __init__(self, alloc_conf: str) -> None:
-        """Begin with nothing; the settings are those of `PYTORCH_CUDA_ALLOC_CONF`."""
-        self._allocator = CachingAllocator(capacity_bytes=None, config=parse_alloc_conf(alloc_conf))
-        self._groups: dict[Hashable, dict[int, list[Block]]] = {}
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """Most bytes of blocks in use."""
-        return self._allocator.peak_allocated_bytes
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """Most bytes of segments."""
-        return self._allocator.peak_reserved_bytes
-
-    def has(self, group: Hashable) -> bool:
-        """Return whether a group has blocks."""
-        return group in self._groups
-
-    def sizes(self, group: Hashable) -> dict[int, int]:
-        """Return the blocks of a group."""
-        return {size: len(found) for size, found in self._groups.get(group, {}).items()}
-
-    def set(self, group: Hashable, wanted: Blocks) -> None:
-        """Free the blocks of a group that are not wanted, the latest first; then request those that are missing."""
-        have = self._groups.setdefault(group, {})
-        allocate, free = self._allocator.allocate, self._allocator.free
-        for size in list(have):
-            found, left = have[size], wanted.get(size, 0)
-            while len(found) > left:
-                free(found.pop())
-            if not found:
-                del have[size]
-        for size, count in wanted.items():
-            missing = count - len(have.get(size, ()))
-            if missing > 0:
-                have.setdefault(size, []).extend(allocate(size) for _ in range(missing))
-        if not have:
-            del self._groups[group]
-
-    def pass_through(self, group: Hashable, wanted: Iterable[Blocks]) -> None:
-        """Set a group to one stage after the other."""
-        for each in wanted:
-            self.set(group, each)
-
-    def drop(self, *groups: Hashable) -> None:
-        """Free the blocks of groups."""
-        for group in groups:
-            self.set(group, NO_BLOCKS)
-
-    def empty_cache(self) -> None:
-        """Give back all segments without blocks in use."""
-        self._allocator.empty_cache()
-
-
-class GrowingCache:
-    """Tensors that are concatenated to longer ones, layer by layer: the longer one is there before the other goes."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._allocator = requests._allocator
-        self._layers: list[list[Block]] = []
-
-    def add(self, sizes: Sequence[int]) -> None:
-        """Add a layer with tensors of these bytes."""
-        self._layers.append([self._allocator.allocate(size) for size in sizes])
-
-    def grow(self, layer: int, sizes: Sequence[int]) -> None:
-        """Replace the tensors of a layer; one of the same bytes stays."""
-        tensors = self._layers[layer]
-        for place, size in enumerate(sizes):
-            before = tensors[place]
-            if before.requested_bytes != size:
-                tensors[place] = self._allocator.allocate(size)
-                self._allocator.free(before)
-
-    def drop(self) -> None:
-        """Free all tensors."""
-        for tensors in self._layers:
-            for block in tensors:
-                self._allocator.free(block)
-        self._layers = []
-
-
-def counted(sizes: Iterable[int]) -> Mapping[int, int]:
-    """Return blocks of these bytes."""
-    return plus(*({size: 1} for size in sizes))
-
-
-Stages = Sequence[Blocks]
 
 
 def alone(kind: DecoderShape) -> DecoderShape:
@@ -258,12 +106,39 @@ def _products(
     return found
 
 
+def _same(blocks: Blocks) -> Blocks:
+    return blocks
+
+
 @dataclass(frozen=True, kw_only=True)
 class Forward:
-    """The stages of a forward that saves nothing, before and after keys and values are written to a cache."""
+    """The stages of the forward of a layer, before and after keys and values are written to a cache."""
 
     before: Stages
+    attention: Stages = ()
+    """Queries, keys and values as attention by products has them; empty for another."""
+    scores: Stages = ()
+    """Its scores, of which the last stay until the end of the layer."""
     after: Stages
+
+    def attend(self, requests: Requests, *, kept: Hashable = None, less: Callable[[Blocks], Blocks] = _same) -> None:
+        """Request what comes after keys and values are there.
+
+        Args:
+            requests: Where it is requested.
+            kept: The group of scores that stay longer than the layer; None if none do.
+            less: What of the other blocks is requested.
+        """
+        requests.pass_through("work", map(less, self.attention))
+        requests.pass_through("scores" if kept is None else kept, self.scores)
+        requests.pass_through("work", map(less, self.after))
+        requests.drop("scores")
+
+
+def parts_scores(spec: TrialKeys, kind: DecoderShape, batch: Batch, *, autocast: bool) -> bool:
+    """Return whether the scores of attention are requested one by one; not those of latent ones or of sinks."""
+    is_plain = kind.latent is None and kind.linear is None and not layers_of(kind).has_sinks
+    return is_plain and bool(makes_scores(spec, kind, batch, autocast=autocast))
 
 
 def forward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch, *, adapted: bool, autocast: bool) -> Forward:
@@ -286,6 +161,7 @@ def forward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch, *, adapted
     if kind.latent is not None or kind.linear is not None:
         return Forward(before=norms, after=[*largest[1:], *after_norm, largest[0]])
     normed, parts = plus(base, stream), projections(kind)
+    in_turn = parts_scores(spec, kind, batch, autocast=autocast)
     before = _products(
         spec,
         kind,
@@ -296,26 +172,33 @@ def forward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch, *, adapted
         autocast=autocast,
     )
     rotary = plus(normed, blocks(rotary_bytes(spec, kind, batch, autocast=autocast)))
+    at_scores = plus(normed, blocks(query_side_bytes(spec, kind, batch, autocast=autocast)))
     scores = [
-        plus(normed, blocks(query_side_bytes(spec, kind, batch, autocast=autocast)), each)
-        for each in stages(scores_forward_bytes(spec, kind, batch, autocast=autocast))
-        if each
+        plus(at_scores, each) for each in stages(scores_forward_bytes(spec, kind, batch, autocast=autocast)) if each
     ]
     queries, output = (block(batch.positions * width(kind) * given) for width in (query_width, output_width))
-    held = held_scores_bytes(spec, kind, batch, autocast=autocast)
+    held = blocks(held_scores_bytes(spec, kind, batch, autocast=autocast))
     in_attention = plus(normed, blocks(queries + output))
     returned = _products(
         spec,
         kind,
         batch,
         [part for part in parts if part.name in OUTPUTS],
-        base=plus(in_attention, blocks(held)),
+        base=plus(in_attention, NO_BLOCKS if in_turn else held),
         adapted=adapted,
         autocast=autocast,
     )
-    attention = [*scores, in_attention, *returned, *after_norm]
-    mlp = [each for each in largest if each != rotary and each not in attention]
-    return Forward(before=[*norms, *before, rotary], after=[*attention, *mlp])
+    attention = [in_attention, *returned, *after_norm]
+    mlp = [each for each in largest if each != rotary and each not in scores and each not in attention]
+    if not in_turn:
+        return Forward(before=[*norms, *before, rotary], after=[*scores, *attention, *mlp])
+    made = scores_made(spec, kind, batch, autocast=autocast, trains=False)
+    return Forward(
+        before=[*norms, *before, rotary],
+        attention=[at_scores],
+        scores=list(map(blocks, made)),
+        after=[*attention, *(minus(each, held) for each in mlp)],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,24 +207,33 @@ class Saved:
 
     until_attention: Blocks
     all: Blocks
+    scores: Stages = ()
+    """How those scores that it keeps as well come about; the last is what it keeps."""
 
 
 def saved_blocks(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Saved:
     """Return what one layer saves: up to the end of attention, and in all."""
     whole = layer_saved_bytes(spec, kind, batch)
     after = saved_after_attention_bytes(spec, kind, batch.positions)
-    return Saved(until_attention=blocks(whole - after), all=blocks(whole))
+    autocast, made = bool(spec.bf16), list[Blocks]()
+    if parts_scores(spec, kind, batch, autocast=autocast):
+        whole = whole - saved_scores_bytes(spec, kind, batch)
+        made = list(map(blocks, scores_made(spec, kind, batch, autocast=autocast, trains=True)))
+    return Saved(until_attention=blocks(whole - after), all=blocks(whole), scores=made)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backward:
     """The stages of the backward of one layer, with everything that it uses."""
 
-    recomputed: Stages
-    """The forward under checkpointing; empty without."""
+    recomputed: Forward | None
+    """The forward under checkpointing, which ends with all that it saves; None without."""
     mlp: Stages
     attention: Stages
-    """From the norm before the MLP on, when what the MLP saved is gone."""
+    """The norm before the MLP, when what the MLP saved is gone, and the output of attention."""
+    scores: Stages
+    heads: Stages
+    """Gradients of queries, keys and values, and what is before them."""
     norm: Stages
     """The norm before attention, when all is gone."""
     gradients: Blocks
@@ -353,7 +245,7 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
     block, sizes = block_of(spec), element_bytes(spec)
     stream, saved = blocks(layer_input_bytes(spec, kind, batch)), saved_blocks(spec, kind, batch)
     norm = plus(stream, stream, blocks(norm_backward(spec, kind, batch).size))
-    recomputed: list[Blocks] = []
+    recomputed = None
     copies: Blocks = NO_BLOCKS
     all_saved = saved.all
     if spec.gradient_checkpointing:
@@ -362,9 +254,17 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
         copies = blocks(recomputed_copies_bytes(spec, kind))
         if sizes.stream == FLOAT32_BYTES:
             all_saved = minus(all_saved, stream)
-        recomputed = [plus(stream, minus(each, loop)) for each in forward.before]
-        recomputed += [plus(stream, union(saved.until_attention, minus(each, loop))) for each in forward.after]
-        recomputed += [plus(copies, all_saved, each) for each in stages(recomputation_bytes(spec, kind, batch))]
+
+        def with_saved(stage: Blocks) -> Blocks:
+            return plus(stream, union(saved.until_attention, minus(stage, loop)))
+
+        at_end = [plus(copies, all_saved, each) for each in stages(recomputation_bytes(spec, kind, batch))]
+        recomputed = Forward(
+            before=[plus(stream, minus(each, loop)) for each in forward.before],
+            attention=list(map(with_saved, forward.attention)),
+            scores=saved.scores,
+            after=[*map(with_saved, forward.after), *at_end],
+        )
     mlp = [plus(copies, all_saved, each) for each in stages(mlp_backward_bytes(spec, kind, batch))]
     attention = attention_backward_bytes(spec, kind, batch)
     in_attention = [
@@ -372,17 +272,22 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
         for each, parts in zip(stages(attention), stages_of(attention), strict=True)
         if sum(size * count for size, count in parts) > 0
     ]
-    if not in_attention:
+    if not in_attention or saved.scores:
         heads = 2 * block(batch.positions * query_width(kind) * sizes.compute)
         heads = heads + 2 * block(batch.positions * key_width(kind) * sizes.compute)
         in_attention = [plus(copies, saved.until_attention, stream, blocks(heads))]
+    # With the scores there are the gradients of the residual stream and of the values.
+    values = blocks(block(batch.positions * query_width(kind) * sizes.compute))
+    at_scores = plus(copies, saved.until_attention, stream, values)
     gradients: Blocks = NO_BLOCKS
     if trains_everything(spec):
         gradients = blocks(of_one_layer(layer_gradients_bytes(spec, alone(kind)), kind))
     return Backward(
         recomputed=recomputed,
         mlp=mlp,
-        attention=[plus(copies, saved.until_attention, norm), *in_attention],
+        attention=[plus(copies, saved.until_attention, norm), *([at_scores] if saved.scores else [])],
+        scores=list(map(blocks, scores_undone(spec, kind, batch))) if saved.scores else (),
+        heads=in_attention,
         norm=[norm],
         gradients=gradients,
     )

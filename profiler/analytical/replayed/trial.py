@@ -4,24 +4,17 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TypeVar
 
-from profiler.analytical.formulas.head import (
-    all_logits,
-    head_backward_scratch,
-    head_forward_scratch,
-    head_saved,
-    loss_bytes,
-    score_scratch,
-)
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.layers.layer_backward import norm_backward
+from profiler.analytical.formulas.models.parameters import scoring_model
 from profiler.analytical.formulas.models.trained import all_gradients, trains_everything
 from profiler.analytical.formulas.models.weights import (
     autocast_more_bytes,
     autocast_saved_bytes,
     autocast_scoring_bytes,
 )
-from profiler.analytical.formulas.sizes.quantities import Blocks, HeadBytes, whole_units
+from profiler.analytical.formulas.sizes.quantities import Blocks, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
@@ -36,25 +29,29 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     unpadded,
 )
 from profiler.analytical.replayed.generation import Rollouts, all_layers, load
+from profiler.analytical.replayed.head import Head
 from profiler.analytical.replayed.layers import (
-    NO_BLOCKS,
     Backward,
     Forward,
-    Requests,
     Saved,
     backward_stages,
-    blocks,
     forward_stages,
     loop_blocks,
+    saved_blocks,
+)
+from profiler.analytical.replayed.requests import (
+    NO_BLOCKS,
+    Requests,
+    blocks,
     minus,
     others,
     per_layer,
     plus,
-    saved_blocks,
     stages,
     times,
 )
 from profiler.analytical.timeline.instants import generated_inputs, of_one_thread, state, workspace
+from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, precomputed_batch
 from profiler.analytical.timeline.step_instants import step_scratch
 from profiler.analytical.timeline.training_pass import embedding_bytes, final_norm, unsaved_bytes
 from profiler.domain.trials.recipe import Recipe
@@ -69,10 +66,9 @@ Found = TypeVar("Found")
 
 
 def has_replay(spec: TrialKeys) -> bool:
-    """Return whether the requests of a trial are known: GRPO and RLOO on one GPU, with rollouts by transformers."""
+    """Return whether the requests of a trial are known: of text on one GPU, with rollouts by transformers if any."""
     return (
-        spec.recipe in (Recipe.GRPO, Recipe.RLOO)
-        and spec.distributed_type is DistributedType.NO
+        spec.distributed_type is DistributedType.NO
         and not (spec.use_vllm or spec.critic or spec.reward_models or spec.images_per_prompt)
         and spec.per_device_eval_batch_size is None
         and not spec.use_liger_kernel
@@ -90,8 +86,22 @@ def replayed_reserved_bytes(spec: TrialKeys, architecture: DecoderShape) -> int:
         architecture: Its model.
     """
     requests = Requests(str(spec.alloc_conf))
+    if not spec.recipe.facts.has_lm_head:
+        architecture = scoring_model(architecture)
     _Trial(requests, itemised_keys(spec), architecture).run()
     return requests.peak_reserved_bytes
+
+
+def replayed_steps(steps: int, empties: int | None) -> list[int]:
+    """Return the optimizer steps that are replayed: the first two, and the next that empties the allocator's cache.
+
+    By hand, of 5 steps: 0 and 1; with `torch_empty_cache_steps=3`, which empties it in the steps 0 and 3, 3 as well.
+    """
+    first = list(range(min(steps, _MOST_STEPS)))
+    if empties is None:
+        return first
+    later = empties * -(-_MOST_STEPS // empties)
+    return [*first, later] if later < steps else first
 
 
 class _Trial:
@@ -103,45 +113,79 @@ class _Trial:
         self._known: dict[Hashable, object] = {}
         self._checkpoints = spec.gradient_checkpointing
         self._trains_all = trains_everything(spec)
+        self._head = Head(requests, spec, architecture)
         self._workspace = blocks(of_one_thread(workspace(spec.gpu, self._block)).size)
+        self._rollouts = Rollouts(requests, spec, architecture) if spec.recipe.facts.has_rollout else None
+        self._grows = spec.rollout is Rollout.GENERATE
 
     def run(self) -> None:
         """Request and free everything."""
-        requests, spec, architecture = self._requests, self._spec, self._architecture
-        load(requests, spec, architecture)
+        requests, spec = self._requests, self._spec
+        load(requests, spec, self._architecture)
+        if spec.recipe.facts.has_reference_pass and spec.precompute_ref_log_probs:
+            requests.set("workspace of forward", self._workspace)
+            for _ in range(_MOST_MICRO_BATCHES):
+                self._score(precomputed_batch(spec), adapted=False)
+        # The trainer of transformers does so before the first step (`Accelerator.free_memory`).
+        requests.empty_cache()
         requests.set("workspace of forward", self._workspace)
-        rollouts, batch = Rollouts(requests, spec, architecture), generated_micro_batch(spec)
-        accumulation, generation = int(spec.gradient_accumulation_steps), int(spec.steps_per_generation)
-        grows = spec.rollout is Rollout.GENERATE
-        steps = min(int(spec.steps), _MOST_STEPS)
-        for step in range(steps):
+        every = spec.torch_empty_cache_steps
+        steps = replayed_steps(int(spec.steps), every)
+        for step in steps:
+            empties = every is not None and step % every == 0
             # The last step has all that an earlier one has.
-            for number in range(min(accumulation, _MOST_MICRO_BATCHES if step == steps - 1 else 1)):
-                if (step * accumulation + number) % generation == 0:
-                    requests.drop("inputs")
-                    requests.set("inputs", blocks(generated_inputs(spec).size))
-                    rollouts.run(grows=grows)
-                    # Later rollouts find the segments of the first.
-                    grows = False
-                    self._score(batch, is_aligned=accumulation % generation == 0)
-                self._train(batch, is_first=number == 0)
+            several = step == steps[-1] or empties
+            for number in range(min(int(spec.gradient_accumulation_steps), _MOST_MICRO_BATCHES if several else 1)):
+                if self._rollouts is not None:
+                    self._generate(self._rollouts, step, number)
+                    self._train(generated_micro_batch(spec), is_first=number == 0, empties=empties)
+                else:
+                    self._train_on_rows(data_micro_batch(spec), is_first=number == 0, empties=empties)
             self._update()
 
-    def _score(self, batch: Batch, *, is_aligned: bool) -> None:
-        """Compute log-probabilities of the reference, or the old ones of the policy."""
-        spec, architecture = self._spec, self._architecture
-        is_old = spec.recipe is Recipe.RLOO or not is_aligned
-        if not (spec.beta or is_old):
+    def _generate(self, rollouts: Rollouts, step: int, number: int) -> None:
+        """Generate and score completions, if a micro-batch is the first of its generation."""
+        requests, spec = self._requests, self._spec
+        accumulation, generation = int(spec.gradient_accumulation_steps), int(spec.steps_per_generation)
+        if (step * accumulation + number) % generation:
             return
-        casts = autocast_scoring_bytes(spec, architecture) if is_old or self._trains_all else 0
+        requests.drop("inputs")
+        requests.set("inputs", blocks(generated_inputs(spec).size))
+        rollouts.run(grows=self._grows)
+        # Later rollouts find the segments of the first.
+        self._grows = False
+        is_old = spec.recipe is Recipe.RLOO or accumulation % generation != 0
+        batch = generated_micro_batch(spec)
         rows = [batch]
         if spec.logprobs is Logprobs.SLICED:
             rows = [one_row(batch), unpadded(one_row(batch))][: min(int(batch.rows), _MOST_ROWS)]
-        for each in rows:
-            self._forward_alone(each, adapted=is_old, casts=blocks(casts))
+        for each in rows if spec.beta or is_old else ():
+            self._score(each, adapted=is_old)
 
-    def _forward_alone(self, batch: Batch, *, adapted: bool, casts: Blocks) -> None:
+    def _train_on_rows(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
+        """Run a micro-batch of a data set.
+
+        The reference runs within the loss, while the policy keeps what its backward needs. For the KL term, the policy
+        has a pass of its own before, and the reference another one.
+        """
+        spec, facts = self._spec, self._spec.recipe.facts
+        self._requests.set("inputs", blocks(data_inputs(spec).size))
+        if facts.has_shifted_rows:
+            self._score(batch, adapted=True)
+        self._forward(batch, "rows")
+        if facts.has_reference_pass and not spec.precompute_ref_log_probs:
+            for _ in range(2 if facts.has_shifted_rows else 1):
+                self._score(batch, adapted=False)
+        if empties:
+            self._requests.empty_cache()
+        self._backward(batch, "rows", is_first=is_first)
+
+    def _score(self, batch: Batch, *, adapted: bool) -> None:
+        """Compute log-probabilities of the policy, or with `adapted=False` of the reference; nothing is kept."""
         requests, spec, architecture = self._requests, self._spec, self._architecture
+        # The weights of a separate reference require gradients, so autocast keeps their copies.
+        keeps = adapted or self._trains_all
+        casts = blocks(autocast_scoring_bytes(spec, architecture)) if keeps else NO_BLOCKS
         requests.set("mask", blocks(attention_mask_bytes(spec, architecture, batch)))
         kept = per_layer(casts, len(self._layers))
         for number, kind in enumerate(self._layers):
@@ -149,12 +193,12 @@ class _Trial:
                 forward = self._forward_of(kind, batch, adapted=adapted)
                 requests.pass_through("work", forward.before)
                 requests.set("casts", times(kept, number + 1))
-                requests.pass_through("work", forward.after)
+                forward.attend(requests)
         requests.set("casts", casts)
-        self._head_forward(score_scratch(spec, architecture, batch), batch, rows="row that is scored", keeps=False)
-        requests.drop("work", "row that is scored", "mask", "casts")
+        self._head.forward_alone(batch)
+        requests.drop("mask", "casts")
 
-    def _train(self, batch: Batch, *, is_first: bool) -> None:
+    def _train(self, batch: Batch, *, is_first: bool, empties: bool) -> None:
         """Run forward and backward of one micro-batch, in the rows that log-probabilities are computed in."""
         spec = self._spec
         if spec.logprobs is Logprobs.SLICED:
@@ -163,6 +207,8 @@ class _Trial:
             rows = [unpadded(one_row(batch))] * longest + [padded] * (int(batch.rows) - longest)
             for number, row in enumerate(rows):
                 self._forward(row, ("row", number))
+            if empties:
+                self._requests.empty_cache()
             for number in reversed(range(len(rows))):
                 is_last, is_new = number == 0, is_first and number == len(rows) - 1
                 self._backward(rows[number], ("row", number), is_first=is_new, buffers=not is_first, is_last=is_last)
@@ -172,6 +218,8 @@ class _Trial:
             rows = [self._average_row(batch), unpadded(one_row(batch))][-min(int(batch.rows), _MOST_ROWS) :]
         for number, row in enumerate(rows):
             self._forward(row, "rows")
+            if empties and number == len(rows) - 1:
+                self._requests.empty_cache()
             self._backward(row, "rows", is_first=is_first and number == 0)
 
     def _average_row(self, batch: Batch) -> Batch:
@@ -190,27 +238,34 @@ class _Trial:
         for number, kind in enumerate(self._layers):
             forward = self._forward_of(kind, batch, adapted=True)
             if self._checkpoints:
-                loop = loop_blocks(spec, kind, batch)
                 requests.set((rows, number), self._input_of(kind, batch, number))
-                for stage in (*forward.before, *forward.after) if self._is_replayed(number) else ():
-                    requests.set("work", plus(minus(stage, loop), one_copy))
+                loop = loop_blocks(spec, kind, batch)
+
+                def less(stage: Blocks, loop: Blocks = loop) -> Blocks:
+                    return plus(minus(stage, loop), one_copy)
+
+                if self._is_replayed(number):
+                    requests.pass_through("work", map(less, forward.before))
+                    forward.attend(requests, less=less)
                 requests.set("casts", times(cached, number + 1))
             else:
-                saved = self._saved_of(kind, batch, number)
-                requests.pass_through("work", [minus(stage, saved.until_attention) for stage in forward.before])
-                requests.set((rows, number), saved.until_attention)
-                later = minus(saved.all, saved.until_attention)
-                requests.pass_through("work", [minus(stage, later) for stage in forward.after])
-                requests.set((rows, number), saved.all)
+                self._saving_layer(forward, self._saved_of(kind, batch, number), (rows, number))
                 requests.set((rows, "casts"), times(copies, number + 1))
         requests.set((rows, "norm"), blocks(final_norm(spec, architecture, batch).size))
         requests.set("casts", blocks(autocast_more_bytes(spec, architecture, in_layer=False)))
-        saved_by_head = head_saved(spec, architecture, batch)
-        self._head_forward(head_forward_scratch(spec, architecture, batch), batch, rows=(rows, "logits"), keeps=True)
-        logits = loss_bytes(batch, self._block) if self._has_rows_of_logits() else saved_by_head.logits.size
-        kept = plus(*(blocks(size) for size in (logits, saved_by_head.activations.size, saved_by_head.gradients.size)))
-        requests.set((rows, "head"), kept)
+        self._head.forward(batch, rows)
         requests.drop("work", "casts")
+
+    def _saving_layer(self, forward: Forward, saved: Saved, group: tuple[Hashable, int]) -> None:
+        """Run the forward of a layer that keeps what its backward needs."""
+        requests, until, later = self._requests, saved.until_attention, minus(saved.all, saved.until_attention)
+        requests.pass_through("work", [minus(stage, until) for stage in forward.before])
+        requests.set(group, until)
+        requests.pass_through("work", [minus(stage, until) for stage in forward.attention])
+        requests.pass_through((*group, "scores") if saved.scores else "scores", saved.scores or forward.scores)
+        requests.pass_through("work", [minus(stage, later) for stage in forward.after])
+        requests.drop("scores")
+        requests.set(group, saved.all)
 
     def _backward(
         self, batch: Batch, rows: Hashable, *, is_first: bool, buffers: bool = False, is_last: bool = True
@@ -240,13 +295,10 @@ class _Trial:
             if is_last:
                 requests.drop(("buffer", weights))
 
-        self._head_backward(batch, (rows, "logits"), plus(stream, embedding))
-        # The thread of backward has a workspace of its own from its first product on.
-        requests.set("workspace of backward", self._workspace)
-        requests.drop("work")
+        self._head.backward(batch, rows, stream)
         if is_tied:
             requests.set("gradient of a tied head", embedding)
-        else:
+        elif not architecture.scores:
             add("head", embedding)
         requests.drop((rows, "head"))
         requests.set("work", plus(stream, blocks(norm_backward(spec, architecture, batch).size)))
@@ -273,13 +325,18 @@ class _Trial:
             return
         backward, saved = self._backward_of(kind, batch), self._saved_of(kind, batch, number)
         kept = NO_BLOCKS if self._checkpoints else requests.sizes((rows, number))
-        requests.pass_through("work", backward.recomputed)
+        scores = (rows, number, "scores")
+        if backward.recomputed is not None:
+            requests.pass_through("work", backward.recomputed.before)
+            backward.recomputed.attend(requests, kept=scores)
         requests.pass_through("work", [minus(stage, kept) for stage in backward.mlp])
         if not self._checkpoints:
             left = {size: min(count, saved.until_attention.get(size, 0)) for size, count in kept.items()}
             requests.set((rows, number), {size: count for size, count in left.items() if count})
             kept = requests.sizes((rows, number))
         requests.pass_through("work", [minus(stage, kept) for stage in backward.attention])
+        requests.pass_through(scores, backward.scores if requests.has(scores) else ())
+        requests.pass_through("work", [minus(stage, kept) for stage in backward.heads])
         requests.drop((rows, number))
 
     def _update(self) -> None:
@@ -295,59 +352,6 @@ class _Trial:
         last, kind = len(self._layers) - 1, self._layers[number]
         is_new = number == 0 or kind is not self._layers[number - 1]
         return number < _SCORED_LAYERS or number > last - _SCORED_LAYERS or is_new
-
-    # ---- the LM head -------------------------------------------------------------------------------------------------
-
-    def _has_rows_of_logits(self) -> bool:
-        """Return whether log-probabilities are the log-softmax of all logits, row by row (`logprobs=full`)."""
-        logprobs = self._spec.logprobs
-        by_row = logprobs.selection is None and logprobs.label_loss is None
-        return logprobs.makes_all_logits and by_row and not self._architecture.scores
-
-    def _head_forward(self, scratch: HeadBytes, batch: Batch, *, rows: Hashable, keeps: bool) -> None:
-        """Compute log-probabilities; with `keeps` the log-softmax of each row stays."""
-        requests, there = self._requests, blocks(scratch.activations.size)
-        if not self._has_rows_of_logits():
-            for logits in stages(scratch.logits.size):
-                requests.set("work", plus(there, logits))
-            return
-        found = all_logits(self._spec, self._architecture, batch)
-        whole, converted, row = (blocks(size) for size in (found.whole, found.converted, found.row))
-        requests.set("work", plus(there, converted))
-        requests.set("work", plus(there, converted, whole))
-        for number in range(int(found.rows)):
-            requests.set("work", plus(there, whole, blocks(found.cast_row)))
-            requests.set(rows, times(row, number + 1 if keeps else 1))
-            requests.set("work", plus(there, whole))
-
-    def _head_backward(self, batch: Batch, rows: Hashable, made: Blocks) -> None:
-        """Compute the gradients of logits, from the last row to the first, and `made` of them.
-
-        Of all logits: the gradient of gather, of the log-softmax, and if that is wider of the row; their stack; that of
-        the slice; and in the compute type.
-        """
-        requests, scratch = self._requests, head_backward_scratch(self._spec, self._architecture, batch)
-        if not self._has_rows_of_logits():
-            there = blocks(scratch.activations.size)
-            for logits in stages(scratch.logits.size):
-                for gradients in stages(scratch.gradients.size):
-                    requests.set("work", plus(there, logits, gradients))
-            return
-        found = all_logits(self._spec, self._architecture, batch)
-        whole, converted, row = (blocks(size) for size in (found.whole, found.converted, found.row))
-        one = blocks(found.scored // int(found.rows))
-        for number in range(int(found.rows)):
-            requests.set("gradient of gather", row)
-            if found.cast_row:
-                requests.set("wide gradient", row)
-                requests.drop("gradient of gather")
-            requests.set("gradients of rows", times(one, number + 1))
-            requests.drop("gradient of gather", "wide gradient")
-            requests.set(rows, times(row, int(found.rows) - number - 1))
-        stack = blocks(found.scored)
-        requests.set("work", stack)
-        requests.drop("gradients of rows")
-        requests.pass_through("work", [plus(stack, whole), plus(whole, converted), plus(converted or whole, made)])
 
     # ---- what is computed once ---------------------------------------------------------------------------------------
 
@@ -375,7 +379,10 @@ class _Trial:
             ("unsaved", batch),
             lambda: blocks(unsaved_bytes(self._spec, layer_kinds(self._architecture), batch)),
         )
-        return Saved(until_attention=NO_BLOCKS, all=minus(saved.all, unsaved)) if unsaved else saved
+        if not unsaved:
+            return saved
+        scores = saved.scores if saved.scores and minus(saved.scores[-1], unsaved) else ()
+        return Saved(until_attention=NO_BLOCKS, all=minus(saved.all, unsaved), scores=scores)
 
     def _input_of(self, kind: DecoderShape, batch: Batch, number: int) -> Blocks:
         """Return what checkpointing keeps of a layer; the input of the first has the type of the embeddings."""

@@ -1,46 +1,29 @@
-"""Memory that the allocator keeps reserved: cached segments, and those that a growing KV cache outgrows.
+"""The bound of reserved memory: allocated memory, cached segments, and those that a growing KV cache outgrows.
 
-KV-cache fragmentation: segments that a growing KV cache outgrows and that stay reserved.
-
-`torch.cat` copies the keys (and the values) of each layer at every token into a tensor that is a little longer. From
-10 MiB on, such a tensor gets a segment of its own, a multiple of 2 MiB, unless it fits a free block. Tensors that
-outgrow their segments get new ones; the old segments stay reserved, free, and too small for the tensors that follow:
-one generation of segments per 2 MiB of growth. The activations and the first keys and values of prefill leave large
-segments behind, in which blocks merge again; tensors that fit there cause no fragmentation.
-
-Source of the rules: `c10/cuda/CUDACachingAllocator.cpp` (`get_allocation_size`, `get_free_block`, `free_block`).
-
-Reserved memory: allocated memory, and the cached segments whose free blocks fit no later request.
+It is for searches over many trials; of one trial the requests are replayed (`replayed/trial.py`).
 
 The model. Tensors of one category have the same few sizes in every step, so a category keeps the segments that it once
-needed: the allocator frees none of them, and best fit finds a freed block of the same size again. Tensors of another
-category have other sizes; while the blocks of the first are in use or split, they get segments of their own. So
+needed; tensors of another category have other sizes, and get segments of their own while these are in use or split. So
 reserved memory is the sum over categories of the largest size of each at any instant; allocated memory is the largest
-sum at one instant.
+sum at one instant. With `expandable_segments` pages are mapped freely, no segment is left over, and both are equal.
+Rounding to segments (2 MiB, 20 MiB) is left out: at most 20 MiB per kind of tensor.
 
-Reserved memory is never below the peak of allocated memory. With `expandable_segments` pages are mapped freely inside
-one segment per pool, so no segment is left over and both are equal. Rounding to segments (2 MiB, 20 MiB) is left out:
-at most 20 MiB per kind of tensor.
-
-Source of the rules: `c10/cuda/CUDACachingAllocator.cpp`: `get_free_block` (best fit, same pool), `should_split` (a
-remainder above 1 MiB), `free_block` (merges within a segment only). Nothing is fitted. Does not hold for a card that is
-nearly full: there the allocator releases cached segments, and reserved memory is limited by the card.
-
-A KV cache that grows by concatenation is the exception: it has a new size at every token, and leaves generations of
-segments behind (`kv_cache_fragmentation`). Reserved memory at the end of a rollout is the persistent memory and these
-segments. If the hidden states of a micro-batch are larger than the largest of these segments, training cannot use them
-either.
+A KV cache that grows by concatenation is the exception. `torch.cat` copies the keys and the values of each layer at
+every token into a tensor that is a little longer. From 10 MiB on it gets a segment of its own, a multiple of 2 MiB,
+unless it fits a free block, of which the activations and the first keys and values of prefill leave large ones behind.
+The old segments stay reserved, and too small for what follows: one generation of segments per 2 MiB of growth. If the
+hidden states of a micro-batch are larger than the largest of these segments, training cannot use them either.
 
 An engine of vLLM that sleeps is another exception: trl empties the allocator's cache before it wakes the weights
 (`VLLMGeneration.sync_weights` in trl 1.16), and the engine unmaps its memory when it sleeps. So training has a sum of
 its own, and a rollout has the engine and what an emptied cache keeps: the segments that hold a tensor.
 
-This is the bound for searches over many trials; of one trial the requests are replayed (`replayed/trial.py`).
+Source of the rules: `c10/cuda/CUDACachingAllocator.cpp`: `get_allocation_size`, `get_free_block` (best fit, same pool),
+`should_split` (a remainder above 1 MiB), `free_block` (merges within a segment only). Nothing is fitted. Does not hold
+for a card that is nearly full: there the allocator releases cached segments.
 
-Error against the simulation, over 470 sampled trials (seed 2029): median 3.7 %, 95th percentile 32 %;
--14 % at the 5th and +25 % at the 95th percentile. It is too low where tensors of one category have many sizes (eager
-attention), too high where blocks of one category fit another (logits of all positions; segments of the cache and
-smaller tensors of training).
+Error against the simulation, over 470 sampled trials (seed 2029): median 3.7 %, 95th percentile 32 %. It is too low
+where tensors of one category have many sizes (eager attention), too high where blocks of one fit another (all logits).
 """
 
 from collections.abc import Sequence

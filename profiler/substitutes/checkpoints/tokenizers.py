@@ -1,7 +1,7 @@
 """`from_pretrained` of tokenizers, processors and image processors, answered by substitutes.
 
 A substitute has the size of the vocabulary of the model's own, and a chat template. It has the words of the synthetic
-prompts (`profiler/training/data/tokenizer.py`), one token per word, and any other word is one token too. So are
+prompts (`profiler/training/data/source_data.py`), one token per word, and any other word is one token too. So are
 newlines that follow each other: programs look for the token of a newline. Rows of a user's own text therefore have
 about as many tokens as words.
 """
@@ -79,7 +79,7 @@ def substitute_tokenizer(vocabulary_size: int, name: str, *, longest: int | None
     from tokenizers.pre_tokenizers import Sequence, Split
     from transformers import PreTrainedTokenizerFast
 
-    from profiler.training.data.tokenizer import EOS_TOKEN, PAD_TOKEN, WORDS, word
+    from profiler.training.data.source_data import EOS_TOKEN, PAD_TOKEN, WORDS, word
 
     known = [PAD_TOKEN, EOS_TOKEN, *(word(index) for index in range(WORDS)), *_OF_CHATS, *_SPECIAL.values(), _NEWLINE]
     filler = (f"<|{index}|>" for index in range(len(known), vocabulary_size))

@@ -19,7 +19,7 @@ from profiler.substitutes.columns.columns_read import Reads, reads_of
 from profiler.substitutes.columns.row_origins import own_sources
 from profiler.substitutes.columns.uses import Classes, Column, ListOf, Record, Shape, described, kind_of
 from profiler.substitutes.options import Replaced, SubstituteOptions
-from profiler.training.data.tokenizer import word
+from profiler.training.data.source_data import word
 
 IMAGE_PIXELS = 512
 """Width and height of an image."""

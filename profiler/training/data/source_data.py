@@ -1,23 +1,40 @@
-"""Rows of a user's data set: a local file or folder, or a hub id. And rows of tokens that need none."""
+"""Rows of a user's data set: a local file or folder, or a hub id. And rows of tokens that need none.
+
+These are the words of a tokenizer without a download: one token per word.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from datasets import Dataset, load_dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
 
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.trial import RowLengths, TrialSpec, completion_lengths
-from profiler.training.data.tokenizer import token
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+PAD_TOKEN = "<pad>"
+EOS_TOKEN = "<eos>"
+WORDS = 64
+"""Words of the vocabulary."""
+_FIRST_WORD = 2
 
 _FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
-def load_rows(source: str) -> Dataset:
+def load_rows(source: str) -> "Dataset":
     """Load the training split of a local file or folder, or of a hub id.
 
     GSM8K is ``openai/gsm8k`` with its configuration ``main``.
     """
+    # Scripts of users, in which the tokenizer is used too, need not have it.
+    from datasets import load_dataset
+
     path = Path(source)
     if path.is_file() and path.suffix in _FORMATS:
         return load_dataset(_FORMATS[path.suffix], data_files=str(path), split="train")
@@ -26,7 +43,7 @@ def load_rows(source: str) -> Dataset:
     return load_dataset(source, split="train")
 
 
-def missing_column(source: str, rows: Dataset, *wanted: str) -> UsageError:
+def missing_column(source: str, rows: "Dataset", *wanted: str) -> UsageError:
     """Return the error of a data set that has none of the `wanted` columns."""
     found = ", ".join(rows.column_names)
     problem = f"needs a column {' or '.join(wanted)}; it has {found}"
@@ -81,3 +98,26 @@ def synthetic_prompts(spec: TrialSpec, lengths: RowLengths | None = None) -> lis
     """Return the tokens of all prompts, each of the full length unless their lengths are given."""
     known = prompt_lengths_of(spec, lengths)
     return [[token(row + position) for position in range(known[row % len(known)])] for row in range(rows_needed(spec))]
+
+
+def word(index: int) -> str:
+    """Return one of the 64 words of the vocabulary."""
+    return f"w{index % WORDS}"
+
+
+def token(index: int) -> int:
+    """Return the token of `word(index)`."""
+    return index % WORDS + _FIRST_WORD
+
+
+def build_tokenizer() -> Any:
+    """Return a word-level tokenizer of 66 tokens: padding, end of sequence and 64 words.
+
+    Ids above its vocabulary, which a random model samples, decode to nothing. Memory does not depend on the words.
+    """
+    vocabulary = {PAD_TOKEN: 0, EOS_TOKEN: 1} | {word(index): token(index) for index in range(WORDS)}
+    tokenizer = Tokenizer(WordLevel(vocab=vocabulary, unk_token=PAD_TOKEN))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD_TOKEN, eos_token=EOS_TOKEN, padding_side="left"
+    )

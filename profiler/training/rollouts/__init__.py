@@ -4,8 +4,12 @@ from collections.abc import Callable, Mapping
 
 from profiler.domain.trials.trial import Backend, Rollout, TrialSpec
 from profiler.training.placement import Placement
-from profiler.training.rollouts.engine import GeneratedRollout, RolloutEngine
-from profiler.training.rollouts.synthetic import ExtrapolatedRollout, SyntheticRollout
+from profiler.training.rollouts.synthetic import (
+    ExtrapolatedRollout,
+    GeneratedRollout,
+    RolloutEngine,
+    SyntheticRollout,
+)
 from profiler.training.rollouts.vllm import BlockRollout, VllmRollout
 
 EXTRAPOLATED = "extrapolated"

@@ -1,4 +1,4 @@
-"""Rollouts that are not run in full: one without its length, and one of few decoding steps.
+"""The protocol of a rollout engine, transformers' `generate` as one, and rollouts that are not run in full.
 
 Rollout without its length: the prefill, a KV cache filled at once, and the last decoding step.
 
@@ -7,10 +7,11 @@ Rollout without its length: the prefill, a KV cache filled at once, and the last
 logits and sampling buffers. The tokens in between are left out.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from transformers import DynamicCache, GenerationConfig
@@ -18,12 +19,57 @@ from transformers import DynamicCache, GenerationConfig
 from profiler.domain.memory import Category
 from profiler.training.placement import Placement
 from profiler.training.rollouts.decode_loop import extrapolated_decoding
-from profiler.training.rollouts.engine import GeneratedRollout
 
 _FILLER_TOKEN = 2
 
+
+_NEVER_SAMPLED = 2**31 - 1
+"""Above every vocabulary. With None transformers takes the model's own id, and rows would end there."""
+
 CacheScope = Callable[[], AbstractContextManager[None]]
 """A context in which new memory belongs to the KV cache."""
+
+
+class RolloutEngine(Protocol):
+    """Generates completions for a trainer of trl."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the arguments of trl's configuration that the engine needs."""
+
+    def starting(self, *, model: Any, tokenizer: Any, folder: Path) -> AbstractContextManager[None]:
+        """The context in which trl makes the trainer.
+
+        Args:
+            model: The model to train, without adapters.
+            tokenizer: The trial's.
+            folder: Where files of the trial may be written.
+        """
+
+    def generating(self, model: Any) -> AbstractContextManager[None]:
+        """The context in which trl generates the completions of one batch.
+
+        `model` is the transformers model itself, not a peft wrapper around it.
+        """
+
+
+class GeneratedRollout:
+    """Decodes every token."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return an end-of-sequence token that is never sampled.
+
+        The specification decides the lengths of completions, so generation must not stop early. The id is used in
+        generation only.
+        """
+        return {"generation_kwargs": {"eos_token_id": _NEVER_SAMPLED}}
+
+    def starting(self, **_: Any) -> AbstractContextManager[None]:
+        """Do nothing."""
+        return nullcontext()
+
+    def generating(self, model: Any) -> AbstractContextManager[None]:  # noqa: ARG002  # part of the protocol
+        """Do nothing."""
+        return nullcontext()
 
 
 class SyntheticRollout(GeneratedRollout):

@@ -15,7 +15,7 @@ from profiler.domain.trials.trial import Lengths, Recipe
 from profiler.scripts.hooks import watched
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.simulation.script.session import SimulatedScript
-from profiler.training.data.tokenizer import build_tokenizer
+from profiler.training.data.source_data import build_tokenizer
 from profiler.training.models.model import build_config
 from profiler.training.recipes.sft import Sft
 from profiler.training.session import PlainSession

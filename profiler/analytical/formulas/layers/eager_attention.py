@@ -20,6 +20,8 @@ converted to float32, queries and keys scaled, the softmax in float32.
 Of other attention: the mask that all layers share, and the layout of a kernel's output.
 """
 
+from collections.abc import Sequence
+
 from profiler.analytical.formulas.models.parameters import key_width, layers_of, output_width, query_width
 from profiler.analytical.formulas.models.trained import (
     FLOAT16_BYTES,
@@ -236,6 +238,78 @@ def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     narrow = both(spec.attn_implementation is Attention.EAGER, _is_float16(spec, autocast=spec.bf16))
     of_input = where(narrow, block(values * FLOAT16_BYTES), wide)
     return where(made, 3 * wide + of_input + _capped_scores_bytes(spec, architecture, batch), 0)
+
+
+def scores_made(
+    spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag, trains: bool
+) -> Sequence[Count]:
+    """Return the scores of one layer that exist together, from the first product on; the last is what stays of them.
+
+    That is what backward needs, or with `trains=False` what eager attention returns. Eager: the product and its scaled
+    copy; these with the mask, which may widen them; their float32 copy, the softmax, and its copy in the type of the
+    queries; with dropout a mask and a result. SDPA: scores in float32, the softmax, a boolean per score, and dropout.
+
+    By hand, one row of 8 tokens, 2 heads, SDPA: 512, 1,024, 1,152 and 512 B.
+    """
+    block, values, drops = block_of(spec), scores(architecture, batch), drops_scores(architecture)
+    wide, mask = block(values * FLOAT32_BYTES), where(drops, block(values), 0)
+    kept, held = saved_scores_bytes, held_scores_bytes(spec, architecture, batch, autocast=autocast)
+    left = kept(spec, architecture, batch) if trains else held
+    if spec.attn_implementation is not Attention.EAGER:
+        dropping = [2 * wide + mask] if drops else []
+        return [wide, 2 * wide, 2 * wide + block(values * _MASKED_BYTES), wide, *dropping, left]
+    product = block(values * computed_bytes(spec, autocast=autocast))
+    narrow = block(values * stream_bytes(spec, autocast=autocast))
+    found = [product, 2 * product, product]
+    capped = _capped_scores_bytes(spec, architecture, batch)
+    if capped:
+        found += [2 * product, product + capped]
+        if not trains:
+            capped = 0
+    is_narrow = stream_bytes(spec, autocast=autocast) < FLOAT32_BYTES
+    converted = wide if is_narrow and not _is_float16(spec, autocast=autocast) else 0
+    found += [capped + product + narrow, capped + narrow, capped + narrow + converted]
+    found += [capped + narrow + converted + wide, capped + narrow + wide]
+    result = narrow if is_narrow else 0
+    found.append(capped + narrow + wide + result)
+    softmax = wide if trains or not is_narrow else 0
+    if drops:
+        found.append(capped + softmax + result + narrow + mask)
+    return [*found, left]
+
+
+def scores_undone(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Sequence[Count]:
+    """Return the scores of one layer that exist together in backward, with what is still saved of them; the last is 0.
+
+    The gradient of the weights, through dropout and casts; that of the softmax, with the product that its kernel makes;
+    and those of the cap and of the scaling.
+
+    By hand, one row of 8 tokens, 2 heads, SDPA: 1,024, 1,536, 2,048, 512 and 0 B.
+    """
+    block, values, drops = block_of(spec), scores(architecture, batch), drops_scores(architecture)
+    wide, mask = block(values * FLOAT32_BYTES), where(drops, block(values), 0)
+    saved = saved_scores_bytes(spec, architecture, batch)
+    of_softmax = [3 * wide, 4 * wide, wide]
+    if spec.attn_implementation is not Attention.EAGER:
+        dropping = [saved + wide, 2 * wide + mask, 3 * wide + mask] if drops else []
+        return [*dropping, 2 * wide, *of_softmax, 0]
+    sizes, capped = element_bytes(spec), _capped_scores_bytes(spec, architecture, batch)
+    given, narrow = block(values * sizes.compute), block(values * sizes.stream)
+    there = wide + capped
+    found = [saved + given, there + mask + given]
+    if drops or sizes.compute < sizes.stream:
+        found += [there + mask + given + narrow, there + narrow]
+    if sizes.stream < FLOAT32_BYTES:
+        found += [there + narrow + wide]
+    of_input = narrow if _is_float16(spec, autocast=spec.bf16) else wide
+    found += [there + wide, there + wide + of_input, there + 2 * wide + of_input, capped + of_input]
+    if of_input > narrow:
+        found += [capped + of_input + narrow, capped + narrow]
+    if capped:
+        found += [capped + 2 * narrow, narrow]
+    if sizes.compute < sizes.stream:
+        found += [narrow + given]
+    return [*found, given, 2 * given, given, 0]
 
 
 def _is_float16(spec: TrialKeys, *, autocast: Flag) -> Flag:

@@ -135,6 +135,8 @@ class TrialKeys(Protocol):
     @property
     def offload_param_device(self) -> OffloadDevice | None: ...  # noqa: D102
     @property
+    def torch_empty_cache_steps(self) -> int | None: ...  # noqa: D102
+    @property
     def steps(self) -> Count: ...  # noqa: D102
 
 

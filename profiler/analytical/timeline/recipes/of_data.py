@@ -170,6 +170,14 @@ def _with_named_logits(instant: Instant) -> Instant:
     return replace(instant, terms={**instant.terms, Category.LOGITS: Term(logits.size, lambda: "kept")})
 
 
+def precomputed_batch(spec: TrialKeys) -> Batch:
+    """Return the batch of the reference before training."""
+    examples = spec.per_device_train_batch_size
+    if spec.precompute_ref_batch_size is not None:
+        examples = spec.precompute_ref_batch_size
+    return data_rows(spec, examples)
+
+
 def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of the reference before training: the models, one batch, and the workspace of forward.
 
@@ -178,10 +186,7 @@ def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Insta
 
     Source: `DPOTrainer._precompute_ref_logps` in trl 1.16, which `__init__` calls.
     """
-    examples = spec.per_device_train_batch_size
-    if spec.precompute_ref_batch_size is not None:
-        examples = spec.precompute_ref_batch_size
-    batch, inputs = data_rows(spec, examples), _inputs(spec)
+    batch, inputs = precomputed_batch(spec), _inputs(spec)
     alone: Terms = {
         **models(spec, architecture),
         Category.INPUTS: Term(

@@ -14,8 +14,7 @@ from trl.trainer import grpo_trainer, rloo_trainer
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.training.arguments import common_arguments, lora_config
-from profiler.training.data.source_data import load_rows, missing_column, prompt_lengths_of
-from profiler.training.data.tokenizer import word
+from profiler.training.data.source_data import load_rows, missing_column, prompt_lengths_of, word
 from profiler.training.models.model import reference_from_config
 from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.recipes.grpo.trainer import (

@@ -32,7 +32,7 @@ from profiler.domain.trials.trial import (
 )
 from profiler.training.announced_steps import AnnouncedSteps, log_entropy
 from profiler.training.recipes.grpo.critic import Critic
-from profiler.training.rollouts.engine import RolloutEngine
+from profiler.training.rollouts.synthetic import RolloutEngine
 from profiler.training.session import PhaseObserver
 
 

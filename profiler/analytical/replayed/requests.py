@@ -1,0 +1,179 @@
+"""Groups of blocks that are requested together, and the allocator that they are requested of."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+from profiler.allocator.alloc_conf import parse_alloc_conf
+from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
+from profiler.analytical.formulas.sizes.quantities import Blocks, Count, largest_blocks, stage_blocks
+
+Stages = Sequence[Blocks]
+"""Blocks that exist together, one stage after the other."""
+
+NO_BLOCKS: Blocks = {}
+
+
+def plus(*parts: Blocks) -> dict[int, int]:
+    """Return the blocks of all parts."""
+    found: dict[int, int] = {}
+    for part in parts:
+        for size, count in part.items():
+            found[size] = found.get(size, 0) + count
+    return found
+
+
+def times(blocks: Blocks, factor: int) -> dict[int, int]:
+    """Return the blocks `factor` times."""
+    return {size: count * factor for size, count in blocks.items()} if factor else {}
+
+
+def minus(blocks: Blocks, others: Blocks) -> dict[int, int]:
+    """Return the blocks without `others`."""
+    return {size: count - others.get(size, 0) for size, count in blocks.items() if count > others.get(size, 0)}
+
+
+def union(first: Blocks, second: Blocks) -> dict[int, int]:
+    """Return the blocks of both, of which those of one size are the same ones."""
+    return {**first, **{size: max(count, first.get(size, 0)) for size, count in second.items()}}
+
+
+def per_layer(blocks: Blocks, layers: int) -> dict[int, int]:
+    """Return the blocks that each of `layers` layers has."""
+    return {size: count // layers for size, count in blocks.items() if count >= layers}
+
+
+def others(blocks: Blocks, layers: int) -> dict[int, int]:
+    """Return the blocks that not every one of `layers` layers has."""
+    return minus(blocks, times(per_layer(blocks, layers), layers))
+
+
+def packed(blocks: Blocks) -> dict[int, int]:
+    """Return the blocks with small ones joined to such of 1 MiB and one rest.
+
+    They share segments of 2 MiB of their own, and blocks of one group come and go together. By hand, 3 blocks of
+    0.5 MiB and one of 4 MiB: 1 MiB, 0.5 MiB and 4 MiB.
+    """
+    small = sum(
+        -(-size // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES * count for size, count in blocks.items() if size <= SMALL_BYTES
+    )
+    found = {size: count for size, count in blocks.items() if size > SMALL_BYTES}
+    return plus(found, {SMALL_BYTES: small // SMALL_BYTES} if small >= SMALL_BYTES else {}, _rest(small % SMALL_BYTES))
+
+
+def _rest(size: int) -> dict[int, int]:
+    return {size: 1} if size else {}
+
+
+def blocks(size: Count) -> dict[int, int]:
+    """Return the packed blocks of a number at its largest stage."""
+    return packed(largest_blocks(size))
+
+
+def stages(size: Count) -> list[dict[int, int]]:
+    """Return the packed blocks of each stage of a number."""
+    return [packed(stage) for stage in stage_blocks(size)]
+
+
+class Requests:
+    """An allocator on a card of unlimited memory, and the groups of blocks that are in use."""
+
+    def __init__(self, alloc_conf: str) -> None:
+        """Begin with nothing; the settings are those of `PYTORCH_CUDA_ALLOC_CONF`."""
+        self._allocator = CachingAllocator(capacity_bytes=None, config=parse_alloc_conf(alloc_conf))
+        self._groups: dict[Hashable, dict[int, list[Block]]] = {}
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """Most bytes of blocks in use."""
+        return self._allocator.peak_allocated_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Most bytes of segments."""
+        return self._allocator.peak_reserved_bytes
+
+    def has(self, group: Hashable) -> bool:
+        """Return whether a group has blocks."""
+        return group in self._groups
+
+    def sizes(self, group: Hashable) -> dict[int, int]:
+        """Return the blocks of a group."""
+        return {size: len(found) for size, found in self._groups.get(group, {}).items()}
+
+    def set(self, group: Hashable, wanted: Blocks) -> None:
+        """Free the blocks of a group that are not wanted, the latest first; then request those that are missing."""
+        have = self._groups.setdefault(group, {})
+        allocate, free = self._allocator.allocate, self._allocator.free
+        for size in list(have):
+            found, left = have[size], wanted.get(size, 0)
+            while len(found) > left:
+                free(found.pop())
+            if not found:
+                del have[size]
+        for size, count in wanted.items():
+            missing = count - len(have.get(size, ()))
+            if missing > 0:
+                have.setdefault(size, []).extend(allocate(size) for _ in range(missing))
+        if not have:
+            del self._groups[group]
+
+    def pass_through(self, group: Hashable, wanted: Iterable[Blocks]) -> None:
+        """Set a group to one stage after the other."""
+        for each in wanted:
+            self.set(group, each)
+
+    def drop(self, *groups: Hashable) -> None:
+        """Free the blocks of groups."""
+        for group in groups:
+            self.set(group, NO_BLOCKS)
+
+    def replace(self, group: Hashable, wanted: Blocks) -> None:
+        """Request other blocks for a group, and only then free those that it had."""
+        before = self._groups.pop(group, {})
+        self.set(group, wanted)
+        for found in before.values():
+            for block in found:
+                self._allocator.free(block)
+
+    def rename(self, group: Hashable, to: Hashable) -> None:
+        """Let the blocks of a group be those of another one, which has none."""
+        if group in self._groups:
+            self._groups[to] = self._groups.pop(group)
+
+    def empty_cache(self) -> None:
+        """Give back all segments without blocks in use."""
+        self._allocator.empty_cache()
+
+
+def counted(sizes: Iterable[int]) -> Mapping[int, int]:
+    """Return blocks of these bytes."""
+    return plus(*({size: 1} for size in sizes))
+
+
+class GrowingCache:
+    """Tensors that are concatenated to longer ones, layer by layer: the longer one is there before the other goes."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._allocator = requests._allocator
+        self._layers: list[list[Block]] = []
+
+    def add(self, sizes: Sequence[int]) -> None:
+        """Add a layer with tensors of these bytes."""
+        self._layers.append([self._allocator.allocate(size) for size in sizes])
+
+    def grow(self, layer: int, sizes: Sequence[int]) -> None:
+        """Replace the tensors of a layer; one of the same bytes stays."""
+        tensors = self._layers[layer]
+        for place, size in enumerate(sizes):
+            before = tensors[place]
+            if before.requested_bytes != size:
+                tensors[place] = self._allocator.allocate(size)
+                self._allocator.free(before)
+
+    def drop(self) -> None:
+        """Free all tensors."""
+        for tensors in self._layers:
+            for block in tensors:
+                self._allocator.free(block)
+        self._layers = []
