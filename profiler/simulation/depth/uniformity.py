@@ -67,6 +67,23 @@ def _same_field(value: Any, of_few: Any, layers: int, few: int) -> bool:
     return bool(value == of_few)
 
 
+_SAME_FOR_EACH_LAYER = frozenset({"lora_alpha", "lora_dropout", "r", "target_modules", "task_type"})
+"""Fields of peft's configuration that make adapters in each layer alike: `target_modules` if it names no layer."""
+
+
+def adapter_difference(adapters: Any | None) -> str:
+    """Return why adapters by peft's configuration may differ between equal layers; empty if they do not."""
+    if adapters is None:
+        return ""
+    defaults = vars(type(adapters)())
+    fields = vars(adapters).keys() - _SAME_FOR_EACH_LAYER
+    different = sorted(field for field in fields if vars(adapters)[field] != defaults.get(field))
+    targets = adapters.target_modules
+    if not isinstance(targets, str) and any("." in target for target in targets or ()):
+        different.append("target_modules")
+    return f"{different[0]} may choose layers" if different else ""
+
+
 def with_adapters(model: Any, adapters: Any | None) -> Any:
     """Return a model on torch's meta device with adapters by peft's configuration; None: without any."""
     if adapters is None:
