@@ -1,4 +1,4 @@
-"""Replay of a trace: its peaks on a card of a given capacity, and the shape of one optimizer step."""
+"""Replay of a trace: its peaks on a card of a given capacity, the shape of one optimizer step, and its closed runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
