@@ -254,11 +254,30 @@ def test_a_run_that_happens_again_is_not_replayed(monkeypatch: pytest.MonkeyPatc
         return allocate(self, size_bytes, stream)
 
     monkeypatch.setattr(CachingAllocator, "allocate", counted)
-    # By hand: 2 caches and 82 runs of 4 requests; the caches always request, and of the runs those that find other
-    # free blocks than the last one.
+    # By hand: 82 caches and 80 runs of 4 requests, of which those are replayed that find other free blocks.
     with patch.object(finding, "_LONGEST_LIFE", 4):
         assert replay_on_card(trace, capacity_bytes=None, config=PLAIN, closed=closed_runs(trace)) == expected
     assert 82 + 4 <= len(requests) < 82 + 20 * 4
+
+
+def test_a_run_that_finds_another_place_is_replayed() -> None:
+    builder = TraceBuilder()
+    builder.enter(Phase.FORWARD)
+    builder.free(builder.allocate(12 * MIB, Category.LOGITS))
+    for number in range(20):
+        builder.allocate(1, Category.INPUTS)
+        product = builder.allocate(3 * MIB, Category.ACTIVATIONS)
+        builder.free(builder.allocate(1, Category.ACTIVATIONS))
+        builder.free(product)
+        if number == 9:
+            builder.enter(Phase.BACKWARD)
+            builder.allocate(17 * MIB // 2, Category.GRADIENTS)
+    trace = builder.finished()
+    result = replay_on_card(trace, capacity_bytes=None, config=PLAIN, closed=closed_runs(trace))
+    # By hand: the run splits 3 MiB off a segment of 12. Once 8.5 MiB of it are in use, the run takes the other 3.5,
+    # whose rest is too small to be split off. The last one comes on top of 20 small blocks.
+    assert result.phases[Phase.BACKWARD].peak_allocated_bytes == 12 * MIB + 21 * 512
+    assert result == replay_on_card(trace, capacity_bytes=None, config=PLAIN)
 
 
 def test_a_peak_in_a_run_that_happens_again() -> None:
