@@ -25,7 +25,6 @@ from profiler.domain.runs.outcome import Breakdown, CardFacts, Outcome, Peaks, S
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
-    ALL_LINEAR,
     Attention,
     DistributedType,
     Logprobs,
@@ -134,13 +133,10 @@ def _trained_tensors(model: Any) -> int:
 
 
 def _is_proven(spec: TrialSpec) -> bool:
-    targets = spec.lora_target_modules or ()
-    names_no_layer = targets == (ALL_LINEAR,) or all(target.isidentifier() for target in targets)
     # Python frees nested objects of the 4-bit products, deep in a graph of several forwards, in another order.
     graphs_are_flat = not (spec.tuning is Tuning.QLORA and spec.logprobs is Logprobs.SLICED)
     return (
-        names_no_layer
-        and graphs_are_flat
+        graphs_are_flat
         and spec.steps <= _MOST_STEPS
         and all(getattr(spec, key) in values for key, values in _PROVEN.items())
     )

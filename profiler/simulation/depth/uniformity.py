@@ -10,6 +10,7 @@ from peft import get_peft_model
 
 from profiler.allocator.traces.trace import LAYER
 from profiler.domain.architectures.families import FAMILIES
+from profiler.domain.trials.trial import ALL_LINEAR
 from profiler.simulation.tracing.recorder import plain_path
 
 DEPTH = "num_hidden_layers"
@@ -79,7 +80,10 @@ def adapter_difference(adapters: Any | None) -> str:
     fields = vars(adapters).keys() - _SAME_FOR_EACH_LAYER
     different = sorted(field for field in fields if vars(adapters)[field] != defaults.get(field))
     targets = adapters.target_modules
-    if not isinstance(targets, str) and any("." in target for target in targets or ()):
+    # Another text is a pattern of paths.
+    if targets != ALL_LINEAR and (
+        isinstance(targets, str) or not all(target.isidentifier() for target in targets or ())
+    ):
         different.append("target_modules")
     return f"{different[0]} may choose layers" if different else ""
 
