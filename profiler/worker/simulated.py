@@ -7,16 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from profiler.allocator import (
-    AllocatorConfig,
-    CardReplay,
-    Trace,
-    parse_alloc_conf,
-    replay_on_card,
-)
+from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
 from profiler.allocator.traces.recording import memory_snapshot
 from profiler.allocator.traces.replay import closed_runs, step_shape
-from profiler.allocator.traces.trace import ClosedRuns, largest_groups, layer_in
+from profiler.allocator.traces.trace import ClosedRuns, largest_groups
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError
@@ -39,6 +33,7 @@ from profiler.simulation.depth.uniformity import (
     DEPTH,
     adapter_difference,
     config_difference,
+    counts_with_further,
     layer_difference,
     random_states,
     with_adapters,
@@ -93,9 +88,8 @@ class EqualLayers:
 def equal_layers(spec: TrialSpec, model_config: Mapping[str, Any]) -> EqualLayers | None:
     """Return the counts of the trial's model; None unless all layers are proven equal.
 
-    The model is built with all its layers on torch's meta device, which takes no memory and little time; peft,
-    which takes most of a second for many layers, makes adapters for few of them. Their configuration is the same for
-    each layer.
+    The model is built with all its layers on torch's meta device, which takes no memory and little time. Few of them
+    get adapters, which take peft most of a second for many layers; their configuration is the same for each layer.
     """
     if not _is_proven(spec):
         return None
@@ -113,23 +107,14 @@ def equal_layers(spec: TrialSpec, model_config: Mapping[str, Any]) -> EqualLayer
     # A model that draws numbers on the host would change the order of the rows by its depth.
     if layer_difference(whole) or layer_difference(small) or random_states() != before:
         return None
-    return _with_further(small, int(model_config[DEPTH]) - LAYERS_RUN)
+    further = int(model_config[DEPTH]) - LAYERS_RUN
+    parameters, trainable, tensors = counts_with_further(small, further, _counts)
+    trained = TrainedTensors(few=_counts(small)[-1], all=tensors)
+    return EqualLayers(parameters=parameters, trainable_parameters=trainable, trained=trained)
 
 
-def _with_further(model: Any, further: int) -> EqualLayers:
-    """Return the counts of a model of equal layers with `further` more of them."""
-    layer = next(part for path, part in model.named_modules() if layer_in(path) == 0)
-    of_model, of_layer = ([*parameter_counts(part), _trained_tensors(part)] for part in (model, layer))
-    parameters, trainable, tensors = (count + further * more for count, more in zip(of_model, of_layer, strict=True))
-    return EqualLayers(
-        parameters=parameters,
-        trainable_parameters=trainable,
-        trained=TrainedTensors(few=of_model[-1], all=tensors),
-    )
-
-
-def _trained_tensors(model: Any) -> int:
-    return sum(parameter.requires_grad for parameter in model.parameters())
+def _counts(model: Any) -> tuple[int, ...]:
+    return *parameter_counts(model), sum(parameter.requires_grad for parameter in model.parameters())
 
 
 def _is_proven(spec: TrialSpec) -> bool:

@@ -215,7 +215,7 @@ def test_closed_runs_lie_between_blocks_that_live_for_long() -> None:
         assert list(closed_runs(trace).firsts) == []
 
 
-def test_a_run_ends_where_a_phase_begins_and_where_the_cache_is_emptied() -> None:
+def test_a_run_ends_at_a_phase_and_at_an_emptied_cache() -> None:
     events = [1, -1, 2, -2, 3, -3]
     trace = Trace(
         sizes_bytes=[512] * 3,

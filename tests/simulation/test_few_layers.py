@@ -224,9 +224,7 @@ def test_adapters_of_some_layers_are_a_difference(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNEVEN_ADAPTERS)
-def test_a_configuration_of_adapters_that_may_choose_layers_is_not_proven(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapters_that_may_choose_layers_are_not_proven(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"target_modules": ["q_proj", "up_proj"], "r": 8}
     assert adapter_difference(LoraConfig(task_type="CAUSAL_LM", **keys)) == ""
     adapters = LoraConfig(task_type="CAUSAL_LM", **keys | UNEVEN_ADAPTERS[name])

@@ -1,14 +1,14 @@
 """Proof that all decoder layers of a model are alike: of its configuration, and of the model that is built from it."""
 
 import random
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from peft import get_peft_model
 
-from profiler.allocator.traces.trace import LAYER
+from profiler.allocator.traces.trace import LAYER, layer_in
 from profiler.domain.architectures.families import FAMILIES
 from profiler.domain.trials.trial import ALL_LINEAR
 from profiler.simulation.tracing.recorder import plain_path
@@ -111,6 +111,12 @@ def layer_difference(model: Any) -> str:
         if different:
             return f"layer {number} has another {different[0] or 'class or attribute'} than layer 0"
     return ""
+
+
+def counts_with_further(model: Any, further: int, counts: Callable[[Any], Sequence[int]]) -> Sequence[int]:
+    """Return the counts of a model of equal layers with `further` more of them."""
+    layer = next(part for path, part in model.named_modules() if layer_in(path) == 0)
+    return [count + further * of_layer for count, of_layer in zip(counts(model), counts(layer), strict=True)]
 
 
 def _described(layer: Any, number: int) -> Mapping[str, Hashable]:
