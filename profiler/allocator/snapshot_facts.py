@@ -1,17 +1,12 @@
 """What a memory snapshot says besides its history: the allocator's settings, and lines of code.
 
-The allocator's settings in a memory snapshot.
+A snapshot has the settings twice in `allocator_settings`: the text of the environment variable, and some of what the
+allocator read from it (`THCPModule_memorySnapshot`, torch/csrc/cuda/Module.cpp). Older versions of torch write neither.
 
-A snapshot has them twice in `allocator_settings`: the text of the environment variable, and some of what the allocator
-read from it (`THCPModule_memorySnapshot`, torch/csrc/cuda/Module.cpp). Older versions of torch write neither.
-
-The line of code behind each recorded request: read from the stack that PyTorch stores with it.
-
-A stack is a list of frames, innermost first, each a mapping with `filename`, `line` and `name`
-(`torch.cuda.memory._record_memory_history`, which stores stacks unless `context=None`). Every request is made by a line
-of torch, so that the line that tells something is the innermost one of Python that belongs neither to torch nor to
-Python's own library. The threads of the backward pass have no Python; with `stacks="all"`, the default, a frame of C++
-names the operation of autograd.
+With each recorded request PyTorch stores a stack: a list of frames, innermost first, each a mapping with `filename`,
+`line` and `name` (`torch.cuda.memory._record_memory_history`, which stores stacks unless `context=None`). A line of
+torch makes every request, so that the innermost line of Python outside of torch and of Python's own library tells most.
+The threads of the backward pass have no Python; with `stacks="all"`, the default, a frame of C++ names the operation.
 """
 
 import re

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 from random import Random
 from typing import Any
 
-from profiler.allocator.traces.card_replay import Piece, piece_of
+from profiler.allocator.traces.trace import Piece, piece_of
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING
 from profiler.domain.trials.trial import Attention, Rollout, RowLengths, TrialSpec

@@ -7,16 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from profiler.allocator import (
-    AllocatorConfig,
-    CardReplay,
-    Trace,
-    parse_alloc_conf,
-    replay_on_card,
-)
+from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
 from profiler.allocator.traces.recording import memory_snapshot
-from profiler.allocator.traces.replay import step_shape
-from profiler.allocator.traces.trace import largest_groups, layer_in
+from profiler.allocator.traces.replay import closed_runs, step_shape
+from profiler.allocator.traces.trace import ClosedRuns, largest_groups
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError
@@ -25,7 +19,6 @@ from profiler.domain.runs.outcome import Breakdown, CardFacts, Outcome, Peaks, S
 from profiler.domain.runs.readings import CategoryShare, OutOfMemory, PhasePeak, StepInstant
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
-    ALL_LINEAR,
     Attention,
     DistributedType,
     Logprobs,
@@ -38,7 +31,9 @@ from profiler.simulation.depth.continuation import TrainedTensors, continued
 from profiler.simulation.depth.repetitions import LAYERS_RUN, DepthDiffersError
 from profiler.simulation.depth.uniformity import (
     DEPTH,
+    adapter_difference,
     config_difference,
+    counts_with_further,
     layer_difference,
     random_states,
     with_adapters,
@@ -93,7 +88,8 @@ class EqualLayers:
 def equal_layers(spec: TrialSpec, model_config: Mapping[str, Any]) -> EqualLayers | None:
     """Return the counts of the trial's model; None unless all layers are proven equal.
 
-    The model is built with all its layers on torch's meta device, which takes no memory and little time.
+    The model is built with all its layers on torch's meta device, which takes no memory and little time. Few of them
+    get adapters, which take peft most of a second for many layers; their configuration is the same for each layer.
     """
     if not _is_proven(spec):
         return None
@@ -101,33 +97,31 @@ def equal_layers(spec: TrialSpec, model_config: Mapping[str, Any]) -> EqualLayer
     few = build_config(with_layers(model_config, LAYERS_RUN), name=spec.model)
     if config_difference(config, few):
         return None
+    adapters = lora_config(spec)
+    if adapter_difference(adapters):
+        return None
     before = random_states()
     # Weights in 4 bits have the same places and shapes, and so have the modules with another attention.
-    built = random_model(
-        replace(spec, attn_implementation=Attention.EAGER), config, RealDevice(device=torch.device("meta"))
-    )
-    model = with_adapters(built, lora_config(spec))
+    alike, meta = replace(spec, attn_implementation=Attention.EAGER), RealDevice(device=torch.device("meta"))
+    whole, small = random_model(alike, config, meta), with_adapters(random_model(alike, few, meta), adapters)
     # A model that draws numbers on the host would change the order of the rows by its depth.
-    if layer_difference(model) or random_states() != before:
+    if layer_difference(whole) or layer_difference(small) or random_states() != before:
         return None
-    parameters, trainable = parameter_counts(model)
-    return EqualLayers(parameters=parameters, trainable_parameters=trainable, trained=_trained_tensors(model))
+    further = int(model_config[DEPTH]) - LAYERS_RUN
+    parameters, trainable, tensors = counts_with_further(small, further, _counts)
+    trained = TrainedTensors(few=_counts(small)[-1], all=tensors)
+    return EqualLayers(parameters=parameters, trainable_parameters=trainable, trained=trained)
 
 
-def _trained_tensors(model: Any) -> TrainedTensors:
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    of_first = sum(layer_in(name) == 0 for name in trained)
-    return TrainedTensors(few=len(trained) - (model.config.num_hidden_layers - LAYERS_RUN) * of_first, all=len(trained))
+def _counts(model: Any) -> tuple[int, ...]:
+    return *parameter_counts(model), sum(parameter.requires_grad for parameter in model.parameters())
 
 
 def _is_proven(spec: TrialSpec) -> bool:
-    targets = spec.lora_target_modules or ()
-    names_no_layer = targets == (ALL_LINEAR,) or all(target.isidentifier() for target in targets)
     # Python frees nested objects of the 4-bit products, deep in a graph of several forwards, in another order.
     graphs_are_flat = not (spec.tuning is Tuning.QLORA and spec.logprobs is Logprobs.SLICED)
     return (
-        names_no_layer
-        and graphs_are_flat
+        graphs_are_flat
         and spec.steps <= _MOST_STEPS
         and all(getattr(spec, key) in values for key, values in _PROVEN.items())
     )
@@ -287,8 +281,9 @@ def outcome_on_card(run: SimulatedRun, spec: OnCard) -> Outcome:
     config = parse_alloc_conf(spec.alloc_conf, torch_version=installed_torch_version())
     context = cuda_context_bytes(gpu.compute_capability)
     trace = run.trace.on(gpu.chip)
-    unlimited = replay_on_card(trace, capacity_bytes=None, config=config)
-    on_card = _on_card(trace, unlimited, gpu, config)
+    closed = closed_runs(trace)
+    unlimited = replay_on_card(trace, capacity_bytes=None, config=config, closed=closed)
+    on_card = _on_card(trace, unlimited, gpu, config, closed)
     return Outcome(
         verdict=Verdict(
             status=Status.OK if on_card.refusal is None else Status.OOM,
@@ -346,11 +341,13 @@ def snapshot_on_card(run: SimulatedRun, spec: OnCard) -> Mapping[str, Any]:
     )
 
 
-def _on_card(trace: Trace, unlimited: CardReplay, gpu: Gpu, config: AllocatorConfig) -> CardReplay:
+def _on_card(trace: Trace, unlimited: CardReplay, gpu: Gpu, config: AllocatorConfig, closed: ClosedRuns) -> CardReplay:
     """Replay with a limit; the result without a limit is reused where the limit is never reached."""
     if unlimited.peak_reserved_bytes <= gpu.usable_bytes and config.per_process_memory_fraction == 1.0:
         return unlimited
-    return replay_on_card(trace, capacity_bytes=gpu.usable_bytes, config=config, total_bytes=gpu.memory_bytes)
+    return replay_on_card(
+        trace, capacity_bytes=gpu.usable_bytes, config=config, total_bytes=gpu.memory_bytes, closed=closed
+    )
 
 
 def _work(run: SimulatedRun, on_card: CardReplay) -> Work:

@@ -810,3 +810,32 @@ def a_refusal_prints_pytorchs_sentence(model: Any) -> None:
         "70.00 GiB is allocated by PyTorch, and 6.00 GiB is reserved by PyTorch but unallocated. If reserved but "
         "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
     )
+
+
+@scenario
+def a_sequence_that_leaves_all_as_it_was_only_raises_peaks(model: Any) -> None:
+    """`Stat`, c10/core/Allocator.h: a peak is the highest level, whatever follows."""
+    it = allocator(model)
+    it.allocate(5 * MIB)
+    it.reset_peaks()
+    # By hand: 5 MiB of a segment of 20 are in use and 15 are inactive.
+    assert it.pass_over(3 * MIB, 2 * MIB, 1 * MIB) == 8 * MIB
+    assert it.pass_over(2 * MIB, 1 * MIB, 0) == 7 * MIB
+    stats = it.stats()
+    assert mib(8, 17, 21) == [
+        stats.peak_allocated_bytes,
+        stats.peak_inactive_split_bytes,
+        stats.peak_unreleasable_bytes,
+    ]
+    assert mib(5, 15) == [stats.allocated_bytes, stats.inactive_split_bytes]
+
+
+@scenario
+def only_some_settings_take_another_block_than_the_smallest(model: Any) -> None:
+    """`get_free_block`, and the ages that `garbage_collect_cached_blocks` compares."""
+    assert allocator(model).takes_the_smallest
+    assert allocator(model, 64 * MIB, per_process_memory_fraction=0.5).takes_the_smallest
+    assert not allocator(model, expandable_segments=True).takes_the_smallest
+    assert not allocator(model, max_split_bytes=32 * MIB).takes_the_smallest
+    collecting = {"per_process_memory_fraction": 0.5, "garbage_collection_threshold": 0.5}
+    assert not allocator(model, 64 * MIB, **collecting).takes_the_smallest

@@ -1,11 +1,15 @@
 """A trace on a card: peaks by phase and category, refusal, and the attribution of the peak."""
 
+from unittest.mock import patch
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from profiler.allocator import AllocatorConfig, PhaseMemory, Trace, TraceBuilder, replay_on_card
-from profiler.allocator.traces.replay import replay
+from profiler.allocator import AllocatorConfig, CachingAllocator, PhaseMemory, Trace, TraceBuilder, replay_on_card
+from profiler.allocator.traces import replay as finding
+from profiler.allocator.traces.replay import closed_runs, replay
+from profiler.allocator.traces.trace import ClosedRuns
 from profiler.domain.memory import Category, Phase
 
 MIB = 1024 * 1024
@@ -177,3 +181,161 @@ def test_a_growing_cache_fragments_memory():
     assert on_card.num_alloc_retries > 0
     too_small = replay_on_card(builder.finished(), capacity_bytes=unlimited.peak_allocated_bytes - 1, config=PLAIN)
     assert too_small.refusal is not None
+
+
+# ---- closed runs -----------------------------------------------------------------------------------------------------
+
+KIB = 1024
+SHORT = patch.multiple(finding, _LONGEST_LIFE=4, _FEWEST_EVENTS=2, _FEWEST_ALIKE=1)
+"""Closed runs in traces of a few events."""
+
+CONFIGS = (
+    PLAIN,
+    AllocatorConfig(expandable_segments=True),
+    AllocatorConfig(max_split_bytes=8 * MIB),
+    AllocatorConfig(roundup_power2_divisions=(4,) * 16),
+    AllocatorConfig(per_process_memory_fraction=0.5, garbage_collection_threshold=0.4),
+)
+
+
+def trace_of(events: list[int], sizes_bytes: list[int]) -> Trace:
+    return Trace(
+        sizes_bytes=sizes_bytes,
+        categories=[Category.OTHER] * len(sizes_bytes),
+        events=events,
+        phase_starts=[(0, Phase.LOAD)],
+    )
+
+
+def test_closed_runs_lie_between_blocks_that_live_for_long() -> None:
+    trace = trace_of([1, 2, -2, 3, -3, 4, -1, -4], [512] * 4)
+    with patch.multiple(finding, _LONGEST_LIFE=1, _FEWEST_EVENTS=2, _FEWEST_ALIKE=1):
+        assert closed_runs(trace) == ClosedRuns(firsts=[1], ends=[5], alike=[0])
+    with patch.multiple(finding, _LONGEST_LIFE=1, _FEWEST_EVENTS=2, _FEWEST_ALIKE=2):
+        assert list(closed_runs(trace).firsts) == []
+
+
+def test_a_run_ends_at_a_phase_and_at_an_emptied_cache() -> None:
+    events = [1, -1, 2, -2, 3, -3]
+    trace = Trace(
+        sizes_bytes=[512] * 3,
+        categories=[Category.OTHER] * 3,
+        events=events,
+        phase_starts=[(0, Phase.LOAD), (2, Phase.FORWARD)],
+        cache_emptied=[4],
+    )
+    with SHORT:
+        assert closed_runs(trace) == ClosedRuns(firsts=[0, 2, 4], ends=[2, 4, 6], alike=[0, 0, 0])
+
+
+def decoding(steps: int) -> Trace:
+    """Two caches that grow by 2 MiB a step, and between them a product of 3 MiB with its scratch of 1.5 MiB."""
+    builder = TraceBuilder()
+    builder.enter(Phase.ROLLOUT)
+    caches = [builder.allocate(20 * MIB, Category.KV_CACHE) for _ in range(2)]
+    for step in range(1, steps + 1):
+        for place, old in enumerate(caches):
+            caches[place] = builder.allocate((20 + 2 * step) * MIB, Category.KV_CACHE)
+            builder.free(old)
+            for _ in range(2):
+                product = builder.allocate(3 * MIB, Category.ACTIVATIONS)
+                builder.free(builder.allocate(3 * MIB // 2, Category.ACTIVATIONS))
+                builder.free(product)
+    return builder.finished()
+
+
+def test_a_run_that_happens_again_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = decoding(40)
+    expected = replay_on_card(trace, capacity_bytes=None, config=PLAIN)
+    allocate, requests = CachingAllocator.allocate, []
+
+    def counted(self: CachingAllocator, size_bytes: int, stream: int = 0) -> object:
+        requests.append(size_bytes)
+        return allocate(self, size_bytes, stream)
+
+    monkeypatch.setattr(CachingAllocator, "allocate", counted)
+    # By hand: 82 caches and 80 runs of 4 requests, of which those are replayed that find other free blocks.
+    with patch.object(finding, "_LONGEST_LIFE", 4):
+        assert replay_on_card(trace, capacity_bytes=None, config=PLAIN, closed=closed_runs(trace)) == expected
+    assert 82 + 4 <= len(requests) < 82 + 20 * 4
+
+
+def test_a_run_that_finds_another_place_is_replayed() -> None:
+    builder = TraceBuilder()
+    builder.enter(Phase.FORWARD)
+    builder.free(builder.allocate(12 * MIB, Category.LOGITS))
+    for number in range(20):
+        builder.allocate(1, Category.INPUTS)
+        product = builder.allocate(3 * MIB, Category.ACTIVATIONS)
+        builder.free(builder.allocate(1, Category.ACTIVATIONS))
+        builder.free(product)
+        if number == 9:
+            builder.enter(Phase.BACKWARD)
+            builder.allocate(17 * MIB // 2, Category.GRADIENTS)
+    trace = builder.finished()
+    result = replay_on_card(trace, capacity_bytes=None, config=PLAIN, closed=closed_runs(trace))
+    # By hand: the run splits 3 MiB off a segment of 12. Once 8.5 MiB of it are in use, the run takes the other 3.5,
+    # whose rest is too small to be split off. The last one comes on top of 20 small blocks.
+    assert result.phases[Phase.BACKWARD].peak_allocated_bytes == 12 * MIB + 21 * 512
+    assert result == replay_on_card(trace, capacity_bytes=None, config=PLAIN)
+
+
+def test_a_peak_in_a_run_that_happens_again() -> None:
+    builder = TraceBuilder()
+    builder.enter(Phase.FORWARD)
+    for _ in range(20):
+        builder.allocate(512 * KIB, Category.ACTIVATIONS)
+        product = builder.allocate(3 * MIB, Category.LOGITS)
+        builder.free(builder.allocate(2 * MIB, Category.LOGITS))
+        builder.free(product)
+    trace = builder.finished()
+    result = replay_on_card(trace, capacity_bytes=None, config=PLAIN, closed=closed_runs(trace))
+    # By hand: the last of the runs comes on top of all 20 small blocks. It is the same each time but for its level.
+    assert result.peak_allocated_bytes == 15 * MIB
+    assert result.peak_event == 19 * 5 + 2
+    assert result.breakdown == {Category.ACTIVATIONS: 10 * MIB, Category.LOGITS: 5 * MIB}
+    assert result == replay_on_card(trace, capacity_bytes=None, config=PLAIN)
+
+
+COURSES = st.lists(st.sampled_from([1, 100 * KIB, 700 * KIB, 5 * MIB // 4, 3 * MIB, 12 * MIB]), min_size=1, max_size=3)
+
+
+@st.composite
+def repeating(draw: st.DrawFn) -> Trace:
+    """Return a trace in which few sequences that free what they allocate happen often."""
+    builder = TraceBuilder()
+    builder.enter(Phase.LOAD)
+    courses = draw(st.lists(st.tuples(COURSES, st.booleans()), min_size=1, max_size=2))
+    live: list[int] = []
+    for _ in range(draw(st.integers(1, 40))):
+        action = draw(st.sampled_from(["run", "run", "run", "allocate", "free", "enter", "empty"]))
+        if action == "run":
+            sizes, is_nested = draw(st.sampled_from(courses))
+            made = []
+            for size in sizes:
+                made.append(builder.allocate(size, Category.ACTIVATIONS))
+                if not is_nested and len(made) > 1:
+                    builder.free(made.pop(0))
+            for block in reversed(made):
+                builder.free(block)
+        elif action == "enter":
+            builder.enter(draw(st.sampled_from([Phase.FORWARD, Phase.BACKWARD])))
+        elif action == "empty":
+            builder.empty_cache()
+        elif action == "free" and live:
+            builder.free(live.pop(draw(st.integers(0, len(live) - 1))))
+        else:
+            live.append(builder.allocate(draw(st.integers(0, 24 * MIB)), Category.GRADIENTS))
+    builder.allocate(1, Category.OTHER)
+    return builder.finished()
+
+
+@given(repeating(), st.sampled_from(CONFIGS), st.one_of(st.none(), st.integers(1, 100 * MIB)))
+@example(decoding(3), PLAIN, None)
+def test_closed_runs_change_nothing(trace: Trace, config: AllocatorConfig, capacity: int | None) -> None:
+    expected = replay_on_card(trace, capacity_bytes=capacity, config=config)
+    with SHORT:
+        found = replay_on_card(trace, capacity_bytes=capacity, config=config, closed=closed_runs(trace))
+    assert found == expected
+    assert list(found.phases) == list(expected.phases)
+    assert list(found.live_bytes) == list(expected.live_bytes)

@@ -46,24 +46,24 @@ EQUIVALENT = {
     "blocks: if missing <= 0 or block.size_bytes < limit_bytes: | 0 -> 1": _IN_512,
     "caching: if self.allocated_bytes > self.peak_allocated_bytes: | self.allocated_bytes > self.peak_allocated_bytes "
     "-> self.allocated_bytes >= self.peak_allocated_bytes": "an equal peak is the peak",
-    "caching: if self._inactive_split_bytes > self._peak_inactive_split_bytes: | self._inactive_split_bytes > "
-    "self._peak_inactive_split_bytes -> self._inactive_split_bytes >= self._peak_inactive_split_bytes": (
+    "caching: if self.inactive_split_bytes > self._peak_inactive_split_bytes: | self.inactive_split_bytes > "
+    "self._peak_inactive_split_bytes -> self.inactive_split_bytes >= self._peak_inactive_split_bytes": (
         "an equal peak is the peak"
     ),
     "caching: _NO_REST = 1 << 62 | 1 -> 2": _ARBITRARY,
     "caching: _NO_REST = 1 << 62 | 62 -> 63": _ARBITRARY,
     "caching: return SMALL_BYTES + 1 if limit is None or size < limit else _NO_REST | 1 -> 2": _IN_512,
-    "caching: index = self._best_fit(pool, size) if self._chooses else bisect_left(keys, size << SIZE_SHIFT) | "
-    "self._best_fit(pool, size) if self._chooses else bisect_left(keys, size << SIZE_SHIFT) -> "
-    "self._best_fit(pool, size) if True else bisect_left(keys, size << SIZE_SHIFT)": _ONLY_SPEED,
+    "caching: index = self._best_fit(pool, size) if self._chooses else bisect_left(keys, least_key) | "
+    "self._best_fit(pool, size) if self._chooses else bisect_left(keys, least_key) -> "
+    "self._best_fit(pool, size) if True else bisect_left(keys, least_key)": _ONLY_SPEED,
     "caching: if not self._chooses: | if not self._chooses: -> if False:": _ONLY_SPEED,
     "caching: if block.after is not None and not block.after.allocated: | if block.after is not None and (not "
     "block.after.allocated): -> if True:": _ONLY_SPEED,
     "caching: if block.before is not None and not block.before.allocated: | if block.before is not None and (not "
     "block.before.allocated): -> if True:": _ONLY_SPEED,
     "blocks: return 0 | 0 -> 1": "only asked for where a neighbour is free",
-    "blocks: _ORDER_SHIFT = 64 | 64 -> 65": _ARBITRARY,
-    "blocks: SIZE_SHIFT = _ORDER_SHIFT + 32 | 32 -> 33": _ARBITRARY,
+    "blocks: ORDER_SHIFT = 64 | 64 -> 65": _ARBITRARY,
+    "blocks: SIZE_SHIFT = ORDER_SHIFT + 32 | 32 -> 33": _ARBITRARY,
     "blocks: pool.searches += 1 | 1 -> 2": "ages are compared with their mean",
 }
 """Changes that change nothing, with the reason."""

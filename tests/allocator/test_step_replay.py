@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.allocator import parse_alloc_conf, replay_on_card
-from profiler.allocator.traces.card_replay import Piece, RefusedError, StepReplay, piece_of
-from profiler.allocator.traces.trace import Trace, TraceBuilder
+from profiler.allocator.traces.card_replay import RefusedError, StepReplay
+from profiler.allocator.traces.trace import Piece, Trace, TraceBuilder, piece_of
 from profiler.domain.memory import MIB, Category, Phase
 
 CONFIG = parse_alloc_conf("", torch_version="2.13.0")

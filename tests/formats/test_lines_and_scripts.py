@@ -201,7 +201,7 @@ def test_a_model_config_counts_as_far_as_the_script_reads_it(folder, extra, tuni
     assert (said in answered["notes"][0]) == bool(unread)
 
 
-def test_a_model_config_that_a_parser_fills_counts_as_far_as_it_is_read(folder):
+def test_a_parsed_model_config_counts_as_far_as_it_is_read(folder):
     (folder / "train.py").write_text(PARSED)
     words = ["--use_peft", "--dtype", "bfloat16", "--attn_implementation", "eager", "--model_name_or_path", MODEL]
     answered = found("--", "python", "train.py", *words)

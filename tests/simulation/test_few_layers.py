@@ -27,10 +27,17 @@ from profiler.domain.trials.trial import (
     Tuning,
 )
 from profiler.simulation.depth.repetitions import LAYERS_RUN
-from profiler.simulation.depth.uniformity import config_difference, layer_difference, with_adapters
+from profiler.simulation.depth.uniformity import (
+    adapter_difference,
+    config_difference,
+    layer_difference,
+    with_adapters,
+)
 from profiler.simulation.tracing.attribution import Attribution
 from profiler.simulation.tracing.recorder import ModulePaths
+from profiler.training.arguments import lora_config
 from profiler.training.models.model import build_config, random_model
+from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.placement import RealDevice
 from profiler.worker import simulated
 from profiler.worker.simulated import (
@@ -214,6 +221,25 @@ def test_adapters_of_some_layers_are_a_difference(name: str) -> None:
     keys = {"target_modules": ["q_proj", "up_proj"], "r": 8} | UNEVEN_ADAPTERS[name]
     adapted = with_adapters(model_of(), LoraConfig(task_type="CAUSAL_LM", **keys))
     assert "layer" in layer_difference(adapted)
+
+
+@pytest.mark.parametrize("name", UNEVEN_ADAPTERS)
+def test_adapters_that_may_choose_layers_are_not_proven(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"target_modules": ["q_proj", "up_proj"], "r": 8}
+    assert adapter_difference(LoraConfig(task_type="CAUSAL_LM", **keys)) == ""
+    adapters = LoraConfig(task_type="CAUSAL_LM", **keys | UNEVEN_ADAPTERS[name])
+    assert adapter_difference(adapters) == f"{name} may choose layers"
+    monkeypatch.setattr(simulated, "lora_config", lambda _: adapters)
+    assert equal_layers(small_spec(**LORA_KEYS), TINY) is None
+
+
+def test_the_counts_of_few_layers_are_those_of_all_layers() -> None:
+    for keys in (LORA_KEYS, {}):
+        spec, model = small_spec(**keys), with_adapters(model_of(), lora_config(small_spec(**keys)))
+        equal = equal_layers(spec, TINY)
+        assert equal is not None
+        assert (equal.parameters, equal.trainable_parameters) == parameter_counts(model)
+        assert equal.trained.all == sum(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_equal_layers_have_no_difference() -> None:

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.allocator.traces.card_replay import Piece, piece_of
-from profiler.allocator.traces.trace import Site, Trace, TraceBuilder
+from profiler.allocator.traces.trace import Piece, Site, Trace, TraceBuilder, piece_of
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from matrix import further
 from simulating import LORA, small_spec
 
-from profiler.allocator.traces.card_replay import Piece
+from profiler.allocator.traces.trace import Piece
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import MIB, Phase

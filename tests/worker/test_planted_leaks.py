@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simulating import LORA, small_spec
 
-from profiler.allocator.traces.card_replay import Piece
+from profiler.allocator.traces.trace import Piece
 from profiler.analysis.forecast.lengths import Distribution, Law, RowCounts, RunLengths, Sampled, sampled
 from profiler.analysis.forecast.outlook import Cause, MemoryGrowth, memory_growth
 from profiler.analysis.forecast.training_log import logged_lengths, logged_prompts, read_log

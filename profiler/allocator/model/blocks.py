@@ -84,9 +84,9 @@ class Block:
             after.before = self
 
 
-_ORDER_SHIFT = 64
+ORDER_SHIFT = 64
 """Bits of an address."""
-SIZE_SHIFT = _ORDER_SHIFT + 32
+SIZE_SHIFT = ORDER_SHIFT + 32
 """Bits of an address and of the order of a segment. A number that sorts as (size, order, address) is compared faster
 than a tuple."""
 
@@ -111,7 +111,7 @@ class FreeBlocks:
     def add(self, block: Block) -> None:
         """Add a free block."""
         block.inserted_at_search = self.searches
-        block.key = key = block.size_bytes << SIZE_SHIFT | block.order << _ORDER_SHIFT | block.address
+        block.key = key = block.size_bytes << SIZE_SHIFT | block.order << ORDER_SHIFT | block.address
         insort(self.keys, key)
         self.at[key] = block
 

@@ -67,17 +67,17 @@ class CachingAllocator:
         self._small = StreamPools(is_small=True)
         self._large = StreamPools(is_small=False)
         self._in_use: set[Block] = set()
-        self._requests: dict[int, tuple[int, StreamPools, int]] = {}
+        self._requests: dict[int, tuple[int, StreamPools, int, int]] = {}
         self._chooses = config.expandable_segments or config.max_split_bytes is not None
         """Whether another block than the smallest that is large enough may be taken."""
         self._allowed_bytes = _allowed_bytes(config, capacity_bytes if total_bytes is None else total_bytes)
         self._collects_garbage = self._allowed_bytes is not None and config.garbage_collection_threshold > 0
         self.allocated_bytes = 0
         self.peak_allocated_bytes = 0
-        self._inactive_split_bytes = 0
+        self.inactive_split_bytes = 0
         self._peak_inactive_split_bytes = 0
         self._peak_unreleasable_bytes = 0
-        self._retries = 0
+        self.num_alloc_retries = 0
 
     @property
     def reserved_bytes(self) -> int:
@@ -96,18 +96,37 @@ class CachingAllocator:
             peak_allocated_bytes=self.peak_allocated_bytes,
             reserved_bytes=self.reserved_bytes,
             peak_reserved_bytes=self.peak_reserved_bytes,
-            inactive_split_bytes=self._inactive_split_bytes,
+            inactive_split_bytes=self.inactive_split_bytes,
             peak_inactive_split_bytes=self._peak_inactive_split_bytes,
             peak_unreleasable_bytes=self._peak_unreleasable_bytes,
-            num_alloc_retries=self._retries,
+            num_alloc_retries=self.num_alloc_retries,
         )
 
     def reset_peaks(self) -> None:
         """Set the peaks to the current values (`torch.cuda.reset_peak_memory_stats`)."""
         self.peak_allocated_bytes = self.allocated_bytes
         self._card.peak_taken_bytes = self._card.taken_bytes
-        self._peak_inactive_split_bytes = self._inactive_split_bytes
-        self._peak_unreleasable_bytes = self.allocated_bytes + self._inactive_split_bytes
+        self._peak_inactive_split_bytes = self.inactive_split_bytes
+        self._peak_unreleasable_bytes = self.allocated_bytes + self.inactive_split_bytes
+
+    @property
+    def takes_the_smallest(self) -> bool:
+        """Whether each request takes the smallest free block that is large enough, whatever happened before."""
+        return not self._chooses and not self._collects_garbage
+
+    def pass_over(self, allocated_bytes: int, inactive_split_bytes: int, unreleasable_bytes: int) -> int:
+        """Raise the peaks as a sequence does that rises so far above the current levels and leaves all as it was.
+
+        Returns:
+            Its highest level of allocated bytes.
+        """
+        allocated_bytes += self.allocated_bytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, allocated_bytes)
+        inactive_split_bytes += self.inactive_split_bytes
+        self._peak_inactive_split_bytes = max(self._peak_inactive_split_bytes, inactive_split_bytes)
+        unreleasable_bytes += self.allocated_bytes + self.inactive_split_bytes
+        self._peak_unreleasable_bytes = max(self._peak_unreleasable_bytes, unreleasable_bytes)
+        return allocated_bytes
 
     def segments(self) -> list[list[Block]]:
         """Return the blocks of each segment, both in the order of addresses; read-only.
@@ -126,13 +145,13 @@ class CachingAllocator:
         Raises:
             OutOfMemoryError: The card has too little memory left; free segments were given back before.
         """
-        size, pools, least_rest = self._requests.get(size_bytes) or self._request(size_bytes)
+        size, pools, least_rest, least_key = self._requests.get(size_bytes) or self._request(size_bytes)
         pool = pools[stream]
         if self._collects_garbage:
             pools.count_search()
         # What `_best_fit` does in the ordinary case, without calling it.
         keys = pool.keys
-        index = self._best_fit(pool, size) if self._chooses else bisect_left(keys, size << SIZE_SHIFT)
+        index = self._best_fit(pool, size) if self._chooses else bisect_left(keys, least_key)
         if index is None or index == len(keys):
             block = self._new_memory(pool, size, size_bytes)
         else:
@@ -140,7 +159,7 @@ class CachingAllocator:
         if block.size_bytes - size >= least_rest:
             block = self._split(block, size)
         elif block.expandable is None and (block.before is not None or block.after is not None):
-            self._inactive_split_bytes -= block.size_bytes
+            self.inactive_split_bytes -= block.size_bytes
         block.allocated = True
         block.requested_bytes = size_bytes
         self._in_use.add(block)
@@ -148,7 +167,7 @@ class CachingAllocator:
         if self.allocated_bytes > self.peak_allocated_bytes:
             self.peak_allocated_bytes = self.allocated_bytes
         # It grows only here: freed memory leaves it, or moves from one of the two to the other.
-        unreleasable = self.allocated_bytes + self._inactive_split_bytes
+        unreleasable = self.allocated_bytes + self.inactive_split_bytes
         if unreleasable > self._peak_unreleasable_bytes:
             self._peak_unreleasable_bytes = unreleasable
         return block
@@ -172,9 +191,9 @@ class CachingAllocator:
         if block.expandable is None:
             if block.before is not None or block.after is not None:
                 was_inactive -= block.size_bytes
-            self._inactive_split_bytes -= was_inactive
-            if self._inactive_split_bytes > self._peak_inactive_split_bytes:
-                self._peak_inactive_split_bytes = self._inactive_split_bytes
+            self.inactive_split_bytes -= was_inactive
+            if self.inactive_split_bytes > self._peak_inactive_split_bytes:
+                self._peak_inactive_split_bytes = self.inactive_split_bytes
 
     def empty_cache(self) -> None:
         """Release all segments that are entirely free (`emptyCache`, `release_cached_blocks`, `release_blocks`)."""
@@ -222,14 +241,14 @@ class CachingAllocator:
         self._card.taken_bytes += mapped_bytes
         self.allocated_bytes += in_use_bytes
         if in_use and segment.page_bytes is None:
-            self._inactive_split_bytes += mapped_bytes - in_use_bytes
+            self.inactive_split_bytes += mapped_bytes - in_use_bytes
         return in_use
 
-    def _request(self, size_bytes: int) -> tuple[int, StreamPools, int]:
+    def _request(self, size_bytes: int) -> tuple[int, StreamPools, int, int]:
         """Return block size, pools and smallest split rest of a request; kept for the next one of this size."""
         size = block_bytes(size_bytes, self._config)
         pools = self._small if size <= SMALL_BYTES else self._large
-        found = size, pools, self._least_rest(size, is_small=pools.is_small)
+        found = size, pools, self._least_rest(size, is_small=pools.is_small), size << SIZE_SHIFT
         self._requests[size_bytes] = found
         return found
 
@@ -270,9 +289,9 @@ class CachingAllocator:
         rest.size_bytes -= size
         rest.pool.add(rest)
         if rest.expandable is None:
-            self._inactive_split_bytes += -size if was_split else rest.size_bytes
-            if self._inactive_split_bytes > self._peak_inactive_split_bytes:
-                self._peak_inactive_split_bytes = self._inactive_split_bytes
+            self.inactive_split_bytes += -size if was_split else rest.size_bytes
+            if self.inactive_split_bytes > self._peak_inactive_split_bytes:
+                self._peak_inactive_split_bytes = self.inactive_split_bytes
         return block
 
     def _new_memory(self, pool: FreeBlocks, size: int, requested_bytes: int) -> Block:
@@ -284,7 +303,7 @@ class CachingAllocator:
             block = self._grow(pool, size)
         if block is None:
             self.empty_cache()
-            self._retries += 1
+            self.num_alloc_retries += 1
             block = self._grow(pool, size)
         if block is None:
             raise OutOfMemoryError(
@@ -293,7 +312,7 @@ class CachingAllocator:
                 free_bytes=self._card.free_bytes,
                 allocated_bytes=self.allocated_bytes,
                 reserved_bytes=self.reserved_bytes,
-                retries=self._retries,
+                retries=self.num_alloc_retries,
             )
         return block
 

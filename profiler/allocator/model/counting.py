@@ -154,13 +154,13 @@ class CountingAllocator(CachingAllocator):
     def allocate(self, size_bytes: int, stream: int = 0) -> Block:
         """Return a block, as `CachingAllocator.allocate` does."""
         self._counting_card.is_small = block_bytes(size_bytes, self._config) <= SMALL_BYTES
-        inactive, splits = self._inactive_split_bytes, self._splits
+        inactive, splits = self.inactive_split_bytes, self._splits
         try:
             block = super().allocate(size_bytes, stream)
         except OutOfMemoryError:
             self._refusals += 1
             raise
-        change = self._inactive_split_bytes - inactive
+        change = self.inactive_split_bytes - inactive
         if self._splits > splits:
             # A whole segment leaves a rest behind; the rest of a split one shrinks.
             self._change_inactive(block, change, blocks=1 if change > 0 else 0)
@@ -172,10 +172,10 @@ class CountingAllocator(CachingAllocator):
     def free(self, block: Block) -> None:
         """Free a block, as `CachingAllocator.free` does."""
         self._change_active(block, -1)
-        inactive, merged = self._inactive_split_bytes, sum(_merges(block, each) for each in (block.before, block.after))
+        inactive, merged = self.inactive_split_bytes, sum(_merges(block, each) for each in (block.before, block.after))
         super().free(block)
         if block.expandable is None:
-            change = self._inactive_split_bytes - inactive
+            change = self.inactive_split_bytes - inactive
             self._change_inactive(block, change, blocks=int(block.is_split) - merged)
 
     def empty_cache(self) -> None:
@@ -194,13 +194,13 @@ class CountingAllocator(CachingAllocator):
         for level in self._counted.levels():
             level.allocated = level.freed = 0
         self._counted.device_allocations = self._counted.device_frees = 0
-        self._retries = self._refusals = self._emptied = 0
+        self.num_alloc_retries = self._refusals = self._emptied = 0
 
     def torch_stats(self) -> dict[str, Any]:
         """Return the counters as `torch.cuda.memory_stats_as_nested_dict` does."""
         limit, counted = self._config.max_split_bytes, self._counted
         return {
-            "num_alloc_retries": self._retries,
+            "num_alloc_retries": self.num_alloc_retries,
             "num_ooms": self._refusals,
             "max_split_size": -1 if limit is None else limit,
             "num_sync_all_streams": self._emptied,

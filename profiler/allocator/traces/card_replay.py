@@ -3,48 +3,16 @@
 Of a whole trace; or of a run piece by piece, whose state is carried on and whose steps have peaks of their own.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profiler.allocator.model.blocks import Block
+from profiler.allocator.model.blocks import ORDER_SHIFT, SIZE_SHIFT, Block, FreeBlocks
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.refusal import OutOfMemoryError, Refusal
 from profiler.allocator.settings import AllocatorConfig
-from profiler.allocator.traces.trace import Trace
+from profiler.allocator.traces.trace import NOTHING_CLOSED, ClosedRuns, Piece, Trace
 from profiler.domain.memory import Category, Phase
-
-
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """Some events of a run, in their order."""
-
-    events: Sequence[int]
-    """As `Trace.events`, with the numbers that the blocks have in the run."""
-    first_block: int
-    sizes_bytes: Sequence[int]
-    """Of each block that the piece allocates, from `first_block` on."""
-    phases: Sequence[tuple[int, Phase]]
-    """Where phases begin, as indices of `events`; the first entry is the phase in which the piece begins."""
-    cache_emptied: Sequence[int] = ()
-    """Indices of events before which the program empties the cache, ascending."""
-    streams: Mapping[int, int] = field(default_factory=dict)
-    """Streams of blocks that are not on the default one, by number counted from `first_block`."""
-
-
-def piece_of(trace: Trace, first: int, end: int, *, first_block: int) -> Piece:
-    """Return the events of a trace from `first` to before `end`; blocks before `first_block` were made earlier."""
-    begun = [phase for at, phase in trace.phase_starts if at <= first]
-    within = [(at - first, phase) for at, phase in trace.phase_starts if first < at < end]
-    events = trace.events[first:end]
-    after = first_block + sum(event > 0 for event in events)
-    return Piece(
-        events=events,
-        first_block=first_block,
-        sizes_bytes=trace.sizes_bytes[first_block:after],
-        phases=[(0, begun[-1] if begun else Phase.LOAD), *within],
-        cache_emptied=[at - first for at in trace.cache_emptied if first <= at < end],
-        streams={block - first_block: by for block, by in trace.streams.items() if first_block <= block < after},
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +145,12 @@ class CardReplay:
 
 
 def replay_on_card(
-    trace: Trace, *, capacity_bytes: int | None, config: AllocatorConfig, total_bytes: int | None = None
+    trace: Trace,
+    *,
+    capacity_bytes: int | None,
+    config: AllocatorConfig,
+    total_bytes: int | None = None,
+    closed: ClosedRuns = NOTHING_CLOSED,
 ) -> CardReplay:
     """Replay `trace` through the caching allocator.
 
@@ -186,6 +159,8 @@ def replay_on_card(
         capacity_bytes: What the process can take from the driver, so without its context; None: unlimited.
         config: The allocator's settings.
         total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
+        closed: Ranges of events that need not be replayed each time (`traces/replay.py` finds them). They change how
+            long it takes, and nothing else.
 
     Raises:
         ValueError: The trace has no events.
@@ -193,7 +168,7 @@ def replay_on_card(
     if not trace.events:
         raise ValueError("a trace without events has no peak")
     allocator = CachingAllocator(capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
-    run = _Run(trace=trace, allocator=allocator)
+    run = _Run(trace=trace, allocator=allocator, closed=closed if allocator.takes_the_smallest else NOTHING_CLOSED)
     for phase, first, end in phase_spans(trace):
         if run.refused is not None:
             break
@@ -210,12 +185,44 @@ def phase_spans(trace: Trace) -> Iterator[tuple[Phase, int, int]]:
         yield phase, first, end
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Passage:
+    """A closed run that needed no new memory: what it found, and what it passed through."""
+
+    found: Sequence[tuple[Sequence[int], int, Sequence[int]]]
+    """Of each pool that it uses its keys (`FreeBlocks.keys`), the smallest that could serve it, and from there on those
+    up to the largest that it took: all that it depends on."""
+    rises: tuple[int, int, int]
+    """Bytes above the levels at its beginning: allocated, inactive, and both together."""
+    highest: int
+    """The event of the highest level, counted from its first one."""
+    sizes_bytes: Sequence[int]
+
+    def happens_again(self) -> bool:
+        """Return whether the free blocks on which it depends are the same now."""
+        for keys, low, found in self.found:
+            at = bisect_left(keys, low)
+            if keys[at : at + len(found)] != found:
+                return False
+        return True
+
+
+def _key_of_place(block: Block) -> int:
+    """Return the key of the free block that a block was just taken of."""
+    rest = block.after
+    size_bytes = block.size_bytes + (0 if rest is None or rest.allocated else rest.size_bytes)
+    return size_bytes << SIZE_SHIFT | block.order << ORDER_SHIFT | block.address
+
+
 @dataclass(kw_only=True)
 class _Run:
     """State of a running replay."""
 
     trace: Trace
     allocator: CachingAllocator
+    closed: ClosedRuns
+    passages: dict[int, "_Passage"] = field(default_factory=dict)
+    """The last passage of each kind of closed run."""
     blocks: dict[int, Block] = field(default_factory=dict)
     """Blocks in use, by number."""
     sizes: list[int] = field(init=False)
@@ -240,7 +247,7 @@ class _Run:
         before = self.peak_bytes
         try:
             for start, stop in self._between_emptyings(first, end):
-                self._events(start, stop)
+                self._between_closed(start, stop)
         except OutOfMemoryError as error:
             self.refused = _refusal(phase, error)
         if self.peak_bytes > before:
@@ -255,6 +262,57 @@ class _Run:
                 self.allocator.empty_cache()
                 first = emptied
         yield first, end
+
+    def _between_closed(self, first: int, end: int) -> None:
+        """Replay events, and of closed runs that happen again only their peaks."""
+        closed, allocator = self.closed, self.allocator
+        for number in range(bisect_left(closed.firsts, first), bisect_left(closed.firsts, end)):
+            start, likeness = closed.firsts[number], closed.alike[number]
+            if first < start:
+                self._events(first, start)
+            first = closed.ends[number]
+            passage = self.passages.get(likeness)
+            if passage is None or not passage.happens_again():
+                self._learn(start, first, likeness)
+                continue
+            top_bytes = allocator.pass_over(*passage.rises)
+            if top_bytes > self.peak_bytes:
+                self.peak_bytes, self.peak_event = top_bytes, start + passage.highest
+                made = self.trace.events[start] - 1
+                self.sizes[made : made + len(passage.sizes_bytes)] = passage.sizes_bytes
+        self._events(first, end)
+
+    def _learn(self, first: int, end: int, likeness: int) -> None:
+        """Replay a closed run; if it needs no new memory, keep what it finds and passes through."""
+        allocator, made = self.allocator, self.trace.events[first] - 1
+        allocated_bytes, inactive_bytes = allocator.allocated_bytes, allocator.inactive_split_bytes
+        memory = allocator.reserved_bytes, allocator.num_alloc_retries
+        rises = [(0, 0)]
+        bounds: dict[FreeBlocks, tuple[int, int]] = {}
+        number = made
+        for index in range(first, end):
+            self._events(index, index + 1)
+            rises.append((allocator.allocated_bytes - allocated_bytes, allocator.inactive_split_bytes - inactive_bytes))
+            if self.trace.events[index] > 0:
+                block = self.blocks[number]
+                place = _key_of_place(block)
+                low, high = bounds.get(block.pool, (place, place))
+                low = min(low, self.trace.sizes_bytes[number] << SIZE_SHIFT)
+                bounds[block.pool] = low, max(high, place)
+                number += 1
+        if memory != (allocator.reserved_bytes, allocator.num_alloc_retries):
+            return
+        tops = [allocated for allocated, _ in rises[1:]]
+        self.passages[likeness] = _Passage(
+            # It leaves the free blocks as it finds them.
+            found=[
+                (pool.keys, low, pool.keys[bisect_left(pool.keys, low) : bisect_right(pool.keys, high)])
+                for pool, (low, high) in bounds.items()
+            ],
+            rises=(max(tops), max(each[1] for each in rises), max(map(sum, rises))),
+            highest=tops.index(max(tops)),
+            sizes_bytes=self.sizes[made:number],
+        )
 
     def _events(self, first: int, end: int) -> None:
         """Inner loop over events; a trial has 10^5 or more."""
@@ -310,14 +368,13 @@ class _Run:
         )
 
     def _live_at_the_peak(self) -> dict[int, int]:
-        """Return block -> bytes after the event of the peak."""
-        live: dict[int, int] = {}
-        for event in self.trace.events[: self.peak_event + 1]:
-            if event < 0:
-                live.pop(-event - 1, None)
-            elif size := self.sizes[event - 1]:
-                live[event - 1] = size
-        return live
+        """Return block -> bytes after the event of the peak: of the blocks until then, those that are not freed yet."""
+        if self.peak_event < 0:
+            return {}
+        made, later = self.trace.events[self.peak_event], self.trace.events[self.peak_event + 1 : self.reached]
+        freed_later = [-event - 1 for event in later if -made <= event < 0]
+        live = sorted([*(block for block in self.blocks if block < made), *freed_later])
+        return {block: self.sizes[block] for block in live if self.sizes[block]}
 
 
 def _by_category(trace: Trace, live_bytes: Mapping[int, int]) -> dict[Category, int]:

@@ -107,6 +107,55 @@ class Trace:
         return replace(self, sizes_bytes=tuple(sizes), sizes_by_capability={})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Some events of a run, in their order."""
+
+    events: Sequence[int]
+    """As `Trace.events`, with the numbers that the blocks have in the run."""
+    first_block: int
+    sizes_bytes: Sequence[int]
+    """Of each block that the piece allocates, from `first_block` on."""
+    phases: Sequence[tuple[int, Phase]]
+    """Where phases begin, as indices of `events`; the first entry is the phase in which the piece begins."""
+    cache_emptied: Sequence[int] = ()
+    """Indices of events before which the program empties the cache, ascending."""
+    streams: Mapping[int, int] = field(default_factory=dict)
+    """Streams of blocks that are not on the default one, by number counted from `first_block`."""
+
+
+def piece_of(trace: Trace, first: int, end: int, *, first_block: int) -> Piece:
+    """Return the events of a trace from `first` to before `end`; blocks before `first_block` were made earlier."""
+    begun = [phase for at, phase in trace.phase_starts if at <= first]
+    within = [(at - first, phase) for at, phase in trace.phase_starts if first < at < end]
+    events = trace.events[first:end]
+    after = first_block + sum(event > 0 for event in events)
+    return Piece(
+        events=events,
+        first_block=first_block,
+        sizes_bytes=trace.sizes_bytes[first_block:after],
+        phases=[(0, begun[-1] if begun else Phase.LOAD), *within],
+        cache_emptied=[at - first for at in trace.cache_emptied if first <= at < end],
+        streams={block - first_block: by for block, by in trace.streams.items() if first_block <= block < after},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedRuns:
+    """Ranges of a trace's events that free each block that they allocate and no other one, ascending.
+
+    They have blocks of the default stream only, and neither begin a phase nor empty the cache on the way.
+    """
+
+    firsts: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    alike: Sequence[int] = ()
+    """The same number for ranges with the same requests and frees."""
+
+
+NOTHING_CLOSED = ClosedRuns()
+
+
 @dataclass
 class TraceBuilder:
     """Builder of a trace while a trial runs."""
@@ -234,23 +283,19 @@ def largest_groups(trace: Trace, live_bytes: Mapping[int, int], *, most: int = M
     Blocks are alike if they have the same category, shape, data type, phase of making and name; where they have no
     name, the same module (layers as ``*``) and operation.
     """
-    made_at = _made_at(trace, live_bytes)
+    made_before = [_made_before(trace, start) for start, _ in trace.phase_starts]
     groups: defaultdict[TensorGroup, list[int]] = defaultdict(list)
     for block, size in live_bytes.items():
-        groups[_likeness(trace, block, _phase_at(trace, made_at[block]))].append(size)
+        phase = trace.phase_starts[max(0, bisect_right(made_before, block) - 1)][1]
+        groups[_likeness(trace, block, phase)].append(size)
     found = [_filled(group, sizes) for group, sizes in groups.items()]
     found.sort(key=lambda group: (-group.size_bytes, group.name, group.module, group.operation))
     return tuple(found[:most])
 
 
-def _made_at(trace: Trace, blocks: Mapping[int, int]) -> dict[int, int]:
-    """Return the event at which each block was allocated."""
-    return {event - 1: index for index, event in enumerate(trace.events) if event > 0 and event - 1 in blocks}
-
-
-def _phase_at(trace: Trace, event: int) -> Phase:
-    index = bisect_right(trace.phase_starts, event, key=lambda start: start[0]) - 1
-    return trace.phase_starts[max(0, index)][1]
+def _made_before(trace: Trace, event: int) -> int:
+    """Return how many blocks are allocated before an event: the number of the last one."""
+    return next((each for at in range(event - 1, -1, -1) if (each := trace.events[at]) > 0), 0)
 
 
 def _likeness(trace: Trace, block: int, phase: Phase) -> TensorGroup:

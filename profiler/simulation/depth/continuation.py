@@ -1,11 +1,12 @@
 """Continue a trace of three equal layers to more of them by repeating the events of the middle one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from profiler.allocator.traces.trace import LAYER, Site, Trace, layer_in
 from profiler.domain.memory import Phase
@@ -21,6 +22,7 @@ from profiler.simulation.depth.repetitions import (
     Repetition,
     Tokens,
     check_origins,
+    ranks,
     repetitions_of,
     spans,
     tokens_of,
@@ -56,6 +58,9 @@ def continued(trace: Trace, *, layers: int, trained: TrainedTensors) -> Trace:
     return _trace(tokens, result, _starts(tokens, repetitions, further), trained, further)
 
 
+Short = npt.NDArray[Any]
+"""Integers of 32 bits: of millions of events they take half the memory, and half the time."""
+
 # ---- events at the real depth ----------------------------------------------------------------------------------------
 
 
@@ -65,8 +70,8 @@ class _Zones:
     def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition], *, layers: int) -> None:
         further = layers - LAYERS_RUN
         # Outside repetitions there is no event of the middle layer.
-        self._moved = np.where(tokens.layer_of[tokens.block] == LAST, further, 0)
-        self._per_turn = np.zeros(len(tokens.tokens), dtype=np.int64)
+        self._moved = np.where(tokens.layer_of[tokens.block] == LAST, further, 0).astype(np.int32)
+        self._per_turn = np.zeros(len(tokens.tokens), dtype=np.int32)
         for found in repetitions:
             second, third = found.start + found.length, found.start + 2 * found.length
             moved_before, moved_after = (0, further) if found.step > 0 else (further, 0)
@@ -74,9 +79,9 @@ class _Zones:
             self._moved[third : found.end] = moved_after
             self._per_turn[second:third] = found.step
 
-    def moved(self, order: Numbers, turn: Numbers) -> Numbers:
+    def moved(self, order: Numbers, turn: Short) -> Short:
         """Return by how many layers the blocks of events in their turns move."""
-        moved: Numbers = self._moved[order] + turn * self._per_turn[order]
+        moved: Short = self._moved[order] + turn * self._per_turn[order]
         return moved
 
 
@@ -130,17 +135,17 @@ class _Blocks:
         self.layer[blocks] = np.where(steps[repetition[placed]] > 0, at, LAST - at)
 
 
-def _order(repetitions: Sequence[Repetition], events: int, turns: int) -> tuple[Numbers, Numbers]:
+def _order(repetitions: Sequence[Repetition], events: int, turns: int) -> tuple[Numbers, Short]:
     """Return the event that each event at the real depth repeats, and the turn of its repetition, from 0."""
     order, turn = [], []
     at = 0
     for found in repetitions:
         second, third = found.start + found.length, found.start + 2 * found.length
         order += [np.arange(at, second), np.tile(np.arange(second, third), turns)]
-        turn += [np.zeros(second - at, dtype=np.int64), np.repeat(np.arange(turns), found.length)]
+        turn += [np.zeros(second - at, dtype=np.int32), np.repeat(np.arange(turns, dtype=np.int32), found.length)]
         at = third
     order.append(np.arange(at, events))
-    turn.append(np.zeros(events - at, dtype=np.int64))
+    turn.append(np.zeros(events - at, dtype=np.int32))
     return np.concatenate(order), np.concatenate(turn)
 
 
@@ -157,30 +162,36 @@ def _starts(tokens: Tokens, repetitions: Sequence[Repetition], further: int) -> 
 class _Numbered:
     """Events and blocks at the real depth."""
 
-    events: Numbers
+    events: Short
     """As `Trace.events`."""
-    origin: Numbers
+    origin: Short
     """The block that each block repeats."""
-    moved: Numbers
+    moved: Short
     """By how many layers each block moves."""
 
 
-def _numbered(tokens: Tokens, zones: _Zones, blocks: _Blocks, order: Numbers, turn: Numbers, layers: int) -> _Numbered:
+def _numbered(tokens: Tokens, zones: _Zones, blocks: _Blocks, order: Numbers, turn: Short, layers: int) -> _Numbered:
     """Number the blocks at the real depth.
 
     Raises:
         DepthDiffersError: A block is not freed once, later, as what it is.
     """
-    block, kinds = tokens.block[order], tokens.tokens[order]
-    layer = blocks.layer[block]
-    moved = np.where(layer < 0, 0, zones.moved(order, turn))
-    layer = layer + moved
-    if layer.max(initial=0) >= layers or (layer < 0).sum() != (blocks.layer[block] < 0).sum():
+    of_block, of_token, of_layer, of_kin = (
+        each.astype(np.int32) for each in (tokens.block, tokens.tokens, blocks.layer, ranks(blocks.kin))
+    )
+    block, kinds = of_block[order], of_token[order]
+    layer = of_layer[block]
+    outside = layer < 0
+    moved = zones.moved(order, turn)
+    moved[outside] = 0
+    layer += moved
+    if layer.max(initial=0) >= layers or not np.array_equal(layer < 0, outside):
         raise DepthDiffersError("a block belongs to a layer that does not exist")
-    keys = blocks.kin[block] * (layers + 1) + np.maximum(layer, -1) + 1
+    places = np.where(outside, 0, layer + 1)
+    keys = of_kin[block].astype(np.int64) * (layers + 1) + places
     makes, frees = np.flatnonzero(kinds > 0), np.flatnonzero(kinds < 0)
-    made = np.arange(len(makes))
-    number_of = np.full(int(keys.max(initial=-1)) + 1, -1, dtype=np.int64)
+    made = np.arange(len(makes), dtype=np.int32)
+    number_of = np.full((int(of_kin.max(initial=-1)) + 1) * (layers + 1), -1, dtype=np.int32)
     number_of[keys[makes]] = made
     if not np.array_equal(number_of[keys[makes]], made):
         raise DepthDiffersError("a block is made twice")
@@ -189,7 +200,7 @@ def _numbered(tokens: Tokens, zones: _Zones, blocks: _Blocks, order: Numbers, tu
         raise DepthDiffersError("a block is freed that does not exist")
     if (makes[freed] > frees).any() or not np.array_equal(kinds[makes[freed]], -kinds[frees]):
         raise DepthDiffersError("a block is freed that is another one")
-    events = np.empty(len(order), dtype=np.int64)
+    events = np.empty(len(order), dtype=np.int32)
     events[makes], events[frees] = made + 1, -freed - 1
     return _Numbered(events=events, origin=block[makes], moved=moved[makes])
 
@@ -287,11 +298,48 @@ def _sites(trace: Trace, result: _Numbered, trained: TrainedTensors) -> tuple[Se
     width = int(result.moved.max(initial=0)) + 1
     first, index = _distinct(site_of * width + result.moved)
     # The same operation in two layers has two sites, each of which continues to other layers.
-    numbers: dict[Site, int] = {}
-    rows = zip(site_of[first].tolist(), result.moved[first].tolist(), strict=True)
-    found = [_site(trace.sites[site], moved, trained) for site, moved in rows]
-    number_of = np.array([numbers.setdefault(site, len(numbers)) for site in found], dtype=np.int64)
-    return tuple(numbers), tuple(number_of[index].tolist())
+    site, moved = site_of[first], result.moved[first]
+    codes: dict[Hashable, int] = {}
+    alike = [(codes.setdefault(kind, len(codes)), layer) for kind, layer in map(_without_layers, trace.sites)]
+    kind, layer = np.array(alike, dtype=np.int64).reshape(-1, 2)[site].T
+    rows, number_of = _distinct(kind * (width + LAYERS_RUN) + np.where(layer < 0, -1, layer + moved) + 1)
+    made = _Sites(trace.sites, site[rows].tolist(), moved[rows].tolist(), trained)
+    return made, tuple(number_of[index].tolist())
+
+
+def _without_layers(site: Site) -> tuple[Hashable, int]:
+    """Return what of a site is the same in each layer, and its layer; negative for one that is the same in all."""
+    of_module, of_operand = layer_in(site.module), site.operand_layer
+    layer = of_module if of_module >= 0 else of_operand
+    between = of_operand - of_module if of_module >= 0 and of_operand >= 0 else min(of_operand, 0)
+    module = LAYER.sub("*", site.module, count=1)
+    return (site.operation, site.shape, site.dtype, module, of_module < 0, between, site.call), layer
+
+
+class _Sites(Sequence[Site]):
+    """Sites of other layers, each made when it is asked for: few of a hundred thousand are."""
+
+    def __init__(
+        self, sites: Sequence[Site], site: Sequence[int], moved: Sequence[int], trained: TrainedTensors
+    ) -> None:
+        self._sites, self._site, self._moved, self._trained = sites, site, moved, trained
+        self._made: dict[int, Site] = {}
+
+    def __len__(self) -> int:
+        return len(self._site)
+
+    @overload
+    def __getitem__(self, index: int) -> Site: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Site]: ...
+
+    def __getitem__(self, index: int | slice) -> Site | Sequence[Site]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        if index not in self._made:
+            self._made[index] = _site(self._sites[self._site[index]], self._moved[index], self._trained)
+        return self._made[index]
 
 
 def _distinct(keys: Numbers) -> tuple[Numbers, Numbers]:
@@ -328,13 +376,15 @@ def _in_layer(path: str, moved: int) -> str:
     return path if layer < 0 else LAYER.sub(str(layer + moved), path, count=1)
 
 
-def _copied(values: Mapping[int, _Value], origin: Numbers) -> dict[int, _Value]:
+def _copied(values: Mapping[int, _Value], origin: Short) -> dict[int, _Value]:
     """Return the values of the blocks that repeat those with a value."""
     return {block: values[number] for block, number in _repeating(values, origin)}
 
 
-def _repeating(values: Mapping[int, object], origin: Numbers) -> Sequence[tuple[int, int]]:
+def _repeating(values: Mapping[int, object], origin: Short) -> Sequence[tuple[int, int]]:
     """Return the blocks that repeat those with a value, each with the block that it repeats."""
+    if not values:
+        return ()
     has_value = np.zeros(int(origin.max(initial=-1)) + 1, dtype=np.bool_)
     has_value[[block for block in values if block < len(has_value)]] = True
     blocks = np.flatnonzero(has_value[origin])

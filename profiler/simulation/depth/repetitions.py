@@ -145,12 +145,12 @@ def _combined(columns: Iterable[Numbers]) -> Numbers:
     """Return one number per row of `columns`, equal for equal rows."""
     rows: Any = 0
     for column in columns:
-        values = _ranks(column)
-        rows = _ranks(rows * (int(values.max(initial=0)) + 1) + values)
+        values = ranks(column)
+        rows = ranks(rows * (int(values.max(initial=0)) + 1) + values)
     return np.asarray(rows, dtype=np.int64)
 
 
-def _ranks(values: Numbers) -> Numbers:
+def ranks(values: Numbers) -> Numbers:
     """Return the place of each value among the distinct ones, ascending; dense values need no sorting."""
     lowest, highest = int(values.min(initial=0)), int(values.max(initial=0))
     if highest - lowest > _DENSE * len(values):

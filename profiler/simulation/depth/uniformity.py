@@ -1,15 +1,16 @@
 """Proof that all decoder layers of a model are alike: of its configuration, and of the model that is built from it."""
 
 import random
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from peft import get_peft_model
 
-from profiler.allocator.traces.trace import LAYER
+from profiler.allocator.traces.trace import LAYER, layer_in
 from profiler.domain.architectures.families import FAMILIES
+from profiler.domain.trials.trial import ALL_LINEAR
 from profiler.simulation.tracing.recorder import plain_path
 
 DEPTH = "num_hidden_layers"
@@ -67,6 +68,26 @@ def _same_field(value: Any, of_few: Any, layers: int, few: int) -> bool:
     return bool(value == of_few)
 
 
+_SAME_FOR_EACH_LAYER = frozenset({"lora_alpha", "lora_dropout", "r", "target_modules", "task_type"})
+"""Fields of peft's configuration that make adapters in each layer alike: `target_modules` if it names no layer."""
+
+
+def adapter_difference(adapters: Any | None) -> str:
+    """Return why adapters by peft's configuration may differ between equal layers; empty if they do not."""
+    if adapters is None:
+        return ""
+    defaults = vars(type(adapters)())
+    fields = vars(adapters).keys() - _SAME_FOR_EACH_LAYER
+    different = sorted(field for field in fields if vars(adapters)[field] != defaults.get(field))
+    targets = adapters.target_modules
+    # Another text is a pattern of paths.
+    if targets != ALL_LINEAR and (
+        isinstance(targets, str) or not all(target.isidentifier() for target in targets or ())
+    ):
+        different.append("target_modules")
+    return f"{different[0]} may choose layers" if different else ""
+
+
 def with_adapters(model: Any, adapters: Any | None) -> Any:
     """Return a model on torch's meta device with adapters by peft's configuration; None: without any."""
     if adapters is None:
@@ -90,6 +111,12 @@ def layer_difference(model: Any) -> str:
         if different:
             return f"layer {number} has another {different[0] or 'class or attribute'} than layer 0"
     return ""
+
+
+def counts_with_further(model: Any, further: int, counts: Callable[[Any], Sequence[int]]) -> Sequence[int]:
+    """Return the counts of a model of equal layers with `further` more of them."""
+    layer = next(part for path, part in model.named_modules() if layer_in(path) == 0)
+    return [count + further * of_layer for count, of_layer in zip(counts(model), counts(layer), strict=True)]
 
 
 def _described(layer: Any, number: int) -> Mapping[str, Hashable]:

@@ -19,8 +19,7 @@ from functools import partial
 import numpy as np
 
 from profiler.allocator.settings import MIN_BLOCK_BYTES
-from profiler.allocator.traces.card_replay import Piece
-from profiler.allocator.traces.trace import Trace
+from profiler.allocator.traces.trace import Piece, Trace
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
 from profiler.simulation.cuda.scratch.deferred_scratch import Sizes
