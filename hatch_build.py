@@ -1,8 +1,8 @@
 """Part of the wheel's build: what few commands read is packed, a quarter of its size.
 
 Only a machine that emulates needs the sources of the driver and what its processes import, only runs of scripts what
-replaces their models and data, only jobs of verl its defaults, and only reports the scripts of pages; the wheel is what
-everyone downloads first.
+replaces their models and data, only trials the trainers that they run, only jobs of verl its defaults, and only reports
+the scripts of pages; the wheel is what everyone downloads first.
 """
 
 import io
@@ -15,8 +15,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 EDITABLE = "editable"
-PACKED = tuple(Path("profiler") / name for name in ("emulation/driver", "emulation/inside", "substitutes"))
-"""Folders; in its archive each has its name. The last one is a package, which `profiler` finds there."""
+PACKED = tuple(Path("profiler") / name for name in ("emulation/driver", "emulation/inside", "substitutes", "training"))
+"""Folders; in its archive each has its name. The last two are packages, which `profiler` finds there."""
 
 
 class Packed(BuildHookInterface):

@@ -50,7 +50,7 @@ def test_the_wheel_has_the_library_its_data_and_the_grids():
 def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
     # Further settings of hatchling may add files.
     assert set(WHEEL) == {"packages", "exclude", "hooks", "force-include"}
-    folders = ["profiler/emulation/driver", "profiler/emulation/inside", "profiler/substitutes"]
+    folders = ["profiler/emulation/driver", "profiler/emulation/inside", "profiler/substitutes", "profiler/training"]
     assert WHEEL["exclude"] == sorted([*folders, *OF_A_CLONE, *PACKED])
     assert all((ROOT / path).exists() for path in WHEEL["exclude"])
     assert WHEEL["packages"] == ["grpo_vram", "profiler"]
