@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  a class, imported later
 
 
 class _PackedPackages:
-    """Finds the packages that a wheel has packed (`hatch_build.py`), because only trials and runs of scripts need them."""
+    """Finds the packages that a wheel has packed (`hatch_build.py`): only trials and runs of scripts need them."""
 
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
