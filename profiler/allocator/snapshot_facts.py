@@ -5,7 +5,7 @@ allocator read from it (`THCPModule_memorySnapshot`, torch/csrc/cuda/Module.cpp)
 
 With each recorded request PyTorch stores a stack: a list of frames, innermost first, each a mapping with `filename`,
 `line` and `name` (`torch.cuda.memory._record_memory_history`, which stores stacks unless `context=None`). A line of
-torch makes every request, so that the innermost line of Python outside of torch and of Python's own library tells most.
+torch makes every request, so the line of interest is the innermost one of Python outside of torch and of its library.
 The threads of the backward pass have no Python; with `stacks="all"`, the default, a frame of C++ names the operation.
 """
 

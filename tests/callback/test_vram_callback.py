@@ -62,7 +62,7 @@ class Training:
 
 
 class Sampled(ScriptedNvml):
-    """Tells a training when the thread of the samples has read it, so that no test depends on speed."""
+    """Lets a training wait until the thread of the samples has read it, so that no test depends on speed."""
 
     def __init__(self, **options):
         super().__init__(**options)

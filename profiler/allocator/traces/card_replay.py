@@ -221,7 +221,7 @@ class _Run:
     trace: Trace
     allocator: CachingAllocator
     closed: ClosedRuns
-    passages: dict[int, "_Passage"] = field(default_factory=dict)
+    passages: dict[int, _Passage] = field(default_factory=dict)
     """The last passage of each kind of closed run."""
     blocks: dict[int, Block] = field(default_factory=dict)
     """Blocks in use, by number."""

@@ -161,7 +161,7 @@ def _peaks(forecast: Forecast) -> Iterator[str]:
     )
     if worst is not None:
         verdict = "fits" if worst.left_bytes >= 0 else "does not fit"
-        returned = " on a card that never is full" if worst.peak_reserved_bytes > usable and verdict == "fits" else ""
+        returned = " where a card is never full" if worst.peak_reserved_bytes > usable and verdict == "fits" else ""
         yield (
             f"The estimate's worst case, every row at its longest: {gib_text(worst.peak_allocated_bytes)} allocated, "
             f"{gib_text(worst.peak_reserved_bytes)} reserved{returned}; it {verdict}."

@@ -345,7 +345,7 @@ class Recorder:
             owner = self._trained.get(tensor.shape) if category is Category.GRADIENTS else None
             name = f"gradient of {owner}" if owner else ""
             kind = self._kinds[key] = _CATEGORIES.index(category), self._site(tensor, operand), name
-        return _CATEGORIES[kind[0]], *kind[1:]
+        return _CATEGORIES[kind[0]], kind[1], kind[2]
 
     def _layer_of(self, operand: int) -> int:
         """Return the layer of an operand."""
