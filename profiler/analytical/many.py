@@ -181,11 +181,12 @@ class _Shapes:
     reward_models: tuple[Architecture, ...]
     scores: int = 0
     linear: None = None
-    sliding_window: None = None
-    """Only those of `first_layers` count."""
+    sliding_window: int | None
 
 
-_OF_A_GROUP = ("model_type", "latent", "vision", "scores", "reward_models", "first_layers", "linear", "sliding_window")
+_KIND = ("model_type", "latent", "vision", "first_layers", "sliding_window")
+"""What models of one group have in common: the type decides the linear layers, `first_layers` are of other kinds."""
+_OF_A_GROUP = (*_KIND, "scores", "reward_models", "linear")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)
 
 
@@ -258,14 +259,10 @@ def _groups(table: TrialTable) -> Iterator[tuple[NDArray[Any], TrialKeys, Decode
             yield rows, _trials(table, rows), _shapes(table, rows, kinds.values[kinds.codes[rows[0]]])
 
 
-_ModelKind = tuple[str, LatentAttention | None, VisionTower | None, tuple[Architecture, ...]]
-"""The model type, which decides the linear layers, with latent attention, vision tower, and layers of other kinds."""
-
-
-def _model_kinds(table: TrialTable) -> Coded[_ModelKind]:
+def _model_kinds(table: TrialTable) -> Coded[tuple[Any, ...]]:
     models = table.keys["model"]
     of_models = [table.architectures[model] for model in models.values]
-    found = [(model.model_type, model.latent, model.vision, model.first_layers) for model in of_models]
+    found = [tuple(getattr(model, key) for key in _KIND) for model in of_models]
     kinds = tuple(dict.fromkeys(found))
     of_model = np.array([kinds.index(kind) for kind in found])
     return Coded(values=kinds, codes=of_model[models.codes])
@@ -280,21 +277,13 @@ def _trials(table: TrialTable, rows: NDArray[Any]) -> TrialKeys:
     return cast(TrialKeys, _Trials(**chosen))
 
 
-def _shapes(table: TrialTable, rows: NDArray[Any], kind: _ModelKind) -> DecoderShape:
+def _shapes(table: TrialTable, rows: NDArray[Any], kind: tuple[Any, ...]) -> DecoderShape:
     models = table.keys["model"]
     codes = models.codes[rows]
     found = [table.architectures[model] for model in models.values]
     columns = {key: _numbers([getattr(model, key) for model in found], codes) for key in _SHAPE_NUMBERS}
-    model_type, latent, vision, first_layers = kind
     reward_models = found[codes[0]].reward_models
-    return _Shapes(
-        model_type=model_type,
-        latent=latent,
-        vision=vision,
-        first_layers=first_layers,
-        reward_models=reward_models,
-        **columns,
-    )
+    return _Shapes(**dict(zip(_KIND, kind, strict=True)), reward_models=reward_models, **columns)
 
 
 def _present(column: Coded[Any], rows: NDArray[Any]) -> Any:  # noqa: ANN401  whatever the key holds

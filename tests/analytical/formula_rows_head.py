@@ -8,6 +8,7 @@ from toy_models import (
     CAST,
     DELTA,
     FULL,
+    GEMMA,
     HALF,
     HALF_BILLION,
     LABELLED,
@@ -22,6 +23,7 @@ from toy_models import (
 )
 
 from profiler.analytical.formulas.head import (
+    all_logits_classes_bytes,
     cast_chunk_bytes,
     head_backward_scratch,
     head_forward_scratch,
@@ -122,6 +124,8 @@ _PADDED = replace(LABELLED, completion_tokens=150, scored_tokens=200)
 _TWO_LABELS = replace(LABELLED, rows=1, completion_tokens=2, scored_tokens=2)
 _TRAINED = replace(CAST, logprobs=Logprobs.FULL)
 _HALF_LORA = replace(LORA, dtype=Dtype.FLOAT16, bf16=True)
+_ALL, _SELECTIVE = replace(FULL, logprobs=Logprobs.FULL), replace(FULL, logprobs=Logprobs.SELECTIVE)
+_IN_PLACE = replace(FULL, logprobs=Logprobs.SELECTIVE_IN_PLACE)
 _TILE = 10 * 32_768 * 2
 
 HEAD_ROWS = (
@@ -142,6 +146,17 @@ HEAD_ROWS = (
     *_in_bfloat16(Logprobs.SELECTIVE_ROW_ENTROPY, 4_000 + 3 * 2_000, 4_000),
     *_in_bfloat16(Logprobs.SELECTIVE_IN_PLACE, 4_400 + 4_000 + 3 * 4_000, 2 * 4_400 + 2 * 4_000 - 4_000),
     *_in_bfloat16(Logprobs.SELECTIVE_KEPT, 4_000 + 4_400 + 3 * 4_000, 4_000),
+    # The tangent of 2 x 11 x 100 logits in bfloat16 is kept: 4,400 B.
+    row(
+        head_saved, replace(FULL, logprobs=Logprobs.SELECTIVE), GEMMA, TWO, part="logits", is_=12_400 + loss_bytes(TWO)
+    ),
+    row(head_saved, replace(FULL, logprobs=Logprobs.NLL), GEMMA, LABELLED, part="logits", is_=8_800 + 4_400),
+    row(head_backward_scratch, _IN_PLACE, GEMMA, TWO, part="logits", is_=2 * 8_800 + 2 * 8_000 - 8_800),
+    row(score_scratch, replace(_IN_PLACE, bf16=False), GEMMA, TWO, part="logits", is_=2 * 4_400),
+    row(all_logits_classes_bytes, _ALL, TOY, TWO, is_=30_000),
+    row(
+        all_logits_classes_bytes, replace(FULL, logprobs=Logprobs.FULL), GEMMA, TWO, is_=38_800, why="two more of 4,400"
+    ),
     *_of_labels(Logprobs.NLL, True, 8_800),
     *_of_labels(Logprobs.NLL_ACCURACY, True, 8_800 + 3 * 8_800),
     *_of_labels(Logprobs.NLL_ROW_ENTROPY, True, 8_800 + 3 * 4_400),

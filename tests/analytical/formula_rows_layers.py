@@ -86,6 +86,8 @@ from profiler.analytical.formulas.layers.linear_attention import (
 from profiler.analytical.timeline.training_pass import stack_saved_bytes
 from profiler.domain.trials.trial import Attention, Dtype
 
+FOUR_HEADS = replace(TOY, num_attention_heads=4, num_key_value_heads=2)
+SLIDING = replace(TOY, sliding_window=8)
 THREE_ROWS = replace(FULL, per_device_train_batch_size=3, steps_per_generation=1)
 
 LAYER_ROWS = (
@@ -93,10 +95,16 @@ LAYER_ROWS = (
     row(norm_saved_bytes, FULL, 10, 8, in_float32=True, is_=680),
     row(norm_saved_bytes, HALF, 10, 8, is_=10 * (8 * 4 + 4 + 8 * 4), why="the normalised input is as the stream"),
     row(attention_saved_bytes, FULL, TOY, EIGHT, is_=448),
-    row(attention_saved_bytes, FULL, TOY, MASKED, is_=704),
+    row(attention_saved_bytes, FULL, TOY, MASKED, is_=576, why="the only head of keys is repeated as a view"),
+    row(attention_saved_bytes, FULL, SLIDING, EIGHT, is_=576, why="the window masks a token"),
+    row(attention_saved_bytes, FULL, replace(TOY, sliding_window=9), EIGHT, is_=448, why="the window masks nothing"),
+    row(attention_saved_bytes, FULL, FOUR_HEADS, EIGHT, is_=8 * (16 + 8 + 8 + 16) * 2 + 4 * 8 * 4),
+    row(attention_saved_bytes, FULL, FOUR_HEADS, MASKED, is_=4 * 8 * 16 * 2 + 4 * 8 * 4 + 8 * 8 * 2),
     row(attention_saved_bytes, LORA, PHI, EIGHT, is_=640, why="values keep the product that they are a part of"),
     row(attention_saved_bytes, FULL, PHI, EIGHT, is_=640 + 128, why="and o a copy of the output"),
-    row(attention_saved_bytes, replace(FULL, gpu="a100-40gb"), PHI, MASKED, is_=704, why="a kernel in o's layout"),
+    row(
+        attention_saved_bytes, replace(FULL, gpu="a100-40gb"), PHI, MASKED, is_=640 + 128, why="a kernel in o's layout"
+    ),
     row(attention_saved_bytes, EAGER, PHI, EIGHT, is_=8 * 32 * 2 + 2 * 8 * 8 * 6),
     row(attention_saved_bytes, EAGER, TOY, EIGHT, is_=8 * 32 * 2 + 2 * 8 * 8 * 6, why="scores are kept twice"),
     row(
@@ -381,6 +389,9 @@ LAYER_ROWS = (
     ),
     row(rotary_bytes, CAST, NORMED, TEN, **AUTOCAST, is_=10 * (4 * 8 * 4 + 4 * 4 + 4 * 2)),
     row(attention_mask_bytes, replace(FULL, gradient_checkpointing=True), TOY, MICRO_BATCH, is_=4_343_056),
+    row(attention_mask_bytes, FULL, SLIDING, EIGHT, is_=8 * 8, why="of rows that reach the window"),
+    row(attention_mask_bytes, FULL, SINKS, MASKED, is_=2 * 8 * 8, why="one of layers that slide, one of the others"),
+    row(attention_mask_bytes, replace(FULL, attn_implementation=Attention.FLASH_ATTENTION_2), TOY, MASKED, is_=0),
     row(attention_mask_bytes, EAGER, SINKS, EIGHT, is_=2 * 64 * 2, why="one of layers that slide, one of the others"),
     row(
         stack_saved_bytes,
@@ -395,6 +406,14 @@ LAYER_ROWS = (
 ATTENTION_ROWS = (
     row(saved_scores_bytes, EAGER, TOY, EIGHT, is_=64 * 2 * (4 + 2)),
     row(saved_scores_bytes, EAGER, GEMMA, EIGHT, is_=64 * 2 * (4 + 2 + 2), why="capped scores"),
+    row(
+        saved_scores_bytes,
+        replace(CAST, attn_implementation=Attention.EAGER),
+        GEMMA,
+        EIGHT,
+        is_=1_024,
+        why="capped before a mask widens them",
+    ),
     row(saved_scores_bytes, EAGER, SINKS, EIGHT, is_=416, why="two more columns, and the index of the largest"),
     row(saved_scores_bytes, OLD, TOY, EIGHT, is_=512),
     row(held_scores_bytes, EAGER, TOY, EIGHT, **AUTOCAST, is_=256),

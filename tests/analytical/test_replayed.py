@@ -23,7 +23,7 @@ from profiler.analytical.formulas.models.tensor_groups import Projection
 from profiler.analytical.formulas.sizes.quantities import Itemised, blocks_of, larger, largest_blocks, stage_blocks
 from profiler.analytical.formulas.sizes.trial_keys import Batch, itemised_keys, layer_kinds
 from profiler.analytical.replayed.generation import most_rows_of_four_bits
-from profiler.analytical.replayed.head import chunks_of
+from profiler.analytical.replayed.head import Head, chunks_of
 from profiler.analytical.replayed.requests import GrowingCache, Requests, minus, others, packed, per_layer, union
 from profiler.analytical.replayed.trial import has_replay, replayed_reserved_bytes, replayed_steps
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -111,6 +111,23 @@ def test_what_takes_a_place_comes_before_the_other_goes():
     requests.rename("first", "kept")
     assert requests.sizes("kept") == {40 * MIB: 1}
     assert not requests.has("first")
+
+
+def test_capped_logits_are_kept_until_backward():
+    spec = replace(_SPEC, model="gemma-2-2b", attn_implementation=Attention.EAGER, logprobs=Logprobs.SELECTIVE)
+    batch = Batch(rows=2, prompt_tokens=1, completion_tokens=15, scored_tokens=30, loss_tensors=0, has_mask=False)
+    requests = Requests("")
+    head = Head(requests, itemised_keys(spec), architecture(spec.model))
+    head.forward(batch, "rows")
+    # 2 rows x 16 positions x 256,000 x 2 B
+    assert requests.sizes(("rows", "capped")) == {16_384_000: 1}
+    head.backward(batch, "rows", {})
+    assert not requests.has(("rows", "capped"))
+
+    before = requests.peak_allocated_bytes
+    head.forward_alone(batch)
+    assert not requests.has((None, "capped"))
+    assert requests.peak_allocated_bytes == before
 
 
 def test_steps_and_chunks_that_are_replayed_by_hand():

@@ -97,7 +97,7 @@ def test_an_estimate_names_what_the_config_json_has():
 
 def test_rows_beyond_a_window_are_named():
     said = " ".join(answer(["model=gemma-3-1b", "max_completion_length=400"]).split())
-    assert "sliding_window=512 (rows of 656 tokens have a mask there" in said
+    assert "sliding_window=512 (rows of 656 tokens have a mask in some layers, counted in all" in said
     assert "sliding_window" not in answer(["model=gemma-3-1b", "max_completion_length=256"])
 
 

@@ -193,7 +193,12 @@ def _total(stage: HeadBytes) -> Count:
     return stage.logits.size + stage.activations.size + stage.gradients.size
 
 
-def gradient_is_view(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Flag:
-    """Return whether the gradient of the head is a view in the end: the sum of several chunks is none."""
+def head_gradient_is_view(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Flag:
+    """Return whether the head's gradient is a view, as the transposed product of logits and no cast is.
+
+    The sum of the gradients of several chunks is none.
+    """
+    if spec.logprobs.chunked_loss is None:
+        return both(spec.logprobs.makes_all_logits, negated(element_bytes(spec).autocast_casts))
     one = chunk_of(spec, architecture, batch)
     return both(one.is_view, negated(one.several))

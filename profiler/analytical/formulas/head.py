@@ -8,7 +8,8 @@ of all logits (`logprobs=nll` and its kin), then that of `chunked_loss.py`. All 
 
 from dataclasses import dataclass
 
-from profiler.analytical.formulas.chunked_loss import chunked_backward, chunked_forward, chunked_saved, gradient_is_view
+from profiler.analytical.formulas.chunked_loss import chunked_backward, chunked_forward, chunked_saved
+from profiler.analytical.formulas.models.parameters import layers_of
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, element_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import head_copy_bytes
 from profiler.analytical.formulas.sizes.quantities import (
@@ -19,7 +20,6 @@ from profiler.analytical.formulas.sizes.quantities import (
     Words,
     both,
     larger,
-    negated,
     smaller,
     where,
 )
@@ -32,8 +32,7 @@ TOKEN_CHUNK = 4096
 VOCABULARY_CHUNK = 32_768
 """Columns of a tile: `_CHUNKED_LOGPROB_CHUNK_SIZE` in trl."""
 
-_FORWARD_STATISTICS = 7
-_SAVED_STATISTICS = 2
+_FORWARD_STATISTICS, _SAVED_STATISTICS = 7, 2
 _ENTROPY_TENSORS = 3
 """Tensors of the entropy at once: the log-softmax, its exponential, and their product."""
 
@@ -117,8 +116,15 @@ class AllLogits:
     """The logits in float32, in which transformers computes a loss of labels."""
     is_float32: Flag
     """Whether the outputs are in float32, of which trl takes the log-sum-exp; of others the log-softmax of each row."""
+    capped: Count
+    """What the hyperbolic tangent that caps logits keeps until backward, in the compute type; 0 without one."""
     words: Words
     """The largest of them."""
+
+    @property
+    def narrow(self) -> Count:
+        """The logits in a narrower type than float32; 0 without one."""
+        return larger(self.converted, where(self.is_float32, 0, self.whole))
 
 
 def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> AllLogits:
@@ -136,6 +142,7 @@ def all_logits(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> All
         cast_row=where(sizes.output < sizes.log_softmax, row, 0),
         in_float32=block(whole * FLOAT32_BYTES),
         is_float32=sizes.output == FLOAT32_BYTES,
+        capped=block(whole * sizes.compute) if layers_of(architecture).caps_logits else 0,
         words=lambda: _logits_text(spec, architecture, batch),
     )
 
@@ -151,14 +158,14 @@ def _kept_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """Return what log-probabilities keep of all logits until backward.
 
     The log-softmax of each row, [C, V]. Selective, in float32: the logits that the log-sum-exp reads, [rows, C, V]; if
-    divided in place the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one log-softmax.
+    divided in place the tensor of which they are a slice, [rows, C + 1, V]. Of labels: one log-softmax. And a tangent.
     """
     if spec.logprobs.label_loss is not None:
-        return logits.in_float32
-    rows, selection = logits.rows * logits.row, spec.logprobs.selection
-    if selection is None:
-        return rows
-    return where(logits.is_float32, logits.whole if selection.in_place else logits.scored, rows)
+        return logits.in_float32 + logits.capped
+    kept, selection = logits.rows * logits.row, spec.logprobs.selection
+    if selection is not None:
+        kept = where(logits.is_float32, logits.whole if selection.in_place else logits.scored, kept)
+    return kept + logits.capped
 
 
 def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -171,13 +178,14 @@ def all_logits_classes_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
     (`_gradients_of_logits`), the logits if they are narrower, and their copies.
 
     By hand, 2 rows, C = 10, V = 100, under autocast, full: 2 x 2 x 11 x 100 x 4 + 2 x 11 x 100 x 2 + 2 x 10 x 100 x 4 =
-    30,000 B.
+    30,000 B. The tangent that caps logits reads one in the compute type, and keeps another: three in backward.
     """
     logits, selection, labels = all_logits(spec, architecture, batch), spec.logprobs.selection, spec.logprobs.label_loss
     if labels is not None:
         copies = larger(labels.copies_in_entropy, labels.copies_in_accuracy) * copy_bytes(logits)
-        return 3 * logits.in_float32 + larger(logits.converted, where(logits.is_float32, 0, logits.whole)) + copies
+        return 3 * logits.in_float32 + logits.narrow + copies + logits.capped
     found = 2 * logits.whole + logits.converted + logits.rows * logits.row
+    found = found + where(logits.converted > 0, 2, 1) * logits.capped
     if selection is None:
         return found
     return found + (2 if selection.in_place else 1) * logits.scored
@@ -264,8 +272,7 @@ def _label_loss_scratch(logits: AllLogits, hidden: Count) -> HeadBytes:
     The logits with their float32 copy, which under autocast becomes that of the outputs, and the last hidden states
     (`ForCausalLMLoss` of transformers). By hand, 2 rows of 11 tokens, V = 100, autocast: 2 x 11 x 100 x (2 + 4) B.
     """
-    narrow = larger(logits.converted, where(logits.is_float32, 0, logits.whole))
-    size = where(narrow > 0, narrow + logits.in_float32, logits.whole)
+    size = where(logits.narrow > 0, logits.narrow + logits.in_float32, logits.whole)
     return HeadBytes(logits=Term(size, logits.words), activations=_all_hidden(hidden))
 
 
@@ -327,13 +334,6 @@ def head_backward_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     )
 
 
-def head_gradient_is_view(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Flag:
-    """Return whether the head's gradient is a view, as the transposed product of all logits and no cast is."""
-    if spec.logprobs.chunked_loss is not None:
-        return gradient_is_view(spec, architecture, batch)
-    return both(spec.logprobs.makes_all_logits, negated(element_bytes(spec).autocast_casts))
-
-
 def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     """Return the peak of the gradients of all logits in addition to what forward kept.
 
@@ -358,7 +358,7 @@ def _gradients_of_logits(spec: TrialKeys, logits: AllLogits) -> Count:
     made = where(logits.is_float32, larger(2 * logits.scored, (logits.rows + 2) * logits.row), by_row)
     if not selection.in_place:
         return made
-    return larger(made, 2 * (logits.whole + logits.scored) - _kept_logits(spec, logits))
+    return larger(made, 2 * (logits.whole + logits.scored) + logits.capped - _kept_logits(spec, logits))
 
 
 def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> HeadBytes:
@@ -381,7 +381,7 @@ def score_scratch(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     hidden = block(batch.positions * architecture.hidden_size * sizes.stream)
     copied = where(both(trains_everything(spec), sizes.autocast_caches), 0, head_copy_bytes(spec, architecture))
     product = block(values * sizes.compute) + copied
-    made = larger(logits.whole + logits.converted, product)
+    made = larger(logits.whole + logits.converted, larger(product, 2 * logits.capped))
     scored = logits.whole + logits.row + logits.cast_row if selection is None else _selected_scratch(selection, logits)
     return HeadBytes(logits=Term(larger(made, scored), logits.words), activations=_all_hidden(hidden))
 

@@ -58,7 +58,7 @@ class Head:
             if spec.logprobs.label_loss is not None:
                 self._loss_of_labels(found, batch, rows)
             else:
-                self._outputs(found)
+                self._outputs(found, rows)
                 self._select(found, rows)
                 self._log_entropy(found, batch)
                 requests.drop("logits", "quotient")
@@ -88,18 +88,32 @@ class Head:
         requests.set("work", there)
         if not (trains_everything(spec) and element_bytes(spec).autocast_caches):
             requests.set("copy of the head", blocks(head_copy_bytes(spec, architecture)))
-        self._outputs(found)
+        self._outputs(found, None)
         requests.drop("copy of the head")
         self._select(found, None)
         requests.drop("logits", "quotient")
 
-    def _outputs(self, found: AllLogits) -> None:
+    def _outputs(self, found: AllLogits, rows: Hashable | None) -> None:
         """Compute the logits; accelerate casts what a model returns when that has ended."""
         requests, whole, converted = self._requests, blocks(found.whole), blocks(found.converted)
         requests.set("logits", converted or whole)
+        self._cap(found, rows)
         requests.drop("work")
         if converted:
             requests.replace("logits", whole)
+
+    def _cap(self, found: AllLogits, rows: Hashable | None) -> None:
+        """Divide the logits, take the hyperbolic tangent, and multiply; with `rows` backward needs the tangent."""
+        if not (capped := blocks(found.capped)):
+            return
+        requests = self._requests
+        for _ in ("quotient", "tangent"):
+            requests.replace("logits", capped)
+        if rows is None:
+            requests.replace("logits", capped)
+        else:
+            requests.rename("logits", (rows, "capped"))
+            requests.set("logits", capped)
 
     def _select(self, found: AllLogits, rows: Hashable | None) -> None:
         """Compute the log-probability of each token of all logits; with `rows` they are kept for backward."""
@@ -142,6 +156,7 @@ class Head:
         whole, converted, wide = (blocks(size) for size in (found.whole, found.converted, found.in_float32))
         product = converted or whole
         requests.set("logits", product)
+        self._cap(found, rows)
         if product != wide:
             requests.set("float32", wide)
         requests.set((rows, "logits"), wide)
@@ -309,6 +324,11 @@ class Head:
         requests, spec = self._requests, self._spec
         if converted := blocks(found.converted):
             requests.replace("gradients", converted)
+        if capped := blocks(found.capped):
+            for _ in ("product", "tangent"):
+                requests.replace("gradients", capped)
+            requests.drop((rows, "capped"))
+            requests.replace("gradients", capped)
         requests.set("workspace of backward", self._workspace)
         cast = blocks(head_cast_bytes(spec, self._architecture)) if trains_everything(spec) else NO_BLOCKS
         requests.set("work", plus(stream, cast or self._embedding))

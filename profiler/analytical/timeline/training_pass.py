@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from profiler.analytical.formulas.chunked_loss import head_gradient_is_view
 from profiler.analytical.formulas.head import (
     head_backward_scratch,
     head_forward_scratch,
-    head_gradient_is_view,
     head_saved,
     logging_scratch,
 )

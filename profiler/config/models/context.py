@@ -114,8 +114,8 @@ def _beyond_window(spec: TrialSpec, architecture: Architecture) -> tuple[str, ..
     window = architecture.sliding_window
     if window is None or spec.row_tokens <= window:
         return ()
-    what = f"rows of {spec.row_tokens:,} tokens have a mask there, and a shorter cache"
-    return (f"sliding_window={window} ({what}: {Direction.EITHER})",)
+    what = f"rows of {spec.row_tokens:,} tokens have a mask in some layers, counted in all, and a shorter cache"
+    return (f"sliding_window={window} ({what}: {Direction.HIGH})",)
 
 
 IMAGE_KEYS = ("images_per_prompt", "min_pixels", "max_pixels")

@@ -70,6 +70,8 @@ class Layers:
     """Norms multiply by their weight in float32 (`Gemma2RMSNorm.forward`)."""
     caps_scores: bool = False
     """A hyperbolic tangent caps the scores of attention, which torch's SDPA does not support (`_supports_sdpa`)."""
+    caps_logits: bool = False
+    """And one caps all logits (`Gemma2ForCausalLM.forward`)."""
     expert_width: str = ""
     """The field with the inner size of an expert; empty where experts have no closed form."""
     expert_names: tuple[str, ...] = ()
@@ -298,7 +300,7 @@ _FAMILIES = (
     Family(
         model_type="gemma2",
         defaults=Defaults(max_position_embeddings=8192, num_key_value_heads=4, head_dim=256, tie_word_embeddings=True),
-        layers=Layers(norms_per_layer=4, has_float32_norms=True, caps_scores=True),
+        layers=Layers(norms_per_layer=4, has_float32_norms=True, caps_scores=True, caps_logits=True),
         checks=Checks(multiple_of_heads=True, takes_null_key_value_heads=False, reads_hidden_act=False),
         sliding_window=4096,
     ),

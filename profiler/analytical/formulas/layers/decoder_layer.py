@@ -14,9 +14,7 @@ from profiler.analytical.formulas.layers.eager_attention import (
     query_side_saved_bytes,
     saved_scores_bytes,
 )
-from profiler.analytical.formulas.layers.experts import (
-    experts_saved_bytes,
-)
+from profiler.analytical.formulas.layers.experts import experts_saved_bytes
 from profiler.analytical.formulas.layers.linear_attention import linear_saved_bytes
 from profiler.analytical.formulas.models.parameters import (
     SHARED_GATE,
@@ -40,7 +38,7 @@ from profiler.analytical.formulas.models.trained import (
 )
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, negated, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_masked
 from profiler.domain.architectures.families import LINEAR_INPUTS, LINEAR_OUTPUT
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Attention
 
@@ -121,10 +119,10 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
       output, and the statistics.
 
     By hand, one row of 8 tokens, 2 query heads and 1 key head of 4, bfloat16: 8 x (8 + 4 + 4 + 8) x 2 + 2 x 8 x 4 =
-    448 B without a mask, 8 x 32 x 2 + 64 + 8 x 8 x 2 = 704 B with one. With one matrix for q, k and v the product, 8 x
-    16 x 2 B, is kept in place of the values, 8 x 4 x 2 B: 640 B without a mask.
+    448 B without a mask, 8 x 8 x 2 B more with one: one head is repeated as a view. 4 heads over 2: 896 and 1,280 B.
+    With one matrix for q, k and v the product, 8 x 16 x 2 B, in place of the values, 8 x 4 x 2 B: 640 B without a mask.
 
-    Does not hold for float32 without autocast on kernels that pad, nor for sliding windows.
+    Does not hold for float32 without autocast on kernels that pad.
     """
     compute = element_bytes(spec).compute
     heads, width = architecture.num_attention_heads, batch.width
@@ -151,10 +149,11 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
         return where(batch.has_mask, unpadded, own_heads)
     aligned = whole_units(width, _MASK_ALIGNMENT) * _MASK_ALIGNMENT
     mask = block(batch.rows * width * aligned * compute)
-    shares_keys = architecture.num_attention_heads != architecture.num_key_value_heads
-    masked = 4 * one_query + statistics + where(shares_keys, 0, others) + copied if latent is None else own_heads
-    masked = masked + mask
-    fitting = where(batch.has_mask, masked, own_heads)
+    groups = both(
+        architecture.num_key_value_heads != 1, architecture.num_attention_heads != architecture.num_key_value_heads
+    )
+    masked = where(groups, 4 * one_query + statistics + copied, own_heads) if latent is None else own_heads
+    fitting = where(is_masked(architecture, batch), masked + mask, own_heads)
     return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), with_scores, fitting)
 
 

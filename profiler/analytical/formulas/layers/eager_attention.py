@@ -35,7 +35,7 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.rollout import kv_element_bytes
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, holds, larger, negated, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_masked, layer_kinds
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.trials.trial import Attention, Dtype
 
@@ -90,7 +90,7 @@ def makes_scores(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
         return spec.attn_implementation is Attention.EAGER
     old = holds(spec.gpu, _has_no_flash_attention)
     no_flash = either(computed_bytes(spec, autocast=autocast) >= FLOAT32_BYTES, old)
-    no_efficient = both(_shares_keys(architecture), negated(batch.has_mask))
+    no_efficient = both(_shares_keys(architecture), negated(is_masked(architecture, batch)))
     return either(both(no_flash, no_efficient), both(old, computes_in_bfloat16(spec, autocast=autocast)))
 
 
@@ -134,7 +134,7 @@ def _capped_scores_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     """Return the scores that a hyperbolic tangent has capped, of eager attention (Gemma 2); 0 without one."""
     if spec.attn_implementation is not Attention.EAGER or not layers_of(architecture).caps_scores:
         return 0
-    return block_of(spec)(scores(architecture, batch) * element_bytes(spec).stream)
+    return block_of(spec)(scores(architecture, batch) * element_bytes(spec).compute)
 
 
 def query_side_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -187,7 +187,7 @@ def query_side_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, 
     keys = where(shared, batch.positions * key_width(architecture), 0)
     key, wide_key = block(keys * compute), block(keys * FLOAT32_BYTES)
     four = 4 * block(queries * FLOAT32_BYTES)
-    converted_first = both(shared, negated(batch.has_mask))
+    converted_first = both(shared, negated(is_masked(architecture, batch)))
     narrow = four + 2 * key + where(converted_first, query + 2 * wide_key, 3 * query)
     return where(compute < FLOAT32_BYTES, narrow, four + 2 * key)
 
@@ -346,6 +346,7 @@ def copies_output(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     keeps_layout = negated(batch.has_mask)
     if spec.attn_implementation is Attention.SDPA:
         # Flash attention returns no output of another width.
+        keeps_layout = negated(is_masked(architecture, batch))
         keeps_layout = both(keeps_layout, output_width(architecture) == query_width(architecture))
         keeps_layout = either(keeps_layout, holds(spec.gpu, _has_cudnn_attention))
         keeps_layout = both(keeps_layout, element_bytes(spec).compute < FLOAT32_BYTES)
@@ -358,10 +359,10 @@ def _has_cudnn_attention(gpu: str | None) -> bool:
 
 
 def attention_mask_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
-    """Return the bytes of the attention mask that all layers share, [rows, 1, L, L].
+    """Return the bytes of the attention masks that layers share, [rows, 1, L, L] for each kind of them (`is_masked`).
 
-    It is boolean and exists only if a row is padded. Eager attention always has one, in the type of the weights,
-    because it adds the causal mask; and a second one where some layers slide.
+    They are boolean. Eager attention always has them, in the type of the weights, because it adds the causal mask.
+    FlashAttention-2 gets [rows, L].
 
     Checkpointing keeps the mask until backward. Without checkpointing, backward counts one mask too many, a fraction of
     a percent. By hand, 4 rows of 1,042: 4 x 1,042 x 1,042 = 4,343,056 B.
@@ -370,4 +371,6 @@ def attention_mask_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     if spec.attn_implementation is Attention.EAGER:
         masks = 2 if layers_of(architecture).alternates and architecture.first_layers else 1
         return masks * block(size * element_bytes(spec).weight)
-    return where(batch.has_mask, block(size), 0)
+    if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
+        return 0
+    return sum(where(is_masked(kind, batch), block(size), 0) for kind in layer_kinds(architecture))

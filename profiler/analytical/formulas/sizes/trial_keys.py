@@ -17,6 +17,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     Flag,
     Number,
     both,
+    either,
     holds,
     larger,
     smaller,
@@ -299,7 +300,7 @@ class Batch:
     loss_tensors: int = _GRPO_LOSS_TENSORS
     """Float32 tensors [rows, completion_tokens] that the loss keeps until backward."""
     has_mask: Flag
-    """Whether attention gets an explicit mask. transformers drops a mask that masks nothing."""
+    """Whether a row is padded. transformers drops a mask that masks nothing; of layers that slide see `is_masked`."""
 
     @property
     def width(self) -> Count:
@@ -375,6 +376,14 @@ def one_row(batch: Batch) -> Batch:
 def unpadded(batch: Batch) -> Batch:
     """Return `batch` with all rows of the longest length: transformers drops a mask that masks nothing."""
     return replace(batch, has_mask=False)
+
+
+def is_masked(kind: DecoderShape, batch: Batch) -> Flag:
+    """Return whether SDPA gets a mask in a layer: of padded rows, or of rows that are longer than it sees.
+
+    Source: `_ignore_causal_mask_sdpa` in transformers' `masking_utils.py`.
+    """
+    return batch.has_mask if kind.sliding_window is None else either(batch.has_mask, batch.width >= kind.sliding_window)
 
 
 def longest_rows(spec: TrialKeys, rows: Count) -> Count:
