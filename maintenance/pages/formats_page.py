@@ -45,7 +45,8 @@ _READ = (
     _Read(
         "a training script of trl, or a notebook (`.py`, `.ipynb`)",
         "trl 1.16, transformers 5.23, peft 0.21",
-        "literals, constants, f-strings, dictionaries, functions with one `return`, options of argparse and fields of "
+        "literals, constants, f-strings, dictionaries, functions with one `return`, the user's YAML where the script "
+        "looks values up in it, options of argparse and fields of "
         "dataclasses with their defaults; calls under conditions that do not hold are passed",
         "a trainer that is not trl's, two values of one key; what is no literal is named with its line",
         "python_scripts",

@@ -4,9 +4,12 @@ import json
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.foreign_formats import Format, Keys, foreign_part
+from profiler.config.files.own_sections import FileKeys
 from profiler.config.files.vocabulary import Vocabulary
 from profiler.config.trl.argument_values import OTHER_TRAINERS
 from profiler.domain.errors import EXIT_USAGE
@@ -229,6 +232,110 @@ def test_a_value_is_followed_within_the_file(folder, text, value):
     assert answered["trial"]["model"] == "qwen2.5-0.5b"
     assert answered["trial"]["num_generations"] == (value or 8)
     assert ("has no literal" in answered["notes"][0]) == (value is None)
+
+
+OWN_FILE = {
+    "model": {"name": MODEL},
+    "training": {"batch_size": 6, "rate": 1e-5},
+    "sampling": {"group": 3, "max_completion_length": 64},
+    "data": {"group": 9},
+}
+
+
+def with_own_file(folder, before, batch, group="3"):
+    (folder / "job.yaml").write_text(yaml.safe_dump(OWN_FILE))
+    (folder / "train.py").write_text(f"""
+from trl import GRPOConfig, GRPOTrainer
+{before}
+    args = GRPOConfig(per_device_train_batch_size={batch}, num_generations={group})
+    GRPOTrainer(model=model, args=args, reward_funcs=[good])
+""")
+
+
+@pytest.mark.parametrize(
+    ("before", "batch"),
+    [
+        ("from settings import JOB\ndef main():", 'JOB["training"]["batch_size"]'),
+        ("def main(job):", "int(job.training.batch_size)"),
+        ("def main(training):", 'training["batch_size"]'),
+        ("class Job:\n  def main(self):", "self.job.training.batch_size"),
+        ("class Job:\n  def main(self):\n    training = self.job.training", 'training.get("batch_size", 2)'),
+        ("def main(job):\n    wanted = job.training.batch_size", "wanted"),
+        ("def main(job):", 'getattr(job.training, "batch_size", 2)'),
+        ("import yaml\njob = yaml.safe_load(open(path))\ndef main():", "job['training'].get('batch_size')"),
+        ("job = OmegaConf.merge(defaults, given)\ndef main():", "job.training.batch_size"),
+    ],
+)
+def test_a_script_takes_values_from_the_file_given_with_it(folder, before, batch):
+    with_own_file(folder, before, batch)
+    read = found("config=train.py", "config=job.yaml")
+    trial = read["trial"]
+    assert (trial["per_device_train_batch_size"], trial["num_generations"]) == (6, 3)
+    # What the script takes from elsewhere counts as without it.
+    assert (trial["model"], trial["max_completion_length"]) == ("qwen2.5-0.5b", 64)
+    text = " ".join(read["notes"])
+    assert "job.yaml as train.py reads it (training.batch_size" in text
+    assert "has no literal" not in text
+
+
+def test_a_file_that_a_script_names_is_read(folder):
+    with_own_file(folder, 'def main(path="job.yaml"):\n    job = load_job(path)', "job.training.batch_size")
+    assert found("config=train.py")["trial"]["per_device_train_batch_size"] == 6
+
+
+def test_what_a_script_states_wins_over_its_file(folder):
+    with_own_file(folder, "from settings import JOB\ndef main():", 'JOB["training"]["batch_size"]')
+    content = {**OWN_FILE, "sampling": {"num_generations": 2}}
+    (folder / "job.yaml").write_text(yaml.safe_dump(content))
+    assert found("config=train.py", "config=job.yaml")["trial"]["num_generations"] == 3
+
+
+def test_what_another_file_states_is_not_assumed(folder):
+    with_own_file(folder, "def main(count):", "count()", "count()")
+    (folder / "job.yaml").write_text(yaml.safe_dump({"num_generations": 2, "model_name_or_path": MODEL}))
+    read = found("config=train.py", "config=job.yaml")
+    assert read["trial"]["num_generations"] == 2
+    text = " ".join(read["notes"])
+    assert "num_generations=8 (" not in text
+    assert "per_device_train_batch_size=8 (line 4 of train.py has no literal)" in text
+
+
+def test_a_key_of_two_sections_is_not_guessed(folder):
+    with_own_file(folder, "def main(job):", "job.training.batch_size", "job.group")
+    read = found("config=train.py", "config=job.yaml", "num_generations=6")
+    assert "data.group" not in " ".join(read["notes"])
+    with_own_file(folder, "def main(job):", "job.training.batch_size", "job.data.group")
+    assert found("config=train.py", "config=job.yaml")["trial"]["num_generations"] == 9
+
+
+@pytest.mark.parametrize("test", ["job.training.batch_size == 5", '"other" in job.data'])
+def test_a_condition_is_decided_by_the_file(folder, test):
+    with_own_file(folder, "def main(job):", f"4 if {test} else job.training.batch_size")
+    assert found("config=train.py", "config=job.yaml")["trial"]["per_device_train_batch_size"] == 6
+
+
+@pytest.mark.parametrize("test", ["model is None", "not model", '"batch_size" in job'])
+def test_a_condition_that_is_unknown_is_open(folder, capsys, test):
+    with_own_file(folder, "def main(job, model):", f"4 if {test} else job.training.batch_size", "job.sampling.group")
+    said = "per_device_train_batch_size=6: is training.batch_size in job.yaml, and trl has no key of that name."
+    assert said in refused(capsys, "config=train.py", "config=job.yaml")
+
+
+@given(st.recursive(st.integers(), lambda inner: st.dictionaries(st.text(min_size=1), inner, min_size=1), max_leaves=9))
+def test_a_file_is_looked_up_as_its_keys(content):
+    content = {"top": content}
+    keys, read = FileKeys(content, read={}), {}
+    pairs = [(keys, content, "")]
+    while pairs:
+        own, plain, path = pairs.pop()
+        assert list(own) == list(plain)
+        for key, value in plain.items():
+            if isinstance(value, dict):
+                pairs.append((own[key], value, f"{path}{key}."))
+            else:
+                assert own[key] == value
+                read[f"{path}{key}"] = value
+    assert keys.read == read
 
 
 def test_a_trainer_that_is_not_trls_is_refused(folder, capsys):

@@ -32,6 +32,11 @@ _OF_TRL = "model_name_or_path"
 
 def part_of(name: str, values: Mapping[str, object]) -> JobFile:
     """Return what the file `name` says: of accelerate, DeepSpeed or peft, and else of trl."""
+    return companion_part(name, values) or trl_part(name, values)
+
+
+def companion_part(name: str, values: Mapping[str, object]) -> JobFile | None:
+    """Return what a file of accelerate, DeepSpeed, peft or a model says; None for another file."""
     is_recipe = _OF_TRL in values
     if not is_recipe and (_ACCELERATE & values.keys() or _only_accelerate(values)):
         return _checked(accelerate_part(name, values), values, "accelerate")
@@ -42,7 +47,7 @@ def part_of(name: str, values: Mapping[str, object]) -> JobFile:
     if all(key in values for key in _MODEL):
         problem = "is the config.json of a model"
         return JobFile(name=name, faults=(Fault(key="config", found=name, problem=problem, hint="Give it as model=."),))
-    return trl_part(name, values)
+    return None
 
 
 def _only_accelerate(values: Mapping[str, object]) -> bool:

@@ -1,19 +1,76 @@
-"""A YAML file of a user's own script, with sections: keys of trl, transformers and peft in it are read.
+"""A YAML file of a user's own script: what the script looks up, or without it keys of trl.
 
-Of such files at least half of the keys that may change memory must be known. A key that may change memory and has a
-name of the user's own is a fault, which the same key on the command line settles.
+Without the script, keys of trl, transformers and peft in its sections are read. At least half of the keys that may
+change memory must be known. A key that may change memory and has a name of the user's own is a fault, which the same
+key on the command line settles.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from profiler.config.files.vocabulary import SHOWN, Translation, Vocabulary, leaves_of, memory_key, translated
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, is_trl_key
+from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, trainer_is_known
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault, shortened
 from profiler.domain.trials.recipe import Recipe
+
+
+class FileKeys(Mapping[str, object]):
+    """The keys of a file, or of a section of it, as a script looks them up."""
+
+    def __init__(
+        self, content: Mapping[str, object], *, read: dict[str, object], path: str = "", is_open: bool = False
+    ) -> None:
+        """Record in `read` what is looked up, by its path.
+
+        Args:
+            content: The keys.
+            read: The values that were looked up, by their path in the file.
+            path: The section; empty for the whole file.
+            is_open: Whether this may be a section that the script does not name: a key that the file does not have by
+                itself is then that of the only section which has it.
+        """
+        self._content, self._path, self.read, self.is_open = content, path, read, is_open
+
+    def opened(self) -> "FileKeys":
+        """Return the same keys for an expression of the script whose value is not known."""
+        return FileKeys(self._content, read=self.read, path=self._path, is_open=True)
+
+    def all(self) -> Mapping[str, object]:
+        """Return every key, which are looked up by the section alone."""
+        self.read[self._path] = self._content
+        return self._content
+
+    def __getitem__(self, key: str) -> object:
+        place = self._place(key)
+        if place is None:
+            raise KeyError(key)
+        section, path = place
+        value = section[key]
+        if isinstance(value, Mapping):
+            return FileKeys(value, read=self.read, path=path)
+        self.read[path] = value
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._place(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def _place(self, key: str) -> tuple[Mapping[str, object], str] | None:
+        """Return where a key stands, and its path."""
+        if key in self._content:
+            return self._content, f"{self._path}.{key}".lstrip(".")
+        sections = self._content.items() if self.is_open else ()
+        having = [(inner, f"{name}.{key}") for name, inner in sections if isinstance(inner, Mapping) and key in inner]
+        return having[0] if len(having) == 1 else None
+
 
 _AUTO = "auto"
 """What a user's own script decides itself."""
@@ -75,6 +132,7 @@ OWN = Vocabulary(
         },
         "vllm.enabled": "use_vllm",
         "vllm.gpu_memory_utilization": "vllm_gpu_memory_utilization",
+        "vllm.max_model_len": "vllm_max_model_length",
         "vllm.mode": "vllm_mode",
         "vllm.tensor_parallel_size": "vllm_tensor_parallel_size",
         "grpo.group_size": "num_generations",
@@ -101,7 +159,7 @@ def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
     kept = {key: value for key, value in values.items() if str(key) not in _ASIDE and str(key) not in _OTHER_MODELS}
     found = translated(OWN, name, kept)
     known = [path for path in found.read if path.rpartition(" as ")[2].rpartition(".")[2] not in FREE_KEYS]
-    of_trl = [path for path in known if is_trl_key(path.rpartition(".")[2])]
+    of_trl = [path for path in known if _changes_memory(path.rpartition(".")[2])]
     open_paths = [path for path in found.unknown if memory_key(path)]
     if len(of_trl) < _FEWEST:
         return None
@@ -123,6 +181,48 @@ def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
         unknown=tuple(left),
         faults=(*_once(found.faults), *faults),
     )
+
+
+def parts_with_own_file(script: JobFile, name: str, values: Mapping[str, object], keys: FileKeys) -> list[JobFile]:
+    """Return what a script and its file say together; nothing if the script looks up no key of the file.
+
+    What the script states itself wins. Other keys of the file count as without the script.
+
+    Args:
+        script: What the script says, with `keys`.
+        name: The file.
+        values: Its keys.
+        keys: The same, with what the script has looked up.
+    """
+    if not keys.read:
+        return []
+    found = translated(OWN, name, _without(values, keys.read))
+    stated = {KEY_OF.get(key, key) for key, value in script.values.items() if value is not None}
+    content = {key: value for key, value in found.values.items() if KEY_OF.get(key, key) not in stated}
+    looked_up = [path for path in keys.read if memory_key(path) or _changes_memory(path.rpartition(".")[2])]
+    own = JobFile(
+        name=name,
+        values={key: value for key, value in content.items() if key not in _PLAIN or key in _OF_DATA},
+        notes=(Note(key="", text=f"{name} as {script.name} reads it ({', '.join(looked_up)})"),) if looked_up else (),
+        faults=tuple(fault for fault in _once(found.faults) if fault.key not in stated),
+    )
+    return [script, own]
+
+
+def _changes_memory(key: str) -> bool:
+    return is_trl_key(key) and key not in FREE_KEYS
+
+
+def _without(values: Mapping[str, object], paths: Collection[str], above: str = "") -> dict[str, object]:
+    """Return the keys without those of some paths."""
+    found: dict[str, object] = {}
+    for key, value in values.items():
+        path = f"{above}{key}"
+        if isinstance(value, Mapping):
+            found[key] = _without(value, paths, f"{path}.")
+        elif path not in paths:
+            found[key] = value
+    return found
 
 
 def _left_to_script(name: str, path: str) -> Note:

@@ -8,6 +8,7 @@ from profiler.config.files.arguments import Arguments, full_names, read_argument
 from profiler.config.files.companion_files import accelerate_part
 from profiler.config.files.file_kinds import assumed_note, trl_part
 from profiler.config.files.formats.together import PROCESSES
+from profiler.config.files.own_sections import FileKeys
 from profiler.config.files.vocabulary import Vocabulary, memory_key, part_by
 from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
 from profiler.config.launch.lines import stem_of
@@ -129,7 +130,10 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
         script = read(f"{found.program.replace('.', '/')}.py" if found.is_module else found.program)
     recipe, faults = _recipe_file(found, arguments, read)
     if script is not None and isinstance(script.content, str):
-        part = script_part(script.name, script.content, arguments=arguments, recipe=recipe, line=name)
+        own_file = FileKeys(recipe, read={}) if recipe else None
+        part = script_part(
+            script.name, script.content, arguments=arguments, recipe=recipe, own_file=own_file, line=name
+        )
         yield replace(part, faults=(*faults, *part.faults))
         return
     if faults:

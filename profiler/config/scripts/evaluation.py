@@ -7,6 +7,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import Declared, Fields, OutsideValue, OutsideValues
@@ -46,6 +47,8 @@ class Given:
     """Arguments that are passed without a value that is known."""
     recipe: Mapping[str, object] = field(default_factory=dict)
     """Keys of the file that ``--config`` names."""
+    own_file: FileKeys | None = None
+    """Keys of a file that is given with the script, from which the script may take values."""
     line: str = ""
     """What states them; empty if none is given."""
 
@@ -88,10 +91,7 @@ class Evaluator:
             NoLiteralError: It is not in the file.
         """
         self._steps = 0
-        found = self._value(expression, 0)
-        if isinstance(found, _Namespace | _Instance):
-            raise NoLiteralError
-        return found
+        return _plain(self._value(expression, 0))
 
     def holds(self, test: ast.expr) -> bool | None:
         """Return whether a condition holds; None where that is not in the file."""
@@ -115,6 +115,10 @@ class Evaluator:
                 return self._name(name, depth)
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
                 return name
+            case ast.Attribute(value=ast.Name(id="self"), attr=name) if self._given.own_file is not None:
+                whole = self._given.own_file.opened()
+                section = whole.get(name)
+                return section if isinstance(section, Mapping) else whole
             case ast.Attribute(value=owner, attr=name):
                 return self._attribute(self._value(owner, depth + 1), name, depth)
             case ast.Call():
@@ -164,11 +168,20 @@ class Evaluator:
                 return local[name]
         if name in self._declared.parsed:
             return _Instance(kind=self._declared.parsed[name], given=self._given.parsed)
-        if name in self._literals:
-            return self._value(self._literals[name], depth + 1)
         if self._outside.is_namespace(name):
             return _Namespace()
-        raise NoLiteralError
+        stated = self._literals.get(name)
+        if self._given.own_file is None or not isinstance(stated, ast.Call | None):
+            return self._literal(stated, depth)
+        try:
+            return self._literal(stated, depth)
+        except NoLiteralError:
+            return self._given.own_file.opened()
+
+    def _literal(self, stated: ast.expr | None, depth: int) -> object:
+        if stated is None:
+            raise NoLiteralError
+        return self._value(stated, depth + 1)
 
     def _attribute(self, owner: object, name: str, depth: int) -> object:
         match owner:
@@ -205,12 +218,16 @@ class Evaluator:
                 mapping, name = self._value(owner, depth + 1), self._value(key, depth + 1)
                 if isinstance(mapping, Mapping):
                     return mapping[name] if name in mapping else self._value(default[0], depth + 1) if default else None
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(name)), default]):
+                mapping = self._value(owner, depth + 1)
+                if isinstance(mapping, Mapping):
+                    return mapping[name] if name in mapping else self._value(default, depth + 1)
             case ast.Call(func=ast.Name(id=name)) if name in self._declared.classes:
                 return self._instance(self._declared.classes[name], call, depth)
             case ast.Call(func=ast.Name(id=name)) if name in self._declared.functions:
                 return self._returned(self._declared.functions[name], call, depth)
-            case ast.Call() if called_name(call) in _LOADS and self._given.recipe:
-                return self._given.recipe
+            case ast.Call() if called_name(call) in _LOADS and (self._given.recipe or self._given.own_file):
+                return self._given.recipe or self._given.own_file
         raise NoLiteralError
 
     def _instance(self, kind: Fields, call: ast.Call, depth: int) -> _Instance:
@@ -294,7 +311,7 @@ class Evaluator:
             case ast.Constant(value=str(text)):
                 return text
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
-                return str(self._value(inner, depth + 1))
+                return str(_plain(self._value(inner, depth + 1)))
         raise NoLiteralError
 
     def _either(self, operands: list[ast.expr], is_or: bool, depth: int) -> object:
@@ -308,7 +325,10 @@ class Evaluator:
     def _is_met(self, test: ast.expr, depth: int) -> bool:
         match test:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                first, second = self._value(left, depth + 1), self._value(right, depth + 1)
+                first, second = _plain(self._value(left, depth + 1)), self._value(right, depth + 1)
+                if isinstance(op, ast.In | ast.NotIn):
+                    return _contains(second, first) is isinstance(op, ast.In)
+                second = _plain(second)
                 match op:
                     case ast.Eq():
                         return first == second
@@ -319,10 +339,7 @@ class Evaluator:
                     case ast.IsNot():
                         return first is not second
                 raise NoLiteralError
-        found = self._value(test, depth + 1)
-        if isinstance(found, _Namespace | _Instance):
-            raise NoLiteralError
-        return bool(found)
+        return bool(_plain(self._value(test, depth + 1)))
 
     def _calculated(self, operator: type[ast.operator], left: object, right: object) -> int | str:
         if operator is ast.Add and isinstance(left, str) and isinstance(right, str):
@@ -332,6 +349,31 @@ class Evaluator:
         if (operator is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
             raise NoLiteralError
         return _ARITHMETIC[operator](left, right)
+
+
+def _plain(value: object) -> object:
+    """Return a value, of a section of a file all its keys.
+
+    Raises:
+        NoLiteralError: It is of the script's own, or not known.
+    """
+    match value:
+        case _Namespace() | _Instance() | FileKeys(is_open=True):
+            raise NoLiteralError
+        case FileKeys():
+            return value.all()
+        case Mapping():
+            return {key: _plain(inner) for key, inner in value.items()}
+        case list():
+            return [_plain(inner) for inner in value]
+    return value
+
+
+def _contains(owner: object, key: object) -> bool:
+    match owner:
+        case FileKeys(is_open=False) | dict() | list():
+            return key in owner
+    raise NoLiteralError
 
 
 def _item(owner: object, key: object) -> object:

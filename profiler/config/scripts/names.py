@@ -61,6 +61,9 @@ def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.ex
                 yield name, value
             case ast.FunctionDef(body=inner) | ast.With(body=inner):
                 yield from _certain_assignments(inner)
+            case ast.ClassDef(body=inner):
+                # Fields are no names of their own; those that methods bind are.
+                yield from _certain_assignments([each for each in inner if isinstance(each, ast.FunctionDef)])
             case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
                 yield from _certain_assignments(inner)
 
@@ -106,6 +109,9 @@ OTHERS_DO = dict.fromkeys(
 UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 
 CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
+
+SCORES = "ForSequenceClassification"
+"""The end of classes of models that score rows."""
 
 BITSANDBYTES = {
     "load_in_4bit": "load_in_4bit",

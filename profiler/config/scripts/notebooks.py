@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
+from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import ForeignTextError
 from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.parts import JobFile
@@ -18,12 +19,13 @@ _CELL_MAGIC = re.compile(r"\A\s*%%(?!time|capture)")
 _CONTINUES = re.compile(r"^([ \t]*[!%].*)\\\n", re.MULTILINE)
 
 
-def notebook_part(name: str, values: Mapping[str, object]) -> JobFile:
+def notebook_part(name: str, values: Mapping[str, object], *, own_file: FileKeys | None = None) -> JobFile:
     """Return what the cells with code of a notebook say.
 
     Args:
         name: The notebook, for sentences.
         values: Its content.
+        own_file: As for `script_part`.
 
     Raises:
         ForeignTextError: It has no code, or its code is not valid Python.
@@ -38,7 +40,7 @@ def notebook_part(name: str, values: Mapping[str, object]) -> JobFile:
         place = max(bisect_right(starts, line - 1) - 1, 0)
         return f"line {line - starts[place]} of cell {numbers[place]} of {name}"
 
-    return script_part(name, "\n".join(texts), where=where)
+    return script_part(name, "\n".join(texts), own_file=own_file, where=where)
 
 
 def _python(text: str) -> str:

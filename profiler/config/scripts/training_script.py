@@ -13,6 +13,7 @@ from profiler.config.files.arguments import Arguments
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.file_kinds import assumed_note
 from profiler.config.files.foreign_formats import foreign_module
+from profiler.config.files.own_sections import FileKeys
 from profiler.config.files.vocabulary import renamed_keys
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
@@ -28,6 +29,7 @@ from profiler.config.scripts.names import (
     OTHERS_DO,
     PATCHES_TRL,
     RECIPES,
+    SCORES,
     TRAINERS,
     UNSLOTH,
     called_name,
@@ -53,6 +55,7 @@ def script_part(
     *,
     arguments: Arguments | None = None,
     recipe: Mapping[str, object] | None = None,
+    own_file: FileKeys | None = None,
     line: str = "",
     where: Where | None = None,
 ) -> JobFile:
@@ -63,6 +66,7 @@ def script_part(
         text: Its text.
         arguments: What a command line passes to it; None if none is given.
         recipe: Keys of the file that the command line names by ``--config``.
+        own_file: Keys of a file that is given with the script, which records what the script reads of it.
         line: What states the command line.
         where: How sentences name a line; None for ``line 5 of train.py``.
 
@@ -70,7 +74,7 @@ def script_part(
         ForeignTextError: It is not valid Python, or exceeds a limit.
     """
     found = arguments or Arguments()
-    given = Given(arguments=found.values, undecided=found.undecided, recipe=recipe or {}, line=line)
+    given = Given(arguments=found.values, undecided=found.undecided, recipe=recipe or {}, own_file=own_file, line=line)
     return _Script(name, parse_python(text), given, where or (lambda number: f"line {number} of {name}")).part()
 
 
@@ -85,10 +89,6 @@ class _Found:
     """What is stated and reaches no trainer."""
     notes: list[Note] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-
-
-_SCORES = "ForSequenceClassification"
-"""The end of classes of models that score rows."""
 
 
 class _Script:
@@ -250,9 +250,9 @@ class _Script:
 
     def _read_models(self, recipe: Recipe | None) -> None:
         # A model that scores rows is the one that is trained, or scores completions.
-        trained = _SCORES if recipe is Recipe.REWARD else CAUSAL
+        trained = SCORES if recipe is Recipe.REWARD else CAUSAL
         for call in self._called(LOADER) if trained is CAUSAL else ():
-            if owner_name(call).endswith(_SCORES):
+            if owner_name(call).endswith(SCORES):
                 self._read_reward_model(call)
         self._read_trained_model(trained)
         for call in self._called(*self._trainers):

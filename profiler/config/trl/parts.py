@@ -175,10 +175,16 @@ def merged(parts: Sequence[JobFile], *, given: Collection[str] = ()) -> JobFile:
         job=job,
         trial=trial,
         recipe=recipes[0] if recipes else None,
-        notes=tuple(note for part in parts for note in part.notes),
+        notes=tuple(note for part in parts for note in part.notes if not _is_settled(note, part, parts)),
         unknown=tuple(dict.fromkeys(key for part in parts for key in part.unknown)),
         faults=tuple(faults),
     )
+
+
+def _is_settled(note: Note, part: JobFile, parts: Sequence[JobFile]) -> bool:
+    """Return whether another file states what this one leaves open."""
+    stating = [each for each in parts if note.key in {KEY_OF.get(key, key) for key in each.values}]
+    return note.is_counted and bool(stating) and part not in stating
 
 
 def _contradictions(parts: Sequence[JobFile], given: Collection[str]) -> Iterator[Fault]:

@@ -6,12 +6,14 @@ TOML is parsed too, to say of which program it is.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from profiler.config.files.file_kinds import part_of
+from profiler.config.files.file_kinds import companion_part, part_of
 from profiler.config.files.foreign_formats import foreign_command, foreign_part, foreign_script, is_of_verl
+from profiler.config.files.own_sections import FileKeys, parts_with_own_file
 from profiler.config.foreign_text import (
     MOST_JSON_BYTES,
     MOST_SCRIPT_BYTES,
@@ -40,6 +42,9 @@ _MOST_BYTES = {".py": MOST_SCRIPT_BYTES, ".json": MOST_JSON_BYTES, ".yaml": MOST
 _UNKNOWN_FOLDER = re.compile(r"^(?:\$\{?\w+\}?|\$\([^()]*\))/")
 """A folder that only the user's machine knows, before a path."""
 
+_NAMED = re.compile(r"""["']([\w./-]+\.ya?ml)["']""")
+"""A file with keys that a script names."""
+
 _MOST_ABOVE = 4
 """Folders above a script in which a path is looked for: scripts are started from the root of a repository."""
 
@@ -49,7 +54,7 @@ class NamedFiles:
 
     def __init__(self, folder: Path, given: Sequence[str] = ()) -> None:
         """Look in `folder`, above it, and among the files that the user gives."""
-        self._folder, self._given = folder, given
+        self._folder, self.given = folder, given
         self.read: list[str] = []
         """Those of `given` that were read."""
 
@@ -80,7 +85,7 @@ class NamedFiles:
     def _found(self, name: str) -> Path | None:
         if Path(name).suffix not in _MOST_BYTES:
             return None
-        for given in self._given:
+        for given in self.given:
             if Path(given).name == Path(name).name:
                 self.read.append(given)
                 return Path(given)
@@ -139,7 +144,10 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
         file = expanded(path)
         text = read_bytes(file, most_bytes=_MOST_CONFIG_BYTES.get(file.suffix, MOST_YAML_BYTES))
         if file.suffix == ".py":
-            return ConfigFile(path=path, parts=(script_part(file.name, text.decode()),))
+            script = text.decode()
+            return _with_own_file(
+                path, partial(script_part, file.name, script), NamedFiles(file.parent, others), script
+            )
         if file.suffix in _SHELL or text.startswith(b"#!"):
             return _run_script(path, file, text.decode(), others)
         values = _parsed(file.suffix, text)
@@ -153,7 +161,7 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
     if not isinstance(values, Mapping):
         raise _config_fault(path, "contains no keys with values")
     if file.suffix == ".ipynb":
-        return ConfigFile(path=path, parts=_sound((_notebook(path, file.name, values),)))
+        return _with_own_file(path, partial(_notebook, path, file.name, values), NamedFiles(file.parent, others))
     if SECTION in values and file.suffix != ".toml":
         return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
     foreign = foreign_part(file.name, values)
@@ -214,14 +222,50 @@ def _run_script(path: str, file: Path, text: str, others: Sequence[str]) -> Conf
     return ConfigFile(path=path, parts=_sound(parts), read=tuple(files.read))
 
 
-def _notebook(path: str, name: str, values: Mapping[str, object]) -> JobFile:
+def _with_own_file(path: str, read: Callable[..., JobFile], files: NamedFiles, text: str = "") -> ConfigFile:
+    """Return what a script says, with the values that it takes from one of the user's files or from one that it names.
+
+    Args:
+        path: The script.
+        read: Reads it; `own_file=` is the file.
+        files: The user's files, and those near the script.
+        text: The text of the script, which may name a file.
+
+    Raises:
+        UsageError: A notebook is refused as a whole.
+        ForeignTextError: A script cannot be read.
+    """
+    for name in (*files.given, *dict.fromkeys(_NAMED.findall(text))):
+        values = _own_values(name, files)
+        if values is None:
+            continue
+        keys = FileKeys(values, read={})
+        parts = parts_with_own_file(read(own_file=keys), Path(name).name, values, keys)
+        if parts:
+            return ConfigFile(path=path, parts=tuple(parts), read=(name,))
+    return ConfigFile(path=path, parts=(read(),))
+
+
+def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:
+    """Return the keys of a user's own file; None for one of another kind, or that cannot be read."""
+    try:
+        found = files(name) if Path(name).suffix != ".py" else None
+    except UsageError:
+        return None  # said where the file itself is read
+    values = found.content if found is not None else None
+    if not isinstance(values, Mapping) or SECTION in values or companion_part(name, values) is not None:
+        return None
+    return values if foreign_part(Path(name).name, values) is None else None
+
+
+def _notebook(path: str, name: str, values: Mapping[str, object], own_file: FileKeys | None = None) -> JobFile:
     """Return what the cells of a notebook say.
 
     Raises:
         UsageError: It is of another program, has no code, or no valid Python.
     """
     try:
-        return notebook_part(name, values)
+        return _sound((notebook_part(name, values, own_file=own_file),))[0]
     except ForeignTextError as error:
         raise _config_fault(path, str(error)) from error
 

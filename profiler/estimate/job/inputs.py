@@ -293,17 +293,20 @@ def job_files(command: Command) -> JobFiles:
     from profiler.estimate.job.config_file import load_command, load_config
 
     files, faults = [], list(command.faults)
+    refused: dict[str, Sequence[Fault]] = {}
     for path in command.configs:
         try:
             files.append(load_config(path, [other for other in command.configs if other != path]))
         except UsageError as error:
-            faults.extend(error.faults)
+            refused[path] = error.faults
     if command.options.launch is not None:
         try:
             files.append(load_command(command.options.launch, command.configs))
         except UsageError as error:
             faults.extend(error.faults)
     named = {path for file in files for path in file.read}
+    # A file that another one reads need not say anything by itself.
+    faults.extend(fault for path, found in refused.items() if path not in named for fault in found)
     files = [file for file in files if file.path not in named]
     of_verl = [file for file in files if file.verl is not None]
     if of_verl and len(of_verl) < len(files):

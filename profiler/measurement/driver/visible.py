@@ -14,11 +14,12 @@ from profiler.measurement.driver.nvml import GpuLostError, GpuProbe, Nvml
 CAPABILITIES = "GRPO_VRAM_COMPUTE_CAPABILITIES"
 """Environment variable: the compute capability of each visible GPU in the order of CUDA's indices, ``"9.0,8.6"``."""
 
-
 _NVML = "pynvml"
 """The module of nvidia-ml-py."""
 
 _EXTRA = f"the extra '{Extra.MEASURE}' brings it"
+
+_MOST_CHARACTERS = 200
 
 _EMULATED = "emulated"
 """Part of the driver's version where `profiler.emulation` answers in its place."""
@@ -127,17 +128,12 @@ def _selected(present: Sequence[VisibleGpu], wanted: str) -> list[VisibleGpu]:
     """Read the variable as CUDA does: indices or prefixes of UUIDs, up to the first that matches no GPU."""
     chosen: list[VisibleGpu] = []
     for word in (part.strip() for part in wanted.split(",")):
-        if word.isdigit():
-            matching = list(present[int(word) : int(word) + 1])
-        else:
-            matching = [gpu for gpu in present if word and gpu.uuid.startswith(word)]
+        named = [gpu for gpu in present if word and gpu.uuid.startswith(word)]
+        matching = present[int(word) : int(word) + 1] if word.isdigit() else named
         if not matching:
             break
         chosen.append(matching[0])
     return chosen
-
-
-_MOST_CHARACTERS = 200
 
 
 class GpuReader:
