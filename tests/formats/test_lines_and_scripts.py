@@ -278,6 +278,38 @@ def test_a_script_takes_values_from_the_file_given_with_it(folder, before, batch
     assert "has no literal" not in text
 
 
+@pytest.mark.parametrize(
+    ("before", "adapter", "rank"),
+    [
+        ("from settings import JOB\ndef main():", '**OmegaConf.to_container(JOB["lora"], resolve=True)', 64),
+        ("def main(job):", "**dict(job.lora, r=32)", 32),
+        ("def main(job):", "**job.lora", 64),
+        # What ** adds is not known, and the file states it.
+        ("def main(job):", "**chosen(job.lora)", 64),
+        ("def main(job):", "r=4, **chosen(job.lora)", 4),
+    ],
+)
+def test_arguments_that_are_a_section_of_the_file_are_read(folder, before, adapter, rank):
+    with_own_file(folder, f"{before}\n    adapter = LoraConfig({adapter})", "job.training.batch_size")
+    (folder / "job.yaml").write_text(yaml.safe_dump({**OWN_FILE, "lora": {"r": 64, "target_modules": ["o_proj"]}}))
+    trial = found("config=train.py", "config=job.yaml")["trial"]
+    assert (trial["tuning"], trial["lora_rank"], trial["lora_target_modules"]) == ("lora", rank, ["o_proj"])
+
+
+@pytest.mark.parametrize("whole", ["**job", "**dict(job)", "**dict(other, **job)"])
+def test_a_value_that_may_be_any_section_adds_nothing(folder, whole):
+    with_own_file(folder, f"def main(job):\n    SomeConfig({whole})", f"job.training.batch_size, {whole}")
+    read = found("config=train.py", "config=job.yaml")
+    assert "what ** adds to GRPOConfig" in " ".join(read["notes"])
+
+
+def test_a_key_of_transformers_4_is_no_key_of_the_users_own(folder, capsys):
+    content = {**OWN_FILE, "training": {"per_device_train_batch_size": 6, "group_by_length": True}}
+    (folder / "grpo.yaml").write_text(yaml.safe_dump({**content, "sampling": {"num_generations": 3}, "data": {}}))
+    trial = found("config=grpo.yaml", "recipe=grpo")["trial"]
+    assert (trial["per_device_train_batch_size"], trial["max_completion_length"]) == (6, 512)
+
+
 def test_a_file_that_a_script_names_is_read(folder):
     with_own_file(folder, 'def main(path="job.yaml"):\n    job = load_job(path)', "job.training.batch_size")
     assert found("config=train.py")["trial"]["per_device_train_batch_size"] == 6

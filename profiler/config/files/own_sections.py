@@ -141,6 +141,7 @@ OWN = Vocabulary(
         "rollout.max_new_tokens": "max_completion_length",
         "grpo.kl_coef": "beta",
         "*.use_lora": "use_peft",
+        "*.lora_rank": "lora_r",
     },
     free=frozenset({"bias", "device_map", "low_cpu_mem_usage"}),
 )

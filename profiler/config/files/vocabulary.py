@@ -35,7 +35,8 @@ _OTHER_NAMES: Mapping[str, str] = {
         "pretrained_model_name_or_path pretrained_model_path pretrain"
     ),
     "per_device_train_batch_size": (
-        "batch_size micro_batch_size train_batch_size per_device_batch_size mini_batch_size batch_size_per_device"
+        "batch_size micro_batch_size train_batch_size per_device_batch_size mini_batch_size batch_size_per_device "
+        "per_gpu_train_batch_size"
     ),
     "gradient_accumulation_steps": "grad_accum grad_accum_steps grad_accumulation_steps accumulation_steps",
     "num_generations": (

@@ -4,7 +4,7 @@ Of a value from the command line or the environment it is what a given line pass
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from profiler.config.files.own_sections import FileKeys
@@ -18,6 +18,9 @@ _ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
 
 _LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
 """Functions that return the content of a file with keys."""
+
+_COPIES = ("deepcopy", "to_container", "to_object")
+"""Functions that return a mapping as it is; the last two are of OmegaConf."""
 
 _MOST_DIGITS = 15
 """Longest number that arithmetic may make."""
@@ -171,17 +174,15 @@ class Evaluator:
         if self._outside.is_namespace(name):
             return _Namespace()
         stated = self._literals.get(name)
-        if self._given.own_file is None or not isinstance(stated, ast.Call | None):
-            return self._literal(stated, depth)
         try:
-            return self._literal(stated, depth)
+            if stated is not None:
+                return self._value(stated, depth + 1)
         except NoLiteralError:
-            return self._given.own_file.opened()
-
-    def _literal(self, stated: ast.expr | None, depth: int) -> object:
-        if stated is None:
+            if not isinstance(stated, ast.Call):
+                raise
+        if self._given.own_file is None:
             raise NoLiteralError
-        return self._value(stated, depth + 1)
+        return self._given.own_file.opened()
 
     def _attribute(self, owner: object, name: str, depth: int) -> object:
         match owner:
@@ -206,10 +207,11 @@ class Evaluator:
                 return self._is_met(inner, depth)
             case ast.Call(func=ast.Name(id="str"), args=[inner], keywords=[]):
                 return show(self._value(inner, depth + 1))
-            case ast.Call(func=ast.Name(id="dict"), args=[]):
-                return self._dictionary(
-                    ((ast.Constant(value=each.arg) if each.arg else None, each.value) for each in call.keywords), depth
-                )
+            case ast.Call(func=ast.Name(id="dict"), args=args) if len(args) <= 1:
+                named = [(ast.Constant(value=each.arg) if each.arg else None, each.value) for each in call.keywords]
+                return self._dictionary([*((None, each) for each in args), *named], depth)
+            case ast.Call(args=[inner]) if called_name(call) in _COPIES:
+                return self._value(inner, depth + 1)
             case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[inner]):
                 return self._as_dictionary(self._value(inner, depth + 1), depth)
             case ast.Call(func=ast.Attribute(attr="parse_args")):
@@ -238,8 +240,8 @@ class Evaluator:
             value = self._value(each.value, depth + 1)
             if each.arg is not None:
                 given[each.arg] = value
-            elif isinstance(value, Mapping):
-                given.update(value)
+            elif isinstance(several := _plain(value), Mapping):
+                given.update(several)
         return _Instance(kind=kind, given=given)
 
     def _as_dictionary(self, owner: object, depth: int) -> dict[str, object]:
@@ -292,16 +294,14 @@ class Evaluator:
                 continue
         return found
 
-    def _dictionary(
-        self, pairs: "Iterator[tuple[ast.expr | None, ast.expr]] | zip[tuple[ast.expr | None, ast.expr]]", depth: int
-    ) -> dict[str, object]:
+    def _dictionary(self, pairs: Iterable[tuple[ast.expr | None, ast.expr]], depth: int) -> dict[str, object]:
         found: dict[str, object] = {}
         for key, value in pairs:
             inner = self._value(value, depth + 1)
             if key is not None:
                 found[show(self._value(key, depth + 1))] = inner
-            elif isinstance(inner, Mapping):
-                found.update(inner)
+            elif isinstance(several := _plain(inner), Mapping):
+                found.update(several)
             else:
                 raise NoLiteralError
         return found

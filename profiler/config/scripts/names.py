@@ -110,6 +110,9 @@ UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 
 CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
 
+ANY = "**"
+"""The name of arguments that are a mapping."""
+
 SCORES = "ForSequenceClassification"
 """The end of classes of models that score rows."""
 

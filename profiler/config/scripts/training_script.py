@@ -21,6 +21,7 @@ from profiler.config.options.reading import show
 from profiler.config.scripts.declared import Declared, derived_trainers, unread_of_loading
 from profiler.config.scripts.evaluation import Evaluator, Given, NoLiteralError
 from profiler.config.scripts.names import (
+    ANY,
     BITSANDBYTES,
     CAUSAL,
     LOADED,
@@ -231,6 +232,8 @@ class _Script:
                 elif key in LORA_NAMES:
                     open_keys.add(LORA_NAMES[key])
                     self._found.lines[LORA_NAMES[key]] = line
+                elif key == ANY and self._given.own_file is not None:  # which may state what has a default
+                    open_keys.update(LORA_NAMES[each] for each in LORA_NAMES if each not in fields)
         stated, notes = lora_values(fields, name=self._name)
         self._found.values.update({key: value for key, value in stated.items() if key not in open_keys})
         self._found.notes.extend(notes)
@@ -244,8 +247,7 @@ class _Script:
                 return
         unknown = [call for call in calls if call in self._reached.possible] if self._given.line else []
         if unknown:
-            where = self._where(unknown[0].lineno)
-            text = f"an adapter ({where} is under a condition that is not known)"
+            text = f"an adapter ({self._where(unknown[0].lineno)} is under a condition that is not known)"
             self._found.notes.append(Note(key="tuning", text=text))
 
     def _read_models(self, recipe: Recipe | None) -> None:
@@ -283,9 +285,8 @@ class _Script:
 
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
-        trained = trained_model(
-            self._tree, [found for call in self._called(*self._trainers) for found in model_of(call)]
-        )
+        models = [found for call in self._called(*self._trainers) for found in model_of(call)]
+        trained = trained_model(self._tree, models)
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             self._found.faults.append(self._adapter_fault(trained.adapter_line))
         loads = tuple(load for load in trained.loads if load.call in self._calls)
@@ -363,6 +364,7 @@ class _Script:
             else:
                 where = f"{called_name(call)}, {self._where(expression.lineno)}"
                 self._found.notes.append(Note(key="", text=f"trl's defaults for what ** adds to {where}"))
+                yield ANY, expression, expression.lineno
 
     def _note_defaults(self, argument: str | None, value: object, line: int) -> None:
         if self._evaluator.taken and argument is not None:
@@ -380,9 +382,8 @@ class _Script:
             self._found.faults.append(Fault(key=key, found=show(value), problem=problem))
 
     def _assumed(self) -> Iterator[Note]:
-        stated = [
-            f"{key}={show(value)}" for key, value in self._found.unread.items() if not isinstance(value, ast.expr)
-        ]
+        known = {key: value for key, value in self._found.unread.items() if not isinstance(value, ast.expr)}
+        stated = [f"{key}={show(value)}" for key, value in known.items()]
         if stated:
             text = f"no effect of {', '.join(stated)}: {self._name} does not read them where it loads the model"
             yield Note(key="", text=text)

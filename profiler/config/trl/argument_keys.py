@@ -131,8 +131,26 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "neftune_noise_alpha": (0, 0.0),
     "use_cpu": (False,),
     "use_cache": (False,),
+    "adafactor": (False,),
+    "no_cuda": (False,),
+    "sharded_ddp": ("", [], False),
+    "torchdynamo": ("",),
 }
 """Keys that change memory in a way that has no formula here, with the values that change nothing, as null does."""
+
+OF_TRANSFORMERS_4 = frozenset(
+    """
+    dispatch_batches evaluation_strategy fp16_backend fp16_opt_level fsdp_min_num_params
+    fsdp_transformer_layer_cls_to_wrap group_by_length half_precision_backend include_inputs_for_metrics
+    include_tokens_per_second jit_mode_eval mp_parameters past_index per_gpu_eval_batch_size push_to_hub_model_id
+    push_to_hub_organization push_to_hub_token ray_scope save_safetensors split_batches tpu_metrics_debug tpu_num_cores
+    use_ipex use_legacy_prediction_loop use_mps_device xpu_backend
+    """.split()  # noqa: SIM905
+)
+"""Arguments of transformers 4 that transformers 5 has not, and that change nothing on a GPU.
+
+Source: `TrainingArguments` in `transformers/training_args.py`, 4.46 and 5.23.
+"""
 
 FREE_KEYS_BY_REASON: Mapping[str, frozenset[str]] = {
     "where files, logs and checkpoints go, and when": frozenset(
@@ -205,6 +223,7 @@ FREE_KEYS_BY_REASON: Mapping[str, frozenset[str]] = {
         reward_funcs reward_model_name_or_path
         """.split()  # noqa: SIM905
     ),
+    "of transformers 4, for the host, other devices or names of the hub": OF_TRANSFORMERS_4,
 }
 """Keys that change nothing on a GPU, or nothing that needs a word of its own, by the reason."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from profiler.config.models.lookup import canonical_model, checkpoint
-from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
+from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, OF_TRANSFORMERS_4
 from profiler.config.trl_releases.facts import WITHOUT_DROPOUT
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TRIAL_KEYS, TrialSpec, Tuning, VllmMode, key_named
@@ -21,9 +21,9 @@ ALLOC_CONF = "PYTORCH_ALLOC_CONF"
 OLD_KEYS = frozenset(
     """
     datasets logging_dir max_pixels max_prompt_length max_seq_length min_pixels overwrite_output_dir revision
-    torch_dtype vllm_device vllm_max_model_len warmup_ratio
+    torch_dtype vllm_device vllm_max_model_len warmup_ratio adafactor no_cuda sharded_ddp torchdynamo
     """.split()  # noqa: SIM905
-)
+).union(OF_TRANSFORMERS_4)
 """Keys of earlier versions, and of files of other forms, that no class of trl 1.16 has."""
 
 _GRPO, _RLOO, _SFT = Recipe.GRPO, Recipe.RLOO, Recipe.SFT
