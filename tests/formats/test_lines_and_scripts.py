@@ -332,6 +332,13 @@ def test_what_another_file_states_is_not_assumed(folder):
     assert "per_device_train_batch_size=8 (line 4 of train.py has no literal)" in text
 
 
+def test_what_the_script_keeps_in_itself_counts_by_its_name(folder):
+    with_own_file(folder, "class Job:\n  def main(self):", "self.training.batch_size", "self.num_generations")
+    (folder / "job.yaml").write_text(yaml.safe_dump({**OWN_FILE, "data": {}, "sampling": {}, "num_generations": 2}))
+    trial = found("config=train.py", "config=job.yaml")["trial"]
+    assert (trial["per_device_train_batch_size"], trial["num_generations"]) == (6, 2)
+
+
 def test_a_key_of_two_sections_is_not_guessed(folder):
     with_own_file(folder, "def main(job):", "job.training.batch_size", "job.group")
     read = found("config=train.py", "config=job.yaml", "num_generations=6")

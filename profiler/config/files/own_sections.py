@@ -38,6 +38,11 @@ class FileKeys(Mapping[str, object]):
         """Return the same keys for an expression of the script whose value is not known."""
         return FileKeys(self._content, read=self.read, path=self._path, is_open=True)
 
+    def section(self, name: str) -> "FileKeys":
+        """Return the keys of a section; these keys if there is none of that name."""
+        content = self._content.get(name)
+        return FileKeys(content, read=self.read, path=name) if isinstance(content, Mapping) else self
+
     def all(self) -> Mapping[str, object]:
         """Return every key, which are looked up by the section alone."""
         self.read[self._path] = self._content

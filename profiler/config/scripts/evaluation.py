@@ -119,9 +119,7 @@ class Evaluator:
             case ast.Attribute(value=ast.Name(id="torch"), attr=name):
                 return name
             case ast.Attribute(value=ast.Name(id="self"), attr=name) if self._given.own_file is not None:
-                whole = self._given.own_file.opened()
-                section = whole.get(name)
-                return section if isinstance(section, Mapping) else whole
+                return self._given.own_file.opened().section(name)
             case ast.Attribute(value=owner, attr=name):
                 return self._attribute(self._value(owner, depth + 1), name, depth)
             case ast.Call():
