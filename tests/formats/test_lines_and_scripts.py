@@ -483,5 +483,6 @@ def test_a_script_of_another_program_has_one_sentence(folder, capsys):
     (folder / "train.py").write_text(f"from trl import GRPOConfig\nfrom unsloth import FastLanguageModel\n{lines}")
     said = refused(capsys, "config=train.py")
     assert said.splitlines() == [
-        "config=train.py: loads its model by Unsloth's FastLanguageModel, whose kernels have no formula here."
+        "config=train.py: loads its model by Unsloth's FastLanguageModel, whose kernels have no formula here. "
+        "Give the job by keys of a trial (model=NAME tuning=lora ...) for what trl's own trainer needs."
     ]

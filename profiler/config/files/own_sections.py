@@ -7,7 +7,7 @@ key on the command line settles.
 
 from collections.abc import Collection, Iterator, Mapping
 
-from profiler.config.files.vocabulary import SHOWN, Translation, Vocabulary, leaves_of, memory_key, translated
+from profiler.config.files.vocabulary import BY_KEYS, SHOWN, Translation, Vocabulary, leaves_of, memory_key, translated
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, is_trl_key
@@ -249,7 +249,7 @@ def _below_half(name: str, known: list[str], unknown: list[str]) -> Fault:
     shown = ", ".join(unknown[:SHOWN]) + (", ..." if len(unknown) > SHOWN else "")
     count = len(known) + len(unknown)
     problem = f"has {len(unknown)} of {count} keys that may change memory by names that trl does not have ({shown})"
-    hint = "Give the job by keys of a trial (model=NAME tuning=lora ...), or the script with it."
+    hint = f"Give {BY_KEYS}, or the script with it."
     return Fault(key="config", found=name, problem=problem, hint=hint)
 
 

@@ -27,7 +27,10 @@ from profiler.domain.trials.recipe import Recipe
 SHOWN = 6
 """Most unknown keys that a sentence names."""
 
-_HINT = "Give the job by keys of a trial (model=NAME tuning=lora ...), or as a YAML file with trl's keys."
+BY_KEYS = "the job by keys of a trial (model=NAME tuning=lora ...)"
+"""What answers for a file that is not read."""
+
+_HINT = f"Give {BY_KEYS}, or as a YAML file with trl's keys."
 
 _OTHER_NAMES: Mapping[str, str] = {
     "model_name_or_path": (

@@ -14,7 +14,7 @@ from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_
 from profiler.config.files.file_kinds import assumed_note
 from profiler.config.files.foreign_formats import foreign_module
 from profiler.config.files.own_sections import FileKeys
-from profiler.config.files.vocabulary import renamed_keys
+from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
@@ -121,14 +121,9 @@ class _Script:
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
-            faults.append(Fault(key="config", found=self._name, problem=problem))
-        part = JobFile(
-            name=self._name,
-            values=found.values,
-            recipe=recipe,
-            notes=(*found.notes, *self._assumed()),
-            faults=tuple(faults),
-        )
+            faults.append(self._refused(problem, f"Give the script that does, or {BY_KEYS}."))
+        notes = (*found.notes, *self._assumed())
+        part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
         return with_inner_deepspeed(part)
 
     def _recipe(self) -> Recipe | None:
@@ -138,7 +133,7 @@ class _Script:
             recipes = [RECIPES[self._declared.parsed_of_trl]]
         if len(recipes) > 1:
             problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
-            self._found.faults.append(Fault(key="config", found=self._name, problem=problem))
+            self._found.faults.append(self._refused(problem, f"Give {BY_KEYS}."))
         return recipes[0] if recipes else None
 
     def _read_parsed(self) -> None:
@@ -193,16 +188,16 @@ class _Script:
         for other in others:
             why = f", because {OTHERS_DO[other]}" if other in OTHERS_DO else ""
             problem = f"calls {other}, whose trainer has no recipe here{why}; the recipes are {', '.join(Recipe)}"
-            yield Fault(key="config", found=self._name, problem=problem)
+            yield self._refused(problem)
         if not others:
             yield from self._of_other_program()
 
     def _of_other_program(self) -> Iterator[Fault]:
         """Return a fault if another program trains, or changes trl's trainers where it is imported, as Unsloth does."""
-        unsloth = next((owner_name(call) for call in self._calls if owner_name(call) in UNSLOTH), None)
-        if unsloth is not None:
-            problem = f"loads its model by Unsloth's {unsloth}, whose kernels have no formula here"
-            yield Fault(key="config", found=self._name, problem=problem)
+        unsloth = [owner_name(call) for call in self._calls if owner_name(call) in UNSLOTH]
+        if unsloth:
+            problem = f"loads its model by Unsloth's {unsloth[0]}, whose kernels have no formula here"
+            yield self._refused(problem, f"Give {BY_KEYS} for what trl's own trainer needs.")
             return
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         names = list(imported(self._tree))
@@ -210,10 +205,13 @@ class _Script:
         other = foreign_module(modules)
         if other is not None:
             problem = f"trains with {other.name}, which it imports, and that is not read"
-            yield Fault(key="config", found=self._name, problem=problem, hint=other.hint)
+            yield self._refused(problem, other.hint)
         elif not self._declared.parsed and trains_without_trl(names):
             problem = "takes its trainer from a module of its own, and imports nothing of trl"
-            yield Fault(key="config", found=self._name, problem=problem)
+            yield self._refused(problem, f"Give that module, or {BY_KEYS}.")
+
+    def _refused(self, problem: str, hint: str = "") -> Fault:
+        return Fault(key="config", found=self._name, problem=problem, hint=hint)
 
     def _called(self, *names: str) -> list[ast.Call]:
         return [call for call in self._calls if called_name(call) in names]
