@@ -377,6 +377,26 @@ def test_a_file_is_looked_up_as_its_keys(content):
     assert keys.read == read
 
 
+def test_one_of_a_scripts_trainers_is_chosen_by_the_recipe(folder, capsys):
+    (folder / "stages.py").write_text(f"""
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+first = SFTConfig(per_device_train_batch_size=2, max_length=512)
+SFTTrainer(model="{MODEL}", args=first)
+second = GRPOConfig(per_device_train_batch_size=8, num_generations=4, max_completion_length=64)
+GRPOTrainer(model="Qwen/Qwen2.5-1.5B-Instruct", args=second, reward_funcs=[good])
+""")
+    said = "config=stages.py: trains by sft and grpo, and one recipe is allowed. Give recipe=sft|grpo as well."
+    assert said in refused(capsys, "config=stages.py")
+    assert said in refused(capsys, "config=stages.py", "recipe=dpo")
+    of_sft = found("config=stages.py", "recipe=sft")["trial"]
+    assert (of_sft["model"], of_sft["per_device_train_batch_size"], of_sft["max_length"]) == ("qwen2.5-0.5b", 2, 512)
+    trial = found("config=stages.py", "recipe=grpo")["trial"]
+    assert (trial["model"], trial["per_device_train_batch_size"]) == ("qwen2.5-1.5b", 8)
+    cells = [{"cell_type": "code", "source": (folder / "stages.py").read_text()}]
+    (folder / "stages.ipynb").write_text(json.dumps({"cells": cells}))
+    assert found("config=stages.ipynb", "recipe=grpo")["trial"] == trial
+
+
 def test_a_trainer_that_is_not_trls_is_refused(folder, capsys):
     (folder / "train.py").write_text("from ours import GRPOConfig, GRPOTrainer\nGRPOTrainer('tiny', GRPOConfig())\n")
     assert "imports nothing of trl" in refused(capsys, "config=train.py")

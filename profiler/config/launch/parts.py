@@ -14,6 +14,7 @@ from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
+from profiler.config.scripts.evaluation import Given
 from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.argument_keys import is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, recipe_of, trainer_is_known
@@ -130,10 +131,14 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
         script = read(f"{found.program.replace('.', '/')}.py" if found.is_module else found.program)
     recipe, faults = _recipe_file(found, arguments, read)
     if script is not None and isinstance(script.content, str):
-        own_file = FileKeys(recipe, read={}) if recipe else None
-        part = script_part(
-            script.name, script.content, arguments=arguments, recipe=recipe, own_file=own_file, line=name
+        given = Given(
+            arguments=arguments.values,
+            undecided=arguments.undecided,
+            recipe=recipe,
+            own_file=FileKeys(recipe, read={}) if recipe else None,
+            line=name,
         )
+        part = script_part(script.name, script.content, given)
         yield replace(part, faults=(*faults, *part.faults))
         return
     if faults:

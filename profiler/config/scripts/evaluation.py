@@ -42,7 +42,7 @@ class NoLiteralError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a command line passes to the script."""
+    """What a command line passes to the script, and what else is given with it."""
 
     arguments: Mapping[str, object] = field(default_factory=dict)
     """Options of the line."""
@@ -54,6 +54,8 @@ class Given:
     """Keys of a file that is given with the script, from which the script may take values."""
     line: str = ""
     """What states them; empty if none is given."""
+    trainer: str = ""
+    """The recipe that counts in a script of several."""
 
     @property
     def parsed(self) -> Mapping[str, object]:

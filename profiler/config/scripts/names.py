@@ -28,6 +28,11 @@ def of_classes(derived: Mapping[str, str], recipes: Mapping[str, Recipe]) -> dic
     return {name: recipes[base] for name, base in derived.items()}
 
 
+def by_recipe(classes: Mapping[str, Recipe], recipe: Recipe) -> dict[str, Recipe]:
+    """Return the classes of one recipe."""
+    return {name: each for name, each in classes.items() if each is recipe}
+
+
 def model_of(call: ast.Call) -> list[ast.expr]:
     """Return the argument of a trainer that is its model."""
     return [keyword.value for keyword in call.keywords if keyword.arg == "model"] or call.args[:1]

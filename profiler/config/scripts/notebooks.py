@@ -5,8 +5,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
-from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import ForeignTextError
+from profiler.config.scripts.evaluation import Given
 from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.parts import JobFile
 
@@ -19,13 +19,13 @@ _CELL_MAGIC = re.compile(r"\A\s*%%(?!time|capture)")
 _CONTINUES = re.compile(r"^([ \t]*[!%].*)\\\n", re.MULTILINE)
 
 
-def notebook_part(name: str, values: Mapping[str, object], *, own_file: FileKeys | None = None) -> JobFile:
+def notebook_part(name: str, values: Mapping[str, object], given: Given | None = None) -> JobFile:
     """Return what the cells with code of a notebook say.
 
     Args:
         name: The notebook, for sentences.
         values: Its content.
-        own_file: As for `script_part`.
+        given: What is given with it; None if nothing is.
 
     Raises:
         ForeignTextError: It has no code, or its code is not valid Python.
@@ -40,7 +40,7 @@ def notebook_part(name: str, values: Mapping[str, object], *, own_file: FileKeys
         place = max(bisect_right(starts, line - 1) - 1, 0)
         return f"line {line - starts[place]} of cell {numbers[place]} of {name}"
 
-    return script_part(name, "\n".join(texts), own_file=own_file, where=where)
+    return script_part(name, "\n".join(texts), given, where=where)
 
 
 def _python(text: str) -> str:

@@ -9,11 +9,9 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profiler.config.files.arguments import Arguments
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
 from profiler.config.files.file_kinds import assumed_note
 from profiler.config.files.foreign_formats import foreign_module
-from profiler.config.files.own_sections import FileKeys
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
@@ -33,6 +31,7 @@ from profiler.config.scripts.names import (
     SCORES,
     TRAINERS,
     UNSLOTH,
+    by_recipe,
     called_name,
     imported,
     model_of,
@@ -50,33 +49,20 @@ Where = Callable[[int], str]
 """Returns how a sentence names a line of the script."""
 
 
-def script_part(
-    name: str,
-    text: str,
-    *,
-    arguments: Arguments | None = None,
-    recipe: Mapping[str, object] | None = None,
-    own_file: FileKeys | None = None,
-    line: str = "",
-    where: Where | None = None,
-) -> JobFile:
+def script_part(name: str, text: str, given: Given | None = None, *, where: Where | None = None) -> JobFile:
     """Return what the calls in a script of trl say.
 
     Args:
         name: The script, for sentences.
         text: Its text.
-        arguments: What a command line passes to it; None if none is given.
-        recipe: Keys of the file that the command line names by ``--config``.
-        own_file: Keys of a file that is given with the script, which records what the script reads of it.
-        line: What states the command line.
+        given: What is given with it; None if nothing is.
         where: How sentences name a line; None for ``line 5 of train.py``.
 
     Raises:
         ForeignTextError: It is not valid Python, or exceeds a limit.
     """
-    found = arguments or Arguments()
-    given = Given(arguments=found.values, undecided=found.undecided, recipe=recipe or {}, own_file=own_file, line=line)
-    return _Script(name, parse_python(text), given, where or (lambda number: f"line {number} of {name}")).part()
+    said = where or (lambda number: f"line {number} of {name}")
+    return _Script(name, parse_python(text), given or Given(), said).part()
 
 
 @dataclass
@@ -131,9 +117,12 @@ class _Script:
         recipes = list(dict.fromkeys(names[called_name(call)] for call in self._called(*names)))
         if not recipes and self._declared.parsed_of_trl:
             recipes = [RECIPES[self._declared.parsed_of_trl]]
+        if len(recipes) > 1 and self._given.trainer in recipes:
+            recipes = [Recipe(self._given.trainer)]
+            self._configs, self._trainers = (by_recipe(each, recipes[0]) for each in (self._configs, self._trainers))
         if len(recipes) > 1:
             problem = f"trains by {' and '.join(recipes)}, and one recipe is allowed"
-            self._found.faults.append(self._refused(problem, f"Give {BY_KEYS}."))
+            self._found.faults.append(self._refused(problem, f"Give recipe={'|'.join(recipes)} as well."))
         return recipes[0] if recipes else None
 
     def _read_parsed(self) -> None:

@@ -26,6 +26,7 @@ from profiler.config.foreign_text import (
 from profiler.config.launch.lines import training_in, training_of, words_of
 from profiler.config.launch.parts import NamedFile, launch_parts
 from profiler.config.options.command_words import CONFIG
+from profiler.config.scripts.evaluation import Given
 from profiler.config.scripts.notebooks import notebook_part
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
@@ -128,12 +129,13 @@ class ConfigFile:
     """Other files of the user that it names, and that are part of it."""
 
 
-def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
+def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> ConfigFile:
     """Return what the file `path` says; `VERL` is verl's own default configuration.
 
     Args:
         path: The file.
         others: Further files of the user, which it may name.
+        trainer: The recipe that counts in a script of several.
 
     Raises:
         UsageError: There is no such file, or it describes no job.
@@ -144,10 +146,8 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
         file = expanded(path)
         text = read_bytes(file, most_bytes=_MOST_CONFIG_BYTES.get(file.suffix, MOST_YAML_BYTES))
         if file.suffix == ".py":
-            script = text.decode()
-            return _with_own_file(
-                path, partial(script_part, file.name, script), NamedFiles(file.parent, others), script
-            )
+            read = partial(script_part, file.name, text.decode())
+            return _with_own_file(path, read, NamedFiles(file.parent, others), trainer, text.decode())
         if file.suffix in _SHELL or text.startswith(b"#!"):
             return _run_script(path, file, text.decode(), others)
         values = _parsed(file.suffix, text)
@@ -161,7 +161,8 @@ def load_config(path: str, others: Sequence[str] = ()) -> ConfigFile:
     if not isinstance(values, Mapping):
         raise _config_fault(path, "contains no keys with values")
     if file.suffix == ".ipynb":
-        return _with_own_file(path, partial(_notebook, path, file.name, values), NamedFiles(file.parent, others))
+        cells = partial(_notebook, path, file.name, values)
+        return _with_own_file(path, cells, NamedFiles(file.parent, others), trainer)
     if SECTION in values and file.suffix != ".toml":
         return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
     foreign = foreign_part(file.name, values)
@@ -222,13 +223,16 @@ def _run_script(path: str, file: Path, text: str, others: Sequence[str]) -> Conf
     return ConfigFile(path=path, parts=_sound(parts), read=tuple(files.read))
 
 
-def _with_own_file(path: str, read: Callable[..., JobFile], files: NamedFiles, text: str = "") -> ConfigFile:
+def _with_own_file(
+    path: str, read: Callable[[Given], JobFile], files: NamedFiles, trainer: str, text: str = ""
+) -> ConfigFile:
     """Return what a script says, with the values that it takes from one of the user's files or from one that it names.
 
     Args:
         path: The script.
-        read: Reads it; `own_file=` is the file.
+        read: Reads it.
         files: The user's files, and those near the script.
+        trainer: The recipe that counts in a script of several.
         text: The text of the script, which may name a file.
 
     Raises:
@@ -240,10 +244,10 @@ def _with_own_file(path: str, read: Callable[..., JobFile], files: NamedFiles, t
         if values is None:
             continue
         keys = FileKeys(values, read={})
-        parts = parts_with_own_file(read(own_file=keys), Path(name).name, values, keys)
+        parts = parts_with_own_file(read(Given(own_file=keys, trainer=trainer)), Path(name).name, values, keys)
         if parts:
             return ConfigFile(path=path, parts=tuple(parts), read=(name,))
-    return ConfigFile(path=path, parts=(read(),))
+    return ConfigFile(path=path, parts=(read(Given(trainer=trainer)),))
 
 
 def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:
@@ -258,14 +262,14 @@ def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:
     return values if foreign_part(Path(name).name, values) is None else None
 
 
-def _notebook(path: str, name: str, values: Mapping[str, object], own_file: FileKeys | None = None) -> JobFile:
+def _notebook(path: str, name: str, values: Mapping[str, object], given: Given) -> JobFile:
     """Return what the cells of a notebook say.
 
     Raises:
         UsageError: It is of another program, has no code, or no valid Python.
     """
     try:
-        return _sound((notebook_part(name, values, own_file=own_file),))[0]
+        return _sound((notebook_part(name, values, given),))[0]
     except ForeignTextError as error:
         raise _config_fault(path, str(error)) from error
 

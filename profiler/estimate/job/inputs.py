@@ -296,7 +296,8 @@ def job_files(command: Command) -> JobFiles:
     refused: dict[str, Sequence[Fault]] = {}
     for path in command.configs:
         try:
-            files.append(load_config(path, [other for other in command.configs if other != path]))
+            others = [other for other in command.configs if other != path]
+            files.append(load_config(path, others, show(command.keys.get("recipe", ""))))
         except UsageError as error:
             refused[path] = error.faults
     if command.options.launch is not None:
