@@ -310,6 +310,34 @@ def test_a_key_of_transformers_4_is_no_key_of_the_users_own(folder, capsys):
     assert (trial["per_device_train_batch_size"], trial["max_completion_length"]) == (6, 512)
 
 
+def test_an_adapter_that_the_file_alone_describes_is_counted(folder):
+    with_own_file(folder, "def main(job):", "job.training.batch_size")
+    sections = {"qlora": {"r": 32, "bias": "none"}, "quantization": {"load_in_4bit": True}}
+    sections["quantization"] |= {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": "bfloat16"}
+    (folder / "job.yaml").write_text(yaml.safe_dump({**OWN_FILE, **sections}))
+    trial = found("config=train.py", "config=job.yaml")["trial"]
+    assert (trial["tuning"], trial["lora_rank"], trial["bnb_4bit_use_double_quant"]) == ("qlora", 32, True)
+
+
+def test_a_section_that_the_script_reads_whole_is_settled(folder):
+    with_own_file(folder, "def main(job):", "job.lora.batch")
+    (folder / "job.yaml").write_text(yaml.safe_dump({**OWN_FILE, "training": {}, "lora": {"batch": 6}}))
+    trial = found("config=train.py", "config=job.yaml")["trial"]
+    assert (trial["tuning"], trial["per_device_train_batch_size"]) == ("full", 6)
+
+
+@pytest.mark.parametrize("suffix", ["py", "sh", "yaml", "json"])
+def test_a_file_may_begin_with_a_byte_order_mark(folder, suffix):
+    text = {
+        "py": f"from trl import SFTConfig, SFTTrainer\nSFTTrainer(model='{MODEL}', args=SFTConfig(max_length=96))",
+        "sh": f"trl sft --model_name_or_path {MODEL} --max_length 96",
+        "yaml": f"model_name_or_path: {MODEL}\nmax_length: 96\npacking: false\n",
+        "json": json.dumps({"model_name_or_path": MODEL, "max_length": 96, "packing": False}),
+    }[suffix]
+    (folder / f"job.{suffix}").write_text(text, encoding="utf-8-sig")
+    assert found(f"config=job.{suffix}", "recipe=sft")["trial"]["max_length"] == 96
+
+
 def test_a_file_that_a_script_names_is_read(folder):
     with_own_file(folder, 'def main(path="job.yaml"):\n    job = load_job(path)', "job.training.batch_size")
     assert found("config=train.py")["trial"]["per_device_train_batch_size"] == 6

@@ -102,7 +102,7 @@ _OF_ANY_TRAINER = frozenset({"prm", "reward"})
 
 _MODEL = ("model", "policy", "base_model")
 _NAMES_OF_MODELS = ("name", "id", "model_id", "name_or_path", "model_name", "base_model", "base", "path", "hf_id")
-_ADAPTER = ("lora", "peft", "lora_config", "peft_config")
+_ADAPTER = ("lora", "qlora", "peft", "lora_config", "peft_config")
 _NAMES_OF_ADAPTERS = {
     "r": "lora_r",
     "rank": "lora_r",
@@ -147,8 +147,9 @@ OWN = Vocabulary(
         "grpo.kl_coef": "beta",
         "*.use_lora": "use_peft",
         "*.lora_rank": "lora_r",
+        "*.bnb_4bit_use_double_quant": "use_bnb_nested_quant",
     },
-    free=frozenset({"bias", "device_map", "low_cpu_mem_usage"}),
+    free=frozenset({"bias", "device_map", "low_cpu_mem_usage", "bnb_4bit_compute_dtype"}),
 )
 """Names in sections that can mean one thing only."""
 
@@ -172,9 +173,7 @@ def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
     if len(known) < len(open_paths):
         return JobFile(name=name, faults=(_below_half(name, known, open_paths),))
     recipe, faults = _recipe(name, values, found)
-    content = {key: value for key, value in found.values.items() if key not in _PLAIN or key in _OF_DATA}
-    if any(str(path).split(".")[-2:-1] == [each] for each in _ADAPTER for path in _paths(found)):
-        content.setdefault("use_peft", True)
+    content = _counted(found)
     left = [*found.unknown, *(str(key) for key in values if str(key) in _ASIDE)]
     others = [not_counted(f"what {key} of {name} changes") for key in values if str(key) in _OTHER_MODELS]
     others += [_left_to_script(name, path) for path, value in leaves_of(kept) if path in open_paths and value == _AUTO]
@@ -204,11 +203,11 @@ def parts_with_own_file(script: JobFile, name: str, values: Mapping[str, object]
         return []
     found = translated(OWN, name, _without(values, keys.read))
     stated = {KEY_OF.get(key, key) for key, value in script.values.items() if value is not None}
-    content = {key: value for key, value in found.values.items() if KEY_OF.get(key, key) not in stated}
+    content = {key: value for key, value in _counted(found).items() if KEY_OF.get(key, key) not in stated}
     looked_up = [path for path in keys.read if memory_key(path) or _changes_memory(path.rpartition(".")[2])]
     own = JobFile(
         name=name,
-        values={key: value for key, value in content.items() if key not in _PLAIN or key in _OF_DATA},
+        values=content,
         notes=(Note(key="", text=f"{name} as {script.name} reads it ({', '.join(looked_up)})"),) if looked_up else (),
         faults=tuple(fault for fault in _once(found.faults) if fault.key not in stated),
     )
@@ -225,10 +224,19 @@ def _without(values: Mapping[str, object], paths: Collection[str], above: str = 
     for key, value in values.items():
         path = f"{above}{key}"
         if isinstance(value, Mapping):
-            found[key] = _without(value, paths, f"{path}.")
+            left = _without(value, paths, f"{path}.")
+            found.update({key: left} if left else {})
         elif path not in paths:
             found[key] = value
     return found
+
+
+def _counted(found: Translation) -> dict[str, object]:
+    """Return the keys that decide memory; a section of an adapter says that there is one."""
+    content = {key: value for key, value in found.values.items() if key not in _PLAIN or key in _OF_DATA}
+    if any(path.split(".")[-2:-1] == [each] for each in _ADAPTER for path in _paths(found)):
+        content.setdefault("use_peft", True)
+    return content
 
 
 def _left_to_script(name: str, path: str) -> Note:

@@ -53,7 +53,7 @@ _OTHER_NAMES: Mapping[str, str] = {
     "lora_r": "lora_rank",
     "lora_target_modules": "target_modules lora_modules",
     "use_peft": "use_lora use_qlora peft_config lora_config",
-    "load_in_4bit": "use_4bit load_4bit",
+    "load_in_4bit": "use_4bit load_4bit bits quant_bits",
     "optim": "optimizer",
     "dtype": "precision model_dtype",
     "attn_implementation": "attention_implementation attn_impl",

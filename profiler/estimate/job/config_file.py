@@ -40,6 +40,9 @@ from profiler.storage.files.foreign_files import Kind, expanded, kind_of, read_b
 _MOST_BYTES = {".py": MOST_SCRIPT_BYTES, ".json": MOST_JSON_BYTES, ".yaml": MOST_YAML_BYTES, ".yml": MOST_YAML_BYTES}
 """What is read, by the end of its name, and how much of it."""
 
+_TEXT = "utf-8-sig"
+"""UTF-8, with or without the mark with which editors of Windows begin a file."""
+
 _UNKNOWN_FOLDER = re.compile(r"^(?:\$\{?\w+\}?|\$\([^()]*\))/")
 """A folder that only the user's machine knows, before a path."""
 
@@ -71,8 +74,8 @@ class NamedFiles:
         try:
             content = read_bytes(path, most_bytes=_MOST_BYTES[path.suffix])
             if path.suffix == ".py":
-                return NamedFile(name=path.name, content=content.decode())
-            values = parse_json(content) if path.suffix == ".json" else parse_yaml(content.decode())
+                return NamedFile(name=path.name, content=content.decode(_TEXT))
+            values = parse_json(content) if path.suffix == ".json" else parse_yaml(content.decode(_TEXT))
         except OSError as error:
             raise _fault(name, f"cannot be read ({reason(error)})") from error
         except UnicodeDecodeError as error:
@@ -146,10 +149,10 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
         file = expanded(path)
         text = read_bytes(file, most_bytes=_MOST_CONFIG_BYTES.get(file.suffix, MOST_YAML_BYTES))
         if file.suffix == ".py":
-            read = partial(script_part, file.name, text.decode())
-            return _with_own_file(path, read, NamedFiles(file.parent, others), trainer, text.decode())
+            read = partial(script_part, file.name, text.decode(_TEXT))
+            return _with_own_file(path, read, NamedFiles(file.parent, others), trainer, text.decode(_TEXT))
         if file.suffix in _SHELL or text.startswith(b"#!"):
-            return _run_script(path, file, text.decode(), others)
+            return _run_script(path, file, text.decode(_TEXT), others)
         values = _parsed(file.suffix, text)
     except OSError as error:
         raise _config_fault(path, f"cannot be read ({reason(error)})") from error
@@ -283,7 +286,7 @@ def _parsed(suffix: str, text: bytes) -> object:
     """
     if suffix in (".json", ".ipynb"):
         return parse_json(text)
-    return parse_toml(text.decode()) if suffix == ".toml" else parse_yaml(text.decode())
+    return parse_toml(text.decode(_TEXT)) if suffix == ".toml" else parse_yaml(text.decode(_TEXT))
 
 
 def _config_fault(path: str, problem: str) -> UsageError:
