@@ -13,6 +13,8 @@ class Note:
     text: str
     is_counted: bool = True
     """Whether the estimate has it, by an assumption."""
+    is_open: bool = False
+    """Whether the file takes the value from elsewhere."""
 
 
 def not_counted(text: str) -> Note:

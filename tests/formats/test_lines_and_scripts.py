@@ -350,6 +350,17 @@ def test_what_a_script_states_wins_over_its_file(folder):
     assert found("config=train.py", "config=job.yaml")["trial"]["num_generations"] == 3
 
 
+def test_sizes_that_no_file_states_are_said_first(folder, capsys):
+    with_own_file(folder, "def main(count):", "count()", "count()")
+    main(["config=train.py", f"model={MODEL}"])
+    said = (
+        "Assumed, because the files take them from elsewhere: per_device_train_batch_size, num_generations. Give them"
+    )
+    assert said in capsys.readouterr().err
+    main(["config=train.py", f"model={MODEL}", "per_device_train_batch_size=2", "num_generations=2"])
+    assert "elsewhere" not in capsys.readouterr().err
+
+
 def test_what_another_file_states_is_not_assumed(folder):
     with_own_file(folder, "def main(count):", "count()", "count()")
     (folder / "job.yaml").write_text(yaml.safe_dump({"num_generations": 2, "model_name_or_path": MODEL}))

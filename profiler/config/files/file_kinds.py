@@ -94,7 +94,7 @@ def assumed_note(key: str, why: str) -> Note | None:
     if key in KEY_OF:
         name = KEY_OF[key]
         default = _DEFAULTS.get(name, key_named(name).default)
-        return Note(key=name, text=f"{name}={show(default)} ({why})")
+        return Note(key=name, text=f"{name}={show(default)} ({why})", is_open=True)
     if key in NEUTRAL_VALUES:
         return Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({why})")
     return Note(key="", text=f"no {key} ({why})") if key in _LEFT_OUT else None

@@ -42,6 +42,9 @@ _ENGINE_ROW = "vllm_max_model_length"
 _OF_DATA = tuple(recipe.value for recipe in OF_DATA)
 """Recipes of which the longest prompt decides nothing: rows have a length of their own."""
 
+_SIZES = ("per_device_train_batch_size", "num_generations", "max_completion_length", "max_length")
+"""Keys without which an answer is of little use."""
+
 _LONGEST_LIST = 2000
 """Most characters of a list of keys."""
 
@@ -67,7 +70,7 @@ class Inputs:
     stated: frozenset[str]
     """Keys of the command line."""
     ignored: str
-    """A line that lists the keys of the file that trl does not have; empty if there are none."""
+    """What lists the keys of the file that trl does not have, and sizes that it leaves open; empty without such."""
     faults: tuple[Fault, ...]
     releases: tuple[str, ...] = ()
     """The releases of trl for which this holds; empty without a file of trl."""
@@ -184,7 +187,7 @@ def _inputs(
         notes=lines,
         sharded=sharded,
         stated=frozenset(stated),
-        ignored=_ignored_line(unknown),
+        ignored=" ".join(filter(None, (_ignored_line(unknown), _open_line(notes)))),
         faults=tuple(faults),
         releases=variant.releases if variant is not None else (),
         whole_rows=reading is not None and _ENGINE_ROW in reading.taken and _ENGINE_ROW not in stated,
@@ -237,6 +240,13 @@ def _foreign_faults(part: "JobFile", *, strict: bool) -> list[Fault]:
 def _ignored_line(unknown: Sequence[str]) -> str:
     names = shortened(", ".join(unknown), _LONGEST_LIST)
     return printable(f"Ignored, because trl has no such keys: {names}.") if unknown else ""
+
+
+def _open_line(notes: Sequence[Note]) -> str:
+    """Return which sizes are assumed because a file takes them from elsewhere."""
+    names = ", ".join(dict.fromkeys(note.key for note in notes if note.is_open and note.key in _SIZES))
+    hint = "Give them, or the file that states them (config=FILE)."
+    return printable(f"Assumed, because the files take them from elsewhere: {names}. {hint}") if names else ""
 
 
 def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
