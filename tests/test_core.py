@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import Forking
 from measured_runs import stored, trial
 from other_systems import AS_ON, WITHOUT_ON
 from own_histories import ALLOC, FREE, recorded
@@ -44,7 +45,7 @@ WITHOUT = [
     "wcwidth",
 ]
 
-PROGRAM = f"""
+HIDDEN = f"""
 import sys
 class Hook:
     def find_spec(self, name, path=None, target=None):
@@ -54,10 +55,21 @@ sys.meta_path.insert(0, Hook())
 import importlib.util
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name in {WITHOUT} else real(name, *rest)
+"""
+
+PROGRAM = """
+import sys
 sys.argv[0] = "grpo-vram"
 from grpo_vram import main
 sys.exit(main())
 """
+
+SHARED = """
+import contextlib
+with contextlib.suppress(ImportError):
+    import grpo_vram, profiler.console, profiler.estimate.main
+"""
+"""What most commands import. If a part of it needs what is hidden, each command meets that by itself."""
 
 LOG = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB "
@@ -66,17 +78,21 @@ LOG = (
 )
 
 
-def core(*words: str, folder: Path, system: str = "linux") -> subprocess.CompletedProcess[str]:
-    """Run `grpo-vram` without those packages, and without what Python has on Linux only."""
-    program = AS_ON.format(system=system, missing=WITHOUT_ON[system]) + PROGRAM
-    return subprocess.run(
-        [sys.executable, "-c", program, *words],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "HOME": str(folder)},
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def core():
+    """Return a function that runs `grpo-vram` without those packages, and without what Python has on Linux only."""
+    environment = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    started = {}
+
+    def run(*words: str, folder: Path, system: str = "linux") -> subprocess.CompletedProcess[str]:
+        if system not in started:
+            first = AS_ON.format(system=system, missing=WITHOUT_ON[system]) + HIDDEN + SHARED
+            started[system] = Forking(first, environment)
+        return started[system].run(PROGRAM, *words, folder=folder, environment={**environment, "HOME": str(folder)})
+
+    yield run
+    for each in started.values():
+        each.end()
 
 
 @pytest.fixture
@@ -130,7 +146,7 @@ JOB = ("model=qwen2.5-7b", "tuning=lora", "gpu=4090")
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
-def test_a_command_of_the_core_needs_no_other_package(folder, words, says):
+def test_a_command_of_the_core_needs_no_other_package(core, folder, words, says):
     found = core(*words, folder=folder)
     assert found.returncode == EXIT_OK, found.stderr
     assert says in found.stdout, found.stdout
@@ -147,7 +163,9 @@ SLOW_TO_IMPORT = {
 
 
 def test_the_first_answer_imports_what_it_needs(folder):
-    program = PROGRAM.replace("sys.exit(main())", f"main(); sys.exit(repr({SLOW_TO_IMPORT} & {{*sys.modules}}))")
+    program = HIDDEN + PROGRAM.replace(
+        "sys.exit(main())", f"main(); sys.exit(repr({SLOW_TO_IMPORT} & {{*sys.modules}}))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", program, "qwen2.5-7b", "tuning=lora", "gpu=4090"],
         capture_output=True,
@@ -177,7 +195,7 @@ def test_the_first_answer_imports_what_it_needs(folder):
         (("estimate", "model=somebody/model"), "HF_HUB_OFFLINE is set, and the local cache has no copy"),
     ],
 )
-def test_what_needs_more_is_one_sentence(folder, words, says):
+def test_what_needs_more_is_one_sentence(core, folder, words, says):
     found = core(*words, folder=folder)
     assert found.returncode == EXIT_USAGE, found.stderr
     assert found.stdout == ""
@@ -262,7 +280,7 @@ def test_a_foreign_package_that_is_imported_already_is_named(foreign):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_the_core_needs_nothing_that_only_linux_has(folder, system, words, says):
+def test_the_core_needs_nothing_that_only_linux_has(core, folder, system, words, says):
     found = core(*words, folder=folder, system=system)
     assert found.returncode == EXIT_OK, found.stderr
     assert says in found.stdout, found.stdout
@@ -270,7 +288,7 @@ def test_the_core_needs_nothing_that_only_linux_has(folder, system, words, says)
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 @pytest.mark.parametrize("words", ON_LINUX_ONLY)
-def test_what_needs_linux_says_so(folder, system, words):
+def test_what_needs_linux_says_so(core, folder, system, words):
     found = core(*(sys.executable if word == WATCHING else word for word in words), folder=folder, system=system)
     assert found.returncode == EXIT_USAGE, found.stderr
     assert f"runs on Linux only, and this is {system}." in found.stderr
@@ -282,6 +300,6 @@ def test_what_needs_linux_says_so(folder, system, words):
 
 
 @pytest.mark.parametrize("words", [(name,) for name, each in COMMANDS.items() if not each.on_linux_only])
-def test_what_does_not_need_linux_is_not_refused(folder, words):
+def test_what_does_not_need_linux_is_not_refused(core, folder, words):
     found = core(*words, "--help", folder=folder, system="darwin")
     assert "runs on Linux only" not in found.stderr

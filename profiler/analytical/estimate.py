@@ -7,6 +7,7 @@ trial (`replayed/`), in some 40 ms, for an answer about one trial.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from profiler.analytical.baselines import rule_of_thumb
 from profiler.analytical.formulas.models.parameters import (
@@ -164,5 +165,11 @@ def estimate_with_replay(spec: TrialSpec, architecture: Architecture) -> Estimat
     found = estimate(spec, architecture)
     if not has_replay(spec):
         return found
-    reserved = max(found.peak_allocated_bytes, replayed_reserved_bytes(spec, architecture))
+    reserved = max(found.peak_allocated_bytes, _replayed_once(spec, architecture))
     return replace(found, peak_reserved_bytes=reserved)
+
+
+@lru_cache(maxsize=1024)
+def _replayed_once(spec: TrialSpec, architecture: Architecture) -> int:
+    """Replay a trial that an answer asks for several times: one about a file of trl does, for each of its releases."""
+    return replayed_reserved_bytes(spec, architecture)

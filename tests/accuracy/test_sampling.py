@@ -1,5 +1,6 @@
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,13 @@ from profiler.domain.trials.trial import (
     Tuning,
 )
 
-_SAMPLED = sample()
+
+@cache
+def _sampled() -> tuple[TrialSpec, ...]:
+    """The sample. Each process of the tests imports this file, and one needs the trials."""
+    return sample()
+
+
 _ENUMERATED = {
     "recipe": Recipe,
     "model": BUILTIN_MODELS,
@@ -66,9 +73,9 @@ _WIDEN = "Add the value to AXES in maintenance/accuracy/sampling.py, choose a ne
 
 
 def test_samples_differ_by_trial_and_repeat_by_seed():
-    assert len(set(_SAMPLED)) == len(_SAMPLED) == COUNT
-    assert sample(20) == _SAMPLED[:20]
-    assert sample(20, seed=1) != _SAMPLED[:20]
+    assert len(set(_sampled())) == len(_sampled()) == COUNT
+    assert sample(20) == _sampled()[:20]
+    assert sample(20, seed=1) != _sampled()[:20]
 
 
 @pytest.mark.parametrize("key", _ENUMERATED)
@@ -76,7 +83,7 @@ def test_every_allowed_value_is_in_the_axes_and_in_the_sample(key):
     values = {*AXES[key], *(value for _, _, fewer in NARROWED for value in fewer.get(key, ()))}
     missing = set(map(str, _ENUMERATED[key])) - set(map(str, values))
     assert not missing, f"{key}={sorted(missing)} is never sampled. {_WIDEN}"
-    assert {str(getattr(spec, key)) for spec in _SAMPLED} == set(map(str, values))
+    assert {str(getattr(spec, key)) for spec in _sampled()} == set(map(str, values))
 
 
 def test_every_key_is_sampled_or_fixed():
@@ -84,9 +91,9 @@ def test_every_key_is_sampled_or_fixed():
 
 
 def test_families_and_attention_dropout_are_sampled():
-    models = {spec.model: architecture_of(spec.model) for spec in _SAMPLED}
+    models = {spec.model: architecture_of(spec.model) for spec in _sampled()}
     assert {model.model_type for model in models.values()} == {config_of(name)["model_type"] for name in BUILTIN_MODELS}
-    dropping = [spec for spec in _SAMPLED if models[spec.model].attention_dropout]
+    dropping = [spec for spec in _sampled() if models[spec.model].attention_dropout]
     assert {spec.attn_implementation for spec in dropping} == set(Attention)
     assert len({models[spec.model].model_type for spec in dropping}) == 6
 
@@ -100,21 +107,21 @@ def test_trials_that_take_long_are_left_out_by_a_rule():
     assert is_wanted(spec)
     assert not is_wanted(replace(spec, steps=2))
     assert is_wanted(replace(spec, steps=2, rollout=Rollout.SYNTHETIC))
-    assert max(map(decoded_layers, _SAMPLED)) <= MOST_DECODED_LAYERS
+    assert max(map(decoded_layers, _sampled())) <= MOST_DECODED_LAYERS
     assert not is_wanted(replace(spec, critic=True, steps_per_generation=1))
 
 
 def test_other_keys_take_all_their_values():
-    assert {spec.alloc_conf for spec in _SAMPLED} == {text or "" for text in AXES["alloc_conf"]}
-    assert {(spec.dtype, spec.bf16) for spec in _SAMPLED} == {
+    assert {spec.alloc_conf for spec in _sampled()} == {text or "" for text in AXES["alloc_conf"]}
+    assert {(spec.dtype, spec.bf16) for spec in _sampled()} == {
         (dtype, bf16) for dtype in Dtype for bf16 in (True, False)
     }
     names = {name for targets in AXES["lora_target_modules"] for name in targets}
     assert names == {ALL_LINEAR, *PROJECTION_NAMES, "embed_tokens"}, _WIDEN
-    assert {spec.attn_implementation for spec in _SAMPLED if spec.model == "gpt-oss-20b"} == {Attention.EAGER}
+    assert {spec.attn_implementation for spec in _sampled() if spec.model == "gpt-oss-20b"} == {Attention.EAGER}
     for key in ("steps", "num_generations", "max_prompt_length", "max_completion_length", "lora_dropout", "critic"):
-        assert {getattr(spec, key) for spec in _SAMPLED} == set(AXES[key]), key
-    most = Counter(spec.model for spec in _SAMPLED).most_common(1)[0][1]
+        assert {getattr(spec, key) for spec in _sampled()} == set(AXES[key]), key
+    most = Counter(spec.model for spec in _sampled()).most_common(1)[0][1]
     assert most < COUNT / len(AXES["model"]) * 2
 
 
@@ -127,7 +134,7 @@ def test_what_is_written_down_is_what_is_read(seed, count):
 
 
 def test_every_sampled_trial_has_a_closed_form():
-    assert all(has_form(spec, architecture_of(spec.model)) for spec in _SAMPLED)
+    assert all(has_form(spec, architecture_of(spec.model)) for spec in _sampled())
 
 
 def test_a_model_that_is_not_built_in_cannot_be_sampled():
@@ -149,15 +156,15 @@ def test_baselines_by_hand():
 def test_the_kept_file_equals_the_sample():
     kept = Path(__file__).parents[2] / "results" / "reference" / "accuracy"
 
-    assert kept_text(kept) == sampled_text(_SAMPLED, seed=SEED)
+    assert kept_text(kept) == sampled_text(_sampled(), seed=SEED)
 
 
 def test_the_file_of_a_large_sample_is_packed(tmp_path):
-    assert written_down(tmp_path, _SAMPLED, seed=SEED) == _SAMPLED
-    assert written_down(tmp_path, _SAMPLED, seed=SEED) == _SAMPLED
+    assert written_down(tmp_path, _sampled(), seed=SEED) == _sampled()
+    assert written_down(tmp_path, _sampled(), seed=SEED) == _sampled()
     assert [path.name for path in tmp_path.iterdir()] == [PACKED]
     with pytest.raises(UsageError, match="before any result"):
-        written_down(tmp_path, _SAMPLED, seed=1)
+        written_down(tmp_path, _sampled(), seed=1)
     (tmp_path / PACKED).write_bytes(b"{}")
     with pytest.raises(UsageError, match="cannot be read"):
         kept_text(tmp_path)

@@ -1,28 +1,34 @@
 """The trials that are emulated and simulated: written down, and over every way to train and many cards."""
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 from maintenance.emulated.sampling import AXES, FIXED, MOST_DECODED_TOKENS, SEED, sample
 from maintenance.samples.sampling import sampled_text
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import TRIAL_KEYS, Attention, Backend, Rollout
+from profiler.domain.trials.trial import TRIAL_KEYS, Attention, Backend, Rollout, TrialSpec
 
 KEPT = Path(__file__).parents[2] / "results" / "reference" / "emulated" / "sampled.jsonl"
-SAMPLED = sample()
+
+
+@cache
+def sampled() -> tuple[TrialSpec, ...]:
+    """The sample. Each process of the tests imports this file, and one needs the trials."""
+    return sample()
 
 
 def test_the_kept_file_equals_the_sample():
-    assert KEPT.read_text() == sampled_text(SAMPLED, seed=SEED)
+    assert KEPT.read_text() == sampled_text(sampled(), seed=SEED)
 
 
 def test_the_sample_has_every_tuning_optimizer_and_way_and_many_families_of_cards():
     for key in ("recipe", "model", "tuning", "optim", "lengths", "logprobs", "rollout", "gpu"):
-        found = Counter(str(getattr(spec, key)) for spec in SAMPLED)
+        found = Counter(str(getattr(spec, key)) for spec in sampled())
         assert set(found) == set(map(str, AXES[key])), key
         assert min(found.values()) >= 10, key
-    assert len({KNOWN_GPUS[str(spec.gpu)].compute_capability for spec in SAMPLED}) >= 5
+    assert len({KNOWN_GPUS[str(spec.gpu)].compute_capability for spec in sampled()}) >= 5
     assert Attention.FLASH_ATTENTION_2 not in AXES["attn_implementation"]
 
 
@@ -34,9 +40,9 @@ def test_every_key_is_sampled_or_fixed():
 def test_few_tokens_are_decoded_one_by_one():
     decoded = [
         spec.max_completion_length
-        for spec in SAMPLED
+        for spec in sampled()
         if spec.recipe is Recipe.GRPO and spec.rollout is Rollout.GENERATE
     ]
     assert len(decoded) >= 20
     assert max(decoded) <= MOST_DECODED_TOKENS
-    assert {spec.backend for spec in SAMPLED} == {Backend.SIMULATED}
+    assert {spec.backend for spec in sampled()} == {Backend.SIMULATED}

@@ -2,11 +2,16 @@
 
 import json
 import re
+from itertools import permutations, product
 
 import pytest
 import yaml
 
+from profiler.config.models.architecture import read_architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_USAGE, UsageError
+from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.trials.trial import Backend, Logprobs, TrialSpec
+from profiler.estimate.job import trial
 from profiler.estimate.main import answer, main
 from profiler.monitor.command import read_command as read_monitor
 from profiler.solve.main import main as solve
@@ -239,3 +244,30 @@ def test_the_dearest_way_to_make_logits_decides_everywhere(tmp_path, capsys):
     (whole, notes), (dear, _), (cheap, _) = longest(), longest("trl=1.5"), longest("trl=1.12")
     assert whole == dear < cheap
     assert any(said in note for note in notes)
+
+
+def test_what_is_left_out_of_the_replays_is_not_the_dearest():
+    """In some of the pairs the one with less allocated memory needs more of the card, by its fragments."""
+    name = "qwen2.5-0.5b"
+    architecture = read_architecture(BUILTIN_MODELS[name].config, model=name)
+    ways, lengths = (Logprobs.FULL, Logprobs.SELECTIVE, Logprobs.SELECTIVE_IN_PLACE, Logprobs.FUSED), (256, 512)
+    candidates = [
+        trial.Candidate(
+            spec=TrialSpec(
+                backend=Backend.SIMULATED, gpu=gpu, model=name, logprobs=logprobs, max_completion_length=length
+            ),
+            notes=(),
+            releases=(),
+        )
+        for logprobs, length, gpu in product(ways, lengths, ("rtx-4090-24gb", None))
+    ]
+    needs = {each.spec: trial._needs(each.spec, lambda _: architecture) for each in candidates}
+    bounds = {each.spec: trial._bounds(each.spec, lambda _: architecture) for each in candidates}
+    turned = 0
+    for pair in permutations(candidates, 2):
+        first, second = pair
+        assert trial._dearest(pair, lambda _: architecture) == (
+            first if needs[first.spec] >= needs[second.spec] else second
+        )
+        turned += bounds[first.spec][0] > bounds[second.spec][0] and needs[first.spec] < needs[second.spec]
+    assert turned

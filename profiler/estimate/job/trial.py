@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from profiler.analytical.estimate import estimate_with_replay, has_form
+from profiler.analytical.estimate import estimate, estimate_with_replay, has_form
 from profiler.analytical.explanation.explained import card_verdict
+from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.config.models.context import model_lines
 from profiler.config.options.reading import NULL, show
 from profiler.config.trials.specification import parse_point
@@ -235,9 +236,17 @@ def _notes(
 
 
 def _dearest(candidates: Sequence[Candidate], architecture_of: ArchitectureOf) -> Candidate:
-    """Return what needs most of its card; a job that does not start is dearer than any that does."""
+    """Return what needs most of its card; a job that does not start is dearer than any that does.
+
+    A replay takes ten times as long as all else. What needs less at most than another one needs at least has none.
+    """
     known = [each for each in candidates if has_form(each.spec, architecture_of(each.spec.model))]
-    return max(known, key=lambda each: _needs(each.spec, architecture_of), default=candidates[0])
+    if not known:
+        return candidates[0]
+    bounds = [_bounds(each.spec, architecture_of) for each in known]
+    floor = max(least for least, _ in bounds)
+    possible = [each for each, (_, most) in zip(known, bounds, strict=True) if most >= floor]
+    return possible[0] if len(possible) == 1 else max(possible, key=lambda each: _needs(each.spec, architecture_of))
 
 
 def _needs(spec: TrialSpec, architecture_of: ArchitectureOf) -> tuple[bool, int, int]:
@@ -248,6 +257,17 @@ def _needs(spec: TrialSpec, architecture_of: ArchitectureOf) -> tuple[bool, int,
     card = card_verdict(spec, architecture, gpu, replays=True)
     # Optimizers differ in step counters of a few kilobytes, which decide nothing.
     return (not card.starts, card.needed_bytes // STEP_BYTES, card.peak_reserved_bytes)
+
+
+def _bounds(spec: TrialSpec, architecture_of: ArchitectureOf) -> tuple[tuple[bool, int], tuple[bool, int]]:
+    """Return what `_needs` begins with, at least and at most, whatever a replay finds."""
+    gpu, architecture = find_gpu(spec.gpu), architecture_of(spec.model)
+    if gpu is None:
+        steps = estimate(spec, architecture).peak_allocated_bytes // STEP_BYTES
+        return (False, steps), (False, steps)
+    card = card_verdict(spec, architecture, gpu)
+    most_bytes = int(with_fragments(card.peak_allocated_bytes)) + card.outside_bytes
+    return (not card.starts, card.least_bytes // STEP_BYTES), (not card.starts, most_bytes // STEP_BYTES)
 
 
 def _peaks(spec: TrialSpec, architecture: Architecture) -> tuple[int, int]:
