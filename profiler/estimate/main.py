@@ -121,14 +121,18 @@ def _answered(
     if common.ignored:
         say(common.ignored)
     if command.any_card:
-        return _cards_answer(command, common, architecture_of, say)
-    if command.axes:
-        return _grid_answer(command, common, architecture_of)
-    found = explained_trial(common, architecture_of, command.options)
-    outcome = None
-    if command.options.confirm:
-        outcome = confirmed(found.explained.spec, architecture_of, simulate, say)
-    return _trial_answer(command, found, architecture_of, outcome)
+        answer = _cards_answer(command, common, architecture_of, say)
+    elif command.axes:
+        answer = _grid_answer(command, common, architecture_of)
+    else:
+        found = explained_trial(common, architecture_of, command.options)
+        outcome = None
+        if command.options.confirm:
+            outcome = confirmed(found.explained.spec, architecture_of, simulate, say)
+        answer = _trial_answer(command, found, architecture_of, outcome)
+    if common.open_sizes:
+        say(common.open_sizes)
+    return answer
 
 
 def refuse_host_of_verl(options: EstimateOptions) -> None:

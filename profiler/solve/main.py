@@ -67,6 +67,8 @@ def main(
     else:
         solve = _choice if command.keys[0] in CHOICES else _values
         text, fits = solve(command, inputs, architecture_of, simulate)
+    if inputs.open_sizes:
+        print_error(inputs.open_sizes)
     print_text(text)
     return EXIT_ANSWER_IS_NO if command.rest.options.fail_if is not None and not fits else EXIT_OK
 
@@ -192,7 +194,9 @@ def _confirmed(
     estimated = answer.boundary
     try:
         boundary = search.boundary_near(
-            (estimated.largest, estimated.beyond), lambda spec: confirmation.fits(getattr(spec, answer.key), spec)
+            (estimated.largest, estimated.beyond),
+            lambda spec: confirmation.fits(getattr(spec, answer.key), spec),
+            lambda spec: confirmation.left_bytes(getattr(spec, answer.key), spec),
         )
     except NoAnswerError:
         return replace(answer, sides=confirmation.sides, decided=Decided.UNDECIDED)

@@ -77,13 +77,17 @@ class KeySearch:
         )
 
     def boundary_near(
-        self, guess: tuple[int | None, int | None], fits: Callable[[TrialSpec], bool]
+        self,
+        guess: tuple[int | None, int | None],
+        fits: Callable[[TrialSpec], bool],
+        left_bytes: Callable[[TrialSpec], float],
     ) -> Boundary[CardVerdict]:
         """Return the boundary by another judge than the closed form, which is dear, with the verdicts of both sides.
 
         Args:
             guess: The values on both sides of the boundary by the closed form.
             fits: Whether a trial fits.
+            left_bytes: What a trial leaves of its card and margin, after `fits`.
         """
         first = self.first_allowed()
         found = boundary_near(
@@ -94,6 +98,7 @@ class KeySearch:
             maximum=self._maximum(first),
             gap=self._gap,
             precision=PRECISION,
+            left=left_bytes,
         )
         return Boundary(
             largest=found.largest,
@@ -299,5 +304,9 @@ class Confirmation:
         side = self._known[value]
         if side.needed_bytes is None or side.status not in (Status.OK, Status.OOM):
             raise NoAnswerError
-        left = gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin) - side.needed_bytes
-        return side.fits and left >= 0
+        return side.fits and self.left_bytes(value, spec) >= 0
+
+    def left_bytes(self, value: int, spec: TrialSpec) -> float:
+        """Return what a trial that was simulated leaves of its card and the margin; negative if it needs more."""
+        needed = self._known[value].needed_bytes or 0
+        return gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin) - needed

@@ -1,5 +1,8 @@
 """The boundary between values that fit and values that do not."""
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,9 +58,15 @@ def test_a_boundary_is_found_with_few_answers(step, limit):
     assert len(asked) <= 2 * 30
 
 
-@given(st.integers(1, 64), st.integers(1, 10**5), st.integers(1, 10**5), st.integers(1, 10**5))
-def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowed_to, guess):
-    """Whatever is guessed, right or wrong, the boundary is where it is."""
+@given(
+    st.integers(1, 64),
+    st.integers(1, 10**5),
+    st.integers(1, 10**5),
+    st.integers(1, 10**5),
+    st.sampled_from((None, lambda left: left, lambda left: left**3, lambda left: -left, lambda left: 1, math.sin)),
+)
+def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowed_to, guess, bent):
+    """Whatever is guessed, right or wrong, and whatever answers leave, the boundary is where it is."""
 
     def answer(value: int) -> int | None:
         return value if value % step == 0 and value <= allowed_to else None
@@ -72,9 +81,39 @@ def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowe
         asked.append(value)
         return value < limit
 
-    found = boundary_near(answer, fits, (guessed.largest, guessed.beyond), minimum=step, maximum=10**6)
+    left = None if bent is None else lambda value: bent(limit - 0.5 - value)
+    found = boundary_near(answer, fits, (guessed.largest, guessed.beyond), minimum=step, maximum=10**6, left=left)
     assert found == by(limit)
-    assert len(set(asked)) <= 40
+    assert len(set(asked)) <= 60
+
+
+@pytest.mark.parametrize(
+    ("largest", "precision", "asked_with", "asked_without"),
+    [
+        # By hand: the guess, one step below, where the line ends, and one above.
+        (90, 0.0, [100, 99, 90, 91], 8),
+        (100, 0.0, [100, 101], 2),
+        # The first step is 156 tokens; the line ends at 9,300, and 36 are the precision.
+        (9_300, 1 / 256, [10_000, 9_844, 9_282, 9_318], 9),
+        (10_700, 1 / 256, [10_000, 10_001, 10_157, 10_721, 10_682], 9),
+    ],
+)
+def test_what_is_left_says_where_to_ask_next(largest, precision, asked_with, asked_without):
+    for left, count in ((lambda value: largest + 0.5 - value, len(asked_with)), (None, asked_without)):
+        asked: list[int] = []
+
+        def fits(value: int, asked: list[int] = asked) -> bool:
+            asked.append(value)
+            return value <= largest
+
+        guess = (100, 101) if largest <= 100 else (10_000, 10_001)
+        found = boundary_near(
+            lambda value: value, fits, guess, minimum=1, maximum=10**6, precision=precision, left=left
+        )
+        assert len(dict.fromkeys(asked)) == count, asked
+        assert left is None or list(dict.fromkeys(asked)) == asked_with
+        assert found.largest is not None and found.beyond is not None
+        assert found.largest <= largest < found.beyond <= found.largest + max(1, precision * found.largest)
 
 
 def test_a_guess_that_is_right_asks_for_its_two_sides_only():

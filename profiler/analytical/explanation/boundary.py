@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from profiler.analytical.estimate import largest_of_phases
+from profiler.analytical.explanation.engine_start import engine_text
 from profiler.analytical.explanation.explained import (
     CardVerdict,
     ExplainedPhase,
@@ -17,12 +18,10 @@ from profiler.analytical.explanation.explained import (
     fit_of_memory,
 )
 from profiler.analytical.formulas.sizes.rounding import with_fragments
-from profiler.analytical.formulas.verl_pass import pool_bytes
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes, nccl_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
-from profiler.domain.memory import gib_text
 from profiler.domain.verl import VerlJob
 
 Answer = TypeVar("Answer")
@@ -32,6 +31,9 @@ GAP = 4096
 
 _FIRST_STEP = 64
 """A guess is first left by this part of it (our choice): the estimate is mostly within some percent."""
+
+_MOST_STEPS = 8
+"""How many steps at once a line may be followed beyond what was asked (our choice)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +89,13 @@ def boundary_near(
     maximum: int,
     gap: int = GAP,
     precision: float = 0.0,
+    left: Callable[[Answer], float] | None = None,
 ) -> Boundary[Answer]:
     """Return the boundary, searched from a guess in steps that double, for answers that are dear.
 
     By hand, a guess of 100 and 101 where 90 is the largest that fits: 100, 99, 97, 93 and 85 are asked, then those
-    between 85 and 93. The first step is a 64th of the value.
+    between 85 and 93. The first step is a 64th of the value. With `left`, the line through two answers says where to
+    ask next: 100, 99, 90 and 91.
 
     Args:
         answer: Returns what `fits` judges; None if rules refuse the value. It is cheap.
@@ -101,15 +105,16 @@ def boundary_near(
         maximum: The largest value to try.
         gap: Most values in a row that rules refuse below the largest that they allow.
         precision: Part of a value by which `beyond` may be larger than the next allowed value.
+        left: How much an answer leaves free, in any unit; negative if it needs more than there is.
     """
-    search = _Search(answer, fits, gap)
+    search = _Search(answer, fits, gap, precision=precision, left=left)
     low, high = guess
     if low is not None and not search.fits_at(low):
         low, high = search.stepped_down(low, minimum)
     elif high is not None and search.fits_at(high):
         low, high = search.stepped_up(high, maximum)
     if low is not None and high is not None:
-        low, high = search.halved(low, high, precision)
+        low, high = search.halved(low, high)
     return Boundary(
         largest=low,
         at_largest=search.at(low) if low is not None else None,
@@ -121,9 +126,19 @@ def boundary_near(
 class _Search(Generic[Answer]):
     """Answers that were asked for already, and allowed values near a value."""
 
-    def __init__(self, answer: Callable[[int], Answer | None], fits: Callable[[Answer], bool], gap: int) -> None:
+    def __init__(
+        self,
+        answer: Callable[[int], Answer | None],
+        fits: Callable[[Answer], bool],
+        gap: int,
+        *,
+        precision: float = 0.0,
+        left: Callable[[Answer], float] | None = None,
+    ) -> None:
         self._answer, self._fits, self._gap = answer, fits, gap
+        self._precision, self._left_of = precision, left
         self._known: dict[int, Answer | None] = {}
+        self._left: dict[int, float] = {}
 
     def at(self, value: int) -> Answer | None:
         if value not in self._known:
@@ -132,7 +147,31 @@ class _Search(Generic[Answer]):
 
     def fits_at(self, value: int) -> bool:
         found = self.at(value)
-        return found is not None and self._fits(found)
+        if found is None:
+            return False
+        does = self._fits(found)
+        if self._left_of is not None:
+            self._left[value] = self._left_of(found)
+        return does
+
+    def _nothing_left(self, low: int, high: int) -> int | None:
+        """Return the largest value that leaves something, on the line through two values; None without such a line."""
+        first, last = self._left.get(low), self._left.get(high)
+        if first is None or last is None or first <= last:
+            return None
+        return int(low + (high - low) * first / (first - last))
+
+    def _next(self, last: int, step: int) -> int:
+        """Return the value to ask after `last`: a step away, or where nothing is left if that is not much farther.
+
+        A negative step is one downwards. The line goes through the outermost values.
+        """
+        outermost = min(self._left, default=last), max(self._left, default=last)
+        # The values of a guess are next to each other, and say nothing of a line of thousands.
+        found = self._nothing_left(*outermost) if outermost[1] - outermost[0] >= abs(step) / 2 else None
+        if found is None or not 0 < (found - last) / step <= _MOST_STEPS:
+            return last + step
+        return found - int(self._precision * found / 2) if step < 0 else found + 1 + int(self._precision * found / 2)
 
     def next_allowed(self, first: int, last: int) -> int | None:
         return next(
@@ -160,10 +199,25 @@ class _Search(Generic[Answer]):
             low = candidate
         return low, None
 
-    def halved(self, low: int, high: int, precision: float = 0.0) -> tuple[int, int]:
+    def _between(self, low: int, high: int, turn: int) -> int:
+        """Return the value to ask next: where nothing is left, so that one more closes the gap; each third the middle.
+
+        By hand, 40 leaves 57 and 50 lacks 43: 45, then 46.
+        """
+        found = self._nothing_left(low, high)
+        if found is None or turn % 3 == 2:
+            return (low + high) // 2
+        width = max(1, int(self._precision * low))
+        if found - low < width:
+            return low + width
+        return high - width if high - found <= width else found - width // 2
+
+    def halved(self, low: int, high: int) -> tuple[int, int]:
         """Return allowed values that fit and do not, next to each other or as near as `precision` says."""
-        while high - low > max(1, precision * low):
-            middle = (low + high) // 2
+        turn = 0
+        while high - low > max(1, self._precision * low):
+            middle = min(max(self._between(low, high, turn), low + 1), high - 1)
+            turn += 1
             candidate = self.next_allowed(middle, high - 1) or self.previous_allowed(middle, low + 1)
             if candidate is None:
                 break
@@ -174,7 +228,7 @@ class _Search(Generic[Answer]):
         """Return a value that fits, and one above it that does not; None for the former if there is none."""
         step = max(1, high // _FIRST_STEP)
         while high > minimum:
-            candidate = self.previous_allowed(max(minimum, high - step), minimum)
+            candidate = self.previous_allowed(max(minimum, self._next(high, -step)), minimum)
             if candidate is None:
                 return None, high
             if self.fits_at(candidate):
@@ -186,7 +240,7 @@ class _Search(Generic[Answer]):
         """Return a value that fits, and one above it that does not; None for the latter if there is none."""
         step, ceiling = max(1, low // _FIRST_STEP), maximum
         while low < ceiling:
-            target = min(low + step, ceiling)
+            target = min(self._next(low, step), ceiling)
             candidate = self.next_allowed(target, ceiling)
             if candidate is None:
                 ceiling = target - 1
@@ -229,35 +283,6 @@ class VerlFit:
     """The verdict for what is counted, where something has no formula; None otherwise."""
     reasons: tuple[str, ...] = ()
     """Why verl does not run the job, or what has no formula; empty for a verdict by memory."""
-
-
-def engine_text(found: VerlEstimate) -> str:
-    """Return why the rollout engine cannot start, with what to change; empty if its pool is larger than its weights.
-
-    An engine also needs activations and a KV cache, which are not counted, so that it may need more.
-
-    By hand, qwen2.5-32b on one of 64 H100: 61.0 GiB of weights, and 0.5 of 79.1 GiB.
-    """
-    job = found.job
-    pool, weights = pool_bytes(job, found.gpu.memory_bytes), found.engine_weights_bytes
-    if weights < pool:
-        return ""
-    of_all = weights * job.rollout_tensor_parallel_size
-    size = next((each for each in found.engine_sizes if of_all < pool * each), None)
-    part = weights * 100 // found.gpu.memory_bytes + 1
-    ways = [
-        *([f"rollout.tensor_model_parallel_size={size}"] if size is not None else ()),
-        *([f"rollout.gpu_memory_utilization={part / 100:g}"] if part <= _MOST_PERCENT else ()),
-    ]
-    hint = f"use at least {' or '.join(ways)}" if ways else "use more GPUs, and tensor_model_parallel_size"
-    return (
-        f"The rollout engine does not start: gpu_memory_utilization={job.gpu_memory_utilization:g} of {found.gpu.name} "
-        f"is {gib_text(pool)}, and its weights take {gib_text(weights)}; {hint}."
-    )
-
-
-_MOST_PERCENT = 95
-"""Largest part of a card that is named: the rest is the CUDA context, and what others keep."""
 
 
 def verl_card(found: VerlEstimate) -> CardVerdict:

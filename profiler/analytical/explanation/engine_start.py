@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from profiler.analytical.estimate import estimate
 from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
+from profiler.analytical.formulas.verl_pass import pool_bytes
 from profiler.analytical.formulas.vllm_memory import (
     accepted_tokens,
     lacks_cache,
@@ -13,6 +14,7 @@ from profiler.analytical.formulas.vllm_memory import (
     requested_bytes,
     vllm_memory,
 )
+from profiler.analytical.timeline.recipes.verl import VerlEstimate
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import outside_torch_bytes
 from profiler.domain.cards.gpu_names import gpu_named
@@ -139,3 +141,32 @@ def _servers(alone: TrialSpec) -> Iterator[tuple[str, TrialSpec]]:
             words = [f"--tensor_parallel_size {gpus}"] if gpus > 1 else []
             words += [f"--max_model_len {length}"] if length else []
             yield " ".join(words), replace(alone, vllm_tensor_parallel_size=gpus, vllm_max_model_length=length)
+
+
+def engine_text(found: VerlEstimate) -> str:
+    """Return why the rollout engine cannot start, with what to change; empty if its pool is larger than its weights.
+
+    An engine also needs activations and a KV cache, which are not counted, so that it may need more.
+
+    By hand, qwen2.5-32b on one of 64 H100: 61.0 GiB of weights, and 0.5 of 79.1 GiB.
+    """
+    job = found.job
+    pool, weights = pool_bytes(job, found.gpu.memory_bytes), found.engine_weights_bytes
+    if weights < pool:
+        return ""
+    of_all = weights * job.rollout_tensor_parallel_size
+    size = next((each for each in found.engine_sizes if of_all < pool * each), None)
+    part = weights * 100 // found.gpu.memory_bytes + 1
+    ways = [
+        *([f"rollout.tensor_model_parallel_size={size}"] if size is not None else ()),
+        *([f"rollout.gpu_memory_utilization={part / 100:g}"] if part <= _MOST_PERCENT else ()),
+    ]
+    hint = f"use at least {' or '.join(ways)}" if ways else "use more GPUs, and tensor_model_parallel_size"
+    return (
+        f"The rollout engine does not start: gpu_memory_utilization={job.gpu_memory_utilization:g} of {found.gpu.name} "
+        f"is {gib_text(pool)}, and its weights take {gib_text(weights)}; {hint}."
+    )
+
+
+_MOST_PERCENT = 95
+"""Largest part of a card that is named: the rest is the CUDA context, and what others keep."""

@@ -70,8 +70,10 @@ class Inputs:
     stated: frozenset[str]
     """Keys of the command line."""
     ignored: str
-    """What lists the keys of the file that trl does not have, and sizes that it leaves open; empty without such."""
+    """A line that lists the keys of the file that trl does not have; empty if there are none."""
     faults: tuple[Fault, ...]
+    open_sizes: str = ""
+    """A line that goes with an answer: sizes that the files take from elsewhere; empty if there are none."""
     releases: tuple[str, ...] = ()
     """The releases of trl for which this holds; empty without a file of trl."""
     whole_rows: bool = False
@@ -187,7 +189,8 @@ def _inputs(
         notes=lines,
         sharded=sharded,
         stated=frozenset(stated),
-        ignored=" ".join(filter(None, (_ignored_line(unknown), _open_line(notes)))),
+        ignored=_ignored_line(unknown),
+        open_sizes=_open_line(notes),
         faults=tuple(faults),
         releases=variant.releases if variant is not None else (),
         whole_rows=reading is not None and _ENGINE_ROW in reading.taken and _ENGINE_ROW not in stated,
