@@ -189,18 +189,15 @@ def _confirmed(
     simulate: Simulate,
 ) -> KeyAnswer:
     """Return an answer that agrees with its own simulations, which decide where they differ from the estimate."""
-    confirmation = Confirmation(simulate, command.options.margin, simulate(answer.specs))
+    confirmation = Confirmation(answer.key, simulate, command.options.margin, simulate(answer.specs))
     search = KeySearch(answer.key, point, inputs=inputs, margin=command.options.margin, architecture_of=architecture_of)
     estimated = answer.boundary
     try:
-        boundary = search.boundary_near(
-            (estimated.largest, estimated.beyond),
-            lambda spec: confirmation.fits(getattr(spec, answer.key), spec),
-            lambda spec: confirmation.left_bytes(getattr(spec, answer.key), spec),
-        )
+        guess = (estimated.largest, estimated.beyond)
+        boundary = search.boundary_near(guess, confirmation.fits, confirmation.left_bytes)
     except NoAnswerError:
         return replace(answer, sides=confirmation.sides, decided=Decided.UNDECIDED)
-    is_equal = (boundary.largest, boundary.beyond) == (estimated.largest, estimated.beyond)
+    is_equal = (boundary.largest, boundary.beyond) == guess
     values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
     return replace(
         answer,

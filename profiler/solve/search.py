@@ -277,15 +277,16 @@ class NoAnswerError(Exception):
 class Confirmation:
     """The simulations of one answer, of which each trial runs once."""
 
-    def __init__(self, simulate: Simulate, margin: float, known: Sequence[SimulatedSide]) -> None:
+    def __init__(self, key: str, simulate: Simulate, margin: float, known: Sequence[SimulatedSide]) -> None:
         """Keep what was simulated.
 
         Args:
+            key: The key that is solved for.
             simulate: Returns the simulation of trials by their value of the key.
             margin: Part of the card that has to stay free.
             known: Simulations of both sides of the boundary.
         """
-        self._simulate, self._margin = simulate, margin
+        self._key, self._simulate, self._margin = key, simulate, margin
         self._known = {side.value: side for side in known}
 
     @property
@@ -293,20 +294,21 @@ class Confirmation:
         """What was simulated, by the value."""
         return tuple(side for _, side in sorted(self._known.items()))
 
-    def fits(self, value: int, spec: TrialSpec) -> bool:
+    def fits(self, spec: TrialSpec) -> bool:
         """Return whether a trial fits by its simulation, with the margin left free.
 
         Raises:
             NoAnswerError: The simulation has no answer.
         """
+        value = getattr(spec, self._key)
         if value not in self._known:
             self._known.update({side.value: side for side in self._simulate({value: spec})})
         side = self._known[value]
         if side.needed_bytes is None or side.status not in (Status.OK, Status.OOM):
             raise NoAnswerError
-        return side.fits and self.left_bytes(value, spec) >= 0
+        return side.fits and self.left_bytes(spec) >= 0
 
-    def left_bytes(self, value: int, spec: TrialSpec) -> float:
+    def left_bytes(self, spec: TrialSpec) -> float:
         """Return what a trial that was simulated leaves of its card and the margin; negative if it needs more."""
-        needed = self._known[value].needed_bytes or 0
+        needed = self._known[getattr(spec, self._key)].needed_bytes or 0
         return gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin) - needed
