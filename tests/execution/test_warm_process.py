@@ -16,6 +16,7 @@ from witness import BY_LABEL, LIMIT_S, VERSIONS, Witness, is_gone, planned, wait
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import EXIT_INTERNAL, UsageError
 from profiler.domain.runs.outcome import Status
+from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import WorkerProgram, run_trials
 from profiler.execution.processes import warm as warm_module
 from profiler.execution.processes import worker_process as forked_module
@@ -98,8 +99,21 @@ def test_without_pidfds_interrupted_trials_run_again(run, tmp_path, monkeypatch)
     assert sorted(witness.records) == list("abc")
 
 
+class Starter(Witness):
+    """Lets a trial go on when it is known to run."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def started(self, trial: PlannedTrial) -> None:
+        super().started(trial)
+        (self._folder / "go").touch()
+
+
 def test_a_worker_that_ends_with_the_warmed_process_runs_again(run, tmp_path):
-    witness = run([planned("a", "dies_with_the_warmed_process"), planned("b")], timeout_s=LIMIT_S)
+    plan = [planned("a", "dies_with_the_warmed_process"), planned("b")]
+    witness = run(plan, timeout_s=LIMIT_S, witness=Starter(tmp_path))
 
     assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
     assert [what for what in witness.calls if what == ("finished", "a")] == [("finished", "a")]

@@ -79,12 +79,18 @@ def waits_for_go(job: WorkerJob) -> None:
 
 
 def dies_with_the_warmed_process(job: WorkerJob) -> None:
-    """Kill the warmed process and this one in the first run; in the second run write the record."""
-    again = (Path(job.store_folder) / "notes.txt").exists()
+    """Kill the warmed process and this one in the first run; in the second run write the record.
+
+    Not before the sweep knows that it runs: a worker that never started is none that is lost.
+    """
+    folder = Path(job.store_folder)
+    again = (folder / "notes.txt").exists()
     _note(job, "ran")
     if again:
         _write(job)
         return
+    while not (folder / "go").exists():
+        time.sleep(0.02)
     warmed = os.getppid()
     os.kill(warmed, signal.SIGKILL)
     while os.getppid() == warmed:
