@@ -436,6 +436,37 @@ GRPOTrainer(model="Qwen/Qwen2.5-1.5B-Instruct", args=second, reward_funcs=[good]
     assert found("config=stages.ipynb", "recipe=grpo")["trial"] == trial
 
 
+@pytest.mark.parametrize(
+    ("definition", "call", "rows"),
+    [
+        ("def train(rows, group=4):", "train(6, group=3)", 6),
+        ("def train(*, rows=6, group):", "train(group=3)", 6),
+        ("def train(rows, group):", "train(rows=options.rows, group=3)", 12),
+        # What two calls pass is not known, nor what * and ** add.
+        ("def train(rows, group):", "train(6, 3)\ntrain(3, 3)", None),
+        ("def train(rows, group=3):", "train(*given)", None),
+        ("def train(rows=6, group=3):", "train(**given)", None),
+    ],
+)
+def test_parameters_are_what_the_only_call_passes(folder, definition, call, rows):
+    (folder / "train.py").write_text(f"""
+import argparse
+from trl import GRPOConfig, GRPOTrainer
+parser = argparse.ArgumentParser()
+parser.add_argument("--rows", type=int, default=12)
+options = parser.parse_args()
+{definition}
+    args = GRPOConfig(per_device_train_batch_size=rows, num_generations=group)
+    GRPOTrainer(model="{MODEL}", args=args, reward_funcs=[good])
+{call}
+""")
+    read = found("config=train.py")
+    text = " ".join(read["notes"])
+    assert ("per_device_train_batch_size=8 (line 8 of train.py has no literal)" in text) == (rows is None)
+    assert read["trial"]["per_device_train_batch_size"] == (rows or 8)
+    assert read["trial"]["num_generations"] == (3 if rows else 8)
+
+
 def test_a_trainer_that_is_not_trls_is_refused(folder, capsys):
     (folder / "train.py").write_text("from ours import GRPOConfig, GRPOTrainer\nGRPOTrainer('tiny', GRPOConfig())\n")
     assert "imports nothing of trl" in refused(capsys, "config=train.py")

@@ -11,7 +11,7 @@ from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import Declared, Fields, OutsideValue, OutsideValues
-from profiler.config.scripts.names import bound_once, called_name
+from profiler.config.scripts.names import arguments_of, bound_once, called_name
 
 _ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
 """What is true on every card since Ampere; the other value has as many bytes."""
@@ -279,15 +279,8 @@ class Evaluator:
 
     def _bound(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> dict[str, object]:
         """Return the parameters of a call whose values are known."""
-        names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-        stated: dict[str, ast.expr] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
-        for key, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-            if default is not None:
-                stated[key.arg] = default
-        stated.update(zip(names, call.args, strict=False))
-        stated.update({each.arg: each.value for each in call.keywords if each.arg is not None})
         found: dict[str, object] = {}
-        for name, expression in stated.items():
+        for name, expression in arguments_of(function, call).items():
             try:
                 found[name] = self._value(expression, depth + 4)
             except NoLiteralError:

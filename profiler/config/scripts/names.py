@@ -39,7 +39,18 @@ def model_of(call: ast.Call) -> list[ast.expr]:
 
 
 def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Return the names that the script binds once, outside of conditions and loops, with their values."""
+    """Return the names that the script binds once, outside of conditions and loops, with their values.
+
+    A parameter of a function that is called once is what it gets there.
+    """
+    bound = _bindings(tree)
+    for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
+        if bound[target] == 1:
+            yield target, value
+
+
+def _bindings(tree: ast.Module) -> Counter[str]:
+    """Return how often each name is bound."""
     bound: Counter[str] = Counter()
     for node in ast.walk(tree):
         match node:
@@ -51,9 +62,34 @@ def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                 bound[other or name] += 1
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 bound.update(names)
-    for target, value in _certain_assignments(tree.body):
-        if bound[target] == 1:
-            yield target, value
+    return bound
+
+
+def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Return the parameters of functions that one call alone names, with its arguments or their defaults."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    names = Counter(function.name for function in functions)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for function in functions:
+        of_it = [call for call in calls if called_name(call) == function.name] if names[function.name] == 1 else []
+        if len(of_it) == 1 and not any(isinstance(each, ast.Starred) for each in of_it[0].args):
+            yield from arguments_of(function, of_it[0]).items()
+
+
+def arguments_of(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
+    """Return what the parameters of a function are in a call, as far as it names them."""
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    stated: dict[str, ast.expr] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
+    for key, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        if default is not None:
+            stated[key.arg] = default
+    if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
+        names = names[1:]
+    if any(each.arg is None for each in call.keywords):
+        stated.clear()  # ** may state any of them
+    stated.update(zip(names, call.args, strict=False))
+    stated.update({each.arg: each.value for each in call.keywords if each.arg is not None})
+    return stated
 
 
 def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
