@@ -1,4 +1,4 @@
-"""Whether the engine of a trial starts, by which settings it would, and what it needs of a card of its own."""
+"""Whether the engine of a trial or of verl starts, by which settings it would, and what it needs of its own card."""
 
 from bisect import bisect_left
 from collections.abc import Iterator

@@ -71,7 +71,7 @@ class FileKeys(Mapping[str, object]):
     def _place(self, key: str) -> tuple[Mapping[str, object], str] | None:
         """Return where a key stands, and its path."""
         if key in self._content:
-            return self._content, f"{self._path}.{key}".lstrip(".")
+            return self._content, f"{self._path}.{key}" if self._path else key
         sections = self._content.items() if self.is_open else ()
         having = [(inner, f"{name}.{key}") for name, inner in sections if isinstance(inner, Mapping) and key in inner]
         return having[0] if len(having) == 1 else None

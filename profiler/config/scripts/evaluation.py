@@ -217,13 +217,9 @@ class Evaluator:
             case ast.Call(func=ast.Attribute(attr="parse_args")):
                 return _Namespace()
             case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[key, *default]):
-                mapping, name = self._value(owner, depth + 1), self._value(key, depth + 1)
-                if isinstance(mapping, Mapping):
-                    return mapping[name] if name in mapping else self._value(default[0], depth + 1) if default else None
+                return self._looked_up(owner, show(self._value(key, depth + 1)), default, depth)
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(name)), default]):
-                mapping = self._value(owner, depth + 1)
-                if isinstance(mapping, Mapping):
-                    return mapping[name] if name in mapping else self._value(default, depth + 1)
+                return self._looked_up(owner, name, [default], depth)
             case ast.Call(func=ast.Name(id=name)) if name in self._declared.classes:
                 return self._instance(self._declared.classes[name], call, depth)
             case ast.Call(func=ast.Name(id=name)) if name in self._declared.functions:
@@ -231,6 +227,15 @@ class Evaluator:
             case ast.Call() if called_name(call) in _LOADS and (self._given.recipe or self._given.own_file):
                 return self._given.recipe or self._given.own_file
         raise NoLiteralError
+
+    def _looked_up(self, owner: ast.expr, name: str, default: list[ast.expr], depth: int) -> object:
+        """Return the value of a key or its default; of what may be any section of a file no default is known."""
+        mapping = self._value(owner, depth + 1)
+        if isinstance(mapping, Mapping) and name in mapping:
+            return mapping[name]
+        if not isinstance(mapping, Mapping) or (isinstance(mapping, FileKeys) and mapping.is_open):
+            raise NoLiteralError
+        return self._value(default[0], depth + 1) if default else None
 
     def _instance(self, kind: Fields, call: ast.Call, depth: int) -> _Instance:
         if call.args:
@@ -364,7 +369,9 @@ def _plain(value: object) -> object:
 
 def _contains(owner: object, key: object) -> bool:
     match owner:
-        case FileKeys(is_open=False) | dict() | list():
+        case FileKeys(is_open=False) | dict():
+            return show(key) in owner
+        case list():
             return key in owner
     raise NoLiteralError
 

@@ -66,27 +66,39 @@ def _bindings(tree: ast.Module) -> Counter[str]:
 
 
 def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Return the parameters of functions that one call alone names, with its arguments or their defaults."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    names = Counter(function.name for function in functions)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for function in functions:
-        of_it = [call for call in calls if called_name(call) == function.name] if names[function.name] == 1 else []
-        if len(of_it) == 1 and not any(isinstance(each, ast.Starred) for each in of_it[0].args):
-            yield from arguments_of(function, of_it[0]).items()
+    """Return the parameters of functions that one call alone names, with its arguments or their defaults.
+
+    What a call on another object names may be another function: of a method only what the call passes counts.
+    """
+    functions: dict[str, list[ast.FunctionDef]] = {}
+    calls: dict[tuple[str, bool], list[ast.Call]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Call):
+            calls.setdefault((called_name(node), isinstance(node.func, ast.Attribute)), []).append(node)
+    for name, (function, *others) in functions.items():
+        is_method = _names_of(function)[:1] == ["self"]
+        found = calls.get((name, is_method), [])
+        if others or len(found) != 1 or any(isinstance(each, ast.Starred) for each in found[0].args):
+            continue
+        yield from arguments_of(function, found[0], with_defaults=not is_method).items()
 
 
-def arguments_of(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
-    """Return what the parameters of a function are in a call, as far as it names them."""
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    stated: dict[str, ast.expr] = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
-    for key, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
-        if default is not None:
-            stated[key.arg] = default
+def _names_of(function: ast.FunctionDef) -> list[str]:
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+
+
+def arguments_of(function: ast.FunctionDef, call: ast.Call, *, with_defaults: bool = True) -> dict[str, ast.expr]:
+    """Return what the parameters of a function are in a call, as far as it or a default names them."""
+    names = _names_of(function)
+    stated: dict[str, ast.expr] = {}
+    if with_defaults and all(each.arg is not None for each in call.keywords):  # ** may state any of them
+        stated.update(zip(reversed(names), reversed(function.args.defaults), strict=False))
+        keyed = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        stated.update({key.arg: default for key, default in keyed if default is not None})
     if names[:1] == ["self"] and isinstance(call.func, ast.Attribute):
         names = names[1:]
-    if any(each.arg is None for each in call.keywords):
-        stated.clear()  # ** may state any of them
     stated.update(zip(names, call.args, strict=False))
     stated.update({each.arg: each.value for each in call.keywords if each.arg is not None})
     return stated
