@@ -156,7 +156,7 @@ def _double_quant(spec: TrialSpec) -> Iterator[Change]:
 
 def _half_precision(spec: TrialSpec) -> Iterator[Change]:
     if spec.dtype is Dtype.FLOAT32:
-        yield {"dtype": Dtype.BFLOAT16.value}
+        yield {"dtype": (Dtype.FLOAT16 if spec.fp16 else Dtype.BFLOAT16).value}
 
 
 def _no_reference(spec: TrialSpec) -> Iterator[Change]:

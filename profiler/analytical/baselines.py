@@ -194,7 +194,7 @@ def least_step_s(spec: TrialSpec, architecture: Architecture, card: Roofline) ->
     Counted are products with weights and of attention, and the weights that each decoded token reads. Left out, so that
     the real time is longer: all other operations, adapters, the optimizer, copies and communication, and Python.
     """
-    half = spec.dtype is not Dtype.FLOAT32 or spec.bf16
+    half = spec.dtype is not Dtype.FLOAT32 or spec.mixed_precision
     peak = card.half_flops_per_s if half else card.single_flops_per_s
     rows = spec.training_rows
     width = spec.longest + (spec.max_prompt_length if spec.recipe.facts.has_prompts else 0)

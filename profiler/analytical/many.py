@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from profiler.analytical.baselines import rule_of_thumb
 from profiler.analytical.estimate import estimate, has_form, refuse_model, refuse_without_form
-from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, larger
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, either, larger
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
@@ -150,6 +150,10 @@ class _Trials(SimpleNamespace):
     def generation_batch_size(self) -> Count:
         count: Count = self.per_device_train_batch_size * self.steps_per_generation
         return count
+
+    @property
+    def mixed_precision(self) -> Flag:
+        return either(self.bf16, self.fp16)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -365,9 +365,9 @@ EVERYWHERE = (
     ),
     _everywhere(
         {**_FLASH, "backend": other_than(Backend.CPU), "gpu": anything, "dtype": Dtype.FLOAT32, "bf16": False},
-        "needs 16-bit values, so dtype=bfloat16, dtype=float16 or bf16=true",
+        "needs 16-bit values, so dtype=bfloat16, dtype=float16, bf16=true or fp16=true",
         "Use attn_implementation=sdpa.",
-        when=lambda case: not _card_lacks_flash(case),
+        when=lambda case: not (case.spec.fp16 or _card_lacks_flash(case)),
     ),
     # `PreTrainedModel._sdpa_can_dispatch` of transformers 5.23: only a stated sdpa is an error.
     _everywhere(

@@ -1,19 +1,66 @@
 """The table of constraints: every combination of keys that a command refuses, one row each."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 
 from profiler.constraints.commands import CARDS, CLOSED_FORM, SWEEPS
-from profiler.constraints.constraint import SPLIT_ROWS, Case, Constraint, Where
+from profiler.constraints.constraint import SPLIT_ROWS, Case, Constraint, Where, anything, one_of, other_than
 from profiler.constraints.everywhere import EVERYWHERE
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import Attention, Backend, DistributedType, Dtype, TrialSpec, Tuning
 
 ArchitectureLookup = Callable[[str], Architecture | None]
 
-CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, SPLIT_ROWS, *SWEEPS, *CLOSED_FORM, *CARDS)
+_types = partial(Constraint, Where.EVERYWHERE)
+
+OF_TYPES = (
+    # `TrainingArguments.__post_init__`.
+    _types({"fp16": True, "bf16": True}, "is not combined with bf16=true", "Use one of them."),
+    # `Accelerator.__init__` of accelerate 1.15: there is no autocast, and nothing is scaled.
+    _types(
+        {"fp16": True, "backend": Backend.CPU},
+        "needs backend=cuda, emulated or simulated, because accelerate leaves it out on the CPU",
+        "Set fp16=false.",
+    ),
+    _types(
+        {"fp16": True, "tuning": Tuning.QLORA},
+        "scales gradients, which torch cannot do in bfloat16, to which today's trl casts adapters over 4-bit weights",
+        "Use bf16=true on a card that has it, or fp16=false with bf16=false.",
+    ),
+    # `GradScaler._unscale_grads_` refuses float16, and `AmpKernels.cu` has no kernel for bfloat16.
+    # peft trains the head of a reward model as a whole, in the type of the weights.
+    _types(
+        {"fp16": True, "tuning": anything, "dtype": other_than(Dtype.FLOAT32), "recipe": anything},
+        "scales gradients, which torch does in float32 only, and with tuning={spec.tuning} recipe={spec.recipe} "
+        "trains weights in dtype={spec.dtype}",
+        "Use dtype=float32.",
+        when=lambda case: case.spec.tuning is Tuning.FULL or not case.spec.recipe.facts.has_lm_head,
+    ),
+    _types(
+        {"fp16": True, "distributed_type": one_of(DistributedType.FSDP, DistributedType.DEEPSPEED)},
+        "was never compared with distributed_type={spec.distributed_type}, which scales gradients in its own way",
+        "Use bf16=true.",
+    ),
+    _types(
+        {"fp16": True, "critic": True}, "is not combined with critic=true, whose loss is not scaled", "Use bf16=true."
+    ),
+    # transformers casts for FlashAttention-2 under autocast, which peft's `generate` is not; no trial reaches training.
+    _types(
+        {
+            "attn_implementation": Attention.FLASH_ATTENTION_2,
+            "dtype": Dtype.FLOAT32,
+            "tuning": other_than(Tuning.FULL),
+            "use_vllm": False,
+        },
+        "takes 16-bit values, and tuning={spec.tuning} generates without autocast in dtype=float32",
+        "Use dtype=bfloat16, or attn_implementation=sdpa.",
+    ),
+)
+"""Types of values that libraries refuse: float16 scales gradients, which torch 2.13 does in float32 only."""
+
+CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, SPLIT_ROWS, *OF_TYPES, *SWEEPS, *CLOSED_FORM, *CARDS)
 
 
 def broken(case: Case, where: Where) -> Iterator[Constraint]:

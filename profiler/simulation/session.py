@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from profiler.allocator.traces.trace import Trace
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.cuda.autocast import SimulatedAutocast, autocast_dtype, autocast_on_meta
+from profiler.simulation.cuda.autocast import SimulatedAutocast, autocast_dtype, autocast_on_meta, scaled_gradients
 from profiler.simulation.cuda.composites import COMPOSED_FOR_CUDA, MASK_FIRST, CublasWorkspaces
 from profiler.simulation.cuda.fused_attention.attention import scaled_dot_product_attention
 from profiler.simulation.cuda.fused_attention.flash_attention import simulated_flash_attention
@@ -205,6 +205,7 @@ class Simulation:
         with ExitStack() as stack:
             stack.enter_context(emptied_cache(self.recorder))
             stack.enter_context(cuda_optimizers())
+            stack.enter_context(scaled_gradients(self.recorder))
             stack.enter_context(
                 four_bit_products(
                     self.recorder,

@@ -20,6 +20,7 @@ def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dic
         "output_dir": str(output_dir),
         "use_cpu": use_cpu,
         "bf16": spec.bf16,
+        "fp16": spec.fp16,
         "seed": spec.seed,
         "optim": spec.optim.value,
         "per_device_train_batch_size": spec.per_device_train_batch_size,

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from trial_strategies import ADAPTED, architecture, specs
 
@@ -12,7 +12,7 @@ from profiler.analytical.timeline.recipes.registry import trial_instants
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES, Category, Phase
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
+from profiler.domain.trials.trial import Attention, Backend, Dtype, Lengths, Logprobs, TrialSpec, Tuning
 
 _BASE = TrialSpec(backend=Backend.SIMULATED, gpu="h100-80gb", model="qwen2.5-0.5b")
 
@@ -188,3 +188,15 @@ def test_every_phase_has_its_largest_instant(spec):
     assert (Phase.SCORE in found) == (
         spec.beta != 0.0 or spec.gradient_accumulation_steps % spec.steps_per_generation != 0
     )
+
+
+_EXCHANGED = {Dtype.FLOAT16: Dtype.BFLOAT16, Dtype.BFLOAT16: Dtype.FLOAT16}
+
+
+@given(specs())
+def test_autocast_to_the_other_type_of_16_bits_needs_as_much(spec):
+    """With the weights exchanged as well: on an H100 only the softmax of eager attention tells one from the other."""
+    assume(spec.tuning is not Tuning.QLORA and spec.attn_implementation is not Attention.EAGER)
+    autocast = replace(spec, bf16=True, gpu="h100-80gb")
+    scaled = replace(autocast, bf16=False, fp16=True, dtype=_EXCHANGED.get(spec.dtype, spec.dtype))
+    assert estimate(scaled, architecture(spec.model)) == estimate(autocast, architecture(spec.model))

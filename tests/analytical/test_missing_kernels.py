@@ -37,6 +37,8 @@ def test_the_fused_head_needs_wide_products_in_bfloat16(changes):
         {"bf16": True, "logprobs": Logprobs.FULL},
         {"bf16": False, "dtype": Dtype.FLOAT16},
         {"bf16": False, "dtype": Dtype.FLOAT32},
+        {"bf16": False, "fp16": True, "dtype": Dtype.FLOAT32},
+        {"bf16": False, "fp16": True, "dtype": Dtype.BFLOAT16, "tuning": Tuning.LORA},
     ],
 )
 def test_other_trials_run_on_a_t4(changes):
@@ -52,6 +54,6 @@ def test_the_verdict_names_the_kernel_and_what_to_change(half_billion):
     assert verdict.fit is Fit.NO_KERNEL
     assert verdict.no_kernel_text == (
         "trl's fused LM head in bfloat16 does not run on t4-16gb. "
-        "Use dtype=float16 with bf16=false, or with recipe=grpo logprobs=full."
+        "Use fp16=true (tuning=full needs dtype=float32 then), or with recipe=grpo logprobs=full."
     )
     assert card_verdict(_spec(bf16=True), half_billion, L4).no_kernel_text == ""

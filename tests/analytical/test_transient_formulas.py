@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_models import DELTA, FULL, HALF, LORA, WITH_GATE
@@ -25,7 +26,12 @@ from profiler.analytical.formulas.layers.eager_attention import (
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
 from profiler.analytical.formulas.layers.linear_attention import linear_backward_bytes, linear_forward_bytes
 from profiler.analytical.formulas.models.parameters import parameter_count
-from profiler.analytical.formulas.models.trained import computed_bytes, element_bytes, stream_bytes
+from profiler.analytical.formulas.models.trained import (
+    computed_bytes,
+    computes_in_bfloat16,
+    element_bytes,
+    stream_bytes,
+)
 from profiler.analytical.formulas.rollout import (
     kv_cache,
     kv_element_bytes,
@@ -255,6 +261,20 @@ def test_float16_under_autocast_by_hand():
     assert not sizes.autocast_caches
     assert (stream_bytes(lora, autocast=True), stream_bytes(lora, autocast=False)) == (4, 2)
     assert (kv_element_bytes(HALF), kv_element_bytes(lora)) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "by_hand"),
+    [(Dtype.FLOAT16, (2, 2, 2, 4, 4)), (Dtype.BFLOAT16, (2, 4, 2, 4, 4)), (Dtype.FLOAT32, (4, 4, 2, 4, 4))],
+)
+def test_autocast_to_float16_by_hand(dtype, by_hand):
+    scaled = replace(LORA, dtype=dtype, bf16=False, fp16=True)
+    sizes = element_bytes(scaled)
+    assert (sizes.weight, sizes.stream, sizes.compute, sizes.output, sizes.adapter) == by_hand
+    assert sizes.autocast_casts is (dtype is not Dtype.FLOAT16)
+    assert sizes.autocast_caches is (dtype is Dtype.FLOAT32)
+    assert not computes_in_bfloat16(scaled, autocast=True)
+    assert computes_in_bfloat16(scaled, autocast=False) is (dtype is Dtype.BFLOAT16)
 
 
 @given(rows=st.integers(1, 16), tokens=st.integers(6, 3000), has_mask=st.booleans())

@@ -67,6 +67,16 @@ def test_pairs_have_a_reference_with_or_without_a_batch():
     assert (parse(recipe="reward").beta, parse(recipe="reward").longest) == (0.0, 1024)
 
 
+def test_bf16_is_true_unless_fp16_is():
+    assert (parse().bf16, parse().fp16) == (True, False)
+    assert (parse(fp16=True, dtype="float32").bf16, parse(fp16=True, dtype="float32").fp16) == (False, True)
+    assert not parse(bf16=False).fp16
+    assert "is not combined with bf16=true" in faults(fp16=True, bf16=True, dtype="float32")["fp16"].problem
+    assert "cannot do in bfloat16" in faults(fp16=True, tuning="qlora")["fp16"].problem
+    assert "trains weights in dtype=float16" in faults(fp16=True, dtype="float16")["fp16"].problem
+    assert parse(fp16=True, dtype="float16", tuning="lora").fp16
+
+
 def test_rows_of_sft_have_a_length_and_trials_of_grpo_have_none():
     assert parse(recipe="sft").max_length == 1024
     assert parse(recipe="sft", max_length=64).max_length == 64

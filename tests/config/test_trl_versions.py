@@ -195,6 +195,10 @@ def _points(keys, **options):
             "logprobs",
             {"0.24": "selective", "0.25": "selective", "0.27": "selective"},
         ),
+        ({}, "bf16", {"0.18": False, "0.19": True, "1.16": True}),
+        ({"fp16": True}, "bf16", {"0.18": False, "0.19": False, "1.16": False}),
+        ({"fp16": True, "bf16": True}, "bf16", {"0.18": True, "1.16": True}),
+        ({"fp16": True}, "fp16", {"0.14": True, "1.16": True}),
         ({"use_vllm": True}, "vllm_mode", {"0.17": "server", "0.29": "server", "1.0": None}),
         (
             {"use_vllm": True, "vllm_mode": "colocate", "max_prompt_length": 100, "max_completion_length": 200},

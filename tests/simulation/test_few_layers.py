@@ -102,6 +102,7 @@ ONE_PASS: dict[str, Any] = {
 
 OF_PAIRS: dict[str, Any] = {"recipe": Recipe.DPO, "max_length": 24, "max_prompt_length": 8, "beta": 0.1}
 OF_ROWS: dict[str, Any] = {"recipe": Recipe.SFT, "max_length": 24}
+SCALED: dict[str, Any] = {"fp16": True, "bf16": False, "dtype": Dtype.FLOAT32}
 OF_SCORES: dict[str, Any] = {"recipe": Recipe.REWARD, "max_length": 24}
 
 CASES: list[dict[str, Any]] = [
@@ -125,6 +126,7 @@ CASES: list[dict[str, Any]] = [
     OF_SCORES | LORA_KEYS | {"config": LLAMA | DEEP_ENOUGH, "steps": 6},
     OF_SCORES | QLORA_KEYS | {"gradient_checkpointing": False},
     OF_ROWS,
+    OF_ROWS | SCALED,
     OF_ROWS | LORA_KEYS | {"config": QWEN3 | DEEP_ENOUGH, "gradient_checkpointing": False, "steps": 6},
 ]
 FURTHER: list[dict[str, Any]] = [
@@ -134,6 +136,7 @@ FURTHER: list[dict[str, Any]] = [
     {"config": TINY | {"num_hidden_layers": 48}, "optim": Optimizer.ADAMW_TORCH},
     {"bf16": False, "gpu": "t4-16gb", "logprobs": Logprobs.FULL},
     *({"logprobs": logprobs, **ONE_PASS} for logprobs in Logprobs),
+    *(OF_ROWS | SCALED | keys | {"optim": optimizer} for optimizer in Optimizer for keys in ({}, LORA_KEYS)),
 ]
 
 
@@ -164,7 +167,7 @@ ANY_VALUE = """
     backend gpu alloc_conf seed model tuning lora_rank lora_alpha lora_target_modules lora_dropout
     bnb_4bit_use_double_quant optim num_generations max_prompt_length max_completion_length lengths steps
     per_device_train_batch_size gradient_accumulation_steps steps_per_generation gradient_checkpointing beta
-    attn_implementation dtype bf16 rollout max_length precompute_ref_log_probs precompute_ref_batch_size
+    attn_implementation dtype bf16 fp16 rollout max_length precompute_ref_log_probs precompute_ref_batch_size
     activation_offloading torch_empty_cache_steps use_dynamic_bsz ppo_max_token_len_per_gpu per_device_eval_batch_size
 """
 WITHOUT_EFFECT = """

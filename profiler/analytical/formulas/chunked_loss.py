@@ -94,7 +94,7 @@ def chunk_of(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, token
     values = smaller(positions, tokens) * architecture.vocab_size
     head = architecture.vocab_size * architecture.hidden_size
     factor = FLOAT32_BYTES if loss.widens_inputs else sizes.stream
-    is_cast = both(spec.bf16, factor != BFLOAT16_BYTES)
+    is_cast = both(spec.mixed_precision, factor != BFLOAT16_BYTES)
     computed = where(is_cast, BFLOAT16_BYTES, factor)
     in_float32 = block(values * FLOAT32_BYTES)
     product = block(values * computed)

@@ -51,7 +51,7 @@ def norm_saved_bytes(spec: TrialKeys, tower: VisionTower, values: Count, rows: C
     """
     block, sizes = block_of(spec), element_bytes(spec)
     if tower.has_layer_norm:
-        cast = where(spec.bf16, block(values * FLOAT32_BYTES), 0)
+        cast = where(spec.mixed_precision, block(values * FLOAT32_BYTES), 0)
         return cast + 2 * block(rows * FLOAT32_BYTES)
     normalised = block(values * sizes.compute) if trains_everything(spec) else 0
     return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
@@ -74,7 +74,7 @@ def linear_inputs_bytes(spec: TrialKeys, rows: Count, parts: Sequence[Projection
     By hand, 10 rows, one layer with 8 inputs, rank 2 under autocast: 10 x (8 + 2) x 2 = 200 B.
     """
     sizes, block = element_bytes(spec), block_of(spec)
-    element = where(spec.bf16, sizes.compute, sizes.adapter)
+    element = where(spec.mixed_precision, sizes.compute, sizes.adapter)
     low = block(rows * lora_rank(spec) * element)
     return sum(block(rows * part.in_features * element) + low for part in parts)
 

@@ -215,7 +215,7 @@ def saved_blocks(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Saved:
     """Return what one layer saves: up to the end of attention, and in all."""
     whole = layer_saved_bytes(spec, kind, batch)
     after = saved_after_attention_bytes(spec, kind, batch.positions)
-    autocast, made = bool(spec.bf16), list[Blocks]()
+    autocast, made = bool(spec.mixed_precision), list[Blocks]()
     if parts_scores(spec, kind, batch, autocast=autocast):
         whole = whole - saved_scores_bytes(spec, kind, batch)
         made = list(map(blocks, scores_made(spec, kind, batch, autocast=autocast, trains=True)))
@@ -249,7 +249,7 @@ def backward_stages(spec: TrialKeys, kind: DecoderShape, batch: Batch) -> Backwa
     copies: Blocks = NO_BLOCKS
     all_saved = saved.all
     if spec.gradient_checkpointing:
-        forward = forward_stages(spec, kind, batch, adapted=True, autocast=bool(spec.bf16))
+        forward = forward_stages(spec, kind, batch, adapted=True, autocast=bool(spec.mixed_precision))
         loop = loop_blocks(spec, kind, batch)
         copies = blocks(recomputed_copies_bytes(spec, kind))
         if sizes.stream == FLOAT32_BYTES:

@@ -361,7 +361,7 @@ class _Trial:
         return self._known[key]  # type: ignore[return-value]  # the key names what is computed
 
     def _forward_of(self, kind: DecoderShape, batch: Batch, *, adapted: bool) -> Forward:
-        autocast = bool(self._spec.bf16)
+        autocast = bool(self._spec.mixed_precision)
         return self._once(
             ("forward", id(kind), batch, adapted),
             lambda: forward_stages(self._spec, kind, batch, adapted=adapted, autocast=autocast),

@@ -283,7 +283,9 @@ def scored_without_gradient(
         return added(more, held_in_forward(spec, architecture, rows))
 
     head = head_categories(score_scratch(spec, architecture, batch))
-    tower = without_gradient(spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.bf16)
+    tower = without_gradient(
+        spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.mixed_precision
+    )
     # A micro-batch of one row has a padded row at one time and the longest row at another.
     instants: tuple[tuple[InstantName, Terms, Flag], ...] = (
         *((name, more, happens) for name, more in tower.items()),
@@ -300,7 +302,7 @@ def scored_without_gradient(
 def layer_without_gradient(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, adapted: Flag) -> Term:
     """Return the largest peak of a layer that saves nothing, under autocast where the trial has it."""
     sizes = (
-        layer_without_gradient_bytes(spec, kind, batch, adapted=adapted, autocast=spec.bf16)
+        layer_without_gradient_bytes(spec, kind, batch, adapted=adapted, autocast=spec.mixed_precision)
         for kind in layer_kinds(architecture)
     )
     size = larger(0, *sizes)
@@ -358,7 +360,7 @@ def _scored_by(spec: TrialKeys, model: DecoderShape, persistent: Terms) -> Insta
     )
     layer = layer_without_gradient(whole, model, batch, adapted=False).size
     casts = where(element_bytes(whole).autocast_caches, autocast_cache_bytes(whole, model), 0)
-    block, element = block_of(spec), stream_bytes(whole, autocast=spec.bf16)
+    block, element = block_of(spec), stream_bytes(whole, autocast=spec.mixed_precision)
     inputs = _INPUTS * block(batch.positions * INT64_BYTES) + attention_mask_bytes(spec, model, batch)
     cache = kv_cache(model, sequences=rows, tokens=batch.width, element=element, block=block)
     more: Terms = {

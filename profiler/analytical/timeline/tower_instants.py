@@ -117,7 +117,7 @@ def tower_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
     if tower is None or not has_images(spec, architecture):
         return {}
     name, patches = InstantName.FORWARD_TOWER, image_patches(spec, tower, batch.rows)
-    transient = block_without_gradient_bytes(spec, tower, patches, adapted=True, autocast=spec.bf16)
+    transient = block_without_gradient_bytes(spec, tower, patches, adapted=True, autocast=spec.mixed_precision)
     around = _around_block(spec, architecture, tower, batch)
     if not needs_gradient(spec, tower):
         return {name: {Category.ACTIVATIONS: _block(transient + around)}}

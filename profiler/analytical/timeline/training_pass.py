@@ -276,7 +276,7 @@ def _other_kinds(
     found: list[tuple[InstantName, Terms]] = []
     if kinds[0].linear is not None and not _saves_in_each_layer(spec, kinds[0]):
         # Layers before the first adapter save nothing.
-        alone = layer_without_gradient_bytes(spec, kinds[0], batch, adapted=False, autocast=spec.bf16)
+        alone = layer_without_gradient_bytes(spec, kinds[0], batch, adapted=False, autocast=spec.mixed_precision)
         terms = {Category.ACTIVATIONS: Term(alone), Category.GRADIENTS: gradients.earlier}
         found.append((InstantName.FORWARD_LAYER, terms))
     for place, (kind, end, begin) in enumerate(zip(kinds, by_end(architecture), by_begin(architecture), strict=True)):

@@ -13,7 +13,6 @@ from profiler.domain.trials.trial import (
     Attention,
     Backend,
     DistributedType,
-    Dtype,
     Lengths,
     Logprobs,
     TrialSpec,
@@ -223,8 +222,7 @@ def _masks(spec: TrialSpec) -> tuple[bool, bool]:
         max_completion_length=spec.longest,
     )
     is_padded = min(lengths) < max(lengths)
-    in_bfloat16 = spec.bf16 or spec.dtype is Dtype.BFLOAT16
-    chooses_by_mask = spec.attn_implementation is Attention.SDPA and not in_bfloat16
+    chooses_by_mask = spec.attn_implementation is Attention.SDPA and not spec.trains_in_bfloat16
     passes_mask = is_padded and spec.logprobs is not Logprobs.FULL
     return is_padded, passes_mask and chooses_by_mask and spec.per_device_train_batch_size == 1
 

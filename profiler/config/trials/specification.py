@@ -3,7 +3,7 @@
 Two points that mean the same trial become equal specifications:
 
 - `attn_implementation` null is transformers' default: sdpa, and eager where transformers has no sdpa for the model;
-- `steps_per_generation` null is trl's default, `gradient_accumulation_steps`;
+- `steps_per_generation` null is trl's default, `gradient_accumulation_steps`; `bf16` null is true unless `fp16` is;
 - `beta` null is 0, and 0.1 with `recipe=dpo` or `kto`; `precompute_ref_batch_size` is None where nothing is computed
   before training, else null is `per_device_train_batch_size`;
 - `bnb_4bit_use_double_quant` is true without qlora, which alone has scales. `lora_*` is None with full fine-tuning
@@ -174,6 +174,7 @@ def _resolved(given: Mapping[str, Any]) -> dict[str, Any]:
         "weights": weights,
         "model": model_name(given["model"]),
         "steps_per_generation": given["steps_per_generation"] or given["gradient_accumulation_steps"],
+        "bf16": not given["fp16"] if given["bf16"] is None else given["bf16"],
         **_reference(given),
         **_lora(given),
         **_engine(given),

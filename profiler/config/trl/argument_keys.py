@@ -104,7 +104,6 @@ CONTAINERS = ("model_init_kwargs", "env")
 """Keys of trl whose values are keys: arguments of `from_pretrained`, and variables of the environment (`TrlParser`)."""
 
 NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
-    "fp16": (False,),
     "use_transformers_paged": (False,),
     "use_transformers_continuous_batching": (False,),
     "cache_implementation": ("dynamic",),

@@ -43,8 +43,11 @@ def with_defaults(
         for key, value in file.items()
         if key in KEY_OF and value is not None and recipe in key_named(KEY_OF[key]).recipes
     }
-    point = {**defaults, "recipe": recipe.value, **stated}
-    return point, {key: "" for key in defaults if key not in stated and key not in settled}
+    open_keys = {key: "" for key in defaults if key not in stated and key not in settled}
+    if stated.get("fp16") is True and "bf16" in open_keys:
+        # `__post_init__` of trl's configurations, from 0.19 on; before, it was false by itself.
+        defaults["bf16"], open_keys["bf16"] = False, "fp16 takes its place"
+    return {**defaults, "recipe": recipe.value, **stated}, open_keys
 
 
 def effects_of(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from profiler.domain.cards.gpu import Chip
-from profiler.domain.trials.trial import Attention, Dtype, TrialSpec
+from profiler.domain.trials.trial import Attention, TrialSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class MissingKernel:
 FLASH_ATTENTION = MissingKernel(name="FlashAttention-2", hint="Use attn_implementation=sdpa.")
 FUSED_HEAD = MissingKernel(
     name="trl's fused LM head in bfloat16",
-    hint="Use dtype=float16 with bf16=false, or with recipe=grpo logprobs=full.",
+    hint="Use fp16=true (tuning=full needs dtype=float32 then), or with recipe=grpo logprobs=full.",
 )
 """Its backward adds products of bfloat16 matrices to a float32 matrix."""
 
@@ -36,6 +36,4 @@ def missing_kernel(spec: TrialSpec, chip: Chip) -> MissingKernel | None:
         return FLASH_ATTENTION
     if chip.multiplies_bfloat16_into_float32 or not spec.logprobs.has_fused_head:
         return None
-    if spec.bf16 or spec.dtype is Dtype.BFLOAT16:
-        return FUSED_HEAD
-    return None
+    return FUSED_HEAD if spec.trains_in_bfloat16 else None

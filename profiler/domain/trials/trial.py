@@ -672,7 +672,24 @@ class TrialSpec:
     )
     bf16: bool = field(
         default=True,
-        metadata=declared("autocast to bfloat16 in forward", group=Group.METHOD, memory=_SAME, trl_names=("bf16",)),
+        metadata=declared(
+            "autocast to bfloat16 in forward",
+            group=Group.METHOD,
+            memory=_SAME,
+            null_given="true unless fp16, which is trl's default",
+            trl_names=("bf16",),
+        ),
+    )
+    fp16: bool = field(
+        default=False,
+        metadata=declared(
+            "autocast to float16 in forward, with scaled gradients",
+            group=Group.METHOD,
+            memory=_SAME,
+            trl_names=("fp16",),
+            since="0.2.0",
+            earlier=False,
+        ),
     )
     logprobs: Logprobs = field(
         default=Logprobs.FUSED,
@@ -954,6 +971,16 @@ class TrialSpec:
             trl_names=("seed",),
         ),
     )
+
+    @property
+    def mixed_precision(self) -> bool:
+        """Whether training's forward computes under autocast."""
+        return self.bf16 or self.fp16
+
+    @property
+    def trains_in_bfloat16(self) -> bool:
+        """Whether matrix products of training are in bfloat16: autocast decides, or else the weights."""
+        return self.bf16 or (self.dtype is Dtype.BFLOAT16 and not self.fp16)
 
     @property
     def generation_batch_size(self) -> int:

@@ -239,6 +239,10 @@ _OPERATIONS = (
     ),
     _operation("_local_scalar_dense", ("self",), _GPU, "reads one number on the host"),
     _operation(
+        "_amp_foreach_non_finite_check_and_unscale_", ("self", "found_inf", "inv_scale"), _GPU,
+        "the end of scaled gradients, all of which are finite here",
+    ),
+    _operation(
         "_to_copy", ("self", "dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format"), _GPU,
         "copies between host and device",
     ),

@@ -24,10 +24,15 @@ _CARD_CALLS = (
     "can_device_access_peer", "get_device_name", "get_device_properties", "get_arch_list", "get_gencode_flags",
     "is_bf16_supported", "is_tf32_supported", "ipc_collect", "cudart", "check_error", "current_blas_handle",
     "set_sync_debug_mode", "get_sync_debug_mode", "utilization", "memory_usage", "temperature",
-    "power_draw", "clock_rate", "manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed", "get_rng_state",
-    "get_rng_state_all", "set_rng_state", "set_rng_state_all", "default_generators",
+    "power_draw", "clock_rate", "default_generators",
 )  # fmt: skip
 """Names of `torch.cuda` that the simulated GPU answers."""
+
+_RANDOM_CALLS = (
+    "manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed", "get_rng_state", "get_rng_state_all",
+    "set_rng_state", "set_rng_state_all",
+)  # fmt: skip
+"""Names of `torch.cuda` and `torch.cuda.random`."""
 
 _NEWER_CARD_CALLS = ("device_memory_used", "GreenContext", "current_solver_handle")
 
@@ -94,7 +99,9 @@ TORCH_CUDA: tuple[Seam, ...] = (
         )
         for name in _SHARED_COUNTERS_OF_C
     ),
-    *_answered("torch.cuda", _CARD_CALLS, _CUDA_CALLS),
+    *_answered("torch.cuda", (*_CARD_CALLS, *_RANDOM_CALLS), _CUDA_CALLS),
+    *_answered("torch.cuda.random", _RANDOM_CALLS, _CUDA_CALLS),
+    *_answered("torch.cuda.green_contexts", ("GreenContext",), _CUDA_CALLS, Absence.SOME_BUILDS),
     *_answered("torch", ("Generator", "set_default_device"), _CUDA_CALLS),
     *_answered("torch.cuda", _NEWER_CARD_CALLS, _CUDA_CALLS, Absence.SOME_BUILDS),
     *_answered("torch.cuda", _LEGACY_TYPES, _LEGACY),

@@ -1,4 +1,4 @@
-"""Autocast for the simulated GPU.
+"""Autocast for the simulated GPU, and the scaled gradients of fp16.
 
 torch's autocast ignores `meta` tensors. The simulation registers it where the dispatcher expects it: as kernels of the
 dispatch key `AutocastPrivateUse1`, which no device of the session uses, above autograd. So autograd records the casts,
@@ -9,13 +9,21 @@ Sources: `ATen/autocast_mode.h` (lists of operations and policies; a test compar
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ContextDecorator, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from functools import partialmethod
 from typing import Any
 
 import torch
+from accelerate import accelerator
+from accelerate.state import AcceleratorState, PartialState
 from torch.library import Library
 
+from profiler.domain.memory import Category
 from profiler.seams.patching import Patch, patched
+from profiler.simulation.depth.repetitions import SCALE_OF_GRADIENTS
+from profiler.simulation.tracing.recorder import Recorder
+
+_META = torch.device("meta")
 
 AUTOCAST_KEY = "AutocastPrivateUse1"
 """The dispatch key of the simulated GPU's autocast, by the name that `torch.library` takes."""
@@ -274,3 +282,42 @@ def autocast_on_meta(
         torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, True)
         _replacements.clear()
         _state.untouched = frozenset()
+
+
+def scaled_gradients(recorder: Recorder) -> AbstractContextManager[None]:
+    """While active, accelerate scales gradients under fp16 on `meta`, as it does on CUDA."""
+    return patched(
+        [
+            (accelerator, "get_grad_scaler", lambda *_, **kwargs: _Scaler(recorder, **kwargs)),
+            (accelerator.Accelerator, "__init__", partialmethod(_made_for_cuda, accelerator.Accelerator.__init__)),
+        ]
+    )
+
+
+class _Scaler(torch.amp.GradScaler):
+    """torch's scaler on the simulated GPU. Its numbers have a name of their own: none belongs to a layer."""
+
+    def __init__(self, recorder: Recorder, **kwargs: Any) -> None:
+        super().__init__("meta", **kwargs)
+        self._recorder = recorder
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        with self._recorder.attributed(Category.WORKSPACE, SCALE_OF_GRADIENTS):
+            super().unscale_(optimizer)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        with self._recorder.attributed(Category.WORKSPACE, SCALE_OF_GRADIENTS):
+            super().update(new_scale)
+
+
+def _made_for_cuda(made: Any, make: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Make an accelerator while its device is named as on CUDA: it refuses to scale gradients on any other."""
+    states = (PartialState._shared_state, AcceleratorState._shared_state)
+    simulated = [state for state in states if state.get("device") == _META]
+    for state in simulated:
+        state["device"] = torch.device("cuda")
+    try:
+        make(made, *args, **kwargs)
+    finally:
+        for state in states if simulated else ():
+            state["device"] = _META

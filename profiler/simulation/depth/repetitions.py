@@ -41,6 +41,9 @@ depend on the number of layers.
 Source: `_get_total_norm` in torch/nn/utils/clip_grad.py; `_foreach_norm` in simulation/cuda/scratch/kernel_scratch.py.
 """
 
+SCALE_OF_GRADIENTS = "scale of gradients"
+"""Name of the numbers by which fp16 scales all gradients together (`_Scaler` in simulation/cuda/autocast.py)."""
+
 _DENSE = 8
 """Values with a range of at most so many times their number are dense."""
 
@@ -98,7 +101,8 @@ def _layers(trace: Trace) -> Numbers:
 
 def _is_of_all(site: Site) -> bool:
     """Return whether a block of `site` belongs to all layers together, whatever its operand."""
-    return site.operation in (LIST_OF_NORMS, SCRATCH_OF_NORMS) and not site.module and len(site.shape) <= 1
+    of_all = LIST_OF_NORMS, SCRATCH_OF_NORMS, SCALE_OF_GRADIENTS
+    return site.operation in of_all and not site.module and len(site.shape) <= 1
 
 
 def _kind_columns(trace: Trace) -> Sequence[Numbers]:

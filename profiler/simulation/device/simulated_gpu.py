@@ -512,6 +512,23 @@ def _argmax(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return found
 
 
+def _unscale(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Handle the end of scaled gradients: all are finite, so `found_inf` stays 0, and the optimizer steps.
+
+    Raises:
+        NotImplementedError: Gradients are in bfloat16, as in CUDA's `AmpKernels.cu`.
+    """
+    operation = aten._amp_foreach_non_finite_check_and_unscale_.default
+    gradients, found = args[:2]
+    if any(gradient.dtype is torch.bfloat16 for gradient in gradients):
+        raise NotImplementedError("\"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'")
+    value = host_value(found)
+    result = gpu.run(operation, args, kwargs)
+    if value is not None:
+        set_host_value(found, value)
+    return result
+
+
 def _sized_by_values(operation: Any) -> Handler:
     """Return the handler of an operation whose result has a size that depends on values, all of them on the host."""
 
@@ -550,6 +567,7 @@ HANDLERS: dict[Any, Handler] = {
     aten.index_put_.default: _index_put(aten.index_put_.default),
     aten._index_put_impl_.default: _index_put(aten._index_put_impl_.default),
     aten.multinomial.default: _multinomial,
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten.argmax.default: _argmax,
     aten.repeat_interleave.Tensor: _sized_by_values(aten.repeat_interleave.Tensor),
     aten.unique_consecutive.default: _sized_by_values(aten.unique_consecutive.default),

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,11 @@ MODULES: dict[str, tuple[Call, ...]] = {
         lambda: entered(torch.cuda.nvtx.range("a")),
     ),
     "profiler": (lambda: entered(torch.cuda.profiler.profile()),),
-    "random": (lambda: torch.cuda.random.get_rng_state,),
+    "random": (
+        lambda: torch.cuda.random.set_rng_state(torch.cuda.random.get_rng_state()),
+        lambda: torch.cuda.random.set_rng_state_all(torch.cuda.random.get_rng_state_all()),
+        lambda: torch.cuda.random.manual_seed(torch.cuda.random.initial_seed()),
+    ),
     "sparse": (lambda: torch.cuda.sparse,),
     "streams": (lambda: torch.cuda.streams.Stream().synchronize(),),
     "tunable": (lambda: torch.cuda.tunable.is_enabled(),),
@@ -180,6 +185,21 @@ def test_a_name_of_the_accelerator_is_answered_or_refused(script: SimulatedScrip
             call()
     else:
         call()
+
+
+_DEFINED_IN = {name: sys.modules.get(getattr(getattr(torch.cuda, name, None), "__module__", "")) for name in PUBLIC}
+"""Before a session: the module that defines each name."""
+
+
+def test_a_replaced_name_is_replaced_in_the_module_that_defines_it(script: SimulatedScript) -> None:
+    """transformers saves the state of random numbers by `torch.cuda.random`, at each checkpoint."""
+    defined = {
+        name: vars(module)[name]
+        for name, module in _DEFINED_IN.items()
+        if module is not None and module is not torch.cuda and name in vars(module) and name != "empty_cache"
+    }
+    assert {"get_rng_state", "manual_seed_all", "memory_allocated", "Stream", "CUDAGraph"} <= set(defined)
+    assert [name for name, found in defined.items() if found is not getattr(torch.cuda, name)] == []
 
 
 def test_counters_have_every_key_of_torch(script: SimulatedScript) -> None:

@@ -154,7 +154,7 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     )
     masked = where(groups, 4 * one_query + statistics + copied, own_heads) if latent is None else own_heads
     fitting = where(is_masked(architecture, batch), masked + mask, own_heads)
-    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), with_scores, fitting)
+    return where(makes_scores(spec, architecture, batch, autocast=spec.mixed_precision), with_scores, fitting)
 
 
 def latent_heads_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -201,7 +201,7 @@ def saves_output(spec: TrialKeys, architecture: DecoderShape) -> Flag:
         return False
     casts = element_bytes(spec).adapter_casts
     if has_bfloat16_adapters(spec):
-        casts = both(casts, negated(spec.bf16))
+        casts = both(casts, negated(spec.mixed_precision))
     return negated(either(casts, drops_inputs(spec)))
 
 
@@ -245,7 +245,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
 def saved_input_bytes(spec: TrialKeys) -> Count:
     """Return the bytes of one value of an input that an adapter saves: of the adapter, or what autocast makes of it."""
     sizes = element_bytes(spec)
-    return sizes.adapter if has_bfloat16_adapters(spec) else where(spec.bf16, sizes.compute, sizes.adapter)
+    return sizes.adapter if has_bfloat16_adapters(spec) else where(spec.mixed_precision, sizes.compute, sizes.adapter)
 
 
 def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -266,7 +266,7 @@ def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positi
     shared = shared + ("down_proj" in names) * block(positions * inner * element)
     # Under autocast the input of o is bfloat16 already, so an adapter in bfloat16 casts nothing.
     uncast = bool(names.intersection(OUTPUTS)) * block(positions * output_width(architecture) * element)
-    uncast = where(spec.bf16, uncast, 0) if has_bfloat16_adapters(spec) else 0
+    uncast = where(spec.mixed_precision, uncast, 0) if has_bfloat16_adapters(spec) else 0
     own = where(drops_inputs(spec), own, where(sizes.adapter_casts, own - uncast, shared))
     own = own + sum(input_mask_bytes(spec, positions * part.in_features) for part in adapted)
     own = own + frozen_inputs_saved_bytes(spec, architecture, positions, MLP_INPUTS)
@@ -346,7 +346,7 @@ def output_gate_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: 
     if not layers_of(architecture).gates_output:
         return 0
     one = block_of(spec)(batch.positions * output_width(architecture) * element_bytes(spec).compute)
-    products = makes_scores(spec, architecture, batch, autocast=spec.bf16)
+    products = makes_scores(spec, architecture, batch, autocast=spec.mixed_precision)
     is_copied = both(copies_output(spec, architecture, batch), negated(saves_output(spec, architecture)))
     is_another = either(saves_output(spec, architecture), is_copied)
     return one + where(either(products, is_another), one, 0)

@@ -37,7 +37,7 @@ from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, eit
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_masked, layer_kinds
 from profiler.domain.cards.gpu_names import find_gpu
-from profiler.domain.trials.trial import Attention, Dtype
+from profiler.domain.trials.trial import Attention
 
 
 def _with_sinks(architecture: DecoderShape, batch: Batch) -> Count:
@@ -230,12 +230,12 @@ def scores_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
 
     Source: `softmax_backward_cuda_out` in `aten/src/ATen/native/cuda/SoftMax.cu`, which computes the product.
     """
-    made = makes_scores(spec, architecture, batch, autocast=spec.bf16)
+    made = makes_scores(spec, architecture, batch, autocast=spec.mixed_precision)
     block, values = block_of(spec), scores(architecture, batch)
     wide = block(values * FLOAT32_BYTES)
     if layers_of(architecture).has_sinks:
         return 4 * block(_with_sinks(architecture, batch) * element_bytes(spec).compute)
-    narrow = both(spec.attn_implementation is Attention.EAGER, _is_float16(spec, autocast=spec.bf16))
+    narrow = both(spec.attn_implementation is Attention.EAGER, _is_float16(spec, autocast=spec.mixed_precision))
     of_input = where(narrow, block(values * FLOAT16_BYTES), wide)
     return where(made, 3 * wide + of_input + _capped_scores_bytes(spec, architecture, batch), 0)
 
@@ -301,7 +301,7 @@ def scores_undone(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
         found += [there + mask + given + narrow, there + narrow]
     if sizes.stream < FLOAT32_BYTES:
         found += [there + narrow + wide]
-    of_input = narrow if _is_float16(spec, autocast=spec.bf16) else wide
+    of_input = narrow if _is_float16(spec, autocast=spec.mixed_precision) else wide
     found += [there + wide, there + wide + of_input, there + 2 * wide + of_input, capped + of_input]
     if of_input > narrow:
         found += [capped + of_input + narrow, capped + narrow]
@@ -314,7 +314,7 @@ def scores_undone(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> 
 
 def _is_float16(spec: TrialKeys, *, autocast: Flag) -> Flag:
     """Return whether matrix products are in float16, with autocast around the model or not."""
-    half = holds(spec.dtype, lambda dtype: dtype is Dtype.FLOAT16)
+    half = computed_bytes(spec, autocast=autocast) < FLOAT32_BYTES
     return both(half, negated(computes_in_bfloat16(spec, autocast=autocast)))
 
 

@@ -67,7 +67,7 @@ def experts_forward_bytes(spec: TrialKeys, architecture: DecoderShape, positions
     if these are frozen.
     """
     weighted, inputs = (
-        2 * _weighted(spec, architecture, positions, autocast=spec.bf16),
+        2 * _weighted(spec, architecture, positions, autocast=spec.mixed_precision),
         _result(spec, architecture, positions),
     )
     biases = inputs if layers_of(architecture).has_biased_experts else 0
@@ -163,7 +163,7 @@ def experts_backward_bytes(spec: TrialKeys, architecture: DecoderShape, position
     # Its node keeps the result until then; checkpointing frees what it has unpacked.
     is_narrowed = layers_of(architecture).has_float32_router and not spec.gradient_checkpointing
     narrowed = result if is_narrowed else 0
-    at_router = 3 * _weighted(spec, architecture, positions, autocast=spec.bf16) + narrowed
+    at_router = 3 * _weighted(spec, architecture, positions, autocast=spec.mixed_precision) + narrowed
     weights = block_of(spec)(expert_weights(architecture) * element_bytes(spec).weight)
     if trains_everything(spec):
         # Without earlier micro-batches the new gradient of down is kept, and is counted nowhere else at this instant.
@@ -207,7 +207,7 @@ def _weighted(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, 
     pairs = positions * architecture.experts_per_token
     wide = block_of(spec)(pairs * architecture.hidden_size * FLOAT32_BYTES)
     if layers.widens_router and not layers.has_float32_router:
-        casts_back = spec.bf16 if trains_everything(spec) else both(autocast, spec.bf16)
+        casts_back = spec.mixed_precision if trains_everything(spec) else both(autocast, spec.mixed_precision)
         return where(casts_back, narrow, wide)
     return wide if layers.has_float32_router else narrow
 

@@ -122,7 +122,9 @@ def _dropout_backward_bytes(spec: TrialKeys, architecture: DecoderShape, positio
     sizes, values, block = element_bytes(spec), positions * mlp_width(architecture), block_of(spec)
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return 0
-    dropped = where(spec.bf16, linear_output_bytes(spec), sizes.adapter) if _keeps_input(spec) else sizes.adapter
+    dropped = (
+        where(spec.mixed_precision, linear_output_bytes(spec), sizes.adapter) if _keeps_input(spec) else sizes.adapter
+    )
     freed = _down_saved_bytes(spec, architecture, positions) - input_mask_bytes(spec, values)
     return where(drops_inputs(spec), 2 * block(values * dropped) - freed, 0)
 
@@ -168,7 +170,7 @@ def attention_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
         keeps = saves_output(spec, architecture)
         return stream - after + linear_backward_bytes(spec, architecture, batch, keeps_output=keeps)
     added = transient + stream - freed
-    return where(makes_scores(spec, architecture, batch, autocast=spec.bf16), added, of_kernel)
+    return where(makes_scores(spec, architecture, batch, autocast=spec.mixed_precision), added, of_kernel)
 
 
 def norm_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
@@ -272,7 +274,10 @@ def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
     embeddings = block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).weight)
     referenced = embeddings + layer_input_bytes(spec, architecture, batch)
     if spec.gradient_checkpointing:
-        return layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16) - referenced
+        return (
+            layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.mixed_precision)
+            - referenced
+        )
     unsaved = where(saves_stream(spec, architecture, ATTENTION_INPUTS), 0, referenced)
     peak = down_forward_bytes(spec, architecture, batch)
     if architecture.latent is not None or architecture.linear is not None:
@@ -325,7 +330,7 @@ def _until_last_norm_bytes(spec: TrialKeys, architecture: DecoderShape, batch: B
     before = widened - norm_saved_bytes(spec, positions, hidden, in_float32=in_float32)
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return before, 0
-    return before, adapter_result_bytes(spec, positions * hidden, autocast=spec.bf16)
+    return before, adapter_result_bytes(spec, positions * hidden, autocast=spec.mixed_precision)
 
 
 def _recomputed_up_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -341,12 +346,12 @@ def _recomputed_up_bytes(spec: TrialKeys, architecture: DecoderShape, positions:
         weight = mlp_width(architecture) * hidden
         gradient = block_of(spec)(values * linear_output_bytes(spec))
         waiting = 0 if adapted_parts(spec, architecture, ("down_proj",)) else gradient
-        made = waiting + widened_bytes(spec, 2 * weight if fused else weight, positions, autocast=spec.bf16)
+        made = waiting + widened_bytes(spec, 2 * weight if fused else weight, positions, autocast=spec.mixed_precision)
     if adapted_parts(spec, architecture, ("up_proj", "gate_up_proj")):
-        results = adapter_result_bytes(spec, 2 * values if fused else values, autocast=spec.bf16)
+        results = adapter_result_bytes(spec, 2 * values if fused else values, autocast=spec.mixed_precision)
         # Without autocast the adapter saves the copy.
-        copy = adapter_input_bytes(spec, positions * hidden, element_bytes(spec).stream, autocast=spec.bf16)
-        made = larger(made, results + where(spec.bf16, copy, 0))
+        copy = adapter_input_bytes(spec, positions * hidden, element_bytes(spec).stream, autocast=spec.mixed_precision)
+        made = larger(made, results + where(spec.mixed_precision, copy, 0))
     if fused:
         # The activation comes after the one product.
         made = made - block_of(spec)(values * linear_output_bytes(spec))
@@ -383,5 +388,5 @@ def _scaling_gradient_bytes(spec: TrialKeys, architecture: DecoderShape, batch: 
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return 0
     block, sizes, values = block_of(spec), element_bytes(spec), batch.positions * architecture.hidden_size
-    low = where(spec.bf16, sizes.compute, sizes.adapter)
+    low = where(spec.mixed_precision, sizes.compute, sizes.adapter)
     return block(values * low) + where(low > sizes.compute, block(values * sizes.compute), 0)

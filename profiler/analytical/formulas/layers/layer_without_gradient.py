@@ -261,14 +261,14 @@ def latent_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
 
     By hand, T = 10, as in `latent_bytes`, I = 16, full: 1,600 - 880 B of heads, and less 960 + 520 + 480 B.
     """
-    made = latent_bytes(spec, architecture, batch, adapted=True, autocast=spec.bf16)
+    made = latent_bytes(spec, architecture, batch, adapted=True, autocast=spec.mixed_precision)
     made = made - latent_heads_bytes(spec, architecture, batch)
     output = block_of(spec)(batch.positions * output_width(architecture) * element_bytes(spec).compute)
     is_unsaved = both(copies_output(spec, architecture, batch), negated(saves_output(spec, architecture)))
     made = made + where(is_unsaved, output, 0)
     if adapted_parts(spec, architecture, ("o_proj",)):
         values = batch.positions * architecture.hidden_size
-        made = made + adapter_result_bytes(spec, values, autocast=spec.bf16)
+        made = made + adapter_result_bytes(spec, values, autocast=spec.mixed_precision)
     return made - saved_after_attention_bytes(spec, architecture, batch.positions)
 
 
@@ -329,10 +329,10 @@ def down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) 
     given = where(drops_inputs(spec), block(values * linear_output_bytes(spec)), 0)
     if spec.tuning is Tuning.QLORA:
         weight = mlp_width(architecture) * architecture.hidden_size
-        widened = widened_bytes(spec, weight, batch.positions, autocast=spec.bf16)
+        widened = widened_bytes(spec, weight, batch.positions, autocast=spec.mixed_precision)
         return larger(widened - input_mask_bytes(spec, values), given)
     if has_bfloat16_adapters(spec):
         return given
     # Without autocast the adapter saves the copy, or what dropout leaves of it.
-    copies = where(spec.bf16, 1, 0) + where(drops_inputs(spec), 1, 0)
+    copies = where(spec.mixed_precision, 1, 0) + where(drops_inputs(spec), 1, 0)
     return block(values * sizes.compute) + copies * block(values * sizes.adapter)

@@ -203,7 +203,7 @@ def linear_without_gradient_bytes(
         return 0
     given = linear_output_bytes(spec, autocast=autocast)
     # Its inputs are float32, which only autocast narrows; in full fine-tuning it wraps generation too.
-    narrows = both(spec.bf16, either(autocast, trains_everything(spec)))
+    narrows = both(spec.mixed_precision, either(autocast, trains_everything(spec)))
     compute = where(narrows, element_bytes(spec).compute, FLOAT32_BYTES)
     rule = _Rule.of(spec, linear, batch, compute=compute)
     made = 5 * rule.keys + 4 * rule.values + 3 * rule.pairs + 3 * rule.numbers

@@ -20,6 +20,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     either,
     holds,
     looked_up,
+    negated,
     where,
 )
 from profiler.analytical.formulas.sizes.rounding import block_of
@@ -42,9 +43,9 @@ class ElementBytes:
     weight: Count
     """Weights of the model, and the residual stream without autocast."""
     stream: Count
-    """The residual stream under autocast: as the weights, but float32 for float16 weights (`element_bytes`)."""
+    """The residual stream under autocast: as the weights, but float32 for other 16-bit weights (`element_bytes`)."""
     compute: Count
-    """Inputs and outputs of matrix products: bfloat16 under autocast, else the type of the weights."""
+    """Inputs and outputs of matrix products: 16 bits under autocast, else the type of the weights."""
     adapter: int
     """LoRA matrices."""
     output: Count
@@ -65,15 +66,15 @@ class ElementBytes:
 def element_bytes(spec: TrialKeys) -> ElementBytes:
     """Return the bytes of one value of each kind.
 
-    Float16 weights under autocast: a linear layer returns bfloat16, and its sum with the float16 stream is float32.
-    Only the embedding stays float16.
+    Float16 weights under autocast to bfloat16, or the reverse: a linear layer returns autocast's type, and its sum with
+    the stream in the other one is float32. Only the embedding keeps the type of the weights.
 
     Adapters: peft's `autocast_adapter_dtype` keeps them in float32 over half-precision weights. Over 4-bit weights
     trl's trainer casts them to bfloat16 (`GRPOTrainer.__init__`). FSDP gathers them in the type of the computation
     (`MixedPrecisionPolicy.param_dtype`), which is bfloat16. An input of the adapter's type is not
     copied (`_cast_input_dtype` in peft), unless autocast casts it, which it does with each float32 input of a product.
 
-    By hand, float16 under autocast: weight 2, stream 4, compute 2 B.
+    By hand, float16 under autocast to bfloat16: weight 2, stream 4, compute 2 B.
 
     Outputs: FSDP casts them to its `output_dtype`, bfloat16 (`_cast_output_dtype` in torch's `_fsdp_state.py`;
     accelerate's `set_mixed_precision`), and autocast casts the input of a log-softmax to float32. DeepSpeed computes
@@ -82,29 +83,35 @@ def element_bytes(spec: TrialKeys) -> ElementBytes:
     Source of what is cached: `cached_cast` in `aten/src/ATen/autocast_mode.cpp` (float32 leaves that require a
     gradient).
     """
-    dtype, bf16 = spec.dtype, spec.bf16
-    if isinstance(bf16, bool) and not isinstance(dtype, Coded):
-        return _element_bytes_of_one(dtype, bf16, spec.tuning, spec.distributed_type)
-    return _element_bytes(dtype, bf16, spec.tuning, spec.distributed_type)
+    dtype, bf16, fp16 = spec.dtype, spec.bf16, spec.fp16
+    if isinstance(bf16, bool) and isinstance(fp16, bool) and not isinstance(dtype, Coded):
+        return _element_bytes_of_one(dtype, bf16, fp16, spec.tuning, spec.distributed_type)
+    return _element_bytes(dtype, bf16, fp16, spec.tuning, spec.distributed_type)
 
 
 def _element_bytes(
-    dtype: Dtype | Coded[Dtype], bf16: Flag, tuning: Tuning, distributed_type: DistributedType
+    dtype: Dtype | Coded[Dtype], bf16: Flag, fp16: Flag, tuning: Tuning, distributed_type: DistributedType
 ) -> ElementBytes:
     weight = looked_up(dtype, _DTYPE_BYTES.__getitem__)
-    compute = where(bf16, BFLOAT16_BYTES, weight)
-    widened_output = where(bf16, FLOAT32_BYTES, weight)
-    widened = both(bf16, holds(dtype, lambda dtype: dtype is Dtype.FLOAT16))
+    autocast = either(bf16, fp16)
+    compute = where(autocast, BFLOAT16_BYTES, weight)
+    widened_output = where(autocast, FLOAT32_BYTES, weight)
+    is_cast = either(
+        both(bf16, holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
+        both(fp16, holds(dtype, lambda dtype: dtype is not Dtype.FLOAT16)),
+    )
+    is_wide = holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)
+    widened = both(is_cast, negated(is_wide))
     in_bfloat16 = _keeps_bfloat16_adapters(tuning, distributed_type)
     casts = holds(dtype, lambda dtype: dtype is not (Dtype.BFLOAT16 if in_bfloat16 else Dtype.FLOAT32))
     if not in_bfloat16:
-        casts = either(casts, bf16)
+        casts = either(casts, autocast)
     return ElementBytes(
         weight=weight,
         stream=where(widened, FLOAT32_BYTES, weight),
-        autocast_casts=both(bf16, holds(dtype, lambda dtype: dtype is not Dtype.BFLOAT16)),
+        autocast_casts=is_cast,
         adapter_casts=casts,
-        autocast_caches=both(bf16, holds(dtype, lambda dtype: dtype is Dtype.FLOAT32)),
+        autocast_caches=both(autocast, is_wide),
         compute=compute,
         adapter=BFLOAT16_BYTES if in_bfloat16 else FLOAT32_BYTES,
         output=compute if _is_unwrapped(distributed_type) else widened_output,
@@ -155,8 +162,9 @@ def computed_bytes(spec: TrialKeys, *, autocast: Flag) -> Count:
 
 def computes_in_bfloat16(spec: TrialKeys, *, autocast: Flag) -> Flag:
     """Return whether matrix products are in bfloat16, with autocast around the model or not (as `computed_bytes`)."""
-    active = spec.bf16 if trains_everything(spec) else both(autocast, spec.bf16)
-    return either(active, holds(spec.dtype, lambda dtype: dtype is Dtype.BFLOAT16))
+    active = True if trains_everything(spec) else autocast
+    weights = holds(spec.dtype, lambda dtype: dtype is Dtype.BFLOAT16)
+    return either(both(active, spec.bf16), both(weights, negated(both(active, spec.fp16))))
 
 
 def stream_bytes(spec: TrialKeys, *, autocast: Flag) -> Count:

@@ -253,7 +253,7 @@ def _adapter_casts(spec: TrialKeys, architecture: DecoderShape) -> Count:
     element = element_bytes(spec).compute
     casts = _tensors_bytes(spec, _lora_tensors(spec, architecture), element)
     of_experts = expert_lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
-    return where(spec.bf16, casts - _tensors_bytes(spec, of_experts, element), 0)
+    return where(spec.mixed_precision, casts - _tensors_bytes(spec, of_experts, element), 0)
 
 
 def autocast_saved_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

@@ -76,6 +76,10 @@ class TrialKeys(Protocol):
     @property
     def bf16(self) -> Flag: ...  # noqa: D102
     @property
+    def fp16(self) -> Flag: ...  # noqa: D102
+    @property
+    def mixed_precision(self) -> Flag: ...  # noqa: D102
+    @property
     def beta(self) -> Number: ...  # noqa: D102
     @property
     def precompute_ref_log_probs(self) -> bool: ...  # noqa: D102

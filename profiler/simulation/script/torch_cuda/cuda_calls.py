@@ -1,12 +1,13 @@
 """`torch.cuda` for a script on the simulated GPU: the functions that ask for the card, and what has a file of its own.
 
-Every public name of `torch.cuda`, `torch.cuda.memory` and `torch.accelerator` is answered, does nothing, or is refused
-by name; a test goes over all of them.
+Every public name of `torch.cuda`, of the modules in it that define one, and of `torch.accelerator` is answered, does
+nothing, or is refused by name; a test goes over all of them.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ _HANDLES = ("current_blas_handle", "current_solver_handle")
 def cuda_calls(gpu: Gpu, counters: Counters, recorder: Recorder, reads: UnknownReads) -> Iterator[None]:
     """While active, `torch.cuda` is one simulated card."""
     functions = {**_of_the_card(gpu), **_of_random_numbers(), **_of_the_driver(gpu, counters, reads)}
-    patches: list[Patch] = [(torch.cuda, name, function) for name, function in functions.items()]
+    patches: list[Patch] = [(owner, name, call) for name, call in functions.items() for owner in _owners(name)]
     if torch.version.cuda is None:
         patches.append((torch.version, "cuda", _CUDA_VERSION))
     with patched(
@@ -66,6 +67,12 @@ def cuda_calls(gpu: Gpu, counters: Counters, recorder: Recorder, reads: UnknownR
         ]
     ):
         yield
+
+
+def _owners(name: str) -> set[ModuleType]:
+    """Return `torch.cuda` and the module in it that defines `name`: transformers calls `torch.cuda.random` by name."""
+    defined = sys.modules.get(getattr(getattr(torch.cuda, name, None), "__module__", ""), torch.cuda)
+    return {torch.cuda, defined} if hasattr(defined, name) else {torch.cuda}
 
 
 def _of_the_card(gpu: Gpu) -> dict[str, Any]:
