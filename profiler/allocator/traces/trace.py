@@ -21,6 +21,9 @@ NO_LAYER = -1
 OUTSIDE_LAYERS = -2
 """Instead of a layer: known to belong to none."""
 
+SCALE_OF_GRADIENTS = "scale of gradients"
+"""In place of an operation: the numbers by which fp16 scales all gradients together, of all layers."""
+
 LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.|$)")
 """The number of a layer in a path of modules or in the name of a tensor."""
 

@@ -18,9 +18,9 @@ from accelerate import accelerator
 from accelerate.state import AcceleratorState, PartialState
 from torch.library import Library
 
+from profiler.allocator.traces.trace import SCALE_OF_GRADIENTS
 from profiler.domain.memory import Category
 from profiler.seams.patching import Patch, patched
-from profiler.simulation.depth.repetitions import SCALE_OF_GRADIENTS
 from profiler.simulation.tracing.recorder import Recorder
 
 _META = torch.device("meta")

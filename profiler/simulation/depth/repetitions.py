@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.traces.trace import LAYER, NO_LAYER, OUTSIDE_LAYERS, Site, Trace, layer_in
+from profiler.allocator.traces.trace import LAYER, NO_LAYER, OUTSIDE_LAYERS, SCALE_OF_GRADIENTS, Site, Trace, layer_in
 from profiler.domain.memory import Category, Phase
 
 LAYERS_RUN = 3
@@ -40,9 +40,6 @@ depend on the number of layers.
 
 Source: `_get_total_norm` in torch/nn/utils/clip_grad.py; `_foreach_norm` in simulation/cuda/scratch/kernel_scratch.py.
 """
-
-SCALE_OF_GRADIENTS = "scale of gradients"
-"""Name of the numbers by which fp16 scales all gradients together (`_Scaler` in simulation/cuda/autocast.py)."""
 
 _DENSE = 8
 """Values with a range of at most so many times their number are dense."""
