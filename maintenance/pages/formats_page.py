@@ -64,8 +64,8 @@ _READ = (
         "YAML, and `llamafactory-cli train` in a shell script or after `--`: `stage: sft` with `finetuning_type: lora` "
         "or `full`, 4-bit weights, its own files of DeepSpeed; its defaults, types and loss",
         "other stages (DPO, KTO and reward models make the logits of all tokens), freeze, OFT, GaLore, APOLLO, BAdam, "
-        "Muon, Unsloth, KTransformers, Megatron, neat packing, PiSSA, DoRA, 8 bits, float16, adapters that are trained "
-        "further, models with images",
+        "Muon, Unsloth, KTransformers, Megatron, neat packing, PiSSA, DoRA, 8 bits, float16 over 4 bits, adapters that "
+        "are trained further, models with images",
         "llama_factory",
     ),
     _Read(

@@ -59,6 +59,15 @@ def test_keys_in_an_unknown_section_count_one_by_one(recipe, capsys):
     assert "has 3 of 5 keys that trl does not have (" in capsys.readouterr().err
 
 
+def test_a_length_and_a_seed_are_no_job(recipe, capsys):
+    """A configuration of a data set has them too; what would be answered are trl's defaults."""
+    own = {"sources": {"path": "a", "weight": 1.0}, "preprocessing": {"max_seq_length": 64, "dedup": "md5"}, "seed": 1}
+    assert main([recipe(**own), "model=qwen2.5-0.5b"]) == EXIT_USAGE
+    assert "has 4 of 5 keys that trl does not have (" in capsys.readouterr().err
+    own["training"] = {"per_device_train_batch_size": 2}
+    assert main([recipe(**own), "model=qwen2.5-0.5b"]) == EXIT_OK
+
+
 def test_without_a_key_that_only_recipes_have_half_is_enough(recipe, capsys):
     assert main([recipe(seed=1, max_steps=9, scenarios="a", repeats=3), "model=qwen2.5-0.5b"]) == EXIT_USAGE
     assert "has 2 of 4 keys that trl does not have" in capsys.readouterr().err

@@ -484,8 +484,10 @@ options = parser.parse_args()
     assert read["trial"]["num_generations"] == (3 if rows else 8)
 
 
-def test_a_trainer_that_is_not_trls_is_refused(folder, capsys):
-    (folder / "train.py").write_text("from ours import GRPOConfig, GRPOTrainer\nGRPOTrainer('tiny', GRPOConfig())\n")
+@pytest.mark.parametrize("module", ["ours", ".ours", "..package.ours", "."])
+def test_a_trainer_that_is_not_trls_is_refused(folder, capsys, module):
+    imported = f"from {module} import GRPOConfig, GRPOTrainer"
+    (folder / "train.py").write_text(f"{imported}\nGRPOTrainer('tiny', GRPOConfig())\n")
     assert "imports nothing of trl" in refused(capsys, "config=train.py")
 
 

@@ -14,7 +14,9 @@ from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KE
 from profiler.config.trl.argument_values import OTHER_TRAINERS, trainer_is_known
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault, shortened
+from profiler.domain.trials.keys import Group, MemoryOrder
 from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import key_named
 
 
 class FileKeys(Mapping[str, object]):
@@ -215,7 +217,10 @@ def parts_with_own_file(script: JobFile, name: str, values: Mapping[str, object]
 
 
 def _changes_memory(key: str) -> bool:
-    return is_trl_key(key) and key not in FREE_KEYS
+    if not is_trl_key(key) or key in FREE_KEYS:
+        return False
+    of_trial = key_named(KEY_OF[key]) if key in KEY_OF else None
+    return of_trial is None or (of_trial.memory is not MemoryOrder.NO_EFFECT and of_trial.group is not Group.DATA)
 
 
 def _without(values: Mapping[str, object], paths: Collection[str], above: str = "") -> dict[str, object]:

@@ -122,13 +122,16 @@ def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.ex
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Return each module that the script imports, with the name that it takes from it; empty for the module itself."""
+    """Return each module that the script imports, with the name that it takes from it; empty for the module itself.
+
+    A module of the script's own package begins with a dot.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from ((each.name, "") for each in names)
-            case ast.ImportFrom(module=str(module), names=names, level=0):
-                yield from ((module, each.name) for each in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                yield from (("." * level + (module or ""), each.name) for each in names)
 
 
 def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:

@@ -13,6 +13,7 @@ from profiler.config.files.formats.together import (
     one_process,
     only_text,
     refused,
+    scaled_in_four_bits,
     words,
 )
 from profiler.config.files.vocabulary import Vocabulary
@@ -73,11 +74,16 @@ def _tuning(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _types(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the types: ``bf16: auto`` is true on every card that is answered, and ``full`` has no autocast."""
-    stated = leaves.get("bf16", leaves.get("bfloat16"))
-    is_absent = "bf16" not in leaves and "bfloat16" not in leaves
-    is_on = is_absent or stated in ("auto", True, "true", "full")
-    return {"dtype": "bfloat16" if is_on else "float32", "bf16": is_on and stated != "full"}
+    """Return the types: ``bf16: auto`` is true on every card that is answered, and ``full`` has no autocast.
+
+    The weights have the type of autocast. ``fp16`` takes the place of ``auto`` (`resolve_dtype`).
+    """
+    stated = leaves.get("bf16", leaves.get("bfloat16", "auto"))
+    asks_for_half = leaves.get("fp16") is True
+    is_on = stated in (True, "true", "full") or (stated == "auto" and not asks_for_half)
+    is_scaled = asks_for_half and not is_on
+    other = "float16" if is_scaled else "float32"
+    return {"dtype": "bfloat16" if is_on else other, "bf16": is_on and stated != "full", "fp16": is_scaled}
 
 
 def _checkpointing(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -180,6 +186,7 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield not_counted(f"what {_NAME}'s own kernels of LoRA save (the figure may be too high)")
     if leaves.get("adapter") == "qlora" and leaves.get("deepspeed") is None:
         yield float32_adapters(_NAME)
+        yield from scaled_in_four_bits(_NAME, _types(leaves))
     if not _has_liger(leaves) and not _is_reward(leaves):
         said = "as in trl 1.8" if _is_grpo(leaves) else "the loss is that of transformers"
         yield Note(key="logprobs", text=f"logprobs={_trial(leaves)['logprobs']} (in {_NAME} {said})")

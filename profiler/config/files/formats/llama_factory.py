@@ -14,6 +14,7 @@ from profiler.config.files.formats.together import (
     one_process,
     only_text,
     refused,
+    scaled_in_four_bits,
     shipped_deepspeed,
     split,
     words,
@@ -52,11 +53,15 @@ def _tuning(leaves: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _types(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the types: trained weights are float32, unless `pure_bf16` or DeepSpeed's own copy says otherwise."""
-    is_mixed = leaves.get("bf16") is True
+    """Return the types: trained weights are float32, unless `pure_bf16` or DeepSpeed's own copy says otherwise.
+
+    Others are of the type of autocast (`compute_dtype` in `hparams/parser.py`).
+    """
+    is_mixed, is_scaled = (leaves.get(key) is True for key in ("bf16", "fp16"))
     is_full = leaves.get("finetuning_type") == "full"
     keeps = leaves.get("pure_bf16") is True or leaves.get("deepspeed") is not None
-    return {"bf16": is_mixed, "dtype": "float32" if is_full and not keeps else "bfloat16"}
+    half = "float16" if is_scaled and not is_mixed else "bfloat16"
+    return {"bf16": is_mixed, "fp16": is_scaled, "dtype": "float32" if is_full and not keeps else half}
 
 
 def _checkpointing(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -98,6 +103,7 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         yield refused("finetuning_type", kind, "has no formula here; only lora or full")
     if kind == "lora" and leaves.get("quantization_bit") == _BITS and leaves.get("deepspeed") is None:
         yield float32_adapters(_NAME)
+        yield from scaled_in_four_bits(_NAME, _types(leaves))
     model = str(leaves.get("model_name_or_path", "")).lower()
     if "gemma-2-" in model and leaves.get("flash_attn") in (None, "auto"):
         problem = f"is {_NAME}'s choice for Gemma 2 (flash_attention_2 where it is installed, else eager)"

@@ -15,6 +15,7 @@ from profiler.config.files.formats.together import (
     one_process,
     only_text,
     refused,
+    scaled_in_four_bits,
     shipped_deepspeed,
     words,
 )
@@ -176,11 +177,9 @@ def _is_read(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
         if key in leaves:
             problem = f"is a key of earlier versions of {_NAME}, whose other names and defaults are not known here"
             yield refused(key, leaves[key], problem)
-    kind, stated = _kind(leaves), leaves.get("torch_dtype")
+    kind = _kind(leaves)
     if kind not in ("lora", "full"):
         yield refused("tuner_type", kind, "has no formula here; only lora or full")
-    if stated not in (None, "bfloat16"):
-        yield refused("torch_dtype", stated, f"is trained by {_NAME} with float16 autocast, which has no formula here")
     if leaves.get("quant_method") not in (None, "bnb"):
         yield refused("quant_method", leaves["quant_method"], "has no formula here; only bnb")
     if leaves.get("fsdp") not in (None, False, ""):
@@ -192,6 +191,7 @@ def _is_open(leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
     """Return what the file leaves open, and what is not counted."""
     if leaves.get("quant_method") == "bnb" and leaves.get("deepspeed") is None:
         yield float32_adapters(_NAME)
+        yield from scaled_in_four_bits(_NAME, _types(leaves))
     if _is_grpo(leaves):
         if leaves.get("max_length") is not None:
             yield Note(key="max_prompt_length", text=f"max_prompt_length={leaves['max_length']} ({_NAME}'s max_length)")

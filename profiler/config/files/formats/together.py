@@ -93,6 +93,17 @@ def float32_adapters(program: str) -> Note:
     return not_counted(f"{what} in {program} (trl makes them bfloat16)")
 
 
+def scaled_in_four_bits(program: str, types: Mapping[str, object]) -> Iterator[Fault]:
+    """Refuse fp16 over 4-bit weights: `program` scales gradients of float32 adapters, and trl has none in float32."""
+    if types.get("fp16") is True:
+        yield refused(
+            "fp16", True, f"scales gradients of float32 adapters over 4-bit weights in {program}, {_NO_FORMULA}"
+        )
+
+
+_NO_FORMULA = "which has no formula here"
+
+
 def refused(key: str, value: object, problem: str, hint: str = "") -> Fault:
     """Return the fault of a key."""
     return Fault(key=key, found=show(value), problem=problem, hint=hint)
