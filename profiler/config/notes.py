@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+SIZES = ("per_device_train_batch_size", "num_generations", "max_completion_length", "max_length")
+"""Keys of a trial without which an answer is of little use."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Note:

@@ -242,7 +242,7 @@ LOADED = "AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B'"
         (f"judge = {LOADED}, {F16})\nmodel = {LOADED}, {BF16})\nGRPOTrainer(model=model)", "bfloat16"),
         (f"judge = {LOADED}, {F16})\nmodel = {LOADED})\nGRPOTrainer(model=model)", "bfloat16"),
         (f"old = {LOADED}, {F16})\nm = {LOADED}, {BF16}) if a else {LOADED}, {BF16})\nGRPOTrainer(m)", "bfloat16"),
-        (f"base = {LOADED}, {F16})\nmodel = get_peft_model(base, lora)\nGRPOTrainer(model)", "float16"),
+        (f"base = {LOADED}, {F16})\nmodel = get_peft_model(base, LoraConfig())\nGRPOTrainer(model)", "float16"),
         (f"model = {LOADED}, {F16}).to(torch.bfloat16)\nGRPOTrainer(model)", "bfloat16"),
         (f"model = {LOADED}, {BF16}).float()\nGRPOTrainer(model)", "float32"),
         (
@@ -277,6 +277,49 @@ def test_two_loads_of_a_trainer_with_two_types_are_refused(script, capsys):
     assert main([script(text)]) == EXIT_USAGE
     assert "dtype=bfloat16: is float16 and bfloat16 in train.py" in capsys.readouterr().err
     assert _found(script(text), "dtype=float16")["trial"]["dtype"] == "float16"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "GRPOTrainer('x', peft_config=build_lora(cfg))",
+        "GRPOTrainer('x', peft_config=cfg.adapter if cfg.adapts else None)",
+        f"model = get_peft_model({LOADED}), lora)\nGRPOTrainer(model)",
+    ],
+)
+def test_an_adapter_that_the_file_does_not_make_is_not_full_training(script, capsys, lines):
+    assert main([script(f"GRPOConfig()\n{lines}\n"), "model=qwen2.5-0.5b"]) == EXIT_USAGE
+    assert "tuning=null: is that of the adapter in line 2 of train.py" in capsys.readouterr().err
+    assert _found(script(f"GRPOConfig()\n{lines}\n"), "model=qwen2.5-0.5b", "tuning=full")["trial"]["tuning"] == "full"
+
+
+@pytest.mark.parametrize("lines", ["adapter = None\nGRPOTrainer('x', peft_config=adapter)", "GRPOTrainer('x')"])
+def test_no_adapter_is_full_training(script, lines):
+    assert _found(script(f"GRPOConfig()\n{lines}\n"), "model=qwen2.5-0.5b")["trial"]["tuning"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("lines", "sizes"),
+    [
+        ("GRPOConfig(**values)", "per_device_train_batch_size, num_generations, max_completion_length"),
+        (
+            "GRPOConfig(per_device_train_batch_size=a.b, num_generations=a.g, max_completion_length=a.c, beta=0.0)",
+            "per_device_train_batch_size, num_generations, max_completion_length",
+        ),
+        ("SFTConfig(**values, bf16=True)", "per_device_train_batch_size, max_length"),
+    ],
+)
+def test_a_script_that_takes_every_size_from_elsewhere_is_refused(script, capsys, lines, sizes):
+    assert main([script(f"{lines}\n"), "model=qwen2.5-0.5b"]) == EXIT_USAGE
+    assert f"config=train.py: takes every size from elsewhere ({sizes})" in capsys.readouterr().err
+    found = _found(script(f"{lines}\n"), "model=qwen2.5-0.5b", "per_device_train_batch_size=4", "num_processes=2")
+    assert found["trial"]["per_device_train_batch_size"] == 4
+
+
+def test_a_script_that_states_one_size_is_answered(script):
+    found = _found(script("GRPOConfig(max_completion_length=99, **values)\n"), "model=qwen2.5-0.5b")
+    assert found["trial"]["max_completion_length"] == 99
+    assert "num_generations=8 (line 1 of train.py may state it by **)" in found["notes"][0]
 
 
 def test_an_adapter_of_another_file_is_not_full_training(script, capsys):

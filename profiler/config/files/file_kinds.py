@@ -1,6 +1,6 @@
 """Which program a file with keys and values is for, and what is assumed where it leaves a key out."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from profiler.config.files.arguments import environment_notes, launch_part
@@ -13,7 +13,7 @@ from profiler.config.files.companion_files import (
 )
 from profiler.config.files.own_sections import own_part
 from profiler.config.files.vocabulary import mostly_unknown, renamed_keys, unknown_leaves
-from profiler.config.notes import Note
+from profiler.config.notes import SIZES, Note
 from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_LORA_RANK
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
@@ -21,6 +21,7 @@ from profiler.config.trl.argument_values import OTHERS
 from profiler.config.trl.config import PEFT_TARGETS, TRL_DEFAULTS
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import key_named
 
 _ACCELERATE = frozenset({"compute_environment", "distributed_type", "main_training_function", "machine_rank"})
@@ -98,3 +99,11 @@ def assumed_note(key: str, why: str) -> Note | None:
     if key in NEUTRAL_VALUES:
         return Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({why})")
     return Note(key="", text=f"no {key} ({why})") if key in _LEFT_OUT else None
+
+
+def assumed_sizes(recipe: Recipe | None, known: Collection[str], why: str) -> Iterator[Note]:
+    """Yield the notes of sizes, other than the `known` ones, that a file may state in a way that is not read."""
+    for key in SIZES:
+        note = assumed_note(key, why)
+        if note is not None and key not in known and recipe in key_named(key).recipes:
+            yield note

@@ -1,10 +1,11 @@
 """Which calls of a script run, and which load of a model reaches its trainer."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.scripts.evaluation import Evaluator
+from profiler.config.scripts.names import called_name, owner_name
 
 
 @dataclass
@@ -233,3 +234,18 @@ def _type_of(call: ast.Call) -> str:
             case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _CASTS.values():
                 return name
     return ""
+
+
+def given_adapters(tree: ast.Module, trainers: Iterable[ast.Call], adapted: Iterable[ast.Call]) -> Sequence[ast.expr]:
+    """Return what a script gives as the configuration of an adapter where it makes none itself, by `LoraConfig` or trl.
+
+    Args:
+        tree: The script.
+        trainers: Calls of trainers, with `peft_config`.
+        adapted: Calls of peft's `get_peft_model`, whose second argument it is.
+    """
+    made = {called_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    if made & {"LoraConfig", "get_peft_config"}:
+        return ()
+    given = [each.value for call in trainers for each in call.keywords if each.arg == "peft_config"]
+    return [*given, *(call.args[1] for call in adapted if not owner_name(call) and call.args[1:])]

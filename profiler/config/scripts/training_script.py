@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
-from profiler.config.files.file_kinds import assumed_note
+from profiler.config.files.file_kinds import assumed_note, assumed_sizes
 from profiler.config.files.foreign_formats import foreign_module
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
 from profiler.config.foreign_text import parse_python
@@ -39,7 +39,7 @@ from profiler.config.scripts.names import (
     owner_name,
     trains_without_trl,
 )
-from profiler.config.scripts.reached import LOADER, Load, reached_calls, trained_model
+from profiler.config.scripts.reached import LOADER, Load, given_adapters, reached_calls, trained_model
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
@@ -108,7 +108,7 @@ class _Script:
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
             faults.append(self._refused(problem, f"Give the script that does, or {BY_KEYS}."))
-        notes = (*found.notes, *self._assumed())
+        notes = (*found.notes, *self._assumed(recipe))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
         return with_inner_deepspeed(part)
 
@@ -134,7 +134,7 @@ class _Script:
         trls = {name for kind in kinds for name in kind.names}
         for kind in kinds:
             for key, default in kind.defaults.items():
-                value = self._literal_or_none(default)
+                value = self._literal_or(default)
                 if is_trl_key(key) and value is not None and key not in self._given.parsed:
                     self._found.values[key] = value
         for key, value in self._given.parsed.items():
@@ -209,6 +209,7 @@ class _Script:
         calls = self._called("LoraConfig")
         self._name_conditions(calls)
         if not calls:
+            self._refuse_open_adapter()
             return
         fields: dict[str, object] = {}
         open_keys = set()
@@ -224,6 +225,18 @@ class _Script:
         stated, notes = lora_values(fields, name=self._name)
         self._found.values.update({key: value for key, value in stated.items() if key not in open_keys})
         self._found.notes.extend(notes)
+
+    def _refuse_open_adapter(self) -> None:
+        """Refuse an adapter of which the file says nothing: the answer would be that of full fine-tuning."""
+        given = given_adapters(self._tree, self._called(*self._trainers), self._called("get_peft_model"))
+        for each in [each for each in given if self._literal_or(each, each) is not None][:1]:
+            self._refuse_adapter(f"in {self._where(each.lineno)}, which no LoraConfig of it makes", ", or tuning=full")
+
+    def _refuse_adapter(self, which: str, names: str) -> None:
+        hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."
+        self._found.faults.append(
+            Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)
+        )
 
     def _name_conditions(self, calls: Sequence[ast.Call]) -> None:
         """Name an adapter that is not trained, and one whose condition is unknown on a given command line."""
@@ -263,7 +276,7 @@ class _Script:
             )
 
     def _read_reward_model(self, call: ast.Call) -> None:
-        model = self._literal_or_none(call.args[0]) if call.args else None
+        model = self._literal_or(call.args[0]) if call.args else None
         if isinstance(model, str):
             self._found.values["reward_model_name_or_path"] = model
             self._found.notes.append(Note(key="", text=f"the reward model {model} in the policy's dtype"))
@@ -275,7 +288,8 @@ class _Script:
         models = [found for call in self._called(*self._trainers) for found in model_of(call)]
         trained = trained_model(self._tree, models)
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
-            self._found.faults.append(self._adapter_fault(trained.adapter_line))
+            which = f"which {self._where(trained.adapter_line)} loads, and its file says what it is"
+            self._refuse_adapter(which, " of its adapter_config.json")
         loads = tuple(load for load in trained.loads if load.call in self._calls)
         if not loads and not (trained.is_certain and trained.is_name):
             own = [call for call in self._called(LOADER) if owner_name(call).endswith(classes)]
@@ -286,11 +300,6 @@ class _Script:
         for load in loads:
             self._read(load.call, LOADED, first="pretrained_model_name_or_path", only=True)
             self._read_type(load)
-
-    def _adapter_fault(self, line: int) -> Fault:
-        problem = f"is that of the adapter which {self._where(line)} loads, and its file says what it is"
-        hint = "Give tuning=lora with lora_rank= and lora_target_modules= of its adapter_config.json."
-        return Fault(key="tuning", found="null", problem=problem, hint=hint)
 
     def _read_type(self, load: Load) -> None:
         """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
@@ -303,7 +312,7 @@ class _Script:
         arguments = [keyword.value for keyword in call.keywords if keyword.arg == "reward_funcs"] or call.args[1:2]
         for argument in arguments:
             each = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
-            names = [self._literal_or_none(one) for one in each]
+            names = [self._literal_or(one) for one in each]
             models = [name for name in names if isinstance(name, str)]
             self._found.values["reward_funcs"] = models
             # `GRPOTrainer` loads every text as a model, also one without a slash.
@@ -368,7 +377,10 @@ class _Script:
             problem = f"is {show(known)} and {show(value)} in {self._name}, and one value is allowed"
             self._found.faults.append(Fault(key=key, found=show(value), problem=problem))
 
-    def _assumed(self) -> Iterator[Note]:
+    def _assumed(self, recipe: Recipe | None) -> Iterator[Note]:
+        if ANY in self._found.lines:
+            why = f"{self._where(self._found.lines[ANY])} may state it by **"
+            yield from assumed_sizes(recipe, {*self._found.values, *self._found.lines}, why)
         known = {key: value for key, value in self._found.unread.items() if not isinstance(value, ast.expr)}
         stated = [f"{key}={show(value)}" for key, value in known.items()]
         if stated:
@@ -380,8 +392,8 @@ class _Script:
                 if note is not None:
                     yield note
 
-    def _literal_or_none(self, expression: ast.expr) -> object:
+    def _literal_or(self, expression: ast.expr, other: object = None) -> object:
         try:
             return self._evaluator.value(expression)
         except NoLiteralError:
-            return None
+            return other

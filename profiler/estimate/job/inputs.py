@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
-from profiler.config.notes import Note, note_lines
+from profiler.config.notes import SIZES, Note, note_lines
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
 from profiler.config.trl_releases.facts import KEY as TRL
@@ -13,7 +13,7 @@ from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
 from profiler.domain.trials.recipe import OF_DATA, Recipe
-from profiler.domain.trials.trial import Backend
+from profiler.domain.trials.trial import Backend, key_named
 from profiler.estimate.command import Command, capability_note
 from profiler.estimate.job.counting import KEY as PROMPT_KEY
 from profiler.estimate.job.counting import (
@@ -41,9 +41,6 @@ _ENGINE_ROW = "vllm_max_model_length"
 
 _OF_DATA = tuple(recipe.value for recipe in OF_DATA)
 """Recipes of which the longest prompt decides nothing: rows have a length of their own."""
-
-_SIZES = ("per_device_train_batch_size", "num_generations", "max_completion_length", "max_length")
-"""Keys without which an answer is of little use."""
 
 _LONGEST_LIST = 2000
 """Most characters of a list of keys."""
@@ -191,7 +188,7 @@ def _inputs(
         stated=frozenset(stated),
         ignored=_ignored_line(unknown),
         open_sizes=_open_line(notes),
-        faults=tuple(faults),
+        faults=(*faults, *_all_open(keys, notes, "" if part is None else part.name)),
         releases=variant.releases if variant is not None else (),
         whole_rows=reading is not None and _ENGINE_ROW in reading.taken and _ENGINE_ROW not in stated,
     )
@@ -247,9 +244,24 @@ def _ignored_line(unknown: Sequence[str]) -> str:
 
 def _open_line(notes: Sequence[Note]) -> str:
     """Return which sizes are assumed because a file takes them from elsewhere."""
-    names = ", ".join(dict.fromkeys(note.key for note in notes if note.is_open and note.key in _SIZES))
-    hint = "Give them, or the file that states them (config=FILE)."
-    return printable(f"Assumed, because the files take them from elsewhere: {names}. {hint}") if names else ""
+    names = ", ".join(_open_sizes(notes))
+    return printable(f"Assumed, because the files take them from elsewhere: {names}. {_GIVE_THEM}") if names else ""
+
+
+def _all_open(keys: Mapping[str, object], notes: Sequence[Note], name: str) -> list[Fault]:
+    """Return the fault of a file that states no size: what would be answered are trl's defaults."""
+    sizes, found = [name for name in SIZES if keys.get("recipe") in key_named(name).recipes], _open_sizes(notes)
+    if not found or any(name not in found for name in sizes):
+        return []
+    problem = f"takes every size from elsewhere ({', '.join(sizes)})"
+    return [Fault(key=CONFIG, found=name, problem=problem, hint=_GIVE_THEM)]
+
+
+def _open_sizes(notes: Sequence[Note]) -> list[str]:
+    return list(dict.fromkeys(note.key for note in notes if note.is_open and note.key in SIZES))
+
+
+_GIVE_THEM = "Give them, or the file that states them (config=FILE)."
 
 
 def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
