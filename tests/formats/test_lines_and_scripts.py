@@ -73,8 +73,16 @@ def test_a_launcher_says_how_the_work_is_shared(folder, line, count, stage):
         "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {zero_stage: 2}\n", encoding="utf-8"
     )
     (folder / "three.json").write_text('{"zero_optimization": {"stage": 3}, "train_batch_size": "auto"}')
-    trial = found("dtype=bfloat16", "--", *line.split(), "--model_name_or_path", MODEL)["trial"]
+    sizes = ("--max_completion_length", "99")
+    trial = found("dtype=bfloat16", "--", *line.split(), *sizes, "--model_name_or_path", MODEL)["trial"]
     assert (trial["num_processes"], trial.get("zero_stage")) == (count, stage)
+
+
+def test_a_line_without_sizes_of_a_script_that_is_not_here_is_refused(folder, capsys):
+    line = ("accelerate", "launch", "grpo.py", "--model_name_or_path", MODEL, "--bf16")
+    assert "config=the command: takes every size from elsewhere (per_device" in refused(capsys, "--", *line)
+    read = found("per_device_train_batch_size=8", "--", *line)
+    assert "num_generations=8 (grpo.py is not here)" in " ".join(read["notes"])
 
 
 def test_arguments_win_over_the_recipe_that_they_name(folder):

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 from profiler.config.files.arguments import Arguments, full_names, read_arguments, typed
 from profiler.config.files.companion_files import accelerate_part
-from profiler.config.files.file_kinds import assumed_note, trl_part
+from profiler.config.files.file_kinds import assumed_note, assumed_sizes, trl_part
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.own_sections import FileKeys
 from profiler.config.files.vocabulary import Vocabulary, memory_key, part_by
 from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL, Started, accelerate_values
 from profiler.config.launch.lines import stem_of
-from profiler.config.notes import Note, not_counted
+from profiler.config.notes import SIZES, Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.scripts.evaluation import Given
 from profiler.config.scripts.training_script import script_part
-from profiler.config.trl.argument_keys import is_trl_key
+from profiler.config.trl.argument_keys import KEY_OF, is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, recipe_of, trainer_is_known
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
@@ -219,6 +219,9 @@ def _trl_arguments(
         kind, wrong = _recipe_of_script(name, found, part.values)
         what = f"{found.program} is not here: its arguments count as trl's, and what else it sets is not known"
         notes.insert(0, Note(key="", text=what))
+        stated_keys = {KEY_OF.get(key, key) for key in part.values}
+        if stated_keys.isdisjoint(SIZES):
+            notes.extend(assumed_sizes(kind, stated_keys, f"{found.program} is not here"))
         settled = {fault.key for fault in faults}
         own = [] if recipe else _own_arguments(found.program, arguments)
         faults += {fault.key: fault for fault in own if fault.key not in settled}.values()

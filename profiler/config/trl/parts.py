@@ -173,7 +173,7 @@ def merged(parts: Sequence[JobFile], *, given: Collection[str] = ()) -> JobFile:
         problem = f"are the recipes of these files, and one is allowed: {', '.join(part.name for part in parts)}"
         faults.append(Fault(key="recipe", found=show(recipes), problem=problem))
     return JobFile(
-        name=", ".join(part.name for part in parts),
+        name=", ".join(dict.fromkeys(part.name for part in parts)),
         values=values,
         job=job,
         trial=trial,
