@@ -309,7 +309,7 @@ def test_no_adapter_is_full_training(script, lines):
         ("SFTConfig(**values, bf16=True)", "per_device_train_batch_size, max_length"),
     ],
 )
-def test_a_script_that_takes_every_size_from_elsewhere_is_refused(script, capsys, lines, sizes):
+def test_a_script_without_one_size_is_refused(script, capsys, lines, sizes):
     assert main([script(f"{lines}\n"), "model=qwen2.5-0.5b"]) == EXIT_USAGE
     assert f"config=train.py: takes every size from elsewhere ({sizes})" in capsys.readouterr().err
     found = _found(script(f"{lines}\n"), "model=qwen2.5-0.5b", "per_device_train_batch_size=4", "num_processes=2")
