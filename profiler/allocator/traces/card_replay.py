@@ -225,6 +225,8 @@ class _Run:
     """The last passage of each kind of closed run."""
     blocks: dict[int, Block] = field(default_factory=dict)
     """Blocks in use, by number."""
+    requested: Sequence[int] = field(init=False)
+    """Bytes that each block asks for."""
     sizes: list[int] = field(init=False)
     """Bytes of each block so far, others 0: a block in use never changes its size."""
     peak_bytes: int = 0
@@ -237,7 +239,9 @@ class _Run:
     refused: Refusal | None = None
 
     def __post_init__(self) -> None:
-        self.sizes = [0] * len(self.trace.sizes_bytes)
+        # To read one number of an array takes longer than to allocate its block.
+        self.requested = list(self.trace.sizes_bytes)
+        self.sizes = [0] * len(self.requested)
 
     def phase(self, phase: Phase, first: int, end: int) -> None:
         """Replay the events of `phase` from `first` to before `end`."""
@@ -297,7 +301,7 @@ class _Run:
                 block = self.blocks[number]
                 place = _key_of_place(block)
                 low, high = bounds.get(block.pool, (place, place))
-                low = min(low, self.trace.sizes_bytes[number] << SIZE_SHIFT)
+                low = min(low, self.requested[number] << SIZE_SHIFT)
                 bounds[block.pool] = low, max(high, place)
                 number += 1
         if memory != (allocator.reserved_bytes, allocator.num_alloc_retries):
@@ -316,11 +320,10 @@ class _Run:
 
     def _events(self, first: int, end: int) -> None:
         """Inner loop over events; a trial has 10^5 or more."""
-        events, requested, streams = self.trace.events, self.trace.sizes_bytes, self.trace.streams
+        requested, streams = self.requested, self.trace.streams
         blocks, sizes, allocator, peak_bytes = self.blocks, self.sizes, self.allocator, self.peak_bytes
         allocate, free = allocator.allocate, allocator.free
-        for index in range(first, end):
-            event = events[index]
+        for index, event in enumerate(self.trace.events[first:end], first):
             if event > 0:
                 number = event - 1
                 size_bytes = requested[number]
