@@ -18,8 +18,7 @@ from typing import Any
 from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.model.card_memory import CardMemory
-from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.model.card_memory import CardMemory, OutOfMemoryError
 from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.snapshot_facts import CATEGORY, MODULE, OPERATION
 from profiler.allocator.traces.card_replay import phase_spans

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.refusal import Refusal
+from profiler.allocator.model.card_memory import Refusal
 from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import NOTHING_CLOSED, ClosedRuns, Trace
 from profiler.domain.memory import Category, Phase
