@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import TYPE_CHECKING, Any, overload
 
 from profiler.domain.cards.gpu import Chip
@@ -103,7 +103,7 @@ class Integers(Sequence[int]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Integers):
             return self._array.shape == other._array.shape and bool((self._array == other._array).all())
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(int.__eq__, self, other))
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]  # as a list
 
