@@ -11,6 +11,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+COMPILED := $(VENV)/.compiled
 
 ENGINES := $(VENV)-engines
 MACHINES := $(VENV)-machines
@@ -24,7 +25,7 @@ PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 .PHONY: sweep test tests matrix bench benchmark stress engines image machines emulated emulation site docs install check style types format \
 	dist lock clean
 
-sweep: $(INSTALLED)
+sweep: $(INSTALLED) $(COMPILED)
 	$(BIN)/python -m profiler.sweep +grid=$(GRID) $(ARGS)
 
 emulation: $(INSTALLED)
@@ -53,7 +54,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 # How long trials and estimates take on this machine; not part of the tests. With Ray in the environment of `make engines`.
-bench: $(INSTALLED)
+bench: $(INSTALLED) $(COMPILED)
 	$(if $(wildcard $(ENGINES)/.installed),$(ENGINES)/bin,$(BIN))/python -m maintenance.bench
 
 # Who predicts memory how well: asks the predictors that run here, scores kept answers of the others, and writes
@@ -122,7 +123,7 @@ docs: $(INSTALLED) $(DOCS)/.installed
 		docs-site/sources docs-site/html
 	GRPO_VRAM_DOCS=docs-site/html $(BIN)/python -m pytest -rs tests/documentation
 
-install: $(INSTALLED)
+install: $(INSTALLED) $(COMPILED)
 
 # `constraints.txt` pins every package, so that README and results/reference/ can be reproduced. Not by requirements.lock: with
 # hashes pip takes the index's torch and its CUDA libraries also where a build for the CPU is found.
@@ -133,6 +134,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check grpo-vram-profiler
 	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|transformers/models)/' $(VENV)/lib || true  # some are templates
+	touch $@
+
+# The replay of traces in C, with the compiler of this machine. Without one it is done in Python.
+$(COMPILED): $(INSTALLED) profiler/allocator/traces/smallest_fit.c
+	$(BIN)/python -m maintenance.environments.compiled_replay || true
 	touch $@
 
 $(ENGINES)/.installed: pyproject.toml constraints.txt

@@ -30,8 +30,7 @@ Not known from a snapshot:
 from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.histories.recorded import RecordedComparison, replay_recorded
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.model.card_memory import AllocatorStats
-from profiler.allocator.refusal import OutOfMemoryError, Refusal
+from profiler.allocator.model.card_memory import AllocatorStats, OutOfMemoryError, Refusal
 from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.card_replay import CardReplay, PhaseMemory, replay_on_card
 from profiler.allocator.traces.recording import memory_snapshot

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 from profiler.allocator import parse_alloc_conf
-from profiler.allocator.refusal import Refusal
+from profiler.allocator.model.card_memory import Refusal
 from profiler.allocator.traces.card_replay import RefusedError, StepReplay
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import installed_torch_version

@@ -46,10 +46,10 @@ def large_requests(trace: Trace, *, near: int, at_least: int) -> list[LargeReque
     """
     starts = [start for start, _ in trace.phase_starts]
     found: dict[LargeRequest, int] = {}
-    allocated = 0
+    allocated, sizes_bytes = 0, list(trace.sizes_bytes)
     for index, event in enumerate(trace.events):
         block = abs(event) - 1
-        size = trace.sizes_bytes[block]
+        size = sizes_bytes[block]
         if event > 0 and size >= at_least:
             phase = trace.phase_starts[max(0, bisect_right(starts, index) - 1)][1]
             request = _request(phase, size, trace.sites[trace.site_of[block]])

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from profiler.allocator import AllocatorConfig, CardReplay, Trace, parse_alloc_conf, replay_on_card
+from profiler.allocator import CardReplay, Trace, parse_alloc_conf
 from profiler.allocator.traces.recording import memory_snapshot
-from profiler.allocator.traces.replay import closed_runs, step_shape
-from profiler.allocator.traces.trace import ClosedRuns, largest_groups
+from profiler.allocator.traces.replay import step_shape
+from profiler.allocator.traces.trace import largest_groups
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError
@@ -47,6 +47,7 @@ from profiler.training.models.model import build_config, random_model
 from profiler.training.models.parameter_count import parameter_counts
 from profiler.training.placement import RealDevice
 from profiler.training.run import run_training
+from profiler.worker.replays import replays
 
 FEWEST_LAYERS = 16
 """From so many layers on a small run and its continuation take less time than a run of all layers."""
@@ -281,9 +282,7 @@ def outcome_on_card(run: SimulatedRun, spec: OnCard) -> Outcome:
     config = parse_alloc_conf(spec.alloc_conf, torch_version=installed_torch_version())
     context = cuda_context_bytes(gpu.compute_capability)
     trace = run.trace.on(gpu.chip)
-    closed = closed_runs(trace)
-    unlimited = replay_on_card(trace, capacity_bytes=None, config=config, closed=closed)
-    on_card = _on_card(trace, unlimited, gpu, config, closed)
+    unlimited, on_card = replays(trace, config, capacity_bytes=gpu.usable_bytes, total_bytes=gpu.memory_bytes)
     return Outcome(
         verdict=Verdict(
             status=Status.OK if on_card.refusal is None else Status.OOM,
@@ -338,15 +337,6 @@ def snapshot_on_card(run: SimulatedRun, spec: OnCard) -> Mapping[str, Any]:
         alloc_conf=spec.alloc_conf,
         most_entries=_SNAPSHOT_ENTRIES,
         torch_version=installed_torch_version(),
-    )
-
-
-def _on_card(trace: Trace, unlimited: CardReplay, gpu: Gpu, config: AllocatorConfig, closed: ClosedRuns) -> CardReplay:
-    """Replay with a limit; the result without a limit is reused where the limit is never reached."""
-    if unlimited.peak_reserved_bytes <= gpu.usable_bytes and config.per_process_memory_fraction == 1.0:
-        return unlimited
-    return replay_on_card(
-        trace, capacity_bytes=gpu.usable_bytes, config=config, total_bytes=gpu.memory_bytes, closed=closed
     )
 
 

@@ -15,7 +15,6 @@ MODULES = (
     "settings",
     "model.blocks",
     "model.card_memory",
-    "refusal",
     "model.caching",
 )
 """In the order in which they import each other."""

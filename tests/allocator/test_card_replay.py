@@ -1,7 +1,9 @@
 """A trace on a card: peaks by phase and category, refusal, and the attribution of the peak."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from profiler.allocator import AllocatorConfig, CachingAllocator, PhaseMemory, Trace, TraceBuilder, replay_on_card
 from profiler.allocator.traces import replay as finding
 from profiler.allocator.traces.replay import closed_runs, replay
-from profiler.allocator.traces.trace import ClosedRuns
+from profiler.allocator.traces.trace import ClosedRuns, Integers
 from profiler.domain.memory import Category, Phase
 
 MIB = 1024 * 1024
@@ -339,3 +341,20 @@ def test_closed_runs_change_nothing(trace: Trace, config: AllocatorConfig, capac
     assert found == expected
     assert list(found.phases) == list(expected.phases)
     assert list(found.live_bytes) == list(expected.live_bytes)
+
+
+@given(st.lists(st.integers(-3, 3), max_size=6), st.lists(st.integers(-3, 3), max_size=6), st.slices(6))
+def test_integers_in_an_array_are_a_sequence(some: list[int], others: list[int], part: slice) -> None:
+    packed = Integers(np.array(some, dtype=np.int32))
+    assert [*packed] == [packed[place] for place in range(len(packed))] == some
+    assert [*packed[part]] == some[part]
+    assert (packed == Integers(np.array(others))) == (packed == others) == (tuple(others) == packed) == (some == others)
+    assert np.array(packed, dtype=np.int64).tolist() == some
+
+
+@given(repeating(), st.one_of(st.none(), st.integers(1, 100 * MIB)))
+def test_a_trace_in_arrays_has_the_same_replay(trace: Trace, capacity: int | None) -> None:
+    packed = replace(trace, **{name: Integers(np.array(getattr(trace, name))) for name in ("events", "sizes_bytes")})
+    assert packed == trace
+    found, expected = (replay_on_card(each, capacity_bytes=capacity, config=PLAIN) for each in (packed, trace))
+    assert found == expected

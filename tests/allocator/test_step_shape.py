@@ -35,6 +35,17 @@ def test_by_hand():
     assert optimizer.sizes_bytes == persistent
 
 
+def test_a_step_before_which_nothing_was_made():
+    builder = TraceBuilder()
+    builder.enter(Phase.FORWARD)
+    builder.allocate(700, Category.ACTIVATIONS)
+    builder.enter(Phase.OPTIMIZER)
+    builder.allocate(1, Category.OPTIMIZER_STATE)
+    forward, optimizer = step_shape(builder.finished())
+    assert forward.sizes_bytes == {Category.ACTIVATIONS: 1024}
+    assert optimizer.sizes_bytes == {Category.ACTIVATIONS: 1024, Category.OPTIMIZER_STATE: 512}
+
+
 def test_a_run_that_finished_no_step_has_no_shape():
     builder = TraceBuilder()
     builder.enter(Phase.LOAD)

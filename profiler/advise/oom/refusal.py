@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from profiler.allocator import AllocatorConfig
+from profiler.allocator.model.card_memory import size_text
 from profiler.allocator.oom_message import OomMessage, OomReport
-from profiler.allocator.refusal import size_text
 from profiler.allocator.settings import block_bytes, segment_bytes
 from profiler.analytical.explanation.tensors import NamedTensor
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu

@@ -9,8 +9,7 @@ from profiler.allocator.histories.first_state import FirstState
 from profiler.allocator.histories.history import GAINS, LOSSES, Action, Entry, RecordedHistory
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.model.card_memory import CardMemory
-from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.model.card_memory import CardMemory, OutOfMemoryError
 from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES, SMALL_SEGMENT_BYTES, block_bytes
 
 

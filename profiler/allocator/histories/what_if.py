@@ -18,7 +18,7 @@ from profiler.allocator.histories.history import Action, Entry, RecordedHistory
 from profiler.allocator.histories.recorded import HeldLines, RecordedComparison, held_lines, replay_history
 from profiler.allocator.model.blocks import Block, BlockState
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.model.card_memory import OutOfMemoryError
 from profiler.allocator.settings import SMALL_BYTES, AllocatorConfig, block_bytes
 from profiler.domain.cards.gpu import Gpu
 

@@ -21,12 +21,12 @@ from profiler.allocator.model.blocks import (
 from profiler.allocator.model.card_memory import (
     AllocatorStats,
     CardMemory,
+    OutOfMemoryError,
     best_fit,
     free_pages,
     grown_block,
     unmap_free_pages,
 )
-from profiler.allocator.refusal import OutOfMemoryError
 from profiler.allocator.settings import (
     MIN_BLOCK_BYTES,
     SMALL_BYTES,

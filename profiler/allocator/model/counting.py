@@ -10,8 +10,7 @@ from typing import Any
 
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.model.card_memory import CardMemory
-from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.model.card_memory import CardMemory, OutOfMemoryError
 from profiler.allocator.settings import SMALL_BYTES, AllocatorConfig, block_bytes
 
 _BY_POOL = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from profiler.allocator.model.blocks import ORDER_SHIFT, SIZE_SHIFT, Block, FreeBlocks
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.refusal import OutOfMemoryError, Refusal
+from profiler.allocator.model.card_memory import OutOfMemoryError, Refusal
 from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.traces.trace import NOTHING_CLOSED, ClosedRuns, Piece, Trace
 from profiler.domain.memory import Category, Phase
@@ -80,8 +80,7 @@ class StepReplay:
 
     def _events(self, piece: Piece, first: int, end: int) -> None:
         """Inner loop: a step of a large model has 10^5 events."""
-        emptied = [at for at in piece.cache_emptied if first <= at < end]
-        for at in emptied:
+        for at in [at for at in piece.cache_emptied if first <= at < end]:
             self._play(piece, first, at)
             self._allocator.empty_cache()
             first = at
@@ -165,15 +164,9 @@ def replay_on_card(
     Raises:
         ValueError: The trace has no events.
     """
-    if not trace.events:
-        raise ValueError("a trace without events has no peak")
     allocator = CachingAllocator(capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
-    run = _Run(trace=trace, allocator=allocator, closed=closed if allocator.takes_the_smallest else NOTHING_CLOSED)
-    for phase, first, end in phase_spans(trace):
-        if run.refused is not None:
-            break
-        run.phase(phase, first, end)
-    return run.result()
+    closed = closed if allocator.takes_the_smallest else NOTHING_CLOSED
+    return CardRun(trace=trace, allocator=allocator, closed=closed).whole()
 
 
 def phase_spans(trace: Trace) -> Iterator[tuple[Phase, int, int]]:
@@ -215,16 +208,18 @@ def _key_of_place(block: Block) -> int:
 
 
 @dataclass(kw_only=True)
-class _Run:
-    """State of a running replay."""
+class CardRun:
+    """A replay of a trace on a card."""
 
     trace: Trace
     allocator: CachingAllocator
-    closed: ClosedRuns
+    closed: ClosedRuns = NOTHING_CLOSED
     passages: dict[int, _Passage] = field(default_factory=dict)
     """The last passage of each kind of closed run."""
     blocks: dict[int, Block] = field(default_factory=dict)
     """Blocks in use, by number."""
+    requested: Sequence[int] = field(init=False)
+    """Bytes that each block asks for."""
     sizes: list[int] = field(init=False)
     """Bytes of each block so far, others 0: a block in use never changes its size."""
     peak_bytes: int = 0
@@ -237,17 +232,27 @@ class _Run:
     refused: Refusal | None = None
 
     def __post_init__(self) -> None:
-        self.sizes = [0] * len(self.trace.sizes_bytes)
+        # To read one number of an array takes longer than to allocate its block.
+        self.requested = list(self.trace.sizes_bytes)
+        self.sizes = [0] * len(self.requested)
 
-    def phase(self, phase: Phase, first: int, end: int) -> None:
-        """Replay the events of `phase` from `first` to before `end`."""
+    def whole(self) -> CardReplay:
+        """Replay the trace, as `replay_on_card` does."""
+        if not self.trace.events:
+            raise ValueError("a trace without events has no peak")
+        for phase, first, end in phase_spans(self.trace):
+            if self.refused is None:
+                self._phase(phase, first, end)
+        return self._result()
+
+    def _phase(self, phase: Phase, first: int, end: int) -> None:
         self.allocator.reset_peaks()
         if not self.phases:
             self.peak_phase = phase
         before = self.peak_bytes
         try:
             for start, stop in self._between_emptyings(first, end):
-                self._between_closed(start, stop)
+                self.play(start, stop)
         except OutOfMemoryError as error:
             self.refused = _refusal(phase, error)
         if self.peak_bytes > before:
@@ -263,8 +268,8 @@ class _Run:
                 first = emptied
         yield first, end
 
-    def _between_closed(self, first: int, end: int) -> None:
-        """Replay events, and of closed runs that happen again only their peaks."""
+    def play(self, first: int, end: int) -> None:
+        """Replay events of one phase, and of closed runs that happen again only their peaks."""
         closed, allocator = self.closed, self.allocator
         for number in range(bisect_left(closed.firsts, first), bisect_left(closed.firsts, end)):
             start, likeness = closed.firsts[number], closed.alike[number]
@@ -297,7 +302,7 @@ class _Run:
                 block = self.blocks[number]
                 place = _key_of_place(block)
                 low, high = bounds.get(block.pool, (place, place))
-                low = min(low, self.trace.sizes_bytes[number] << SIZE_SHIFT)
+                low = min(low, self.requested[number] << SIZE_SHIFT)
                 bounds[block.pool] = low, max(high, place)
                 number += 1
         if memory != (allocator.reserved_bytes, allocator.num_alloc_retries):
@@ -316,11 +321,10 @@ class _Run:
 
     def _events(self, first: int, end: int) -> None:
         """Inner loop over events; a trial has 10^5 or more."""
-        events, requested, streams = self.trace.events, self.trace.sizes_bytes, self.trace.streams
+        requested, streams = self.requested, self.trace.streams
         blocks, sizes, allocator, peak_bytes = self.blocks, self.sizes, self.allocator, self.peak_bytes
         allocate, free = allocator.allocate, allocator.free
-        for index in range(first, end):
-            event = events[index]
+        for index, event in enumerate(self.trace.events[first:end], first):
             if event > 0:
                 number = event - 1
                 size_bytes = requested[number]
@@ -350,8 +354,8 @@ class _Run:
         self.peak_inactive_split_bytes = max(self.peak_inactive_split_bytes, stats.peak_inactive_split_bytes)
         self.peak_unreleasable_bytes = max(self.peak_unreleasable_bytes, stats.peak_unreleasable_bytes)
 
-    def result(self) -> CardReplay:
-        live_bytes = self._live_at_the_peak()
+    def _result(self) -> CardReplay:
+        live_bytes = self.live_at_the_peak()
         return CardReplay(
             peak_allocated_bytes=self.peak_bytes,
             peak_reserved_bytes=max(phase.peak_reserved_bytes for phase in self.phases.values()),
@@ -367,7 +371,7 @@ class _Run:
             refusal=self.refused,
         )
 
-    def _live_at_the_peak(self) -> dict[int, int]:
+    def live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak: of the blocks until then, those that are not freed yet."""
         if self.peak_event < 0:
             return {}

@@ -18,8 +18,7 @@ from typing import Any
 from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.allocator.model.blocks import Block
 from profiler.allocator.model.caching import CachingAllocator
-from profiler.allocator.model.card_memory import CardMemory
-from profiler.allocator.refusal import OutOfMemoryError
+from profiler.allocator.model.card_memory import CardMemory, OutOfMemoryError
 from profiler.allocator.settings import AllocatorConfig
 from profiler.allocator.snapshot_facts import CATEGORY, MODULE, OPERATION
 from profiler.allocator.traces.card_replay import phase_spans
@@ -226,6 +225,7 @@ class _History:
     def __init__(self, trace: Trace, allocator: RecordingAllocator) -> None:
         self.allocator = allocator
         self._trace = trace
+        self._events, self._sizes_bytes = list(trace.events), list(trace.sizes_bytes)
         self._blocks: dict[int, Block] = {}
         self._alike_frames: dict[tuple[int, Category, str, Phase], Frames] = {}
         """Equal frames share one list, so that a pickle stores them once."""
@@ -238,10 +238,10 @@ class _History:
                 if event in emptied:
                     self.allocator.frames = []
                     self.allocator.empty_cache()
-                block = abs(self._trace.events[event]) - 1
-                if not self._trace.sizes_bytes[block]:
+                block = abs(self._events[event]) - 1
+                if not self._sizes_bytes[block]:
                     continue
-                if self._trace.events[event] < 0:
+                if self._events[event] < 0:
                     self.allocator.free(self._blocks.pop(block))
                 elif not self._allocate(block, phase):
                     return
@@ -253,7 +253,7 @@ class _History:
         self.allocator.frames = self._frames_in(block, phase)
         try:
             stream = self._trace.streams.get(block, 0)
-            self._blocks[block] = self.allocator.allocate(self._trace.sizes_bytes[block], stream)
+            self._blocks[block] = self.allocator.allocate(self._sizes_bytes[block], stream)
         except OutOfMemoryError:
             return False
         return True

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.refusal import Refusal
+from profiler.allocator.model.card_memory import Refusal
 from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import NOTHING_CLOSED, ClosedRuns, Trace
 from profiler.domain.memory import Category, Phase
@@ -150,15 +150,19 @@ def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
     if not stretches:
         return ()
     begin, end = stretches[0][0], stretches[-1][1]
-    events = np.array(trace.events, dtype=np.int64)
-    blocks = np.abs(events) - 1
-    sizes = -(-np.array(trace.sizes_bytes, dtype=np.int64) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-    changes = np.sign(events) * sizes[blocks]
+    earlier, events = (np.asarray(part, dtype=np.int64) for part in (trace.events[:begin], trace.events[begin:end]))
+    sizes = -(-np.asarray(trace.sizes_bytes, dtype=np.int64) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
     kinds = list(Category)
-    kind_of = _numbers_of(trace.categories, kinds)[blocks]
-    before = np.bincount(kind_of[:begin], weights=changes[:begin], minlength=len(kinds)).astype(np.int64)
-    levels = before[:, None] + np.cumsum(
-        np.where(np.arange(len(kinds))[:, None] == kind_of[begin:end], changes[begin:end], 0), axis=1
+    kind_of = _numbers_of(trace.categories, kinds)
+    # Blocks are numbered in the order of their allocation.
+    freed = -earlier[earlier < 0] - 1
+    made = len(earlier) - len(freed)
+    before = np.bincount(kind_of[:made], weights=sizes[:made], minlength=len(kinds))
+    before -= np.bincount(kind_of[freed], weights=sizes[freed], minlength=len(kinds))
+    blocks = np.abs(events) - 1
+    changes = np.sign(events) * sizes[blocks]
+    levels = before.astype(np.int64)[:, None] + np.cumsum(
+        np.where(np.arange(len(kinds))[:, None] == kind_of[blocks], changes, 0), axis=1
     )
     total = levels.sum(axis=0)
     return tuple(

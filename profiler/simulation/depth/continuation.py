@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.traces.trace import LAYER, Site, Trace, layer_in
+from profiler.allocator.traces.trace import LAYER, Integers, Site, Trace, layer_in
 from profiler.domain.memory import Phase
 from profiler.simulation.depth.repetitions import (
     LAST,
@@ -215,9 +215,9 @@ def _trace(tokens: Tokens, result: _Numbered, starts: Sequence[int], trained: Tr
     sites, site_of = _sites(trace, result, trained)
     marks = list(zip(starts, tokens.marks, strict=True))
     return Trace(
-        sizes_bytes=tuple(_sizes(tokens, trained, further)[origin].tolist()),
+        sizes_bytes=Integers(_sizes(tokens, trained, further)[origin]),
         categories=tuple(np.array(trace.categories, dtype=object)[origin].tolist()),
-        events=tuple(result.events.tolist()),
+        events=Integers(result.events),
         phase_starts=tuple((start, phase) for start, phase in marks if phase is not None),
         sites=sites,
         site_of=site_of,
@@ -304,7 +304,7 @@ def _sites(trace: Trace, result: _Numbered, trained: TrainedTensors) -> tuple[Se
     kind, layer = np.array(alike, dtype=np.int64).reshape(-1, 2)[site].T
     rows, number_of = _distinct(kind * (width + LAYERS_RUN) + np.where(layer < 0, -1, layer + moved) + 1)
     made = _Sites(trace.sites, site[rows].tolist(), moved[rows].tolist(), trained)
-    return made, tuple(number_of[index].tolist())
+    return made, Integers(number_of[index])
 
 
 def _without_layers(site: Site) -> tuple[Hashable, int]:

@@ -1,0 +1,1 @@
+"""What environments contain: packages of tools, and compiled code of the own one."""

@@ -1,0 +1,307 @@
+/* The ordinary case of the caching allocator in C: each request takes the smallest free block that is large enough.
+
+   The same rules as `profiler/allocator/model/caching.py`, which is what a reader should read, and which tests compare
+   with this file. It stops where new memory is needed: what is taken from the driver, and what a full card does, is
+   decided by the caller, `profiler/worker/replays.py`. Built by `make install` where there is a C compiler. */
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NONE = -1, SMALLEST_ROOM = 64, BUCKET = 128 };
+enum { NO_HOST_MEMORY = -1, UNKNOWN_BLOCK = -2 };
+
+typedef struct {
+    int64_t address, size;
+    int32_t before, after; /* neighbours in the segment, or NONE; `after` links unused blocks */
+    int8_t is_allocated, is_small;
+} Block;
+
+typedef struct {
+    int64_t size, address;
+    int32_t block;
+} Free;
+
+typedef struct {
+    int64_t count; /* never 0 */
+    Free free[BUCKET];
+} Bucket;
+
+/* Free blocks by size, then address, in buckets: there may be ten thousand, and an array would be moved each time. */
+typedef struct {
+    Bucket **buckets;
+    int64_t count, room;
+} Pool;
+
+typedef struct {
+    int64_t bucket, at;
+} Place;
+
+typedef struct {
+    /* Counters of `CachingAllocator`, in bytes, which the caller reads and sets; and the event of the highest level. */
+    int64_t allocated, peak_allocated, inactive, peak_inactive, peak_unreleasable, highest, highest_event;
+    int64_t min_block, small; /* `MIN_BLOCK_BYTES` and `SMALL_BYTES` of settings.py */
+    int64_t numbers;
+    int32_t *block_of; /* by number in the trace; NONE if it is not in use */
+    Block *blocks;
+    int64_t count, room;
+    int32_t unused;
+    Pool pools[2]; /* large, small */
+} Allocator;
+
+static int is_before(const Free *one, int64_t size, int64_t address) {
+    return one->size < size || (one->size == size && one->address < address);
+}
+
+/* The first free block that is not before (size, address); after the last one, the bucket after the last one. */
+static Place place_of(const Pool *pool, int64_t size, int64_t address) {
+    int64_t low = 0, high = pool->count;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        const Bucket *bucket = pool->buckets[middle];
+        if (is_before(&bucket->free[bucket->count - 1], size, address)) low = middle + 1;
+        else high = middle;
+    }
+    Place place = {low, 0};
+    if (low == pool->count) return place;
+    for (high = pool->buckets[low]->count, low = 0; low < high;) {
+        int64_t middle = (low + high) / 2;
+        if (is_before(&pool->buckets[place.bucket]->free[middle], size, address)) low = middle + 1;
+        else high = middle;
+    }
+    place.at = low;
+    return place;
+}
+
+/* Make room for a bucket at `place`, with the last `count` blocks of the one before it. */
+static int add_bucket(Pool *pool, int64_t place, int64_t count) {
+    if (pool->count == pool->room) {
+        int64_t room = pool->room ? 2 * pool->room : SMALLEST_ROOM;
+        Bucket **larger = realloc(pool->buckets, room * sizeof(Bucket *));
+        if (!larger) return 0;
+        pool->buckets = larger;
+        pool->room = room;
+    }
+    Bucket *added = malloc(sizeof(Bucket));
+    if (!added) return 0;
+    memmove(&pool->buckets[place + 1], &pool->buckets[place], (pool->count - place) * sizeof(Bucket *));
+    pool->buckets[place] = added;
+    pool->count++;
+    added->count = count;
+    if (count) {
+        Bucket *before = pool->buckets[place - 1];
+        before->count -= count;
+        memcpy(added->free, &before->free[before->count], count * sizeof(Free));
+    }
+    return 1;
+}
+
+static void remove_bucket(Pool *pool, int64_t place) {
+    free(pool->buckets[place]);
+    pool->count--;
+    memmove(&pool->buckets[place], &pool->buckets[place + 1], (pool->count - place) * sizeof(Bucket *));
+}
+
+static int add_free(Allocator *it, int32_t number) {
+    const Block *block = &it->blocks[number];
+    Pool *pool = &it->pools[block->is_small];
+    Place place = {0, 0};
+    if (pool->count) place = place_of(pool, block->size, block->address);
+    else if (!add_bucket(pool, 0, 0)) return 0;
+    if (place.bucket == pool->count) place = (Place){pool->count - 1, pool->buckets[pool->count - 1]->count};
+    if (pool->buckets[place.bucket]->count == BUCKET) {
+        if (!add_bucket(pool, place.bucket + 1, BUCKET / 2)) return 0;
+        if (place.at > BUCKET / 2) place = (Place){place.bucket + 1, place.at - BUCKET / 2};
+    }
+    Bucket *bucket = pool->buckets[place.bucket];
+    memmove(&bucket->free[place.at + 1], &bucket->free[place.at], (bucket->count - place.at) * sizeof(Free));
+    bucket->free[place.at] = (Free){block->size, block->address, number};
+    bucket->count++;
+    return 1;
+}
+
+static void remove_at(Pool *pool, Place place) {
+    Bucket *bucket = pool->buckets[place.bucket];
+    bucket->count--;
+    memmove(&bucket->free[place.at], &bucket->free[place.at + 1], (bucket->count - place.at) * sizeof(Free));
+    if (!bucket->count) remove_bucket(pool, place.bucket);
+}
+
+static void forget(Allocator *it, int32_t number) {
+    it->blocks[number].after = it->unused;
+    it->unused = number;
+}
+
+static int32_t new_block(Allocator *it) {
+    if (it->unused != NONE) {
+        int32_t number = it->unused;
+        it->unused = it->blocks[number].after;
+        return number;
+    }
+    if (it->count == it->room) {
+        int64_t room = it->room ? 2 * it->room : SMALLEST_ROOM;
+        Block *larger = room > INT32_MAX ? NULL : realloc(it->blocks, room * sizeof(Block));
+        if (!larger) return NONE;
+        it->blocks = larger;
+        it->room = room;
+    }
+    return (int32_t)it->count++;
+}
+
+static void raise_peaks(Allocator *it) {
+    if (it->inactive > it->peak_inactive) it->peak_inactive = it->inactive;
+    if (it->allocated + it->inactive > it->peak_unreleasable) it->peak_unreleasable = it->allocated + it->inactive;
+}
+
+/* 1: done; 0: no free block is large enough; NO_HOST_MEMORY. */
+static int allocate(Allocator *it, int64_t number, int64_t size, int64_t event, int64_t *actual) {
+    int is_small = size <= it->small;
+    Pool *pool = &it->pools[is_small];
+    Place place = place_of(pool, size, INT64_MIN);
+    if (place.bucket == pool->count) return 0;
+    int32_t found = pool->buckets[place.bucket]->free[place.at].block;
+    int64_t rest = it->blocks[found].size - size;
+    int is_split = it->blocks[found].before != NONE || it->blocks[found].after != NONE;
+    if (rest >= (is_small ? it->min_block : it->small + 1)) {
+        int32_t first = new_block(it);
+        if (first == NONE) return NO_HOST_MEMORY;
+        Block *end = &it->blocks[found];
+        it->blocks[first] = (Block){end->address, size, end->before, found, 0, (int8_t)is_small};
+        if (end->before != NONE) it->blocks[end->before].after = first;
+        end->before = first;
+        end->address += size;
+        end->size = rest;
+        remove_at(pool, place);
+        if (!add_free(it, found)) return NO_HOST_MEMORY;
+        it->inactive += is_split ? -size : rest;
+        found = first;
+    } else {
+        remove_at(pool, place);
+        if (is_split) it->inactive -= it->blocks[found].size;
+    }
+    it->blocks[found].is_allocated = 1;
+    it->block_of[number] = found;
+    actual[number] = it->blocks[found].size;
+    it->allocated += it->blocks[found].size;
+    if (it->allocated > it->peak_allocated) it->peak_allocated = it->allocated;
+    if (it->allocated > it->highest) {
+        it->highest = it->allocated;
+        it->highest_event = event;
+    }
+    raise_peaks(it);
+    return 1;
+}
+
+/* Merge a neighbour into a block that is in no pool, if it is free; return its bytes, or 0. */
+static int64_t merge(Allocator *it, int32_t number, int32_t neighbour) {
+    if (neighbour == NONE || it->blocks[neighbour].is_allocated) return 0;
+    Block *block = &it->blocks[number], *other = &it->blocks[neighbour];
+    Pool *pool = &it->pools[other->is_small];
+    remove_at(pool, place_of(pool, other->size, other->address));
+    if (neighbour == block->before) {
+        block->address = other->address;
+        block->before = other->before;
+        if (block->before != NONE) it->blocks[block->before].after = number;
+    } else {
+        block->after = other->after;
+        if (block->after != NONE) it->blocks[block->after].before = number;
+    }
+    block->size += other->size;
+    int64_t size = other->size;
+    forget(it, neighbour);
+    return size;
+}
+
+static int release(Allocator *it, int64_t number) {
+    int32_t found = it->block_of[number];
+    Block *block = &it->blocks[found];
+    it->block_of[number] = NONE;
+    it->allocated -= block->size;
+    block->is_allocated = 0;
+    int64_t was_inactive = merge(it, found, block->before);
+    was_inactive += merge(it, found, block->after);
+    if (!add_free(it, found)) return 0;
+    int is_split = block->before != NONE || block->after != NONE;
+    it->inactive += (is_split ? block->size : 0) - was_inactive;
+    if (it->inactive > it->peak_inactive) it->peak_inactive = it->inactive;
+    return 1;
+}
+
+void smallest_fit_delete(Allocator *it) {
+    if (!it) return;
+    free(it->block_of);
+    free(it->blocks);
+    for (int each = 0; each < 2; each++) {
+        for (int64_t place = 0; place < it->pools[each].count; place++) free(it->pools[each].buckets[place]);
+        free(it->pools[each].buckets);
+    }
+    free(it);
+}
+
+Allocator *smallest_fit_new(int64_t numbers, int64_t min_block, int64_t small) {
+    Allocator *it = calloc(1, sizeof(Allocator));
+    if (!it) return NULL;
+    it->min_block = min_block;
+    it->small = small;
+    it->highest_event = NONE;
+    it->unused = NONE;
+    it->numbers = numbers;
+    it->block_of = malloc((numbers + 1) * sizeof(int32_t));
+    if (!it->block_of) {
+        smallest_fit_delete(it);
+        return NULL;
+    }
+    memset(it->block_of, NONE, (numbers + 1) * sizeof(int32_t));
+    return it;
+}
+
+/* Replay events from `first` to before `end`; return the first one that needs new memory, or `end`, or what failed.
+   `sizes` has the bytes of each block, 0 for what is never allocated; `actual` gets those that a block really has. */
+int64_t smallest_fit_run(
+    Allocator *it, const int32_t *events, const int64_t *sizes, int64_t *actual, int64_t first, int64_t end) {
+    for (int64_t at = first; at < end; at++) {
+        int64_t number = (events[at] > 0 ? events[at] : -(int64_t)events[at]) - 1;
+        if (number < 0 || number >= it->numbers) return UNKNOWN_BLOCK;
+        if (!sizes[number]) continue;
+        if (events[at] > 0) {
+            int done = allocate(it, number, sizes[number], at, actual);
+            if (done <= 0) return done ? done : at;
+        } else {
+            if (it->block_of[number] == NONE) return UNKNOWN_BLOCK;
+            if (!release(it, number)) return NO_HOST_MEMORY;
+        }
+    }
+    return end;
+}
+
+/* Add a segment that the driver gave; return 1, or 0 if the host has no memory. */
+int smallest_fit_add_segment(Allocator *it, int64_t address, int64_t size, int is_small) {
+    int32_t number = new_block(it);
+    if (number == NONE) return 0;
+    it->blocks[number] = (Block){address, size, NONE, NONE, 0, (int8_t)is_small};
+    return add_free(it, number);
+}
+
+/* Give back all segments that are entirely free; return their bytes. */
+int64_t smallest_fit_empty_cache(Allocator *it) {
+    int64_t released = 0;
+    for (int each = 0; each < 2; each++) {
+        Pool *pool = &it->pools[each];
+        for (int64_t place = pool->count - 1; place >= 0; place--) {
+            Bucket *bucket = pool->buckets[place];
+            int64_t kept = 0;
+            for (int64_t at = 0; at < bucket->count; at++) {
+                const Block *block = &it->blocks[bucket->free[at].block];
+                if (block->before != NONE || block->after != NONE) {
+                    bucket->free[kept++] = bucket->free[at];
+                    continue;
+                }
+                released += block->size;
+                forget(it, bucket->free[at].block);
+            }
+            bucket->count = kept;
+            if (!kept) remove_bucket(pool, place);
+        }
+    }
+    return released;
+}

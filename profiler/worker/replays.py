@@ -1,0 +1,209 @@
+"""Replay a trace without a limit and on its card: by compiled code where it was built, otherwise event by event.
+
+The compiled code, `smallest_fit.c` of the allocator, knows the ordinary case only, in which each request takes the
+smallest free block that is large enough; it takes a twentieth of the time. The model decides all that is rare: what is
+taken from the driver, and what a full card does. Tests compare both.
+"""
+
+import ctypes
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profiler.allocator import AllocatorConfig, CardReplay, Trace, replay_on_card
+from profiler.allocator.model.caching import CachingAllocator
+from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
+from profiler.allocator.traces import card_replay
+from profiler.allocator.traces.card_replay import CardRun
+from profiler.allocator.traces.replay import closed_runs, rounded
+
+SOURCE = Path(card_replay.__file__).with_name("smallest_fit.c")
+
+
+def replays(
+    trace: Trace, config: AllocatorConfig, *, capacity_bytes: int, total_bytes: int
+) -> tuple[CardReplay, CardReplay]:
+    """Return the replays of a trace without a limit and with one; the same object where it is never reached.
+
+    Args:
+        trace: Allocations and frees.
+        config: The allocator's settings.
+        capacity_bytes: What the process can take from the driver, so without its context.
+        total_bytes: All memory of the card, for `per_process_memory_fraction`.
+
+    Raises:
+        ValueError: The trace has no events.
+    """
+    card: dict[str, Any] = {"capacity_bytes": capacity_bytes, "total_bytes": total_bytes}
+    library = compiled()
+    if library is not None and _is_known(trace, config, card):
+        replay = partial(compiled_replay, library, arrays_of(trace), config=config)
+    else:
+        replay = partial(replay_on_card, trace, config=config, closed=closed_runs(trace))
+    unlimited = replay(capacity_bytes=None)
+    if unlimited.peak_reserved_bytes <= capacity_bytes and config.per_process_memory_fraction == 1.0:
+        return unlimited, unlimited
+    return unlimited, replay(**card)
+
+
+def _is_known(trace: Trace, config: AllocatorConfig, card: Mapping[str, Any]) -> bool:
+    """Return whether the compiled code knows all that the trace and the settings have."""
+    allocator = CachingAllocator(config=config, **card)
+    return allocator.takes_the_smallest and max(config.roundup_power2_divisions) <= 1 and not trace.streams
+
+
+# ---- compiled code ---------------------------------------------------------------------------------------------------
+
+_INT = ctypes.c_int64
+
+
+class Counters(ctypes.Structure):
+    """The first fields of `Allocator` in the compiled code."""
+
+    _fields_ = (
+        *((name, _INT) for name in ("allocated", "peak_allocated", "inactive", "peak_inactive", "peak_unreleasable")),
+        *((name, _INT) for name in ("highest", "highest_event")),
+    )
+
+
+_STATE = ctypes.POINTER(Counters)
+_SIZES = np.ctypeslib.ndpointer(np.int64, flags="C_CONTIGUOUS")
+_FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "smallest_fit_new": (_STATE, (_INT, _INT, _INT)),
+    "smallest_fit_delete": (None, (_STATE,)),
+    "smallest_fit_run": (
+        _INT,
+        (_STATE, np.ctypeslib.ndpointer(np.int32, flags="C_CONTIGUOUS"), _SIZES, _SIZES, _INT, _INT),
+    ),
+    "smallest_fit_add_segment": (ctypes.c_int, (_STATE, _INT, _INT, ctypes.c_int)),
+    "smallest_fit_empty_cache": (_INT, (_STATE,)),
+}
+"""What each function of the compiled code returns and takes."""
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled code; None where it was not built from the source as it is now, or on another machine."""
+    file = library_file()
+    if file is None or not file.exists():
+        return None
+    try:
+        return loaded(file)
+    except OSError:  # of another processor or operating system, in a folder that machines share
+        return None
+
+
+def library_file() -> Path | None:
+    """Return the file of the compiled code, which its name binds to the source; None without the source."""
+    if not SOURCE.exists():
+        return None
+    return SOURCE.with_name(f"{SOURCE.stem}-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so")
+
+
+def loaded(file: Path) -> ctypes.CDLL:
+    """Return the compiled code of a file."""
+    library = ctypes.CDLL(str(file))
+    for name, (returned, taken) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = returned, taken
+    return library
+
+
+# ---- replay by compiled code -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceArrays:
+    """A trace as the compiled code reads it."""
+
+    trace: Trace
+    events: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int64]
+    """Bytes of each block after rounding; 0 for blocks of no bytes, which are never allocated."""
+
+
+def arrays_of(trace: Trace) -> TraceArrays:
+    """Return the arrays of a trace."""
+    sizes = np.asarray(trace.sizes_bytes, dtype=np.int64)
+    events = np.ascontiguousarray(trace.events, dtype=np.int32)
+    return TraceArrays(trace=trace, events=events, sizes=np.where(sizes > 0, rounded(sizes), 0))
+
+
+def compiled_replay(library: ctypes.CDLL, arrays: TraceArrays, **card: Any) -> CardReplay:
+    """Replay a trace that the compiled code knows; `card` and errors as of `replay_on_card`."""
+    allocator = _CompiledAllocator(library, len(arrays.sizes), **card)
+    return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=allocator).whole()
+
+
+class _CompiledAllocator(CachingAllocator):
+    """An allocator whose blocks are those of the compiled code."""
+
+    def __init__(self, library: ctypes.CDLL, blocks: int, **card: Any) -> None:
+        super().__init__(**card)
+        self._library = library
+        self._state = library.smallest_fit_new(blocks, MIN_BLOCK_BYTES, SMALL_BYTES)
+        if not self._state:
+            raise MemoryError
+
+    def __del__(self) -> None:
+        self._library.smallest_fit_delete(self._state)
+
+    def run(self, arrays: TraceArrays, actual: npt.NDArray[np.int64], first: int, end: int) -> tuple[int, Counters]:
+        """Replay events up to the first that needs new memory; return it, or `end`, and the counters."""
+        now = self._state.contents
+        now.peak_allocated, now.peak_inactive = self.peak_allocated_bytes, self._peak_inactive_split_bytes
+        now.peak_unreleasable = self._peak_unreleasable_bytes
+        reached = self._library.smallest_fit_run(self._state, arrays.events, arrays.sizes, actual, first, end)
+        if reached < 0:
+            raise MemoryError if reached == -1 else KeyError("a block is freed that is not in use")
+        self.allocated_bytes, self.inactive_split_bytes = now.allocated, now.inactive
+        self.peak_allocated_bytes, self._peak_inactive_split_bytes = now.peak_allocated, now.peak_inactive
+        self._peak_unreleasable_bytes = now.peak_unreleasable
+        return reached, now
+
+    def grow(self, requested_bytes: int) -> None:
+        """Take new memory for a request; raise `OutOfMemoryError` as `allocate` does."""
+        size, pools, *_ = self._request(requested_bytes)
+        block = self._new_memory(pools[0], size, requested_bytes)
+        if not self._library.smallest_fit_add_segment(self._state, block.address, block.size_bytes, pools.is_small):
+            raise MemoryError
+
+    def empty_cache(self) -> None:
+        """Release all segments that are entirely free."""
+        self._card.taken_bytes -= self._library.smallest_fit_empty_cache(self._state)
+
+
+@dataclass(kw_only=True)
+class _CompiledRun(CardRun):
+    allocator: _CompiledAllocator
+    arrays: TraceArrays
+    actual: npt.NDArray[np.int64] = field(init=False)
+    """Bytes that each block has, with a rest that is too little to be split off."""
+
+    def __post_init__(self) -> None:
+        self.actual = np.zeros(len(self.arrays.sizes), dtype=np.int64)
+
+    def play(self, first: int, end: int) -> None:
+        """Replay events of one phase."""
+        self.reached = first
+        while True:
+            self.reached, now = self.allocator.run(self.arrays, self.actual, self.reached, end)
+            self.peak_bytes, self.peak_event = now.highest, now.highest_event
+            if self.reached == end:
+                return
+            self.allocator.grow(self.trace.sizes_bytes[int(self.arrays.events[self.reached]) - 1])
+
+    def live_at_the_peak(self) -> dict[int, int]:
+        """Return block -> bytes after the event of the peak."""
+        events = self.arrays.events[: self.peak_event + 1]
+        is_live = np.zeros(len(self.actual), dtype=np.bool_)
+        is_live[events[events > 0] - 1] = True
+        is_live[-events[events < 0] - 1] = False
+        live = np.flatnonzero(is_live & (self.actual > 0))
+        return dict(zip(live.tolist(), self.actual[live].tolist(), strict=True))
