@@ -159,8 +159,6 @@ OTHERS_DO = dict.fromkeys(
 )
 """What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
 
-UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
-
 CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
 
 ANY = "**"
