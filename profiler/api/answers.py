@@ -138,7 +138,7 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
         assumed=assumed(inputs.ignored, (*said, *found.notes, attention_line(spec, architecture_of(spec.model)))),
         decided_by=found.decided_by,
         simulated=simulated,
-        host=None if explained.bounds is not None else explained.host,
+        host=explained.host,
         bounds=explained.bounds,
         gathered=gathered_text(explained),
         explained=explained,

@@ -220,7 +220,7 @@ def _trial_answer(
     spec, explained = found.explained.spec, found.explained
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
     decisive = fits if simulated is None else [simulated_fit(simulated) or fits[0]]
-    is_no = fails(command.options.fail_if, [*decisive, explained.host.fit])
+    is_no = fails(command.options.fail_if, [*decisive, None if explained.host is None else explained.host.fit])
     path, tokenizer = command.lengths_file, command.options.tokenizer
     needs = None if path is None else by_lengths(path, tokenizer, spec, architecture_of)
     if command.options.output_format is OutputFormat.JSON:

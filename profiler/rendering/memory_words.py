@@ -8,6 +8,7 @@ from profiler.analytical.explanation.explained import CardVerdict, Fit
 from profiler.analytical.replayed.trial import has_replay
 from profiler.domain.cards.capabilities import COMPARED, Compared, Within
 from profiler.domain.memory import MIB, Category, as_gib, gib_text
+from profiler.domain.trials.kernels import Bounds
 from profiler.domain.trials.trial import TrialSpec
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
@@ -136,3 +137,16 @@ def cards_by_verdict(cards: Sequence[CardVerdict]) -> list[str]:
         if names:
             lines.append(f"{fit.value}: {', '.join(names)}")
     return lines
+
+
+def bounds_text(bounds: Bounds | None) -> str:
+    """Return what the bounds of a job are made of; empty for an estimate."""
+    if bounds is None:
+        return ""
+    program, least, most = bounds.kernels.program, gib_text(bounds.least_bytes), gib_text(bounds.most_bytes)
+    whole = "" if bounds.kernels.counts_everything else " The upper one leaves out what is not counted."
+    return (
+        f"{program} has kernels without a formula, so its peak of allocated memory has bounds only: at least {least}, "
+        "which are weights, adapters, gradients and optimizer states, and at most "
+        f"{most}, which are those of trl's own trainer with the settings of {program} and what it adds.{whole}"
+    )

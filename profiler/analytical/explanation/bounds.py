@@ -30,6 +30,7 @@ from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import optimizer_state
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import GIB, Category, Phase
 from profiler.domain.trials.kernels import Bounds, OtherKernels
@@ -78,18 +79,30 @@ def explain_bounds(spec: TrialSpec, architecture: Architecture, kernels: OtherKe
     refuse_without_form(spec, architecture)
     least = least_bytes(spec, architecture)
     found = explain(spec, architecture)
-    phases = _phases(spec, architecture, kernels)
+    phases = _phases(_with_attention(spec), architecture, kernels)
     peak = max(phases, key=lambda phase: phase.peak_allocated_bytes)
-    alike = {what_counts(spec, card.gpu): card.gpu.name for card in found.cards}
-    most = {each: _peak_bytes(replace(spec, gpu=name), architecture, kernels) for each, name in alike.items()}
+    alike = {what_counts(spec, card.gpu): replace(spec, gpu=card.gpu.name) for card in found.cards}
+    most = {each: _peak_bytes(_with_attention(on_card), architecture, kernels) for each, on_card in alike.items()}
     cards = tuple(_verdict(card, least, most[what_counts(spec, card.gpu)], kernels) for card in found.cards)
     return replace(
         found,
         estimate=replace(found.estimate, peak_allocated_bytes=peak.peak_allocated_bytes, peak_phase=peak.phase),
         phases=phases,
         cards=cards,
+        host=None,
         bounds=Bounds(kernels=kernels, least_bytes=least, most_bytes=peak.peak_allocated_bytes),
     )
+
+
+def _with_attention(spec: TrialSpec) -> TrialSpec:
+    """Return the same on a card whose attention makes no scores, which xformers spares below 8.0: Unsloth requires it.
+
+    There it computes in float16, of which a value has as many bytes as one of bfloat16.
+    """
+    gpu = find_gpu(spec.gpu)
+    if gpu is None or gpu.chip.has_flash_attention:
+        return spec
+    return replace(spec, gpu=f"{gpu.memory_bytes / GIB:.2f}GiB@8.0")
 
 
 def _faults(spec: TrialSpec, architecture: Architecture, kernels: OtherKernels) -> list[Fault]:

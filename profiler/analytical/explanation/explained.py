@@ -268,9 +268,9 @@ class ExplainedEstimate:
     phases: tuple[ExplainedPhase, ...]
     cards: tuple[CardVerdict, ...]
     """The verdict for each known card, the smallest card first."""
-    host: HostVerdict
+    host: HostVerdict | None
     bounds: Bounds | None = None
-    """Where all sizes are upper bounds; None: they are estimates."""
+    """Where all sizes are upper bounds, and the host is not known; None: they are estimates."""
 
     @property
     def peak_phase(self) -> ExplainedPhase:

@@ -143,7 +143,7 @@ def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
 
 RECIPES = {f"{recipe.in_classes}Config": recipe for recipe in Recipe}
 
-TRAINERS = {f"{recipe.in_classes}Trainer": recipe for recipe in Recipe}
+TRAINERS = {**{f"{recipe.in_classes}Trainer": recipe for recipe in Recipe}, "UnslothTrainer": Recipe.SFT}
 
 OTHER_CONFIGS = frozenset(
     """

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from profiler.config.files.companion_files import lora_values
 from profiler.config.files.file_kinds import assumed_note
 from profiler.config.notes import Note
+from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
-from profiler.config.scripts.names import owner_name
+from profiler.config.scripts.names import ANY, owner_name
 from profiler.config.scripts.reached import LOADER
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
@@ -117,6 +118,9 @@ _FREE_VARIABLES = tuple(
     for name in ("DISABLE_STATISTICS", "ENABLE_LOGGING", "COMPILE_DISABLE", "IS_PRESENT", "USE_MODELSCOPE")
 )
 
+_STANDBY, _STANDBY_SHARE = f"{_ENVIRONMENT}VLLM_STANDBY", 0.925
+"""The variable by which vLLM sleeps while the model trains, and its part of a card then, at most (`load_vllm`)."""
+
 _HINT = "Give the keys of a trial (model=NAME tuning=qlora ...) for what trl's own trainer needs."
 
 
@@ -124,6 +128,8 @@ _HINT = "Give the keys of a trial (model=NAME tuning=qlora ...) for what trl's o
 class _Found:
     """What the calls of Unsloth say."""
 
+    name: str
+    """The script, for sentences."""
     values: dict[str, object]
     notes: list[Note] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -148,16 +154,16 @@ def with_unsloth(
     loads, adapts = called(LOADER), [call for call in called("get_peft_model") if owner_name(call) == _OWNER]
     if not is_of_unsloth(loads):
         return part
-    found = _Found(values=dict(part.values))
+    found = _Found(name=part.name, values=dict(part.values))
     of_loads = [pair for call in loads if owner_name(call) == _OWNER for pair in arguments(call, "model_name")]
     stated = _stated(found, of_loads, _LOADED)
     adapted = _stated(found, [pair for call in adapts for pair in arguments(call, "")], _ADAPTED)
     if not adapts:
         problem = "makes no adapter by get_peft_model, and quantised or frozen weights alone are not trained"
-        found.faults.append(Fault(key="tuning", found=part.name, problem=problem, hint=_HINT))
+        found.faults.append(Fault(key="tuning", found=found.name, problem=problem, hint=_HINT))
     _read_transformers(found, called, arguments)
     has_own_weights = _read_weights(found, stated)
-    _read_adapter(found, adapted, part.name)
+    _read_adapter(found, adapted)
     _read_precision(found, stated)
     is_online = part.recipe in (Recipe.GRPO, Recipe.RLOO)
     if is_online:
@@ -165,7 +171,10 @@ def with_unsloth(
         _widen_batch(found)
     else:
         _read_length(found, stated)
-    found.faults += _of_environment(tree)
+    variables = _variables(tree)
+    if _STANDBY in variables and found.values.get("use_vllm") is True:
+        found.values.update(vllm_enable_sleep_mode=True, vllm_gpu_memory_utilization=_STANDBY_SHARE)
+    found.faults += [_of_variable(name) for name in variables if name not in (_STANDBY, *_FREE_VARIABLES)]
     kernels = replace(_KERNELS, has_mixed_weights=has_own_weights)
     return replace(
         part,
@@ -184,7 +193,10 @@ def _stated(
     values: dict[str, object] = {}
     for name, value, line in pairs:
         is_open = isinstance(value, ast.expr)
-        if name in _NEUTRAL and value is not None and (is_open or value not in _NEUTRAL[name]):
+        if name == ANY:
+            problem = f"passes arguments to Unsloth by ** in line {line}, which are not in the file"
+            found.faults.append(Fault(key=CONFIG, found=found.name, problem=problem, hint=_HINT))
+        elif name in _NEUTRAL and value is not None and (is_open or value not in _NEUTRAL[name]):
             shown = f"line {line}" if is_open else show(value)
             problem = "changes the memory of Unsloth in a way that has no bound here"
             found.faults.append(Fault(key=name, found=shown, problem=problem, hint=_HINT))
@@ -261,7 +273,7 @@ _SHORT_NAMES = {
 _OWN, _PLAIN = "-unsloth-bnb-4bit", "-bnb-4bit"
 
 
-def _read_adapter(found: _Found, adapted: Mapping[str, object], name: str) -> None:
+def _read_adapter(found: _Found, adapted: Mapping[str, object]) -> None:
     fields = {key: value for key, value in adapted.items() if key in _PEFT}
     targets = fields["target_modules"]
     whole = [each for each in _EMBEDDINGS if isinstance(targets, list) and each in targets]
@@ -269,7 +281,7 @@ def _read_adapter(found: _Found, adapted: Mapping[str, object], name: str) -> No
         fields["target_modules"] = [each for each in targets if each not in whole]
         more = fields.get("modules_to_save")
         fields["modules_to_save"] = [*(more if isinstance(more, list) else []), *whole]
-    values, notes = lora_values(fields, name=name)
+    values, notes = lora_values(fields, name=found.name)
     found.values.update(values)
     found.notes += notes
     found.values["gradient_checkpointing"] = adapted["use_gradient_checkpointing"] is not False
@@ -340,16 +352,20 @@ def _read_length(found: _Found, stated: Mapping[str, object]) -> None:
     values.pop("padding_free", None)
 
 
-def _of_environment(tree: ast.Module) -> Iterator[Fault]:
-    """Return a fault per variable that changes how Unsloth computes."""
+def _variables(tree: ast.Module) -> list[str]:
+    """Return the variables of Unsloth that the script names."""
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    for name in sorted(each for each in texts if each.startswith(_ENVIRONMENT) and each.replace("_", "A").isalnum()):
-        if name not in _FREE_VARIABLES:
-            problem = "is a variable of Unsloth that changes its memory in a way that has no bound here"
-            yield Fault(key=name, found="set", problem=problem)
+    return sorted(each for each in texts if each.startswith(_ENVIRONMENT) and each.replace("_", "A").isalnum())
+
+
+def _of_variable(name: str) -> Fault:
+    problem = "is a variable of Unsloth that changes its memory in a way that has no bound here"
+    return Fault(key=name, found="set", problem=problem)
 
 
 def _without(notes: Sequence[Note], found: _Found) -> tuple[Note, ...]:
     """Return the notes of trl's calls without those of keys that Unsloth decides."""
-    decided = {"dtype", "bf16", "gradient_checkpointing", *(note.key for note in found.notes if note.key)}
+    decided = {"dtype", "bf16", "gradient_checkpointing", "tuning", *(note.key for note in found.notes if note.key)}
+    if "model_name_or_path" in found.values:
+        decided.add("model")
     return tuple(note for note in notes if note.key not in decided)

@@ -14,7 +14,6 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu_names import gpu_named
 from profiler.domain.memory import Origin, Phase, gib_text
 from profiler.domain.runs.outcome import Outcome, Status
-from profiler.domain.trials.kernels import Bounds
 from profiler.domain.trials.labels import constructed_words, sharding_word
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
@@ -23,6 +22,7 @@ from profiler.rendering.estimate.host import HOST_NOTE, PHASE_COLUMNS, host_obje
 from profiler.rendering.layouts.plain_text import json_text, plain_text
 from profiler.rendering.memory_words import (
     CATEGORY_TITLES,
+    bounds_text,
     cards_by_verdict,
     cards_in_one_line,
     compared_text,
@@ -86,7 +86,11 @@ def estimate_document(
             paragraphs(" ".join([*verdicts, decided_by]).strip(), *servers, gathered_text(explained), host_text(host)),
             paragraphs(_title(explained)),
             Section("", [phase_table(phases, peak_phase)]),
-            *([host_table(explained.host)] if host.fit is not None or (details and is_shown(host)) else ()),
+            *(
+                [host_table(host)]
+                if host is not None and (host.fit is not None or (details and is_shown(host)))
+                else ()
+            ),
             paragraphs(_peaks(explained), *_simulated_peaks(explained, simulated), others),
             *([paragraphs(*notes)] if notes else ()),
             paragraphs(*cards, f"{methods_text(explained, simulated)}{host_note}", "" if details else _MORE),
@@ -100,19 +104,6 @@ def other_phases_text(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> st
         f"{each.phase.value} {gib_number(each.peak_allocated_bytes)}" for each in phases if each.phase is not peak_phase
     ]
     return f"Other phases: {', '.join(others)}." if others else ""
-
-
-def bounds_text(bounds: Bounds | None) -> str:
-    """Return what the bounds of a job are made of; empty for an estimate."""
-    if bounds is None:
-        return ""
-    program, least, most = bounds.kernels.program, gib_text(bounds.least_bytes), gib_text(bounds.most_bytes)
-    whole = "" if bounds.kernels.counts_everything else " The upper one leaves out what is not counted."
-    return (
-        f"{program} has kernels without a formula, so its peak of allocated memory has bounds only: at least {least}, "
-        "which are weights, adapters, gradients and optimizer states, and at most "
-        f"{most}, which are those of trl's own trainer with the settings of {program} and what it adds.{whole}"
-    )
 
 
 def methods_text(explained: ExplainedEstimate, simulated: Outcome | None = None) -> str:
@@ -367,9 +358,9 @@ def estimate_json(
             for card in explained.cards
         ],
     }
-    if bounds is None:
+    if explained.host is not None:
         content["host"] = host_object(explained.host)
-    else:
+    if bounds is not None:
         text = bounds_text(bounds)
         content["bounds"] = {"least_bytes": bounds.least_bytes, "most_bytes": bounds.most_bytes, "text": text}
     if simulated is not None:
