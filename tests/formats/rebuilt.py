@@ -63,12 +63,12 @@ FACTS = {
 """The key of a trial by the name of a fact."""
 
 
-OF_UNSLOTH = {
-    "unsloth/llama-3-8b-bnb-4bit": "llama-3.1-8b",
-    "unsloth/llama-3-8b-Instruct-bnb-4bit": "llama-3.1-8b",
-    "unsloth/mistral-7b-bnb-4bit": "mistral-7b-v0.1",
+SHORT = {
+    "unsloth/llama-3-8b": "llama-3.1-8b",
+    "unsloth/llama-3-8b-Instruct": "llama-3.1-8b",
+    "unsloth/mistral-7b": "mistral-7b-v0.1",
 }
-"""Built-in models by names of checkpoints in 4 bits."""
+"""Built-in models by Unsloth's own names of them."""
 
 
 def cases(name: str) -> list[dict[str, Any]]:
@@ -119,10 +119,10 @@ def wrong(facts: Mapping[str, Any], answer: Said, *, with_model: bool = False) -
             continue
         found[fact] = (facts[fact], trial[key])
     stated = facts.get("model") if not with_model else None
+    stated = stated.removesuffix("-bnb-4bit") if isinstance(stated, str) else stated
     if (
         stated is not None
-        and canonical_model(str(stated)) != trial["model"]
-        and OF_UNSLOTH.get(str(stated)) != trial["model"]
+        and canonical_model(SHORT.get(str(stated), str(stated))) != trial["model"]
         and f"no {stated} here" not in answer.notes
     ):
         found["model"] = (stated, trial["model"])
@@ -307,10 +307,12 @@ def write_program(folder: Path, case: Mapping[str, Any]) -> str:
 
 def write_unsloth(folder: Path, case: Mapping[str, Any]) -> str:
     """Write a script that loads its model by Unsloth, adapts it, and trains by trl, or a notebook of it."""
-    owners = {name.partition(".")[0] for name in case["calls"] if "." in name}
-    classes = sorted({name for name in case["calls"] if "." not in name} - {"TrainingArguments"})
-    lines = [f"from unsloth import {', '.join(sorted(owners))}", f"from trl import {', '.join(classes)}"]
+    names = {name.partition(".")[0] for name in case["calls"]} - {"TrainingArguments"}
+    of_unsloth = {name for name in names if name.startswith(("Fast", "Unsloth"))}
+    lines = [f"from unsloth import {', '.join(sorted(of_unsloth))}", "import os"]
+    lines += [f"from trl import {', '.join(sorted(names - of_unsloth))}"] if names - of_unsloth else []
     lines.append("from transformers import TrainingArguments")
+    lines += [f"os.environ[{name!r}] = '1'" for name in case.get("environment", ())]
     found = {name: ", ".join(f"{key}={value!r}" for key, value in each.items()) for name, each in case["calls"].items()}
     load, adapt = (next(name for name in found if name.endswith(end)) for end in ("from_pretrained", "get_peft_model"))
     trainer = next(name for name in found if name.endswith("Trainer"))

@@ -21,7 +21,7 @@ from profiler.analytical.explanation.explained import (
     explained_phase,
     what_counts,
 )
-from profiler.analytical.formulas.models.parameters import adapted_projections, lora_tensors, projections
+from profiler.analytical.formulas.models.parameters import adapted_projections, lora_tensors, projections, query_width
 from profiler.analytical.formulas.models.tensor_groups import count_of
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, lora_rank
 from profiler.analytical.formulas.models.weights import NF4_BLOCK, nf4_bytes, weights
@@ -136,8 +136,8 @@ def least_bytes(spec: TrialSpec, architecture: Architecture) -> int:
     (`offload_embedding`). Adapters and their gradients are in float32 (`prepare_model_for_training` in
     `unsloth_zoo/training_utils.py`). Of vLLM only the weights count, which the trainer shares.
 
-    By hand, qwen2.5-0.5b, rank 16 on all linear layers, 4 bits, adamw_8bit: 457,803,584 + 8,798,208 x 8 B and the
-    states.
+    By hand, qwen2.5-0.5b, rank 16 on all linear layers, 4 bits, adamw_8bit: 457,187,808 B, 8,798,208 x 8 B, and states
+    of 18,458,112 B are 546,031,584 B.
     """
     nf4 = replace(spec, bnb_4bit_use_double_quant=True)
     base = int(weights(nf4, architecture).size)
@@ -182,13 +182,16 @@ def added_bytes(spec: TrialSpec, architecture: Architecture, kernels: OtherKerne
     linear = [(int(part.weights), int(kind.num_hidden_layers)) for kind in kinds for part in projections(kind)]
     largest = max(values for values, _ in linear)
     adapters = lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
+    layers = 1 if spec.gradient_checkpointing else architecture.num_hidden_layers
     found = {
         # Cosine and sine, of a short and a long context (`LongRopeRotaryEmbedding`).
         "rotary tables": 4 * max(_ROPE_ROWS, spec.row_tokens) * architecture.head_dim * FLOAT32_BYTES,
         # Two buffers of one input of a layer (`GPU_BUFFERS` in `unsloth_zoo/gradient_checkpointing.py`).
         "checkpoint buffers": 2 * max(tokens * hidden * element, 2**21) if spec.gradient_checkpointing else 0,
-        # Rows without padding are one row of all tokens (`build_sdpa_packed_attention_mask` in `utils/packing.py`).
-        "mask of one row": element * (tokens * tokens + spec.row_tokens * spec.row_tokens),
+        # Without xformers: a mask in 16 bits of padded rows, or keys, values and results of all heads, row by row
+        # (`_run_attention` and `_sdpa_packed_segments` in `utils/attention_dispatch.py`).
+        "attention masks": element * tokens * spec.row_tokens,
+        "attention heads": 3 * element * tokens * int(query_width(architecture)) * layers,
     }
     if spec.tuning is Tuning.QLORA:
         # `WEIGHT_BUFFERS` and `ABSMAX_BUFFERS` in `kernels/utils.py`.
@@ -198,7 +201,7 @@ def added_bytes(spec: TrialSpec, architecture: Architecture, kernels: OtherKerne
         if kernels.has_mixed_weights:
             packed = (int(nf4_bytes(values, double_quant=spec.bnb_4bit_use_double_quant)) for values, _ in linear)
             pairs = zip(linear, packed, strict=True)
-            found["layers in 16 bits"] = sum(layers * (values * element - size) for (values, layers), size in pairs)
+            found["layers in 16 bits"] = sum(copies * (values * element - size) for (values, copies), size in pairs)
     if spec.use_vllm:
         # Copies that the engine gets (`load_lora` in `unsloth_zoo/vllm_utils.py`).
         found["adapters for vLLM"] = FLOAT32_BYTES * int(count_of(adapters))

@@ -215,7 +215,8 @@ def _read_transformers(found: _Found, called: Callable[..., list[ast.Call]], arg
     """Read arguments of transformers, or else take Unsloth's defaults of trl's; and what trl's trainer took once."""
     own = called(*_ARGUMENTS)
     pairs = [pair for call in own for pair in arguments(call, "")]
-    pairs += [pair for call in called("SFTTrainer") for pair in arguments(call, "") if pair[0] in _OF_TRAINER]
+    trainers = called("SFTTrainer", "UnslothTrainer")
+    pairs += [pair for call in trainers for pair in arguments(call, "") if pair[0] in _OF_TRAINER]
     for name, value, line in pairs:
         if not isinstance(value, ast.expr):
             found.values.setdefault(name, value)
@@ -253,7 +254,10 @@ def _read_weights(found: _Found, stated: Mapping[str, object]) -> bool:
         base = name[: -len(next((end for end in (_OWN, _PLAIN) if lower.endswith(end)), "")) or None]
         found.values["model_name_or_path"] = _SHORT_NAMES.get(base.lower().removeprefix("unsloth/"), base)
     found.values.pop("load_in_8bit", None)
-    found.values["load_in_4bit"] = is_4bit or lower.endswith((_OWN, _PLAIN))
+    found.values["load_in_4bit"] = is_4bit
+    if lower.endswith(_PLAIN) and not is_4bit:
+        problem = "of a checkpoint in 4 bits lets Unsloth choose another one; give a name without -bnb-4bit"
+        found.faults.append(Fault(key="load_in_4bit", found="false", problem=problem))
     found.values["use_bnb_nested_quant"] = False
     has_own = found.values["load_in_4bit"] is True and not is_plain
     if has_own:
