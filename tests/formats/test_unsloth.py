@@ -141,7 +141,7 @@ def test_what_has_no_bound_is_refused_by_name(script, capsys, parts, said):
     assert said in capsys.readouterr().err
 
 
-def test_a_checkpoint_that_unsloth_chooses_may_have_layers_in_16_bits(script, capsys, tmp_path):
+def test_a_chosen_checkpoint_may_have_layers_in_16_bits(script, capsys, tmp_path):
     plain = _json(capsys, script())
     path = tmp_path / "train.py"
     path.write_text(path.read_text().replace("-bnb-4bit", ""))
