@@ -90,8 +90,8 @@ _READ = (
     _Read(
         "a script or notebook of Unsloth",
         "Unsloth 2026.10.9",
-        "`FastLanguageModel` with `GRPOTrainer` or `SFTTrainer`: the settings that its code makes effective. Its kernels "
-        "have no formula, so the answer of `estimate` is two bounds, and a card between them is not decided",
+        "`FastLanguageModel` with `GRPOTrainer` or `SFTTrainer`: the settings that its code makes effective. Its "
+        "kernels have no formula, so the answer of `estimate` is two bounds, and a card between them is not decided",
         "`FastModel`, `FastVisionModel`, other trainers and families than Gemma, Llama, Mistral, Qwen2 and Qwen3, "
         "trained embeddings, full fine-tuning, 8 bits, FP8, float16, several GPUs; commands other than `estimate`",
         "unsloth_scripts",
