@@ -30,6 +30,7 @@ from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import optimizer_state
 from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import FAMILIES
 from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import GIB, Category, Phase
@@ -37,8 +38,7 @@ from profiler.domain.trials.kernels import Bounds, OtherKernels
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import TrialSpec, Tuning
 
-_MODEL_TYPES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
-"""Those that `FastLanguageModel` loads itself (`models/loader.py`), but gemma2: its attention depends on packages."""
+_MODEL_TYPES = tuple(name for name, family in FAMILIES.items() if family.has_unsloth_kernels)
 
 _RECIPES = (Recipe.GRPO, Recipe.SFT)
 """The trainers whose patches were read (`models/rl.py`)."""
