@@ -123,6 +123,13 @@ def test_unsloth_decides_settings(script, capsys, parts, expected):
         ({"load": "dtype='float16'"}, "dtype=float16: is a type whose memory with Unsloth has no bound here"),
         ({"adapt": "modules_to_save=['lm_head']"}, "lora_modules_to_save=[lm_head]: changes memory"),
         ({"adapt": "target_modules=['q_proj', 'embed_tokens']"}, "lora_modules_to_save=[embed_tokens]: changes memory"),
+        ({"adapt": "layers_to_transform=[0, 1]"}, "layers_to_transform=[0,1]: changes the memory of Unsloth"),
+        ({"adapt": "rank_pattern={'q_proj': 4}"}, "rank_pattern="),
+        ({"train": "SFTConfig(loss_type='dft')"}, "loss_type=dft: is a loss of SFT whose memory with Unsloth has no"),
+        (
+            {"before": "def grow(model, tokens):\n    model.resize_token_embeddings(len(tokens))"},
+            "resize_token_embeddings=line 5: grows the vocabulary",
+        ),
         ({"train": "SFTConfig(fp16=True)"}, "fp16=true: changes memory"),
         (
             {"before": "import os; os.environ['UNSLOTH_RETURN_LOGITS'] = '1'"},

@@ -13,7 +13,7 @@ from profiler.config.files.file_kinds import assumed_note
 from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
-from profiler.config.scripts.names import ANY, owner_name
+from profiler.config.scripts.names import ANY, called_name, owner_name
 from profiler.config.scripts.reached import LOADER
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
@@ -75,6 +75,10 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "finetune_last_n_layers": (),
     "offload_layers": (False, 0),
     "checkpoint_skip_layers": (0,),
+    "layers_to_transform": (),
+    "layers_pattern": (),
+    "rank_pattern": ({},),
+    "target_parameters": ([],),
 }
 """Arguments of both that change memory in a way that has no bound here, with what changes nothing, as null does."""
 
@@ -91,7 +95,7 @@ _FREE = frozenset(
 _PEFT = frozenset(
     """
     r lora_alpha lora_dropout target_modules bias use_rslora modules_to_save init_lora_weights loftq_config use_dora
-    layers_to_transform layers_pattern target_parameters ensure_weight_tying task_type rank_pattern alpha_pattern
+    ensure_weight_tying task_type alpha_pattern
     """.split()  # noqa: SIM905
 )
 
@@ -105,6 +109,12 @@ _TRAINED: Mapping[str, object] = {
 
 _BETA = 0.001
 """Its default of `beta` with trl before 0.22 and with most losses, which needs a pass of the reference; else 0."""
+
+_LOSSES = (None, "nll", "chunked_nll")
+"""Losses of SFT that Unsloth computes without all logits; of another one trl keeps them."""
+
+_GROWS = ("add_new_tokens", "resize_token_embeddings")
+"""Calls that grow the vocabulary; the first one trains the embeddings too."""
 
 _EMBEDDINGS = ("embed_tokens", "lm_head")
 """Modules that are trained as a whole, also where they are among the targets of LoRA."""
@@ -171,6 +181,12 @@ def with_unsloth(
         _widen_batch(found)
     else:
         _read_length(found, stated)
+        if part.recipe is Recipe.SFT and (loss := found.values.get("loss_type")) not in _LOSSES:
+            problem = "is a loss of SFT whose memory with Unsloth has no bound here"
+            found.faults.append(Fault(key="loss_type", found=show(loss), problem=problem))
+    for call in called(*_GROWS):
+        problem = "grows the vocabulary, and embeddings with new rows have no bound here"
+        found.faults.append(Fault(key=called_name(call), found=f"line {call.lineno}", problem=problem))
     variables = _variables(tree)
     if _STANDBY in variables and found.values.get("use_vllm") is True:
         found.values.update(vllm_enable_sleep_mode=True, vllm_gpu_memory_utilization=_STANDBY_SHARE)
