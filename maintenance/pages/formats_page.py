@@ -89,10 +89,11 @@ _READ = (
     ),
     _Read(
         "a script or notebook of Unsloth",
-        "Unsloth 2026.8",
-        "nothing: its kernels, its checkpoints on the host and the weights that it shares with vLLM have no formula, "
-        "and its float32 adapters need more than those of trl, so trl's figure is no bound",
-        "every file",
+        "Unsloth 2026.10.9",
+        "`FastLanguageModel` with `GRPOTrainer` or `SFTTrainer`: the settings that its code makes effective. Its "
+        "kernels have no formula, so the answer of `estimate` is two bounds, and a card between them is not decided",
+        "`FastModel`, `FastVisionModel`, other trainers and families than Gemma, Llama, Mistral, Qwen2 and Qwen3, "
+        "trained embeddings, full fine-tuning, 8 bits, FP8, float16, several GPUs; commands other than `estimate`",
         "unsloth_scripts",
     ),
     _Read(

@@ -24,10 +24,18 @@ from profiler.constraints.table import refuse_without_card
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.memory import Origin, Phase
 from profiler.domain.runs.outcome import Outcome
+from profiler.domain.trials.kernels import Bounds
 from profiler.estimate.command import CAPABILITY, GPU, MEMORY
 from profiler.estimate.job.inputs import job_files, read_inputs
 from profiler.estimate.job.trial import notes_of_all, parsed_trial
-from profiler.estimate.main import ONLY_ESTIMATED, confirmed, explained_trial, refuse_host_of_verl, simulated_outcome
+from profiler.estimate.main import (
+    ONLY_ESTIMATED,
+    confirmed,
+    explained_trial,
+    refuse_host_of_verl,
+    refuse_with_bounds,
+    simulated_outcome,
+)
 from profiler.rendering.answers.advice import Advice, AdvisedStep, advice_text, file_lines
 from profiler.rendering.estimate.table import estimate_table, gathered_text, methods_text
 from profiler.solve.command import CARD, Command
@@ -79,6 +87,9 @@ class Estimate:
     """The trial with all its parts; None for a job of verl."""
     verl: "AnsweredVerl | None" = None
     """The job of verl with all its parts; None for one of trl."""
+    bounds: Bounds | None = None
+    """Of a job whose program has kernels of its own: between what its memory lies, so that all sizes above are upper
+    bounds; None: they are estimates."""
     origin: Origin = Origin.ESTIMATED
 
     def __str__(self) -> str:
@@ -105,7 +116,10 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
     if files.verl is not None:
         refuse_host_of_verl(command.options)
         return _of_verl(answered(command, files.verl), ONLY_ESTIMATED if confirm else "")
-    inputs, architecture_of = known(read_inputs(command, files.part))
+    read = read_inputs(command, files.part, with_bounds=True)
+    if read.kernels is not None:
+        refuse_with_bounds(command, read.kernels, confirm=confirm)
+    inputs, architecture_of = known(read)
     found = explained_trial(inputs, architecture_of, command.options)
     explained, spec = found.explained, found.explained.spec
     card = next((card for card in explained.cards if card.gpu.name == spec.gpu), None)
@@ -120,11 +134,12 @@ def estimate(job: Job | None = None, /, *, confirm: bool = False, **keys: object
         cards=explained.cards,
         card=card,
         fit=None if card is None else card.fit,
-        how_wrong=methods_text(spec, simulated),
+        how_wrong=methods_text(explained, simulated),
         assumed=assumed(inputs.ignored, (*said, *found.notes, attention_line(spec, architecture_of(spec.model)))),
         decided_by=found.decided_by,
         simulated=simulated,
         host=explained.host,
+        bounds=explained.bounds,
         gathered=gathered_text(explained),
         explained=explained,
     )

@@ -60,7 +60,7 @@ def read_recipe(*files: str | PathLike[str], **keys: object) -> Job:
     command = command_of(job)
     described = job_files(command)
     if described.verl is None:
-        known(read_inputs(command, described.part))
+        known(read_inputs(command, described.part, with_bounds=True))
     else:
         answered(command, described.verl)
     return job

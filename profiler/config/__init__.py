@@ -23,8 +23,9 @@ Files of LLaMA-Factory, ms-swift and axolotl:
       adapters are float32, and those of trl bfloat16: this is named and not counted.
     - Without a launcher that says otherwise there is one process.
     - Models with towers are refused, because other parts of the towers are frozen and adapted than in trl.
-    - Unsloth is refused: its kernels, its checkpoints on the host and its shared weights of vLLM have no formula, and
-      its float32 adapters need more than those of trl, so trl's figure is no upper bound.
+    - A script of Unsloth gets two bounds: from above trl's trainer with the settings that Unsloth makes effective, and
+      what Unsloth adds; from below weights, adapters, gradients and optimizer states. Of most names Unsloth loads a
+      4-bit checkpoint of its own, of which the upper bound has all linear layers in 16 bits.
 
 Models:
     - Of a `model_type` that the estimate does not know, the parameters are counted by transformers on torch's meta

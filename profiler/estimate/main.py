@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
 
+from profiler.analytical.explanation.bounds import explain_bounds
 from profiler.analytical.explanation.explained import ExplainedEstimate, Fit, Unanswered, all_cards, explain
 from profiler.command_line import as_command, print_error, print_text
 from profiler.config.models.context import images_line, model_lines
 from profiler.config.options.option import OutputFormat
+from profiler.config.options.reading import show
 from profiler.config.trials.specification import attention_line
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, Fault, UsageError
 from profiler.domain.memory import gib_text
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
+from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.trial import TrialSpec
 from profiler.estimate.command import HOST, PER_NODE, Command, EstimateOptions, read_command, usage
 from profiler.estimate.grid import answered_grid
@@ -117,7 +120,10 @@ def _answered(
 
         text, fit = verl_answer(command, files.verl, architecture_of, say)
         return _Answer(text=text, is_no=fails(command.options.fail_if, [fit]))
-    common, architecture_of = with_reward_models(read_inputs(command, files.part), architecture_of)
+    inputs = read_inputs(command, files.part, with_bounds=True)
+    if inputs.kernels is not None:
+        refuse_with_bounds(command, inputs.kernels)
+    common, architecture_of = with_reward_models(inputs, architecture_of)
     if common.ignored:
         say(common.ignored)
     if command.any_card:
@@ -148,11 +154,32 @@ def refuse_host_of_verl(options: EstimateOptions) -> None:
         raise UsageError(faults)
 
 
+def refuse_with_bounds(command: Command, kernels: OtherKernels, *, confirm: bool = False) -> None:
+    """Raise if more is asked for than the bounds of one job on one GPU.
+
+    Raises:
+        UsageError: It is.
+    """
+    options = command.options
+    asked: dict[str, object] = {
+        "confirm": True if options.confirm or confirm else None,
+        HOST: options.host,
+        PER_NODE: options.gpus_per_node,
+        LENGTHS: command.lengths_file,
+        "gpu": "any" if command.any_card else None,
+        **command.axes,
+    }
+    problem = f"asks for more than the bounds of one job on one card, which is all there is of {kernels.program}"
+    faults = [Fault(key=key, found=show(each), problem=problem) for key, each in asked.items() if each is not None]
+    if faults:
+        raise UsageError(faults)
+
+
 def fails(fail_if: FailIf | None, verdicts: Iterable[Fit | Unanswered | None]) -> bool:
     """Return whether one of `verdicts` is what `fail_if` asks for."""
     failing: set[Fit | Unanswered] = {Fit.TOO_LARGE, Fit.NO_ENGINE, Fit.NO_KERNEL, Unanswered.NOT_POSSIBLE}
     if fail_if is FailIf.TIGHT:
-        failing |= {Fit.TIGHT, Unanswered.UNDECIDED}
+        failing |= {Fit.TIGHT, Fit.UNDECIDED}
     return fail_if is not None and any(verdict in failing for verdict in verdicts)
 
 
@@ -193,7 +220,7 @@ def _trial_answer(
     spec, explained = found.explained.spec, found.explained
     fits = [card.fit for card in explained.cards if card.gpu.name == spec.gpu]
     decisive = fits if simulated is None else [simulated_fit(simulated) or fits[0]]
-    is_no = fails(command.options.fail_if, [*decisive, explained.host.fit])
+    is_no = fails(command.options.fail_if, [*decisive, None if explained.host is None else explained.host.fit])
     path, tokenizer = command.lengths_file, command.options.tokenizer
     needs = None if path is None else by_lengths(path, tokenizer, spec, architecture_of)
     if command.options.output_format is OutputFormat.JSON:
@@ -289,8 +316,12 @@ def explained_trial(
     """
     parsed = parsed_trial(common, architecture_of)
     architecture = architecture_of(parsed.spec.model)
+    if parsed.kernels is not None:
+        explained = explain_bounds(parsed.spec, architecture, parsed.kernels)
+    else:
+        explained = explain(parsed.spec, architecture, host_bytes=options.host, gpus_per_node=options.gpus_per_node)
     return ExplainedTrial(
-        explained=explain(parsed.spec, architecture, host_bytes=options.host, gpus_per_node=options.gpus_per_node),
+        explained=explained,
         notes=with_images_line(parsed.notes, parsed.spec, architecture),
         decided_by=parsed.decided_by,
     )

@@ -1,11 +1,14 @@
-"""Words for sizes of memory and their errors, which an estimate shows, so that it imports no pandas."""
+"""Words for sizes of memory, their errors and verdicts, which an estimate shows, so that it imports no pandas."""
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
+from profiler.analytical.explanation.explained import CardVerdict, Fit
 from profiler.analytical.replayed.trial import has_replay
 from profiler.domain.cards.capabilities import COMPARED, Compared, Within
 from profiler.domain.memory import MIB, Category, as_gib, gib_text
+from profiler.domain.trials.kernels import Bounds
 from profiler.domain.trials.trial import TrialSpec
 
 RESERVED_NOTE = "Reserved: by a model of segments left behind, within 4 % of the simulation in half of the trials."
@@ -92,3 +95,58 @@ def compared_text(method: Callable[[Compared], Within]) -> str:
 def _at_most(ratio: float) -> str:
     """Return a bound in percent, rounded up: rounded to the nearest, 0.03 % would be 0.0 %."""
     return percent(math.ceil(ratio * 1000) / 1000)
+
+
+def cards_in_one_line(cards: Sequence[CardVerdict]) -> str:
+    """Return from which size of card on the trial fits, and what of the others.
+
+    By hand, of cards of 16, 24, 24 and 48 GB where the last two fit and the smallest is too small:
+    ``"Fits from 48 GB on, and on b-24gb; tight on a-24gb; does not fit up to 16 GB."``
+    """
+    known = [card for card in cards if card.gpu.size_gb is not None]
+    sizes = sorted({card.gpu.size_gb or 0 for card in known if card.fit in _BY_MEMORY})
+    fitting = list(takewhile(lambda size: _is_uniform(known, size, Fit.FITS), sizes[::-1]))
+    too_small = list(takewhile(lambda size: _is_uniform(known, size, Fit.TOO_LARGE), sizes))
+    whole = {Fit.FITS: [f"from {fitting[-1]} GB on"] if fitting else []}
+    whole[Fit.TOO_LARGE] = [f"up to {too_small[-1]} GB"] if too_small else []
+    parts = []
+    for fit in Fit:
+        counted = (*fitting, *too_small) if fit in _BY_MEMORY else ()
+        names = [card.gpu.name for card in known if card.fit is fit and card.gpu.size_gb not in counted]
+        where = [*whole.get(fit, ()), *([f"on {', '.join(names)}"] if names else ())]
+        if where:
+            parts.append(f"{fit.value} {', and '.join(where)}")
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+_BY_MEMORY = (Fit.FITS, Fit.TIGHT, Fit.UNDECIDED, Fit.TOO_LARGE)
+"""Verdicts that depend on the size of the card."""
+
+
+def _is_uniform(cards: Sequence[CardVerdict], size_gb: int, fit: Fit) -> bool:
+    """Return whether all cards of a size have a verdict, apart from those that could not run the trial at any size."""
+    return all(card.fit is fit for card in cards if card.gpu.size_gb == size_gb and card.fit in _BY_MEMORY)
+
+
+def cards_by_verdict(cards: Sequence[CardVerdict]) -> list[str]:
+    """Return one line per verdict, with the cards that have it."""
+    lines = []
+    for fit in Fit:
+        names = [card.gpu.name for card in cards if card.fit is fit]
+        if names:
+            lines.append(f"{fit.value}: {', '.join(names)}")
+    return lines
+
+
+def bounds_text(bounds: Bounds | None) -> str:
+    """Return what the bounds of a job are made of; empty for an estimate."""
+    if bounds is None:
+        return ""
+    program, least, most = bounds.kernels.program, gib_text(bounds.least_bytes), gib_text(bounds.most_bytes)
+    whole = "" if bounds.kernels.counts_everything else " The upper one leaves out what is not counted."
+    return (
+        f"{program} has kernels without a formula, so its peak of allocated memory has bounds only: at least {least}, "
+        "which are weights, adapters, gradients and optimizer states, and at most "
+        f"{most}, which are those of trl's own trainer with the settings of {program} and what it adds.{whole}"
+    )

@@ -13,7 +13,7 @@ from profiler.domain.errors import EXIT_OK, EXIT_USAGE, UsageError
 from profiler.domain.trials.trial import SPEC_KEYS, Tuning
 from profiler.estimate.command import read_command
 from profiler.estimate.main import answer, main
-from profiler.rendering.estimate.table import cards_in_one_line
+from profiler.rendering.memory_words import cards_in_one_line
 
 _7B = ["model=qwen2.5-7b", "tuning=lora", "gpu=h100-80gb"]
 

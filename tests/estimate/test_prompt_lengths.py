@@ -139,7 +139,7 @@ def test_conversations_are_written_by_the_template():
 
 
 def test_measuring_is_what_an_estimate_does():
-    assert inputs.read_inputs.__kwdefaults__ == {"measure": measured_by_transformers}
+    assert inputs.read_inputs.__kwdefaults__["measure"] is measured_by_transformers
 
 
 def test_rows_that_are_not_read_are_named(model, data):

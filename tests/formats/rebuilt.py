@@ -63,6 +63,14 @@ FACTS = {
 """The key of a trial by the name of a fact."""
 
 
+SHORT = {
+    "unsloth/llama-3-8b": "llama-3.1-8b",
+    "unsloth/llama-3-8b-Instruct": "llama-3.1-8b",
+    "unsloth/mistral-7b": "mistral-7b-v0.1",
+}
+"""Built-in models by Unsloth's own names of them."""
+
+
 def cases(name: str) -> list[dict[str, Any]]:
     """Return the cases of a format."""
     found = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
@@ -78,6 +86,8 @@ class Said:
     """None if it is refused."""
     notes: str
     errors: tuple[str, ...]
+    bounds: Mapping[str, Any]
+    """Those of a program with kernels of its own; empty for an estimate."""
 
 
 MODEL = "model=qwen2.5-0.5b"
@@ -91,8 +101,8 @@ def said(*words: str) -> Said:
             code = main([*words[:1], "gpu=h100", "format=json", *release, *words[1:]], load_model=lambda _: SMALL)
         if code == EXIT_OK:
             found = json.loads(out.getvalue())
-            return Said(found["trial"], " ".join(found["notes"]), ())
-    return Said(None, "", tuple(err.getvalue().splitlines()))
+            return Said(found["trial"], " ".join(found["notes"]), (), found.get("bounds", {}))
+    return Said(None, "", tuple(err.getvalue().splitlines()), {})
 
 
 def wrong(facts: Mapping[str, Any], answer: Said, *, with_model: bool = False) -> dict[str, tuple[Any, Any]]:
@@ -103,13 +113,16 @@ def wrong(facts: Mapping[str, Any], answer: Said, *, with_model: bool = False) -
     for fact, key in FACTS.items():
         if fact not in facts or trial.get(key) is None or _same(facts[fact], trial[key]):
             continue
+        if fact == "per_device_batch" and f"Unsloth widens {facts[fact]}" in answer.notes:
+            continue
         if facts[fact] == "auto" and f"trl's default of {key}" in answer.notes:
             continue
         found[fact] = (facts[fact], trial[key])
     stated = facts.get("model") if not with_model else None
+    stated = stated.removesuffix("-bnb-4bit") if isinstance(stated, str) else stated
     if (
         stated is not None
-        and canonical_model(str(stated)) != trial["model"]
+        and canonical_model(SHORT.get(str(stated), str(stated))) != trial["model"]
         and f"no {stated} here" not in answer.notes
     ):
         found["model"] = (stated, trial["model"])
@@ -294,10 +307,12 @@ def write_program(folder: Path, case: Mapping[str, Any]) -> str:
 
 def write_unsloth(folder: Path, case: Mapping[str, Any]) -> str:
     """Write a script that loads its model by Unsloth, adapts it, and trains by trl, or a notebook of it."""
-    owners = {name.partition(".")[0] for name in case["calls"] if "." in name}
-    classes = sorted({name for name in case["calls"] if "." not in name} - {"TrainingArguments"})
-    lines = [f"from unsloth import {', '.join(sorted(owners))}", f"from trl import {', '.join(classes)}"]
+    names = {name.partition(".")[0] for name in case["calls"]} - {"TrainingArguments"}
+    of_unsloth = {name for name in names if name.startswith(("Fast", "Unsloth"))}
+    lines = [f"from unsloth import {', '.join(sorted(of_unsloth))}", "import os"]
+    lines += [f"from trl import {', '.join(sorted(names - of_unsloth))}"] if names - of_unsloth else []
     lines.append("from transformers import TrainingArguments")
+    lines += [f"os.environ[{name!r}] = '1'" for name in case.get("environment", ())]
     found = {name: ", ".join(f"{key}={value!r}" for key, value in each.items()) for name, each in case["calls"].items()}
     load, adapt = (next(name for name in found if name.endswith(end)) for end in ("from_pretrained", "get_peft_model"))
     trainer = next(name for name in found if name.endswith("Trainer"))

@@ -39,11 +39,23 @@ def test_there_are_enough_files_of_enough_repositories(name):
     assert all(case["path"] and case["commit"] for case in kept)
 
 
-def test_scripts_of_unsloth_are_refused_with_the_reason(tmp_path):
+REFUSALS_OF_UNSLOTH = (
+    "fp16=true: changes memory in a way that has no formula",
+    "times num_processes=1 must be a multiple of the 8 completions per prompt",
+    "no bound here",
+    "without fast_inference=True is refused by Unsloth",
+    "lora_modules_to_save=[embed_tokens,lm_head]: changes memory in a way that has no formula",
+)
+"""Why scripts of Unsloth are refused: float16, an evaluation that trl refuses, embeddings, what was not read."""
+
+
+def test_scripts_of_unsloth_have_bounds_or_a_reason(tmp_path):
     for case in cases("unsloth_scripts"):
         answer = said(write_unsloth(tmp_path, case), MODEL)
-        assert answer.trial is None
-        assert any("whose kernels have no formula here" in error for error in answer.errors)
+        if answer.trial is None:
+            assert any(reason in error for error in answer.errors for reason in REFUSALS_OF_UNSLOTH), answer.errors
+        else:
+            assert 0 < answer.bounds["least_bytes"] < answer.bounds["most_bytes"]
 
 
 @pytest.mark.parametrize("name", FORMATS)

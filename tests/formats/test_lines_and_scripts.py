@@ -596,10 +596,10 @@ def test_only_keys_of_true_and_false_are_flags(key, value):
 
 def test_a_script_of_another_program_has_one_sentence(folder, capsys):
     """Nothing else of it is read, so it lacks no model and no adapter."""
-    lines = "FastLanguageModel.from_pretrained(model_name=NAME, load_in_4bit=True)\nGRPOConfig(fp16=True)\n"
-    (folder / "train.py").write_text(f"from trl import GRPOConfig\nfrom unsloth import FastLanguageModel\n{lines}")
+    lines = "FastVisionModel.from_pretrained(model_name=NAME, load_in_4bit=True)\nGRPOConfig(fp16=True)\n"
+    (folder / "train.py").write_text(f"from trl import GRPOConfig\nfrom unsloth import FastVisionModel\n{lines}")
     said = refused(capsys, "config=train.py")
     assert said.splitlines() == [
-        "config=train.py: loads its model by Unsloth's FastLanguageModel, whose kernels have no formula here. "
-        "Give the job by keys of a trial (model=NAME tuning=lora ...) for what trl's own trainer needs."
+        "config=train.py: loads its model by Unsloth's FastVisionModel, whose kernels have no formula and no bound "
+        "here. Give the job by keys of a trial (model=NAME tuning=lora ...) for what trl's own trainer needs."
     ]

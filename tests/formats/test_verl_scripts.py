@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from rebuilt import HERE, SMALL, cases
 
-from profiler.analytical.explanation.explained import Unanswered
+from profiler.analytical.explanation.explained import Fit
 from profiler.config.models.lookup import builtin_architecture, canonical_model
 from profiler.config.shell.run_script import read_run_script
 from profiler.config.verl.config import read_verl
@@ -153,7 +153,7 @@ def reasons(found: AnsweredVerl | tuple[str, ...]) -> tuple[str, ...]:
 def verdict(found: AnsweredVerl | tuple[str, ...], *, had_path: bool) -> str:
     if not isinstance(found, AnsweredVerl):
         return "refused"
-    if found.fit.fit is Unanswered.UNDECIDED:
+    if found.fit.fit is Fit.UNDECIDED:
         return "not decided"
     return "answered with model=" if had_path else "answered"
 

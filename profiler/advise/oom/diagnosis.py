@@ -170,6 +170,7 @@ def _job(advice: Advice, cause: Cause) -> str:
     verdict = {
         Fit.FITS: _FITS.get(cause, "so it fits, and the job that ran needed more than its configuration says"),
         Fit.TIGHT: "so it is tight",
+        Fit.UNDECIDED: "which does not decide it",
         Fit.TOO_LARGE: "so it does not fit, whatever the fragments",
         Fit.NO_ENGINE: "and vLLM does not start there",
         Fit.NO_KERNEL: "and one of its kernels does not run there",

@@ -361,7 +361,7 @@ def with_reasons(found: VerlFit, *, refused: Sequence[str], not_counted: Sequenc
         return found
     return replace(
         found,
-        fit=Unanswered.NOT_POSSIBLE if refused else Unanswered.UNDECIDED,
+        fit=Unanswered.NOT_POSSIBLE if refused else Fit.UNDECIDED,
         fits_up_to=None,
         tight_up_to=None,
         counted=None if refused else found.card.fit,

@@ -17,7 +17,7 @@ from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.machines.extras import missing
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Estimate
-from profiler.domain.trials.kernels import MissingKernel, missing_kernel
+from profiler.domain.trials.kernels import Bounds, MissingKernel, missing_kernel
 from profiler.domain.trials.trial import DistributedType, TrialSpec
 
 
@@ -28,6 +28,8 @@ class Fit(StrEnum):
     """What a full card cannot return, the CUDA context and NCCL fit, with the largest share of fragments."""
     TIGHT = "tight"
     """Allocated memory, the CUDA context and NCCL fit; whether the fragments do is within the error of the method."""
+    UNDECIDED = "not decided"
+    """Something that changes memory has no formula, or the card lies between the bounds of a job."""
     TOO_LARGE = "does not fit"
     """Allocated memory, the CUDA context and NCCL do not fit."""
     NO_ENGINE = "vLLM does not start"
@@ -41,8 +43,6 @@ class Unanswered(StrEnum):
 
     NOT_POSSIBLE = "not possible"
     """verl does not run the job as it is described."""
-    UNDECIDED = "not decided"
-    """Something that changes memory has no formula."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,8 @@ class CardVerdict:
     """What an engine on a card of its own needs of such a card. Empty if there is none."""
     no_engine: str = ""
     """Why vLLM refuses to start on the card, and what to change. Empty if it starts or runs elsewhere."""
+    floor_bytes: int | None = None
+    """The lower bound of allocated memory where `peak_allocated_bytes` is an upper one; None: it is no bound."""
 
     @property
     def starts(self) -> bool:
@@ -91,7 +93,7 @@ class CardVerdict:
     @property
     def least_bytes(self) -> int:
         """Allocated memory, and what is outside of torch's allocator: less is never enough."""
-        return self.peak_allocated_bytes + self.outside_bytes
+        return (self.peak_allocated_bytes if self.floor_bytes is None else self.floor_bytes) + self.outside_bytes
 
     @property
     def left_bytes(self) -> int:
@@ -161,16 +163,13 @@ def all_cards(
         UsageError: As in `estimate`.
     """
     ordered = sorted(cards, key=lambda gpu: gpu.memory_bytes)
-    alike = {_what_counts(spec, gpu): gpu for gpu in reversed(ordered)}
+    alike = {what_counts(spec, gpu): gpu for gpu in reversed(ordered)}
     estimates = {each: estimate(replace(spec, gpu=gpu.name), architecture) for each, gpu in alike.items()}
-    return tuple(_verdict(spec, architecture, gpu, estimates[_what_counts(spec, gpu)]) for gpu in ordered)
+    return tuple(_verdict(spec, architecture, gpu, estimates[what_counts(spec, gpu)]) for gpu in ordered)
 
 
-def _what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
-    """Return what the closed form reads of a card: cards with equal values have one estimate.
-
-    Kernels and workspaces follow from the compute capability. vLLM takes a part of the memory.
-    """
+def what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
+    """Return what the closed form reads of a card: its compute capability, and with vLLM its memory."""
     return gpu if spec.use_vllm else gpu.compute_capability
 
 
@@ -269,7 +268,9 @@ class ExplainedEstimate:
     phases: tuple[ExplainedPhase, ...]
     cards: tuple[CardVerdict, ...]
     """The verdict for each known card, the smallest card first."""
-    host: HostVerdict
+    host: HostVerdict | None
+    bounds: Bounds | None = None
+    """Where all sizes are upper bounds, and the host is not known; None: they are estimates."""
 
     @property
     def peak_phase(self) -> ExplainedPhase:

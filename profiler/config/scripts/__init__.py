@@ -1,1 +1,1 @@
-"""Training scripts and notebooks, read without running them."""
+"""Training scripts, read without running them."""

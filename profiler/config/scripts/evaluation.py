@@ -130,8 +130,6 @@ class Evaluator:
                 return _item(self._value(owner, depth + 1), self._value(key, depth + 1))
             case ast.JoinedStr(values=parts):
                 return "".join(self._text(part, depth) for part in parts)
-            case ast.IfExp(test=ast.Call() as test, body=body) if called_name(test) in _ASKS_FOR_BFLOAT16:
-                return self._value(body, depth + 1)
             case ast.IfExp(test=test, body=body, orelse=other):
                 return self._value(body if self._is_met(test, depth) else other, depth + 1)
             case ast.BoolOp(op=op, values=operands):
@@ -201,6 +199,8 @@ class Evaluator:
 
     def _call(self, call: ast.Call, depth: int) -> object:
         match call:
+            case ast.Call() if called_name(call) in _ASKS_FOR_BFLOAT16:
+                return True
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
                 return _number(kind, self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):

@@ -146,7 +146,7 @@ def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
 
 RECIPES = {f"{recipe.in_classes}Config": recipe for recipe in Recipe}
 
-TRAINERS = {f"{recipe.in_classes}Trainer": recipe for recipe in Recipe}
+TRAINERS = {**{f"{recipe.in_classes}Trainer": recipe for recipe in Recipe}, "UnslothTrainer": Recipe.SFT}
 
 OTHER_CONFIGS = frozenset(
     """
@@ -161,8 +161,6 @@ OTHERS_DO = dict.fromkeys(
     ("AsyncGRPOConfig", "AsyncGRPOTrainer"), "it packs completions into rows of token_budget tokens, with other kernels"
 )
 """What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
-
-UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 
 CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
 

@@ -30,7 +30,6 @@ from profiler.config.scripts.names import (
     RECIPES,
     SCORES,
     TRAINERS,
-    UNSLOTH,
     by_recipe,
     called_name,
     imported,
@@ -40,6 +39,7 @@ from profiler.config.scripts.names import (
     trains_without_trl,
 )
 from profiler.config.scripts.reached import LOADER, Load, given_adapters, reached_calls, trained_model
+from profiler.config.scripts.unsloth import OTHERS_OF_UNSLOTH, is_of_unsloth, with_unsloth
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
@@ -110,7 +110,7 @@ class _Script:
             faults.append(self._refused(problem, f"Give the script that does, or {BY_KEYS}."))
         notes = (*found.notes, *self._assumed(recipe))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
-        return with_inner_deepspeed(part)
+        return with_inner_deepspeed(with_unsloth(part, self._tree, self._called, self._arguments))
 
     def _recipe(self) -> Recipe | None:
         names = {**self._configs, **self._trainers}
@@ -183,10 +183,11 @@ class _Script:
 
     def _of_other_program(self) -> Iterator[Fault]:
         """Return a fault if another program trains, or changes trl's trainers where it is imported, as Unsloth does."""
-        unsloth = [owner_name(call) for call in self._calls if owner_name(call) in UNSLOTH]
-        if unsloth:
-            problem = f"loads its model by Unsloth's {unsloth[0]}, whose kernels have no formula here"
+        others = [owner_name(call) for call in self._calls if owner_name(call) in OTHERS_OF_UNSLOTH]
+        if others:
+            problem = f"loads its model by Unsloth's {others[0]}, whose kernels have no formula and no bound here"
             yield self._refused(problem, f"Give {BY_KEYS} for what trl's own trainer needs.")
+        if others or is_of_unsloth(self._called(LOADER)):
             return
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         names = list(imported(self._tree))
@@ -330,7 +331,7 @@ class _Script:
             first: The name of its first argument without a keyword; empty where that needs no memory.
             only: Whether no other arguments than those in `names` matter.
         """
-        for argument, value, line in self._arguments(call, first=first):
+        for argument, value, line in self._arguments(call, first):
             if only and argument not in names:
                 continue
             key = names.get(argument, argument)
@@ -341,7 +342,7 @@ class _Script:
             else:
                 self._state(self._found.values, key, value)
 
-    def _arguments(self, call: ast.Call, *, first: str = "") -> Iterator[tuple[str, object, int]]:
+    def _arguments(self, call: ast.Call, first: str = "") -> Iterator[tuple[str, object, int]]:
         """Return each argument with its value, or with its expression where that is no literal, and its line."""
         named = [(keyword.arg, keyword.value) for keyword in call.keywords]
         for argument, expression in [*[(first, value) for value in call.args[:1] if first], *named]:

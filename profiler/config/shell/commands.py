@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profiler.config.foreign_text import ForeignTextError
-from profiler.config.shell.limits import MOST_NESTED
 from profiler.config.shell.words import Operator, Token, Word, tokens
+
+MOST_NESTED = 60
+"""Most commands inside each other."""
 
 
 @dataclass(frozen=True, kw_only=True)

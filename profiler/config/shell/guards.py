@@ -6,9 +6,8 @@ from fnmatch import translate
 from functools import lru_cache
 from itertools import product
 
-from profiler.config.shell.limits import MOST_ALTERNATIVES, MOST_DEPTH, Budget
 from profiler.config.shell.values import Shell, Value, expanded_value, whole_number
-from profiler.config.shell.words import Literal, Word
+from profiler.config.shell.words import MOST_ALTERNATIVES, MOST_DEPTH, Budget, Literal, Word
 
 _LONGEST_PATTERN = 200
 

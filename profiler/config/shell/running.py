@@ -19,9 +19,11 @@ from profiler.config.shell.commands import (
     parse_commands,
 )
 from profiler.config.shell.guards import both, either, matches, opposite, tested
-from profiler.config.shell.limits import COMMAND, COPY, MOST_CHARACTERS, MOST_DEPTH, Budget
 from profiler.config.shell.values import Item, Shell, Value, calculated, expanded, expanded_value, merge, one_of
-from profiler.config.shell.words import Literal, Word
+from profiler.config.shell.words import COMMAND, COPY, MOST_DEPTH, Budget, Literal, Word
+
+MOST_CHARACTERS = 262_144
+"""Longest script; those of verl have at most 20,000."""
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _EXPORTING = "export"

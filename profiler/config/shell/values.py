@@ -9,8 +9,19 @@ from itertools import product
 
 from profiler.config.foreign_text import ForeignTextError, parse_python
 from profiler.config.shell.commands import Command
-from profiler.config.shell.limits import COMMAND, COPY, MOST_ALTERNATIVES, MOST_DEPTH, Budget
-from profiler.config.shell.words import Arithmetic, Literal, Opaque, Parameter, Part, Word
+from profiler.config.shell.words import (
+    COMMAND,
+    COPY,
+    MOST_ALTERNATIVES,
+    MOST_DEPTH,
+    Arithmetic,
+    Budget,
+    Literal,
+    Opaque,
+    Parameter,
+    Part,
+    Word,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from profiler.config.trl_releases.facts import (
     spans_text,
 )
 from profiler.domain.errors import Fault
+from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import key_named
 
@@ -129,6 +130,7 @@ def read_trl_variants(
     stated: str | None = None,
     given: Mapping[str, object] | None = None,
     settled: Collection[str] = (),
+    kernels: OtherKernels | None = None,
 ) -> TrlVariants:
     """Return the trials that a file describes, one per group of releases that agree on it.
 
@@ -140,9 +142,14 @@ def read_trl_variants(
         stated: The release that the user names; None if the keys decide.
         given: Keys of the trial that the command line states.
         settled: Keys of the trial that another note settles.
+        kernels: The program that trains by trl with kernels of its own: what trl's need is not of it.
     """
     trainer = recipe or recipe_of(values)[0]
     possible = possible_versions(values, trainer, stated=stated, has_model_config=recipe is None)
+    if kernels is not None and stated is None:
+        versions = possible.versions & Versions(kernels.first_trl, kernels.last_trl) or possible.versions
+        text = f"trl {versions} (by its keys and {kernels.program}; trl=VERSION states yours)"
+        possible = PossibleVersions(versions=versions, notes=(Note(key=KEY, text=text),))
 
     def read(release: str) -> TrlReading:
         return read_trl_config(
@@ -150,7 +157,7 @@ def read_trl_variants(
         )
 
     readings = {release: read(release) for release in possible.versions.releases}
-    notes = (*possible.notes, *_decided(readings, trainer), *_beyond(readings))
+    notes = (*possible.notes, *_decided(readings, trainer), *_beyond({} if kernels is not None else readings))
     return TrlVariants(variants=_grouped(readings), notes=notes, faults=possible.faults)
 
 
@@ -172,15 +179,10 @@ def _decided(readings: Mapping[str, TrlReading], recipe: Recipe) -> Iterator[Not
     for key in keys:
         by_value: dict[str, list[str]] = {}
         for release, reading in readings.items():
-            by_value.setdefault(_value(key, reading), []).append(release)
-        own = _as_text(key, todays.get(key))
-        if list(by_value) != [own]:
+            by_value.setdefault(_as_text(key, reading.point.get(key)), []).append(release)
+        if list(by_value) != [_as_text(key, todays.get(key))]:
             meanings = dict.fromkeys(reading.taken.get(key, "") for reading in readings.values())
             yield Note(key=key, text=_decided_text(key, by_value, [meaning for meaning in meanings if meaning]))
-
-
-def _value(key: str, reading: TrlReading) -> str:
-    return _as_text(key, reading.point.get(key))
 
 
 def _as_text(key: str, value: Any) -> str:  # noqa: ANN401  of any key

@@ -17,6 +17,7 @@ from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF
 from profiler.config.trl_releases.behaviours import EFFECTS, UNCOUNTED, Described
 from profiler.config.trl_releases.facts import NEWEST, defaults_of
 from profiler.domain.errors import Fault
+from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import key_named
 
@@ -121,6 +122,8 @@ class JobFile:
     """Keys of a trial that a program with a trainer of its own decides, whatever trl's releases do."""
     recipe: Recipe | None = None
     """The trainer, where the file names it."""
+    kernels: OtherKernels | None = None
+    """The program that trains by trl with kernels of its own; None for trl's own."""
     notes: tuple[Note, ...] = ()
     unknown: tuple[str, ...] = ()
     """Keys that are unknown in a file of their kind."""
@@ -178,6 +181,7 @@ def merged(parts: Sequence[JobFile], *, given: Collection[str] = ()) -> JobFile:
         job=job,
         trial=trial,
         recipe=recipes[0] if recipes else None,
+        kernels=next((part.kernels for part in parts if part.kernels is not None), None),
         notes=tuple(note for part in parts for note in part.notes if not _is_settled(note, part, parts)),
         unknown=tuple(dict.fromkeys(key for part in parts for key in part.unknown)),
         faults=tuple(faults),

@@ -185,6 +185,11 @@ class Family:
     """Whether each layer adds the same to a trace, by a test that compares few layers with all of them."""
     tower: Tower | None = None
     """None for a model of text alone."""
+    has_unsloth_kernels: bool = False
+    """Whether Unsloth computes it with kernels of its own, and its attention makes no scores whatever is installed.
+
+    Source: `FastLanguageModel.from_pretrained` in `unsloth/models/loader.py`, unsloth 2026.10.9.
+    """
     has_reward_model: bool = True
     """Whether transformers has a class that scores a row (`MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES`)."""
 
@@ -268,6 +273,7 @@ _FAMILIES = (
         defaults=Defaults(max_position_embeddings=2048),
         checks=Checks(multiple_of_heads=True, bounds_initializer_range=True, types_head_dim=False),
         layers_repeat=True,
+        has_unsloth_kernels=True,
     ),
     Family(
         model_type="mistral",
@@ -276,6 +282,7 @@ _FAMILIES = (
         checks=Checks(takes_null_key_value_heads=False, types_head_dim=False),
         sliding_window=4096,
         layers_repeat=True,
+        has_unsloth_kernels=True,
     ),
     Family(
         model_type="qwen2",
@@ -283,6 +290,7 @@ _FAMILIES = (
         layers=Layers(biased=_QKV),
         slides_on_request=True,
         layers_repeat=True,
+        has_unsloth_kernels=True,
     ),
     Family(
         model_type="qwen3",
@@ -290,12 +298,14 @@ _FAMILIES = (
         layers=Layers(qk_norm=True),
         slides_on_request=True,
         layers_repeat=True,
+        has_unsloth_kernels=True,
     ),
     Family(
         model_type="gemma",
         defaults=Defaults(max_position_embeddings=8192, num_key_value_heads=16, head_dim=256, tie_word_embeddings=True),
         layers=Layers(has_float32_norms=True),
         checks=Checks(takes_null_key_value_heads=False),
+        has_unsloth_kernels=True,
     ),
     Family(
         model_type="gemma2",

@@ -1,7 +1,6 @@
 """Memory by phase, step, sample, category and tensor, and the GPUs of a machine at one instant.
 
-The first are the values of which an outcome has several. Fields with `column(...)` are columns of the table that has a
-row per value.
+The first are values of which an outcome has several: their fields with `column(...)` are columns of a table of rows.
 """
 
 from dataclasses import dataclass, field
@@ -123,7 +122,6 @@ class TensorGroup:
         )
     )
     dtype: str = field(metadata=column("data type, by torch's name; empty for a kernel's scratch"))
-    """Without ``torch.``."""
     name: str = field(metadata=column("name of the tensor; empty where unknown"))
     """Such as ``"gradient of lm_head.weight"``."""
     module: str = field(metadata=column("path of the module that created it, layers as *; empty where it has a name"))
@@ -188,7 +186,7 @@ class GpuProcessState:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuState:
-    """One GPU. None means that the driver does not report the value."""
+    """One GPU, with the memory of all processes. None means that the driver does not report the value."""
 
     index: int
     """In the order of CUDA_VISIBLE_DEVICES, from 0."""
@@ -197,7 +195,6 @@ class GpuState:
     compute_capability: tuple[int, int] | None
     total_bytes: int
     used_bytes: int | None
-    """Memory of all processes."""
     free_bytes: int | None
     utilisation_percent: int | None
     power_watts: float | None

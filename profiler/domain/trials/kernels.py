@@ -1,4 +1,4 @@
-"""Kernels that a trial needs and that old cards do not have."""
+"""Kernels that a trial needs and old cards lack, and programs that have others, of whose memory there are bounds."""
 
 from dataclasses import dataclass
 
@@ -37,3 +37,27 @@ def missing_kernel(spec: TrialSpec, chip: Chip) -> MissingKernel | None:
     if chip.multiplies_bfloat16_into_float32 or not spec.logprobs.has_fused_head:
         return None
     return FUSED_HEAD if spec.trains_in_bfloat16 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherKernels:
+    """A program that trains by trl with kernels of its own: figures of trl's trainer are bounds of its memory."""
+
+    program: str
+    """Its name and the version that was read."""
+    first_trl: str
+    """The first release of trl that it runs on."""
+    last_trl: str
+    has_mixed_weights: bool = False
+    """Whether linear layers of 4-bit weights may be in 16 bits, as in checkpoints that the program chooses itself."""
+    counts_everything: bool = True
+    """Whether all that the job states is counted; else a bound from above does not hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Between which two sizes allocated memory lies at the peak, where a program has kernels of its own."""
+
+    kernels: OtherKernels
+    least_bytes: int
+    most_bytes: int

@@ -12,6 +12,7 @@ from profiler.config.trl_releases.facts import KEY as TRL
 from profiler.config.trl_releases.facts import NEWEST
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError, printable, shortened
+from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.recipe import OF_DATA, Recipe
 from profiler.domain.trials.trial import Backend, key_named
 from profiler.estimate.command import Command, capability_note
@@ -41,6 +42,8 @@ _ENGINE_ROW = "vllm_max_model_length"
 
 _OF_DATA = tuple(recipe.value for recipe in OF_DATA)
 """Recipes of which the longest prompt decides nothing: rows have a length of their own."""
+
+_BY_TRL = "For what trl's own trainer needs, give the keys of a trial: model=NAME tuning=qlora ..."
 
 _LONGEST_LIST = 2000
 """Most characters of a list of keys."""
@@ -75,6 +78,8 @@ class Inputs:
     """The releases of trl for which this holds; empty without a file of trl."""
     whole_rows: bool = False
     """Whether vLLM's `vllm_max_model_length` is prompt and completion, whatever these are."""
+    kernels: OtherKernels | None = None
+    """The program that trains by trl with kernels of its own, so that there are bounds; None for trl's own."""
     others: tuple["Inputs", ...] = ()
     """The same in other releases that the file can be written for, where they describe another trial."""
 
@@ -109,20 +114,31 @@ class JobFiles:
     verl: "VerlSource | None" = None
 
 
-def read_inputs(command: Command, part: "JobFile | None", *, measure: Measure = measured_by_transformers) -> Inputs:
+def read_inputs(
+    command: Command,
+    part: "JobFile | None",
+    *,
+    measure: Measure = measured_by_transformers,
+    with_bounds: bool = False,
+) -> Inputs:
     """Return what `command` and its files describe; keys of the command win.
 
     Args:
         command: The command line.
         part: What its files say of a job of trl; None if there are none.
         measure: Measures the prompts of a data set on this machine.
+        with_bounds: Whether bounds are an answer, which is all there is of a program with kernels of its own.
 
     Raises:
         UsageError: The files are of no job that is read: what else is missing in them does not matter.
     """
     if part is None:
         return _inputs(command, None, None, (), measure)
-    if of_files := [fault for fault in part.faults if fault.key == CONFIG]:
+    of_files = [fault for fault in part.faults if fault.key == CONFIG]
+    if part.kernels is not None and not of_files and not with_bounds:
+        problem = f"trains by {part.kernels.program}, of whose memory there are only the bounds of `estimate`"
+        of_files.append(Fault(key=CONFIG, found=part.name, problem=problem, hint=_BY_TRL))
+    if of_files:
         raise UsageError((*command.faults, *of_files))
     from profiler.config.trl.interval import read_trl_variants
 
@@ -135,7 +151,9 @@ def read_inputs(command: Command, part: "JobFile | None", *, measure: Measure = 
         # A program with a trainer of its own has no release of trl whose defaults would hold.
         stated=command.options.trl or (NEWEST if part.trial else None),
         given={**part.trial, **command.keys},
-        settled={note.key for note in part.notes if note.key},
+        # Other kernels make log-probabilities in their own way, whatever the release.
+        settled={*(note.key for note in part.notes if note.key), *(() if part.kernels is None else ("logprobs",))},
+        kernels=part.kernels,
     )
     measured = remembered_measure(measure)
     read = [_inputs(command, part, each, found.notes, measured) for each in found.variants]
@@ -190,8 +208,16 @@ def _inputs(
         open_sizes=_open_line(notes),
         faults=(*faults, *_all_open(keys, notes, "" if part is None else part.name)),
         releases=variant.releases if variant is not None else (),
+        kernels=_kernels(part, notes),
         whole_rows=reading is not None and _ENGINE_ROW in reading.taken and _ENGINE_ROW not in stated,
     )
+
+
+def _kernels(part: "JobFile | None", notes: Sequence[Note]) -> OtherKernels | None:
+    """Return the kernels of a file, with whether the notes leave nothing out."""
+    if part is None or part.kernels is None:
+        return None
+    return replace(part.kernels, counts_everything=all(note.is_counted for note in notes))
 
 
 def _with_prompts(

@@ -16,6 +16,7 @@ from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError, printable
 from profiler.domain.machines.extras import TRAINING, Extra, install_hint, listed, missing
 from profiler.domain.memory import MIB, gib_text
+from profiler.domain.trials.kernels import OtherKernels
 from profiler.domain.trials.trial import Logprobs, TrialSpec
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 
@@ -108,6 +109,8 @@ class ParsedTrial:
     """What was assumed; a sentence each."""
     decided_by: str = ""
     """The sentence that names the releases of trl that the answer is for; empty if all give the same."""
+    kernels: OtherKernels | None = None
+    """As of `Inputs`."""
 
 
 def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial:
@@ -122,6 +125,8 @@ def parsed_trial(common: Inputs, architecture_of: ArchitectureOf) -> ParsedTrial
     decided_by = (
         f"That is with trl {spans_text(chosen.releases)}, the dearest of the releases that the file can be for."
     )
+    if common.kernels is not None:
+        return ParsedTrial(spec=chosen.spec, notes=chosen.notes, kernels=common.kernels)
     return ParsedTrial(spec=chosen.spec, notes=(*chosen.notes, *peaks), decided_by=decided_by if peaks else "")
 
 

@@ -78,6 +78,8 @@ def _verdict(card: CardVerdict) -> str:
             return f"fits, {gib_text(card.left_bytes)} left"
         case Fit.TIGHT:
             return f"tight, depending on {gib_text(-card.left_bytes)}"
+        case Fit.UNDECIDED:
+            return f"{card.fit.value}, up to {gib_text(-card.left_bytes)} missing"
         case Fit.TOO_LARGE:
             return f"does not fit, {gib_text(card.least_bytes - card.gpu.memory_bytes)} missing"
         case Fit.NO_ENGINE:

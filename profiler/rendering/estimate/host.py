@@ -18,13 +18,15 @@ HOST_NOTE = (
 )
 
 
-def is_shown(host: HostVerdict) -> bool:
+def is_shown(host: HostVerdict | None) -> bool:
     """Return whether an answer has the host: a verdict was asked for, several processes share it, or it is used."""
-    return host.fit is not None or host.processes > 1 or host.is_offloaded
+    return host is not None and (host.fit is not None or host.processes > 1 or host.is_offloaded)
 
 
-def host_text(host: HostVerdict) -> str:
+def host_text(host: HostVerdict | None) -> str:
     """Return the verdict for the host, or its memory if several processes share it or something is offloaded."""
+    if host is None:
+        return ""
     least, most = gib_text(host.least_bytes), gib_text(host.most_bytes)
     processes = "1 process" if host.processes == 1 else f"{host.processes} processes"
     whole = gib_text(host.memory_bytes or 0)

@@ -1,7 +1,6 @@
 """An explained estimate as a table of 80 columns in plain text, and as JSON."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import takewhile
 
 from profiler.analytical.explanation.explained import (
     CardVerdict,
@@ -21,7 +20,16 @@ from profiler.domain.trials.trial import DistributedType, TrialSpec, Tuning
 from profiler.rendering.document import Cell, Document, Row, Section, Table, paragraphs
 from profiler.rendering.estimate.host import HOST_NOTE, PHASE_COLUMNS, host_object, host_table, host_text, is_shown
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import CATEGORY_TITLES, compared_text, gib_number, percent, reserved_note
+from profiler.rendering.memory_words import (
+    CATEGORY_TITLES,
+    bounds_text,
+    cards_by_verdict,
+    cards_in_one_line,
+    compared_text,
+    gib_number,
+    percent,
+    reserved_note,
+)
 
 FRAGMENTS_NOTE = (
     f"Fragments: what a full card cannot return, at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials."
@@ -69,17 +77,23 @@ def estimate_document(
     if simulated is not None:
         verdicts = [simulated_verdict_text(simulated, spec), *map(_second_verdict, verdicts)]
     others = "" if details else other_phases_text(explained.phases, peak_phase)
-    cards = _all_cards(explained.cards) if details else [cards_in_one_line(explained.cards)]
+    if explained.bounds is not None:
+        others = others.replace("Other phases:", "Other phases, at most:")
+    cards = cards_by_verdict(explained.cards) if details else [cards_in_one_line(explained.cards)]
     return Document(
         title=spec.model,
         blocks=[
             paragraphs(" ".join([*verdicts, decided_by]).strip(), *servers, gathered_text(explained), host_text(host)),
-            paragraphs(_title(spec)),
+            paragraphs(_title(explained)),
             Section("", [phase_table(phases, peak_phase)]),
-            *([host_table(explained.host)] if host.fit is not None or (details and is_shown(host)) else ()),
+            *(
+                [host_table(host)]
+                if host is not None and (host.fit is not None or (details and is_shown(host)))
+                else ()
+            ),
             paragraphs(_peaks(explained), *_simulated_peaks(explained, simulated), others),
             *([paragraphs(*notes)] if notes else ()),
-            paragraphs(*cards, f"{methods_text(spec, simulated)}{host_note}", "" if details else _MORE),
+            paragraphs(*cards, f"{methods_text(explained, simulated)}{host_note}", "" if details else _MORE),
         ],
     )
 
@@ -92,13 +106,16 @@ def other_phases_text(phases: Sequence[ExplainedPhase], peak_phase: Phase) -> st
     return f"Other phases: {', '.join(others)}." if others else ""
 
 
-def methods_text(spec: TrialSpec, simulated: Outcome | None = None) -> str:
+def methods_text(explained: ExplainedEstimate, simulated: Outcome | None = None) -> str:
     """Return how wrong the numbers of an estimate have been, and what no card has confirmed yet.
 
     Args:
-        spec: The trial.
+        explained: The estimate.
         simulated: As of `estimate_table`.
     """
+    spec = explained.spec
+    if explained.bounds is not None:
+        return f"No card has confirmed these bounds. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"
     notes = [reserved_note(spec), FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
     if simulated is not None and simulated.needed_bytes is not None:
         notes.append(f"Simulations: {compared_text(lambda found: found.simulated)}")
@@ -133,8 +150,11 @@ def method_text(spec: TrialSpec, *, varied: Collection[str] = ()) -> str:
     return ", ".join(how)
 
 
-def _title(spec: TrialSpec) -> str:
+def _title(explained: ExplainedEstimate) -> str:
+    spec = explained.spec
     how = f"{spec.model}, {method_text(spec)}, {_rows(spec)}"
+    if explained.bounds is not None:
+        return f"{how}. Upper bounds, GiB (2^30 bytes) of allocated memory:"
     return f"{how}. Estimated, GiB (2^30 bytes) of allocated memory:"
 
 
@@ -168,6 +188,8 @@ def _phase_rows(phase: ExplainedPhase, peak_phase: Phase) -> Iterator[Row]:
 
 def _peaks(explained: ExplainedEstimate) -> str:
     found = explained.estimate
+    if explained.bounds is not None:
+        return bounds_text(explained.bounds)
     allocated = f"Peak allocated {gib_text(found.peak_allocated_bytes)}, in {found.peak_phase}"
     return f"{allocated}{_reserved_text(explained)}; by the blog's rule of thumb {gib_text(found.peak_rule_bytes)}."
 
@@ -200,10 +222,15 @@ def verdict_text(card: CardVerdict) -> str:
     least, most = gib_text(card.least_bytes), gib_text(card.needed_bytes)
     nccl, fragments = _nccl_text(card), fragments_text(card)
     match card.fit:
+        case Fit.FITS if card.floor_bytes is not None:
+            left = gib_text(card.left_bytes)
+            return f"Fits: at most {most} with {fragments}, at least {left} of the {whole} are left."
         case Fit.FITS:
             return f"Fits: {most} with {fragments}, {gib_text(card.left_bytes)} of the {whole} are left."
         case Fit.TIGHT:
             return f"Tight: {least} to {most} of the {whole}, depending on fragments."
+        case Fit.UNDECIDED:
+            return f"Not decided: it needs at least {least} and at most {most} with {fragments}, of the {whole}."
         case Fit.TOO_LARGE:
             missing = gib_text(card.least_bytes - card.gpu.memory_bytes)
             return f"Does not fit: at least {least} with context{nccl}, {missing} more than the {whole}."
@@ -276,47 +303,6 @@ def _against(estimated_bytes: int | None, simulated_bytes: int) -> str:
     return f" (the estimate is {percent(abs(ratio))} {'lower' if ratio < 0 else 'higher'})"
 
 
-def cards_in_one_line(cards: Sequence[CardVerdict]) -> str:
-    """Return from which size of card on the trial fits, and what of the others.
-
-    By hand, of cards of 16, 24, 24 and 48 GB where the last two fit and the smallest is too small:
-    ``"Fits from 48 GB on, and on b-24gb; tight on a-24gb; does not fit up to 16 GB."``
-    """
-    known = [card for card in cards if card.gpu.size_gb is not None]
-    sizes = sorted({card.gpu.size_gb or 0 for card in known if card.fit in _BY_MEMORY})
-    fitting = list(takewhile(lambda size: _is_uniform(known, size, Fit.FITS), sizes[::-1]))
-    too_small = list(takewhile(lambda size: _is_uniform(known, size, Fit.TOO_LARGE), sizes))
-    whole = {Fit.FITS: [f"from {fitting[-1]} GB on"] if fitting else []}
-    whole[Fit.TOO_LARGE] = [f"up to {too_small[-1]} GB"] if too_small else []
-    parts = []
-    for fit in Fit:
-        counted = (*fitting, *too_small) if fit in _BY_MEMORY else ()
-        names = [card.gpu.name for card in known if card.fit is fit and card.gpu.size_gb not in counted]
-        where = [*whole.get(fit, ()), *([f"on {', '.join(names)}"] if names else ())]
-        if where:
-            parts.append(f"{fit.value} {', and '.join(where)}")
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-_BY_MEMORY = (Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE)
-"""Verdicts that depend on the size of the card."""
-
-
-def _is_uniform(cards: Sequence[CardVerdict], size_gb: int, fit: Fit) -> bool:
-    """Return whether all cards of a size have a verdict, apart from those that could not run the trial at any size."""
-    return all(card.fit is fit for card in cards if card.gpu.size_gb == size_gb and card.fit in _BY_MEMORY)
-
-
-def _all_cards(cards: Sequence[CardVerdict]) -> list[str]:
-    lines = []
-    for fit in Fit:
-        names = [card.gpu.name for card in cards if card.fit is fit]
-        if names:
-            lines.append(f"{fit.value}: {', '.join(names)}")
-    return lines
-
-
 def estimate_json(
     explained: ExplainedEstimate,
     *,
@@ -332,17 +318,17 @@ def estimate_json(
         simulated: As of `estimate_table`; the object has it only where it was asked for.
         by_lengths: What parts of the steps need, likewise.
     """
-    found = explained.estimate
+    found, bounds = explained.estimate, explained.bounds
     content: dict[str, object] = {
         "origin": Origin.ESTIMATED.value,
         "trial": spec_to_mapping(explained.spec),
         "notes": list(notes),
-        "peak_allocated_bytes": found.peak_allocated_bytes,
-        "peak_reserved_bytes": found.peak_reserved_bytes,
-        "peak_rule_bytes": found.peak_rule_bytes,
+        "peak_allocated_bytes": None if bounds else found.peak_allocated_bytes,
+        "peak_reserved_bytes": None if bounds else found.peak_reserved_bytes,
+        "peak_rule_bytes": None if bounds else found.peak_rule_bytes,
         "peak_phase": found.peak_phase.value,
         "peak_gathered": gathered_text(explained),
-        "phases": [
+        "phases_at_most" if bounds else "phases": [
             {
                 "phase": phase.phase.value,
                 "moment": phase.instant.value,
@@ -361,8 +347,8 @@ def estimate_json(
                 "reason": card.refusal_text,
                 **({"engine": card.server} if card.server else {}),
                 "memory_bytes": card.gpu.memory_bytes,
-                "peak_allocated_bytes": card.peak_allocated_bytes,
-                "peak_reserved_bytes": card.peak_reserved_bytes,
+                "peak_allocated_bytes": None if bounds else card.peak_allocated_bytes,
+                "peak_reserved_bytes": None if bounds else card.peak_reserved_bytes,
                 "assumed_context_bytes": card.context_bytes,
                 "assumed_nccl_bytes": card.nccl_bytes,
                 "least_bytes": card.least_bytes,
@@ -372,7 +358,11 @@ def estimate_json(
             for card in explained.cards
         ],
     }
-    content["host"] = host_object(explained.host)
+    if explained.host is not None:
+        content["host"] = host_object(explained.host)
+    if bounds is not None:
+        text = bounds_text(bounds)
+        content["bounds"] = {"least_bytes": bounds.least_bytes, "most_bytes": bounds.most_bytes, "text": text}
     if simulated is not None:
         content["simulated"] = _simulated_object(simulated)
     if by_lengths is not None:

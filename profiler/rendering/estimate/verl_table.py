@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from profiler.analytical.baselines import CLAIMED_GB, REPORT_ROWS, BaselineView, report_models_bytes, report_sharded_gb
 from profiler.analytical.explanation.boundary import VerlFit, verl_phases
-from profiler.analytical.explanation.explained import Fit, Unanswered
+from profiler.analytical.explanation.explained import Fit
 from profiler.analytical.timeline.recipes.verl import VerlEstimate
 from profiler.domain.memory import Origin, Phase, gib_text
 from profiler.domain.verl import Strategy, VerlJob
@@ -119,7 +119,7 @@ def _verdict(fit: VerlFit) -> list[str]:
     shown = "; ".join(fit.reasons[:_MOST_REASONS])
     others = len(fit.reasons) - _MOST_REASONS
     more = f"; and {others} more" if others > 0 else ""
-    if fit.fit is Unanswered.UNDECIDED:
+    if fit.fit is Fit.UNDECIDED:
         why = f"Not decided, because this changes memory and has no formula: {shown}{more}. What is counted:"
         return [why, verdict_text(fit.card)]
     return [f"Not possible: verl refuses this job: {shown}{more}. The numbers below are what it would need."]

@@ -1,7 +1,5 @@
 """The one form of all stored records: JSON with a checksum, its version, and those of the packages.
 
-The one form of all stored records: JSON with a checksum and the version of its schema.
-
 A record of an earlier version lacks only fields with a default, also within its outcome. One of a later version is
 refused by name and not touched.
 """
@@ -42,8 +40,7 @@ def project_page() -> str:
     """Return the address of the project's page; empty if the installed distribution declares none."""
     here = installed()
     declared = [] if here is None else here.metadata.get_all("Project-URL") or []
-    pages = dict(entry.partition(", ")[::2] for entry in declared)
-    page = pages.get("Homepage", "")
+    page = dict(entry.partition(", ")[::2] for entry in declared).get("Homepage", "")
     return page if page.startswith("https://") else ""
 
 
@@ -95,8 +92,7 @@ class RecordFormat(Generic[Kind]):
     most_bytes: int
     """Largest record; larger files are no records."""
     fits_tables: bool
-    """Whether a record with a value that no table can hold is no record. Those of trials are read, and are left out of
-    the tables by name."""
+    """Whether a record with a value that no table can hold is none. Those of trials are left out of tables by name."""
     readers: tuple[tuple[type, Reader], ...] = ()
     """Own readers of further classes than `Outcome`."""
     writers: tuple[tuple[type, Callable[[Any], JSON]], ...] = ()
