@@ -309,16 +309,15 @@ def _read_adapter(found: _Found, adapted: Mapping[str, object]) -> None:
 
 
 def _read_precision(found: _Found, stated: Mapping[str, object]) -> None:
-    """Read the type: that of the weights decides, unless float16 is stated, which the reader of trl's keys judges."""
+    """Read the type, which is 16 bits of either kind: that of the weights decides, or the card."""
     dtype = show(stated.get("dtype", "null")).removeprefix("torch.")
-    if dtype in ("float16", "float32"):
-        problem = "is a type whose memory with Unsloth has no bound here; bfloat16 and null have"
+    if dtype == "float32":
+        problem = "is a type whose memory with Unsloth has no bound here; 16 bits and null have"
         found.faults.append(Fault(key="dtype", found=dtype, problem=problem))
     found.values["dtype"] = "bfloat16"
     found.values.pop("torch_dtype", None)
-    if found.values.get("fp16") is not True:
-        found.values["bf16"] = True
-    text = "bfloat16, where cards below compute capability 8.0 train in float16 (as many bytes)"
+    found.values.update(bf16=True, fp16=False)
+    text = "bfloat16, also where float16 is stated or the card has no other type (as many bytes)"
     found.notes.append(Note(key="dtype", text=text))
 
 
