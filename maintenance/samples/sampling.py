@@ -48,6 +48,7 @@ FIXED: Mapping[str, object] = {
     "seed": 0,
     "lora_dropout": 0.0,
     "use_liger_kernel": False,
+    "fp16": False,
     "bnb_4bit_use_double_quant": True,
     "use_vllm": False,
     "vllm_mode": None,

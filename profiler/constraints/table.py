@@ -8,6 +8,7 @@ from profiler.constraints.constraint import SPLIT_ROWS, Case, Constraint, Where,
 from profiler.constraints.everywhere import EVERYWHERE
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.trials.kernels import FLASH_OF_FLOAT32
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Backend, DistributedType, Dtype, TrialSpec, Tuning
 
@@ -46,8 +47,9 @@ OF_TYPES = (
     _types(
         {"fp16": True, "critic": True}, "is not combined with critic=true, whose loss is not scaled", "Use bf16=true."
     ),
-    # transformers casts for FlashAttention-2 under autocast, which peft's `generate` is not; no trial reaches training.
-    _types(
+    # `profiler.domain.trials.kernels` says so of an estimate, which can still be described.
+    Constraint(
+        Where.SWEEP,
         {
             "attn_implementation": Attention.FLASH_ATTENTION_2,
             "dtype": Dtype.FLOAT32,
@@ -55,7 +57,7 @@ OF_TYPES = (
             "use_vllm": False,
         },
         "takes 16-bit values, and tuning={spec.tuning} generates without autocast in dtype=float32",
-        "Use dtype=bfloat16, or attn_implementation=sdpa.",
+        FLASH_OF_FLOAT32.hint,
     ),
 )
 """Types of values that libraries refuse: float16 scales gradients, which torch 2.13 does in float32 only."""

@@ -4,7 +4,7 @@ import pytest
 
 from profiler.analytical.explanation.explained import Fit, card_verdict
 from profiler.domain.cards.gpu import KNOWN_GPUS
-from profiler.domain.trials.kernels import FLASH_ATTENTION, FUSED_HEAD, missing_kernel
+from profiler.domain.trials.kernels import FLASH_ATTENTION, FLASH_OF_FLOAT32, FUSED_HEAD, missing_kernel
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning
 
@@ -43,6 +43,22 @@ def test_the_fused_head_needs_wide_products_in_bfloat16(changes):
 )
 def test_other_trials_run_on_a_t4(changes):
     assert missing_kernel(_spec(**changes), T4.chip) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_missing"),
+    [
+        ({"tuning": Tuning.LORA}, True),
+        ({"tuning": Tuning.QLORA, "bf16": False, "fp16": True}, True),
+        ({"tuning": Tuning.LORA, "dtype": Dtype.BFLOAT16}, False),
+        ({"tuning": Tuning.LORA, "use_vllm": True}, False),
+        ({"tuning": Tuning.LORA, "recipe": Recipe.SFT}, False),
+        ({"tuning": Tuning.FULL}, False),
+    ],
+)
+def test_adapters_over_float32_generate_without_flash(changes, is_missing):
+    spec = _spec(**{"dtype": Dtype.FLOAT32, "attn_implementation": Attention.FLASH_ATTENTION_2, **changes})
+    assert (missing_kernel(spec, L4.chip) is FLASH_OF_FLOAT32) is is_missing
 
 
 def test_flash_attention_is_named_before_the_head():

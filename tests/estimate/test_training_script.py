@@ -288,7 +288,7 @@ def test_two_loads_of_a_trainer_with_two_types_are_refused(script, capsys):
         f"model = get_peft_model({LOADED}), lora)\nGRPOTrainer(model)",
     ],
 )
-def test_an_adapter_that_the_file_does_not_make_is_not_full_training(script, capsys, lines):
+def test_an_adapter_that_the_file_does_not_make_is_asked_for(script, capsys, lines):
     assert main([script(f"GRPOConfig()\n{lines}\n"), "model=qwen2.5-0.5b"]) == EXIT_USAGE
     assert "tuning=null: is that of the adapter in line 2 of train.py" in capsys.readouterr().err
     assert _found(script(f"GRPOConfig()\n{lines}\n"), "model=qwen2.5-0.5b", "tuning=full")["trial"]["tuning"] == "full"

@@ -78,7 +78,7 @@ def test_a_launcher_says_how_the_work_is_shared(folder, line, count, stage):
     assert (trial["num_processes"], trial.get("zero_stage")) == (count, stage)
 
 
-def test_a_line_without_sizes_of_a_script_that_is_not_here_is_refused(folder, capsys):
+def test_a_line_without_sizes_of_an_absent_script_is_refused(folder, capsys):
     line = ("accelerate", "launch", "grpo.py", "--model_name_or_path", MODEL, "--bf16")
     assert "config=the command: takes every size from elsewhere (per_device" in refused(capsys, "--", *line)
     read = found("per_device_train_batch_size=8", "--", *line)

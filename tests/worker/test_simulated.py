@@ -178,7 +178,7 @@ def test_a_t4_cannot_multiply_bfloat16_into_float32() -> None:
     """torch refuses it on a card of that capability; float16 and `logprobs=full` run there."""
     outcome = run(gpu="t4-16gb")
     assert outcome.status is Status.UNSUPPORTED
-    assert "compute capability below 8.0. Use dtype=float16" in outcome.message
+    assert "compute capability below 8.0. Use fp16=true" in outcome.message
     assert run(gpu="t4-16gb", logprobs=Logprobs.FULL).status is Status.OK
     assert run(gpu="t4-16gb", dtype=Dtype.FLOAT16, bf16=False).status is Status.OK
     assert run(gpu="a100-40gb").status is Status.OK

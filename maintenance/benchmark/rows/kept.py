@@ -106,7 +106,12 @@ def _trials(campaign: str, backend: Backend) -> tuple[TrialRecord, ...]:
 def _digest(row: Row) -> str:
     """Return a name of a job; of a card that was capped, of both."""
     cap = f" {row.card.memory_bytes}" if row.differs else ""
-    return sha256(f"{sorted(row.job.items())!r}{cap}".encode()).hexdigest()[:10]
+    job = {key: value for key, value in row.job.items() if (key, value) not in _SINCE_NAMED}
+    return sha256(f"{sorted(job.items())!r}{cap}".encode()).hexdigest()[:10]
+
+
+_SINCE_NAMED = (("fp16", False),)
+"""Keys that are newer than the names of rows, with the value of all earlier ones."""
 
 
 def _whole(job: Mapping[str, object]) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from profiler.domain.cards.gpu import Chip
-from profiler.domain.trials.trial import Attention, TrialSpec
+from profiler.domain.trials.trial import Attention, Dtype, TrialSpec, Tuning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,12 @@ class MissingKernel:
 
 
 FLASH_ATTENTION = MissingKernel(name="FlashAttention-2", hint="Use attn_implementation=sdpa.")
+FLASH_OF_FLOAT32 = MissingKernel(
+    name="FlashAttention-2 in float32, in which adapters generate,",
+    hint="Use dtype=bfloat16, or attn_implementation=sdpa.",
+)
+"""transformers casts for it under autocast, which peft's `generate` is not. No trial reaches training, on any card."""
+
 FUSED_HEAD = MissingKernel(
     name="trl's fused LM head in bfloat16",
     hint="Use fp16=true (tuning=full needs dtype=float32 then), or with recipe=grpo logprobs=full.",
@@ -34,9 +40,17 @@ def missing_kernel(spec: TrialSpec, chip: Chip) -> MissingKernel | None:
     """Return the kernel that `spec` needs and a card with `chip` does not have, or None."""
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2 and not chip.has_flash_attention:
         return FLASH_ATTENTION
+    if spec.attn_implementation is Attention.FLASH_ATTENTION_2 and _generates_in_float32(spec):
+        return FLASH_OF_FLOAT32
     if chip.multiplies_bfloat16_into_float32 or not spec.logprobs.has_fused_head:
         return None
     return FUSED_HEAD if spec.trains_in_bfloat16 else None
+
+
+def _generates_in_float32(spec: TrialSpec) -> bool:
+    """Return whether the model itself generates without autocast, as it does with adapters, over float32 weights."""
+    is_wide = spec.dtype is Dtype.FLOAT32 and spec.tuning is not Tuning.FULL
+    return is_wide and spec.recipe.facts.has_rollout and not spec.use_vllm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -191,7 +191,7 @@ _DEFINED_IN = {name: sys.modules.get(getattr(getattr(torch.cuda, name, None), "_
 """Before a session: the module that defines each name."""
 
 
-def test_a_replaced_name_is_replaced_in_the_module_that_defines_it(script: SimulatedScript) -> None:
+def test_a_name_is_replaced_in_the_module_that_defines_it(script: SimulatedScript) -> None:
     """transformers saves the state of random numbers by `torch.cuda.random`, at each checkpoint."""
     defined = {
         name: vars(module)[name]
