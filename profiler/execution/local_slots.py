@@ -176,7 +176,9 @@ class LocalSlots:
     def wait(self) -> Iterator[Ended]:
         """Wait until a worker ends, a deadline passes, or a GPU may be free; yield the runs that have ended."""
         if self._running:
-            self._sleep()
+            # One that has ended since it was forked has no descriptor that could wake this process.
+            if not any(worker.ended for worker in self._running.values()):
+                self._sleep()
         elif self._waits_for_gpu:
             time.sleep(POLL_S)
         for slot, worker in list(self._running.items()):

@@ -8,7 +8,7 @@ from witness import Patient, Witness, is_gone, noted_pids, planned, wait_until
 from profiler.domain.errors import EXIT_INTERNAL, EXIT_TOO_MANY_FAILURES
 from profiler.domain.runs.outcome import Status
 from profiler.execution import TooManyFailuresError
-from profiler.execution.local_slots import UnfitWorkersError
+from profiler.execution.local_slots import LocalSlots, UnfitWorkersError
 from profiler.execution.processes import worker_process as worker_process_module
 
 
@@ -172,6 +172,26 @@ def test_an_observer_that_raises_leaves_no_worker_behind(run, store):
 
     assert store.find("quick") is not None
     assert store.find("long") is None
+
+
+def test_a_worker_that_ends_before_the_wait_is_not_waited_for(run, monkeypatch):
+    fork, sleep, waits = LocalSlots._fork, LocalSlots._sleep, []
+
+    def fork_and_end(slots, slot, claims, gpus):
+        fork(slots, slot, claims, gpus)
+        if claims[0].trial.trial_id == "quick":
+            wait_until(lambda: slots._running[slot].ended)
+
+    def noted_sleep(slots):
+        waits.append([worker.claim.trial.trial_id for worker in slots._running.values() if worker.ended])
+        sleep(slots)
+
+    monkeypatch.setattr(LocalSlots, "_fork", fork_and_end)
+    monkeypatch.setattr(LocalSlots, "_sleep", noted_sleep)
+    witness = run([planned("long", "hangs_while_writing"), planned("quick")], jobs=2, timeout_s=2)
+    assert [which for what, which in witness.calls if what == "finished"] == ["quick", "long"]
+    assert waits
+    assert not any(waits)
 
 
 def test_an_empty_plan_starts_nothing(run):
