@@ -339,9 +339,9 @@ LEVERS: tuple[Lever, ...] = (
         changes=_double_quant,
     ),
     Lever(
-        name="weights in bfloat16",
+        name="weights in 16 bits",
         hurts=Hurts.ROUNDING,
-        costs="updates are rounded to bfloat16, so very small learning rates have no effect in full fine-tuning",
+        costs="updates are rounded to 16 bits, so very small learning rates have no effect in full fine-tuning",
         changes=_half_precision,
     ),
     Lever(

@@ -45,7 +45,7 @@ def test_the_steps_add_up_to_a_trial_that_fits(capsys):
     found = _advised(capsys, "model=qwen2.5-7b", f"gpu={CARD}", "gradient_checkpointing=false", "dtype=float32")
     assert [step["name"] for step in found["steps"]] == [
         "gradient checkpointing",
-        "weights in bfloat16",
+        "weights in 16 bits",
         "LoRA in place of full fine-tuning",
     ]
     saved = sum(step["saved_bytes"] for step in found["steps"])
@@ -92,7 +92,8 @@ def test_the_steps_add_up_to_a_trial_that_fits(capsys):
         ),
         ((), "8-bit optimizer", ["optim: adamw_8bit"]),
         (("optim=adamw_8bit",), "paged 8-bit optimizer", ["optim: paged_adamw_8bit"]),
-        (("dtype=float32",), "weights in bfloat16", ["dtype: bfloat16"]),
+        (("dtype=float32",), "weights in 16 bits", ["dtype: bfloat16"]),
+        (("dtype=float32", "fp16=true", "tuning=lora"), "weights in 16 bits", ["dtype: float16"]),
         (("beta=0.04",), "no KL term, so no reference model", ["beta: 0.0"]),
         (
             (),
