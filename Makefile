@@ -36,7 +36,7 @@ test: style
 	$(MAKE) --no-print-directory --jobs=2 types tests
 
 # A third process works while tests of the other two wait for time limits and for the disk.
-tests: $(INSTALLED)
+tests: $(INSTALLED) $(COMPILED)
 	$(BIN)/python -m pytest -n 3 --dist worksteal --durations=10 -m "not matrix"
 
 # Further values, and further combinations of them: `make test` runs each kind of value, in fewer combinations.
