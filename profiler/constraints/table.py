@@ -8,7 +8,7 @@ from profiler.constraints.constraint import SPLIT_ROWS, Case, Constraint, Where,
 from profiler.constraints.everywhere import EVERYWHERE
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trials.kernels import FLASH_OF_FLOAT32
+from profiler.domain.trials.kernels import FLASH_OF_FLOAT32, gives_float32_to_flash
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Backend, DistributedType, Dtype, TrialSpec, Tuning
 
@@ -58,6 +58,7 @@ OF_TYPES = (
         },
         "takes 16-bit values, and tuning={spec.tuning} generates without autocast in dtype=float32",
         FLASH_OF_FLOAT32.hint,
+        when=lambda case: gives_float32_to_flash(case.spec),
     ),
 )
 """Types of values that libraries refuse: float16 scales gradients, which torch 2.13 does in float32 only."""

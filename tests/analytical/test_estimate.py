@@ -195,7 +195,7 @@ _EXCHANGED = {Dtype.FLOAT16: Dtype.BFLOAT16, Dtype.BFLOAT16: Dtype.FLOAT16}
 
 @given(specs())
 def test_autocast_to_the_other_type_of_16_bits_needs_as_much(spec):
-    """With the weights exchanged as well: on an H100 only the softmax of eager attention tells one from the other."""
+    """With the weights exchanged as well: on an H100 only the softmax of eager attention depends on which it is."""
     assume(spec.tuning is not Tuning.QLORA and spec.attn_implementation is not Attention.EAGER)
     autocast = replace(spec, bf16=True, gpu="h100-80gb")
     scaled = replace(autocast, bf16=False, fp16=True, dtype=_EXCHANGED.get(spec.dtype, spec.dtype))

@@ -40,17 +40,18 @@ def missing_kernel(spec: TrialSpec, chip: Chip) -> MissingKernel | None:
     """Return the kernel that `spec` needs and a card with `chip` does not have, or None."""
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2 and not chip.has_flash_attention:
         return FLASH_ATTENTION
-    if spec.attn_implementation is Attention.FLASH_ATTENTION_2 and _generates_in_float32(spec):
+    if gives_float32_to_flash(spec):
         return FLASH_OF_FLOAT32
     if chip.multiplies_bfloat16_into_float32 or not spec.logprobs.has_fused_head:
         return None
     return FUSED_HEAD if spec.trains_in_bfloat16 else None
 
 
-def _generates_in_float32(spec: TrialSpec) -> bool:
-    """Return whether the model itself generates without autocast, as it does with adapters, over float32 weights."""
+def gives_float32_to_flash(spec: TrialSpec) -> bool:
+    """Return whether a model with adapters, so without autocast, generates by FlashAttention-2 in float32."""
     is_wide = spec.dtype is Dtype.FLOAT32 and spec.tuning is not Tuning.FULL
-    return is_wide and spec.recipe.facts.has_rollout and not spec.use_vllm
+    generates = spec.recipe.facts.has_rollout and not spec.use_vllm
+    return is_wide and generates and spec.attn_implementation is Attention.FLASH_ATTENTION_2
 
 
 @dataclass(frozen=True, kw_only=True)

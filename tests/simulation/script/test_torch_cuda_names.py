@@ -192,7 +192,10 @@ _DEFINED_IN = {name: sys.modules.get(getattr(getattr(torch.cuda, name, None), "_
 
 
 def test_a_name_is_replaced_in_the_module_that_defines_it(script: SimulatedScript) -> None:
-    """transformers saves the state of random numbers by `torch.cuda.random`, at each checkpoint."""
+    """transformers saves the state of random numbers by `torch.cuda.random`, at each checkpoint.
+
+    `empty_cache` stays torch's own: what it calls in `torch._C` is replaced.
+    """
     defined = {
         name: vars(module)[name]
         for name, module in _DEFINED_IN.items()
