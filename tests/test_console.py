@@ -146,6 +146,11 @@ def test_an_estimate_imports_neither_torch_nor_pyarrow_nor_hydra():
     assert not loaded & {"torch", "pyarrow", "pandas", "hydra", "matplotlib", "rich", "transformers"}
 
 
+def test_a_sweep_starts_its_workers_before_it_imports_pandas():
+    loaded = modules_after("import profiler.sweep.main, profiler.execution.runner, profiler.rendering.live.progress")
+    assert not loaded & {"torch", "pandas", "matplotlib", "transformers"}
+
+
 def test_importing_the_package_is_light_although_it_has_a_callback():
     loaded = modules_after("import profiler")
     assert not loaded & {"torch", "transformers", "numpy", "pyarrow", "rich", "profiler.callback"}

@@ -1,7 +1,7 @@
 """Run a plan of trials, each once in a fresh process: the loop of every sweep."""
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,6 +160,7 @@ def run_trials(
     gpus: GpuPool | None = None,
     pruning: Pruning | None = None,
     program: WorkerProgram = TRIAL_WORKER,
+    meanwhile: Callable[[], object] | None = None,
 ) -> tuple[str, ...]:
     """Run every trial of `plan` in its own process. Afterwards each has a record in `store`.
 
@@ -175,6 +176,7 @@ def run_trials(
         gpus: GPUs for the trials on CUDA, one GPU per trial; None to assign no GPU.
         pruning: Finds trials on CUDA that need not run; None to run all.
         program: The code of the workers, and the Python that runs it.
+        meanwhile: Called once, while the process that workers are forked from imports; None for nothing.
 
     Returns:
         One sentence per GPU that was retired, and per restart of the process that workers are forked from.
@@ -187,12 +189,14 @@ def run_trials(
         KeyboardInterrupt: Ctrl-C. As with any exception, workers are ended and finished records stay.
     """
     notes: list[str] = []
-    for interpreter, trials in _by_interpreter(plan, program.interpreter_of):
+    for number, (interpreter, trials) in enumerate(_by_interpreter(plan, program.interpreter_of)):
         jobs = min(jobs_for(trials, options.jobs, gpus=len(gpus) if gpus is not None else 0), len(trials))
         warm = WarmProcess(program, jobs=jobs, warm_up_s=options.warm_up_s, interpreter=interpreter)
         open_trials = OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning)
         slots = LocalSlots(trials=open_trials, gpus=gpus, warm=warm)
         warm.start()
+        if meanwhile is not None and number == 0:
+            meanwhile()
         RunningSweep(slots=slots, trials=open_trials).run(trials)
         slots.check_placed()
         notes.extend(warm.problems)

@@ -1,4 +1,4 @@
-"""Words for sizes of memory, their errors and verdicts, which an estimate shows, so that it imports no pandas."""
+"""Words for models, sizes of memory, their errors and verdicts, which are shown before pandas is imported."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -31,6 +31,15 @@ CATEGORY_TITLES = {
     Category.WORKSPACE: "workspace",
     Category.OTHER: "other",
 }
+
+
+_MODEL_CHARACTERS = 24
+
+
+def short_model(model: str) -> str:
+    """Return a model's name for a narrow column: the last part of a path or hub id, truncated if it is long."""
+    name = model.rstrip("/").rsplit("/", maxsplit=1)[-1]
+    return name if len(name) <= _MODEL_CHARACTERS else name[: _MODEL_CHARACTERS - 1] + "…"
 
 
 def reserved_note(spec: TrialSpec) -> str:

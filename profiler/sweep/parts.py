@@ -11,7 +11,7 @@ The functions import what they call when they are first called, so that wrong in
 
 import signal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
@@ -132,6 +132,8 @@ class LocalRunner:
     gpu_uuids: Sequence[str] = ()
     """GPUs to measure on."""
     program: WorkerProgram = TRIAL_WORKER
+    meanwhile: Callable[[], object] | None = None
+    """Called once, while the workers import."""
 
     def run(self, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Sequence[str]:
         """Run each trial in its own process."""
@@ -144,6 +146,7 @@ class LocalRunner:
             gpus=self._gpus(),
             pruning=trials.pruning,
             program=self.program,
+            meanwhile=self.meanwhile,
         )
 
     def _gpus(self) -> GpuPool | None:
@@ -292,6 +295,13 @@ def _render_folder(folder: Path, *, to_terminal: bool, trial_ids: Collection[str
     from profiler.report.drawing import render_folder
 
     render_folder(folder, console=TerminalConsole() if to_terminal else None, trial_ids=trial_ids)
+
+
+def import_report() -> None:
+    """Import what the end of a sweep needs. What cannot be imported is reported there, when the trials have run."""
+    with suppress(ImportError):
+        import profiler.report.drawing
+        import profiler.storage.sweep_tables.tables  # noqa: F401
 
 
 def _watch(tally: SweepTally) -> AbstractContextManager["SweepObserver"]:

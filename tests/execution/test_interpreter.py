@@ -7,7 +7,7 @@ from multiprocessing import forkserver, spawn
 from pathlib import Path
 
 import pytest
-from witness import planned
+from witness import Witness, planned
 
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import PlannedTrial
@@ -57,12 +57,16 @@ def test_each_trial_runs_in_its_python_one_python_after_the_other(run, tmp_path)
         made = planned(name, "notes_its_python")
         return replace(made, spec=replace(made.spec, seed=seed))
 
-    witness = run(
+    witness, meanwhile = Witness(), []
+    run(
         [trial("a", 1), trial("b", 2), trial("c", 1), trial("d", 3)],
+        witness=witness,
         jobs=2,
         interpreter_of=lambda spec: pythons[spec.seed],
+        meanwhile=lambda: meanwhile.append(len(witness.calls)),
     )
 
+    assert meanwhile == [0]  # once, and before the first trial starts
     assert {record.outcome.status for record in witness.records.values()} == {Status.OK}
     noted = {line.split()[0]: line.split()[1:] for line in (tmp_path / "pythons.txt").read_text().splitlines()}
     assert noted["a"] == noted["c"] == ["python-first", "first", "packages-first"]

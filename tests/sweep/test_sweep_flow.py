@@ -11,6 +11,7 @@ from profiler.config.options.run_options import RunOptions
 from profiler.config.trials.identity import trial_id
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend
+from profiler.sweep.parts import import_report
 
 GRID = "+grid=lora_vs_full"
 
@@ -209,6 +210,11 @@ def test_the_sweep_never_imports_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "steps=0" in done.stderr
+
+
+def test_a_report_that_cannot_be_imported_stops_no_trial(monkeypatch):
+    monkeypatch.setitem(sys.modules, "profiler.report.drawing", None)
+    import_report()
 
 
 def test_an_installed_package_includes_its_grids(sweep, world, tmp_path, monkeypatch):

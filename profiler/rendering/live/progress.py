@@ -14,7 +14,7 @@ from profiler.domain.machines.engines import Machines, SweepState
 from profiler.domain.memory import gib_text
 from profiler.domain.runs.outcome import Outcome, Status, TrialRecord
 from profiler.domain.trials.trial import Backend, PlannedTrial
-from profiler.rendering.sweep.words import short_model
+from profiler.rendering.memory_words import short_model
 
 _STYLES = {Status.OK: "green", Status.OOM: "red"}
 

@@ -18,8 +18,8 @@ from profiler.rendering.memory_words import CATEGORY_TITLES as CATEGORY_TITLES
 from profiler.rendering.memory_words import compared_text as compared_text
 from profiler.rendering.memory_words import gib_number as gib_number
 from profiler.rendering.memory_words import percent as percent
+from profiler.rendering.memory_words import short_model as short_model
 
-_MODEL_CHARACTERS = 24
 _MOST_ANSWERS = 12
 """Methods in one sentence; more are not read."""
 _ENGINES_LISTED = 12
@@ -48,12 +48,6 @@ def origin_word(setting: Setting) -> str:
 def versions_text(setting: Setting) -> str:
     """Return ``"torch 2.13.0, trl 1.16.0, …"``."""
     return ", ".join(f"{package} {version}" for package, version in setting.versions)
-
-
-def short_model(model: str) -> str:
-    """Return a model's name for a narrow column: the last part of a path or hub id, truncated if it is long."""
-    name = model.rstrip("/").rsplit("/", maxsplit=1)[-1]
-    return name if len(name) <= _MODEL_CHARACTERS else name[: _MODEL_CHARACTERS - 1] + "…"
 
 
 def short_models(models: tuple[str, ...]) -> dict[str, str]:

@@ -32,7 +32,7 @@ from profiler.storage.foreign.model_config import check_weights
 from profiler.storage.stores.record_store import folder_faults, writable_faults
 from profiler.storage.stores.shared_store import shared_faults, work_folder
 from profiler.sweep.command import Command, for_each_python
-from profiler.sweep.parts import ArrayRunner, ClusterRunner, LocalRunner, Runner, SweepParts
+from profiler.sweep.parts import ArrayRunner, ClusterRunner, LocalRunner, Runner, SweepParts, import_report
 from profiler.sweep.prepared.backend import (
     gpus_alike,
     missing_deepspeed,
@@ -89,7 +89,8 @@ class Sweep:
             return ArrayRunner(array=self.array)
         if self.cluster is not None:
             return ClusterRunner(cluster=self.cluster, kind_of=self.kind_of)
-        return LocalRunner(gpu_uuids=self.gpu_uuids, program=replace(TRIAL_WORKER, interpreter_of=self.interpreter_of))
+        program = replace(TRIAL_WORKER, interpreter_of=self.interpreter_of)
+        return LocalRunner(gpu_uuids=self.gpu_uuids, program=program, meanwhile=import_report)
 
     @property
     def place(self) -> str:
