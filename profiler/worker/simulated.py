@@ -9,8 +9,7 @@ import torch
 
 from profiler.allocator import CardReplay, Trace, parse_alloc_conf
 from profiler.allocator.traces.recording import memory_snapshot
-from profiler.allocator.traces.replay import step_shape
-from profiler.allocator.traces.trace import largest_groups
+from profiler.allocator.traces.replay import largest_groups, step_shape
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError

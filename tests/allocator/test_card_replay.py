@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiler.allocator import AllocatorConfig, CachingAllocator, PhaseMemory, Trace, TraceBuilder, replay_on_card
 from profiler.allocator.traces import replay as finding
 from profiler.allocator.traces.replay import closed_runs, replay
-from profiler.allocator.traces.trace import ClosedRuns, Integers
+from profiler.allocator.traces.trace import Categories, ClosedRuns, Integers, places_of
 from profiler.domain.memory import Category, Phase
 
 MIB = 1024 * 1024
@@ -352,9 +352,21 @@ def test_integers_in_an_array_are_a_sequence(some: list[int], others: list[int],
     assert np.array(packed, dtype=np.int64).tolist() == some
 
 
+@given(st.lists(st.sampled_from(Category)), st.lists(st.sampled_from(Category)), st.slices(6))
+def test_categories_in_an_array_are_a_sequence(some: list[Category], others: list[Category], part: slice) -> None:
+    packed = Categories(places_of(some))
+    assert [*packed] == [packed[place] for place in range(len(packed))] == some
+    assert [*packed[part]] == some[part]
+    assert (
+        (packed == Categories(places_of(others))) == (packed == others) == (tuple(others) == packed) == (some == others)
+    )
+    assert places_of(packed) is packed.places
+
+
 @given(repeating(), st.one_of(st.none(), st.integers(1, 100 * MIB)))
 def test_a_trace_in_arrays_has_the_same_replay(trace: Trace, capacity: int | None) -> None:
     packed = replace(trace, **{name: Integers(np.array(getattr(trace, name))) for name in ("events", "sizes_bytes")})
+    packed = replace(packed, categories=Categories(places_of(trace.categories)))
     assert packed == trace
     found, expected = (replay_on_card(each, capacity_bytes=capacity, config=PLAIN) for each in (packed, trace))
     assert found == expected

@@ -1,6 +1,7 @@
 """The largest tensors at an instant, in groups of tensors alike."""
 
-from profiler.allocator.traces.trace import Site, TraceBuilder, largest_groups
+from profiler.allocator.traces.replay import largest_groups
+from profiler.allocator.traces.trace import Site, TraceBuilder
 from profiler.domain.memory import Category, Phase
 
 

@@ -2,17 +2,28 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiler.allocator.traces.trace import NO_LAYER, OUTSIDE_LAYERS, Site, Trace, TraceBuilder
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
+from profiler.simulation.depth import continuation
 from profiler.simulation.depth.continuation import TrainedTensors, continued
-from profiler.simulation.depth.repetitions import LAYERS_RUN, DepthDiffersError, _combined
+from profiler.simulation.depth.repetitions import (
+    LAYERS_RUN,
+    Blocks,
+    DepthDiffersError,
+    Repetition,
+    Tokens,
+    Zones,
+    _combined,
+    tokens_of,
+)
 
 A100, T4 = (KNOWN_GPUS[name].chip for name in ("a100-80gb", "t4-16gb"))
 
@@ -104,6 +115,13 @@ def by_value(trace: Trace) -> list[tuple[object, ...]]:
     return list(zip(trace.sizes_bytes, trace.categories, sites, strict=True))
 
 
+@pytest.fixture(params=[1, 1 << 16])
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events are numbered one repetition at a time, and all together."""
+    monkeypatch.setattr(continuation, "_AT_ONCE", request.param)
+
+
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("layers", [3, 4, 9, 100])
 def test_equal_layers_are_continued(layers: int) -> None:
     found = continued(trace_of(LAYERS_RUN), layers=layers, trained=trained(layers))
@@ -130,6 +148,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_repeat_is_refused(name: str) -> None:
     with pytest.raises(DepthDiffersError):
@@ -159,3 +178,105 @@ def test_only_equal_properties_have_equal_tokens(rows: list[tuple[int, ...]]) ->
     found = _combined([np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]).tolist()
     places = range(len(rows))
     assert all((found[one] == found[two]) == (rows[one] == rows[two]) for one in places for two in places)
+
+
+@st.composite
+def repeated(draw: st.DrawFn) -> tuple[Tokens, Sequence[Repetition]]:
+    """A few blocks of any layers, made and freed in any order, of which any range is said to repeat by layer."""
+    layer_of, kinds = [], []
+    events: list[int] = []
+    live: list[int] = []
+    for _ in range(draw(st.integers(2, 9))):
+        if live and draw(st.booleans()):
+            events.append(-live.pop(draw(st.integers(0, len(live) - 1))) - 1)
+        else:
+            live.append(len(layer_of))
+            events.append(len(layer_of) + 1)
+            layer_of.append(draw(st.integers(NO_LAYER, LAYERS_RUN - 1)))
+            kinds.append(draw(st.integers(1, 2)))
+    length = draw(st.integers(1, max(1, len(events) // 3)))
+    start = draw(st.integers(0, max(0, len(events) - 3 * length)))
+    end = draw(st.integers(start + 2 * length, len(events)))
+    block = np.abs(np.array(events)) - 1
+    tokens = np.sign(events) * np.array(kinds)[block]
+    found = Repetition(start=start, length=length, end=end, step=draw(st.sampled_from([1, -1])))
+    made = Tokens(
+        trace=Trace(sizes_bytes=(), categories=(), events=events, phase_starts=()),
+        tokens=tokens,
+        block=block,
+        layer_of=np.array(layer_of),
+        marks=(),
+        starts=(),
+    )
+    return made, [found]
+
+
+def numbered_one_by_one(tokens: Tokens, repetitions: Sequence[Repetition], layers: int) -> Sequence[int]:
+    """Return the events at the real depth, numbered one after the other."""
+    zones, blocks = Zones(tokens, repetitions, layers=layers), Blocks(tokens, repetitions)
+    (found,) = repetitions
+    second, third = found.start + found.length, found.start + 2 * found.length
+    turns = [(event, turn) for turn in range(layers - LAYERS_RUN + 1) for event in range(second, third)]
+    order = [*((event, 0) for event in range(second)), *turns, *((e, 0) for e in range(third, len(tokens.tokens)))]
+    numbers: dict[tuple[int, int], int] = {}
+    live: dict[tuple[int, int], int] = {}
+    events = []
+    for event, turn in order:
+        block, token = int(tokens.block[event]), int(tokens.tokens[event])
+        layer = int(blocks.layer[block])
+        reached = layer if layer < 0 else layer + int(zones.moved[event]) + turn * int(zones.per_turn[event])
+        key = int(blocks.kin[block]), reached
+        if layer >= 0 and not 0 <= reached < layers:
+            raise DepthDiffersError
+        if token > 0:
+            if key in numbers:
+                raise DepthDiffersError
+            numbers[key], live[key] = len(numbers), token
+            events.append(numbers[key] + 1)
+        else:
+            if live.pop(key, 0) != -token:
+                raise DepthDiffersError
+            events.append(-numbers[key] - 1)
+    return events
+
+
+def outcome_of(found: Callable[[], Sequence[int]]) -> Sequence[int] | None:
+    try:
+        return list(found())
+    except DepthDiffersError:
+        return None
+
+
+def made_in_layers(*layer_of: int) -> tuple[Tokens, Sequence[Repetition]]:
+    """Blocks of equal kinds that are never freed, one per layer that is said to repeat the one before."""
+    made = len(layer_of)
+    trace = Trace(sizes_bytes=(), categories=(), events=range(1, made + 1), phase_starts=())
+    tokens = Tokens(
+        trace=trace,
+        tokens=np.ones(made, dtype=np.int64),
+        block=np.arange(made),
+        layer_of=np.array(layer_of),
+        marks=(),
+        starts=(),
+    )
+    return tokens, [Repetition(start=0, length=1, end=made, step=1)]
+
+
+@given(repeated(), st.integers(3, 6), st.sampled_from([1, 1 << 16]))
+@example(made_in_layers(0, 1, 1), 5, 1)  # the last turn of the middle layer makes the block of the last one
+@settings(max_examples=400)
+def test_events_are_numbered_as_one_by_one(
+    case: tuple[Tokens, Sequence[Repetition]], layers: int, at_once: int
+) -> None:
+    with patch.object(continuation, "_AT_ONCE", at_once):
+        found = outcome_of(lambda: continuation._numbered(*case, layers=layers).events.tolist())
+    assert found == outcome_of(lambda: numbered_one_by_one(*case, layers))
+
+
+def test_a_block_that_is_freed_before_it_is_made_is_refused() -> None:
+    builder = TraceBuilder()
+    builder.enter(Phase.FORWARD)
+    builder.free(builder.allocate(64, Category.ACTIVATIONS, builder.site_index(site("x", 1))))
+    numbering = continuation._Numbering(tokens_of(builder.finished()), [], turns=1, layers=LAYERS_RUN)
+    with pytest.raises(DepthDiffersError, match="before"):
+        numbering.number(np.array([1, 0]), np.zeros(2, dtype=np.int32))

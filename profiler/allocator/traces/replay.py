@@ -1,5 +1,11 @@
-"""Replay of a trace: its peaks on a card of a given capacity, the shape of one optimizer step, and its closed runs."""
+"""Replay of a trace: its peaks on a card of a given capacity, the shape of one optimizer step, and its closed runs.
 
+Also the largest tensors among blocks in use: similar tensors from the same place in every layer form one group.
+"""
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,8 +15,9 @@ import numpy.typing as npt
 
 from profiler.allocator.model.card_memory import Refusal
 from profiler.allocator.settings import MIN_BLOCK_BYTES
-from profiler.allocator.traces.trace import NOTHING_CLOSED, ClosedRuns, Trace
+from profiler.allocator.traces.trace import NO_SITE, NOTHING_CLOSED, ClosedRuns, Trace, places_of
 from profiler.domain.memory import Category, Phase
+from profiler.domain.runs.readings import TensorGroup
 
 BLOCK_GRANULARITY_BYTES = 512
 """Every request is rounded up to a multiple of this (`kMinBlockSize`, c10 allocator)."""
@@ -152,36 +159,24 @@ def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
     begin, end = stretches[0][0], stretches[-1][1]
     earlier, events = (np.asarray(part, dtype=np.int64) for part in (trace.events[:begin], trace.events[begin:end]))
     sizes = -(-np.asarray(trace.sizes_bytes, dtype=np.int64) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-    kinds = list(Category)
-    kind_of = _numbers_of(trace.categories, kinds)
+    kinds, kind_of = list(Category), places_of(trace.categories)
     # Blocks are numbered in the order of their allocation.
     freed = -earlier[earlier < 0] - 1
     made = len(earlier) - len(freed)
-    before = np.bincount(kind_of[:made], weights=sizes[:made], minlength=len(kinds))
-    before -= np.bincount(kind_of[freed], weights=sizes[freed], minlength=len(kinds))
+    levels = np.zeros(len(kinds))
+    levels += np.bincount(kind_of[:made], weights=sizes[:made], minlength=len(kinds))
+    levels -= np.bincount(kind_of[freed], weights=sizes[freed], minlength=len(kinds))
     blocks = np.abs(events) - 1
-    changes = np.sign(events) * sizes[blocks]
-    levels = before.astype(np.int64)[:, None] + np.cumsum(
-        np.where(np.arange(len(kinds))[:, None] == kind_of[blocks], changes, 0), axis=1
-    )
-    total = levels.sum(axis=0)
-    return tuple(
-        ShapeInstant(
-            phase=phase,
-            sizes_bytes={kind: int(level) for kind, level in zip(kinds, levels[:, at], strict=True) if level},
-        )
-        for start, stop, phase in stretches
-        for at in _highest(total, start - begin, stop - begin)
-    )
-
-
-def _numbers_of(categories: Sequence[Category], kinds: Sequence[Category]) -> Integers:
-    """Return the place of each category among `kinds`. By identity: to hash a member of an enumeration takes longer."""
-    found = np.zeros(len(categories), dtype=np.int64)
-    identities = np.fromiter(map(id, categories), dtype=np.uint64, count=len(categories))
-    for number, kind in enumerate(kinds):
-        found[identities == id(kind)] = number
-    return found
+    changes, kind_of = np.sign(events) * sizes[blocks], kind_of[blocks]
+    total, found, before = np.cumsum(changes), [], 0
+    for start, stop, phase in stretches:
+        for at in _highest(total, start - begin, stop - begin):
+            since = slice(before, at + 1)
+            levels += np.bincount(kind_of[since], weights=changes[since], minlength=len(kinds))
+            before = at + 1
+            sizes_bytes = {kind: int(level) for kind, level in zip(kinds, levels, strict=True) if level}
+            found.append(ShapeInstant(phase=phase, sizes_bytes=sizes_bytes))
+    return tuple(found)
 
 
 def _last_step(trace: Trace) -> Sequence[tuple[int, int, Phase]]:
@@ -203,6 +198,66 @@ def _highest(total: "np.ndarray[tuple[int], np.dtype[np.int64]]", start: int, st
     """Return the highest instant of each tenth of a part."""
     bounds = np.linspace(start, stop, min(INSTANTS_A_STRETCH, stop - start) + 1).astype(int)
     return [int(low + np.argmax(total[low:high])) for low, high in pairwise(bounds)]
+
+
+# ---- largest tensors -------------------------------------------------------------------------------------------------
+
+MOST_GROUPS = 10
+
+_NUMBER_IN_PATH = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def largest_groups(trace: Trace, live_bytes: Mapping[int, int], *, most: int = MOST_GROUPS) -> tuple[TensorGroup, ...]:
+    """Return the largest groups of the blocks in `live_bytes` (block -> bytes it takes), largest first.
+
+    Blocks are alike if they have the same category, shape, data type, phase of making and name; where they have no
+    name, the same module (layers as ``*``) and operation.
+    """
+    made_before = [_made_before(trace, start) for start, _ in trace.phase_starts]
+    groups: defaultdict[TensorGroup, list[int]] = defaultdict(list)
+    for block, size in live_bytes.items():
+        phase = trace.phase_starts[max(0, bisect_right(made_before, block) - 1)][1]
+        groups[_likeness(trace, block, phase)].append(size)
+    found = [_filled(group, sizes) for group, sizes in groups.items()]
+    found.sort(key=lambda group: (-group.size_bytes, group.name, group.module, group.operation))
+    return tuple(found[:most])
+
+
+def _made_before(trace: Trace, event: int) -> int:
+    """Return how many blocks are allocated before an event: the number of the last one."""
+    return next((each for at in range(event - 1, -1, -1) if (each := trace.events[at]) > 0), 0)
+
+
+def _likeness(trace: Trace, block: int, phase: Phase) -> TensorGroup:
+    """Return the group of a block, without sizes."""
+    site = trace.sites[trace.site_of[block]] if trace.site_of else NO_SITE
+    name = _NUMBER_IN_PATH.sub("*", trace.names.get(block, ""))
+    return TensorGroup(
+        category=trace.categories[block],
+        size_bytes=0,
+        tensors=0,
+        shape=site.shape,
+        dtype=site.dtype,
+        name=name,
+        module="" if name else _NUMBER_IN_PATH.sub("*", site.module),
+        # Empty for weights and states; for a gradient, its origin: the backward of a layer, or a fused head.
+        operation="" if name and trace.categories[block] is not Category.GRADIENTS else site.operation,
+        phase=phase,
+    )
+
+
+def _filled(group: TensorGroup, sizes: list[int]) -> TensorGroup:
+    return TensorGroup(
+        category=group.category,
+        size_bytes=sum(sizes),
+        tensors=len(sizes),
+        shape=group.shape,
+        dtype=group.dtype,
+        name=group.name,
+        module=group.module,
+        operation=group.operation,
+        phase=group.phase,
+    )
 
 
 # ---- closed runs -----------------------------------------------------------------------------------------------------

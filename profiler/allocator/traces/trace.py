@@ -1,11 +1,6 @@
-"""The allocations and frees of one trial in their order, and the largest tensors among blocks in use.
-
-The largest tensors among blocks in use. Similar tensors from the same place in every layer form one group.
-"""
+"""The allocations and frees of one trial in their order."""
 
 import re
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
@@ -14,9 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category, Phase
-from profiler.domain.runs.readings import TensorGroup
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 NO_LAYER = -1
@@ -109,6 +104,46 @@ class Integers(Sequence[int]):
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]  # as a list
+
+
+class Categories(Sequence[Category]):
+    """Categories of blocks by their places among all: of millions of blocks one array of bytes."""
+
+    def __init__(self, places: "npt.NDArray[np.uint8]") -> None:
+        self.places = places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> Category: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Categories": ...
+
+    def __getitem__(self, index: int | slice) -> "Category | Categories":
+        return Categories(self.places[index]) if isinstance(index, slice) else _CATEGORIES[self.places[index]]
+
+    def __iter__(self) -> Iterator[Category]:
+        return map(_CATEGORIES.__getitem__, Integers(self.places))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+
+_CATEGORIES = tuple(Category)
+
+
+def places_of(categories: Sequence[Category]) -> "npt.NDArray[np.uint8]":
+    """Return the place of each category among all of them, in the order of `Category`."""
+    if isinstance(categories, Categories):
+        return categories.places
+    import numpy as np  # not needed to write or read a trace
+
+    places = {category: place for place, category in enumerate(_CATEGORIES)}
+    return np.fromiter(map(places.__getitem__, categories), dtype=np.uint8, count=len(categories))
 
 
 _AT_ONCE = 1 << 16
@@ -314,61 +349,3 @@ class TraceBuilder:
             cache_emptied=tuple(self.cache_emptied),
             streams=dict(self.streams),
         )
-
-
-MOST_GROUPS = 10
-
-_NUMBER_IN_PATH = re.compile(r"(?<=\.)\d+(?=\.|$)")
-
-
-def largest_groups(trace: Trace, live_bytes: Mapping[int, int], *, most: int = MOST_GROUPS) -> tuple[TensorGroup, ...]:
-    """Return the largest groups of the blocks in `live_bytes` (block -> bytes it takes), largest first.
-
-    Blocks are alike if they have the same category, shape, data type, phase of making and name; where they have no
-    name, the same module (layers as ``*``) and operation.
-    """
-    made_before = [_made_before(trace, start) for start, _ in trace.phase_starts]
-    groups: defaultdict[TensorGroup, list[int]] = defaultdict(list)
-    for block, size in live_bytes.items():
-        phase = trace.phase_starts[max(0, bisect_right(made_before, block) - 1)][1]
-        groups[_likeness(trace, block, phase)].append(size)
-    found = [_filled(group, sizes) for group, sizes in groups.items()]
-    found.sort(key=lambda group: (-group.size_bytes, group.name, group.module, group.operation))
-    return tuple(found[:most])
-
-
-def _made_before(trace: Trace, event: int) -> int:
-    """Return how many blocks are allocated before an event: the number of the last one."""
-    return next((each for at in range(event - 1, -1, -1) if (each := trace.events[at]) > 0), 0)
-
-
-def _likeness(trace: Trace, block: int, phase: Phase) -> TensorGroup:
-    """Return the group of a block, without sizes."""
-    site = trace.sites[trace.site_of[block]] if trace.site_of else NO_SITE
-    name = _NUMBER_IN_PATH.sub("*", trace.names.get(block, ""))
-    return TensorGroup(
-        category=trace.categories[block],
-        size_bytes=0,
-        tensors=0,
-        shape=site.shape,
-        dtype=site.dtype,
-        name=name,
-        module="" if name else _NUMBER_IN_PATH.sub("*", site.module),
-        # Empty for weights and states; for a gradient, its origin: the backward of a layer, or a fused head.
-        operation="" if name and trace.categories[block] is not Category.GRADIENTS else site.operation,
-        phase=phase,
-    )
-
-
-def _filled(group: TensorGroup, sizes: list[int]) -> TensorGroup:
-    return TensorGroup(
-        category=group.category,
-        size_bytes=sum(sizes),
-        tensors=len(sizes),
-        shape=group.shape,
-        dtype=group.dtype,
-        name=group.name,
-        module=group.module,
-        operation=group.operation,
-        phase=group.phase,
-    )

@@ -1,26 +1,27 @@
 """Continue a trace of three equal layers to more of them by repeating the events of the middle one."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.traces.trace import LAYER, Integers, Site, Trace, layer_in
+from profiler.allocator.traces.trace import LAYER, Categories, Integers, Site, Trace, layer_in, places_of
 from profiler.domain.memory import Phase
 from profiler.simulation.depth.repetitions import (
-    LAST,
     LAYERS_RUN,
     LIST_OF_NORMS,
     MIDDLE,
     NORMS,
     SCRATCH_OF_NORMS,
+    Blocks,
     DepthDiffersError,
     Numbers,
     Repetition,
     Tokens,
+    Zones,
     check_origins,
     ranks,
     repetitions_of,
@@ -50,11 +51,8 @@ def continued(trace: Trace, *, layers: int, trained: TrainedTensors) -> Trace:
     tokens = tokens_of(trace)
     repetitions = list(repetitions_of(tokens))
     check_origins(tokens, repetitions)
-    zones = _Zones(tokens, repetitions, layers=layers)
-    blocks = _Blocks(tokens, repetitions)
+    result = _numbered(tokens, repetitions, layers=layers)
     further = layers - LAYERS_RUN
-    order, turn = _order(repetitions, len(tokens.tokens), further + 1)
-    result = _numbered(tokens, zones, blocks, order, turn, layers)
     return _trace(tokens, result, _starts(tokens, repetitions, further), trained, further)
 
 
@@ -64,89 +62,29 @@ Short = npt.NDArray[Any]
 # ---- events at the real depth ----------------------------------------------------------------------------------------
 
 
-class _Zones:
-    """By how many layers the block of each event moves at the real depth."""
+def _parts(repetitions: Sequence[Repetition], events: int, turns: int) -> Iterator[tuple[Numbers, Short]]:
+    """Yield the events that those at the real depth repeat, some thousands at a time, and their turns, from 0.
 
-    def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition], *, layers: int) -> None:
-        further = layers - LAYERS_RUN
-        # Outside repetitions there is no event of the middle layer.
-        self._moved = np.where(tokens.layer_of[tokens.block] == LAST, further, 0).astype(np.int32)
-        self._per_turn = np.zeros(len(tokens.tokens), dtype=np.int32)
-        for found in repetitions:
-            second, third = found.start + found.length, found.start + 2 * found.length
-            moved_before, moved_after = (0, further) if found.step > 0 else (further, 0)
-            self._moved[found.start : third] = moved_before
-            self._moved[third : found.end] = moved_after
-            self._per_turn[second:third] = found.step
-
-    def moved(self, order: Numbers, turn: Short) -> Short:
-        """Return by how many layers the blocks of events in their turns move."""
-        moved: Short = self._moved[order] + turn * self._per_turn[order]
-        return moved
-
-
-class _Blocks:
-    """Blocks of the trace: their layers, and which of them are the same block of other layers."""
-
-    def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition]) -> None:
-        """Find them.
-
-        Raises:
-            DepthDiffersError: A block is freed in one layer and not in the next.
-        """
-        starts, lengths, ends, steps = np.array(
-            [(found.start, found.length, found.end, found.step) for found in repetitions] or [(0, 1, 0, 1)],
-            dtype=np.int64,
-        ).T
-        events = np.arange(len(tokens.tokens))
-        repetition = np.searchsorted(starts, events, side="right") - 1
-        within = (repetition >= 0) & (events < ends[repetition])
-        makes = tokens.tokens > 0
-        self.layer = tokens.layer_of.copy()
-        self._place(
-            tokens, np.where(within, repetition, -1), (events - starts[repetition]) // lengths[repetition], steps
-        )
-        repeated = np.flatnonzero(within & makes & (events + lengths[repetition] < ends[repetition]))
-        one, other = tokens.block[repeated], tokens.block[repeated + lengths[repetition[repeated]]]
-        both = (self.layer[one] >= 0) & (self.layer[other] >= 0)
-        is_freed = np.isin(np.arange(len(self.layer)), tokens.block[~makes])
-        if (is_freed[one] != is_freed[other]).any():
-            raise DepthDiffersError("a block is freed in one layer and not in another one")
-        kin = np.arange(len(self.layer))
-        kin[other[both]] = one[both]
-        while not np.array_equal(kin, kin[kin]):
-            kin = kin[kin]
-        self.kin = kin
-        """The same number for the same block of other layers."""
-
-    def _place(self, tokens: Tokens, repetition: Numbers, period: Numbers, steps: Numbers) -> None:
-        """Set the layer of blocks without one that are freed where they are made: that of their place."""
-        makes = tokens.tokens > 0
-        made_in = np.full(len(self.layer), -1, dtype=np.int64)
-        made_in[tokens.block[makes]] = repetition[makes]
-        freed_in = np.full(len(self.layer), -2, dtype=np.int64)
-        freed_in[tokens.block[~makes]] = repetition[~makes]
-        placed = np.flatnonzero(makes & (tokens.layer_of[tokens.block] < 0) & (period <= LAST))
-        blocks = tokens.block[placed]
-        placed, blocks = (each[made_in[blocks] == freed_in[blocks]] for each in (placed, blocks))
-        inside = repetition[placed] >= 0
-        placed, blocks = placed[inside], blocks[inside]
-        at = period[placed]
-        self.layer[blocks] = np.where(steps[repetition[placed]] > 0, at, LAST - at)
-
-
-def _order(repetitions: Sequence[Repetition], events: int, turns: int) -> tuple[Numbers, Short]:
-    """Return the event that each event at the real depth repeats, and the turn of its repetition, from 0."""
-    order, turn = [], []
-    at = 0
+    By hand, events 0 to 7 with one repetition of two, from event 1 on, in two turns: 0, 1, 2, 3, 4, 3, 4, 5, 6 and 7.
+    """
+    order, turn, waiting, at = [], [], 0, 0
     for found in repetitions:
         second, third = found.start + found.length, found.start + 2 * found.length
         order += [np.arange(at, second), np.tile(np.arange(second, third), turns)]
         turn += [np.zeros(second - at, dtype=np.int32), np.repeat(np.arange(turns, dtype=np.int32), found.length)]
+        waiting += second - at + turns * found.length
         at = third
-    order.append(np.arange(at, events))
-    turn.append(np.zeros(events - at, dtype=np.int32))
-    return np.concatenate(order), np.concatenate(turn)
+        if waiting >= _AT_ONCE:
+            yield np.concatenate(order), np.concatenate(turn)
+            order, turn, waiting = [], [], 0
+    yield (
+        np.concatenate([*order, np.arange(at, events)]),
+        np.concatenate([*turn, np.zeros(events - at, dtype=np.int32)]),
+    )
+
+
+_AT_ONCE = 1 << 16
+"""Events that are numbered together: arrays of ten million go to memory and back, each time."""
 
 
 def _starts(tokens: Tokens, repetitions: Sequence[Repetition], further: int) -> Sequence[int]:
@@ -170,39 +108,88 @@ class _Numbered:
     """By how many layers each block moves."""
 
 
-def _numbered(tokens: Tokens, zones: _Zones, blocks: _Blocks, order: Numbers, turn: Short, layers: int) -> _Numbered:
-    """Number the blocks at the real depth.
+def _numbered(tokens: Tokens, repetitions: Sequence[Repetition], *, layers: int) -> _Numbered:
+    """Number the blocks at the real depth, in the order of their allocation.
 
     Raises:
         DepthDiffersError: A block is not freed once, later, as what it is.
     """
-    of_block, of_token, of_layer, of_kin = (
-        each.astype(np.int32) for each in (tokens.block, tokens.tokens, blocks.layer, ranks(blocks.kin))
-    )
-    block, kinds = of_block[order], of_token[order]
-    layer = of_layer[block]
-    outside = layer < 0
-    moved = zones.moved(order, turn)
-    moved[outside] = 0
-    layer += moved
-    if layer.max(initial=0) >= layers or not np.array_equal(layer < 0, outside):
-        raise DepthDiffersError("a block belongs to a layer that does not exist")
-    places = np.where(outside, 0, layer + 1)
-    keys = of_kin[block].astype(np.int64) * (layers + 1) + places
-    makes, frees = np.flatnonzero(kinds > 0), np.flatnonzero(kinds < 0)
-    made = np.arange(len(makes), dtype=np.int32)
-    number_of = np.full((int(of_kin.max(initial=-1)) + 1) * (layers + 1), -1, dtype=np.int32)
-    number_of[keys[makes]] = made
-    if not np.array_equal(number_of[keys[makes]], made):
-        raise DepthDiffersError("a block is made twice")
-    freed = number_of[keys[frees]]
-    if freed.min(initial=0) < 0 or np.bincount(freed).max(initial=0) > 1:
-        raise DepthDiffersError("a block is freed that does not exist")
-    if (makes[freed] > frees).any() or not np.array_equal(kinds[makes[freed]], -kinds[frees]):
-        raise DepthDiffersError("a block is freed that is another one")
-    events = np.empty(len(order), dtype=np.int32)
-    events[makes], events[frees] = made + 1, -freed - 1
-    return _Numbered(events=events, origin=block[makes], moved=moved[makes])
+    turns = layers - LAYERS_RUN + 1
+    numbering = _Numbering(tokens, repetitions, turns=turns, layers=layers)
+    parts = [numbering.number(*part) for part in _parts(repetitions, len(tokens.tokens), turns)]
+    events, origin, moved = (np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(_Numbered))
+    return _Numbered(events=events, origin=origin, moved=moved)
+
+
+class _Numbering:
+    """The numbers of blocks at the real depth, by what they repeat and their layer."""
+
+    def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition], *, turns: int, layers: int) -> None:
+        """Find the layers in which the block of each event is repeated.
+
+        Raises:
+            DepthDiffersError: One of them does not exist, or a block is freed in one layer and not in the next.
+        """
+        zones, blocks = Zones(tokens, repetitions, layers=layers), Blocks(tokens, repetitions)
+        layer = blocks.layer[tokens.block]
+        outside = layer < 0
+        moved, per_turn = np.where(outside, 0, zones.moved), np.where(outside, 0, zones.per_turn)
+        for reached in (layer + moved, layer + moved + (turns - 1) * per_turn):
+            if reached.max(initial=0) >= layers or not np.array_equal(reached < 0, outside):
+                raise DepthDiffersError("a block belongs to a layer that does not exist")
+        kin = ranks(blocks.kin)[tokens.block]
+        kins = int(kin.max(initial=-1)) + 1
+        self._moved, self._per_turn = moved.astype(np.int32), per_turn.astype(np.int32)
+        self._block, self._kinds = tokens.block.astype(np.int32), tokens.tokens.astype(np.int32)
+        # Blocks of a layer are made one after another, and so are found near each other.
+        self._key, self._key_per_turn = kin + kins * np.where(outside, 0, layer + moved + 1), kins * per_turn
+        self._number_of = np.full(kins * (layers + 1), _NOT_MADE, dtype=np.int32)
+        self._kind_of = np.zeros(len(self._number_of), dtype=np.int32)
+        self._made = 0
+
+    def number(self, order: Numbers, turn: Short) -> _Numbered:
+        """Return the next events, which repeat those of `order` in their turns, and the blocks that they make.
+
+        Raises:
+            DepthDiffersError: As `_numbered`.
+        """
+        keys, kinds = self._key[order] + turn * self._key_per_turn[order], self._kinds[order]
+        makes, frees = np.flatnonzero(kinds > 0), np.flatnonzero(kinds < 0)
+        events = np.empty(len(order), dtype=np.int32)
+        events[makes] = self._make(keys[makes], kinds[makes]) + 1
+        freed = self._free(keys[frees], -kinds[frees])
+        is_new = freed >= self._made - len(makes)
+        if (makes[freed[is_new] - (self._made - len(makes))] > frees[is_new]).any():
+            raise DepthDiffersError("a block is freed before it is made")
+        events[frees] = -freed - 1
+        repeated = order[makes]
+        moved = self._moved[repeated] + turn[makes] * self._per_turn[repeated]
+        return _Numbered(events=events, origin=self._block[repeated], moved=moved)
+
+    def _make(self, keys: Numbers, kinds: Short) -> Short:
+        """Return the numbers of blocks that are made."""
+        numbers = np.arange(self._made, self._made + len(keys), dtype=np.int32)
+        was_made = (self._number_of[keys] != _NOT_MADE).any()
+        self._number_of[keys], self._kind_of[keys] = numbers, kinds
+        if was_made or not np.array_equal(self._number_of[keys], numbers):
+            raise DepthDiffersError("a block is made twice")
+        self._made += len(keys)
+        return numbers
+
+    def _free(self, keys: Numbers, kinds: Short) -> Short:
+        """Return the numbers of blocks that are freed."""
+        numbers: Short = self._number_of[keys]
+        freed = _FREED - np.arange(len(keys), dtype=np.int32)
+        self._number_of[keys] = freed
+        if numbers.min(initial=0) < 0 or not np.array_equal(self._number_of[keys], freed):
+            raise DepthDiffersError("a block is freed that does not exist")
+        if not np.array_equal(self._kind_of[keys], kinds):
+            raise DepthDiffersError("a block is freed that is another one")
+        return numbers
+
+
+_NOT_MADE, _FREED = -1, -2
+"""Instead of the number of a block; of those freed together each has one of its own, from `_FREED` downwards."""
 
 
 # ---- the trace -------------------------------------------------------------------------------------------------------
@@ -216,7 +203,7 @@ def _trace(tokens: Tokens, result: _Numbered, starts: Sequence[int], trained: Tr
     marks = list(zip(starts, tokens.marks, strict=True))
     return Trace(
         sizes_bytes=Integers(_sizes(tokens, trained, further)[origin]),
-        categories=tuple(np.array(trace.categories, dtype=object)[origin].tolist()),
+        categories=Categories(places_of(trace.categories)[origin]),
         events=Integers(result.events),
         phase_starts=tuple((start, phase) for start, phase in marks if phase is not None),
         sites=sites,

@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.traces.trace import LAYER, NO_LAYER, OUTSIDE_LAYERS, SCALE_OF_GRADIENTS, Site, Trace, layer_in
-from profiler.domain.memory import Category, Phase
+from profiler.allocator.traces.trace import (
+    LAYER,
+    NO_LAYER,
+    OUTSIDE_LAYERS,
+    SCALE_OF_GRADIENTS,
+    Site,
+    Trace,
+    layer_in,
+    places_of,
+)
+from profiler.domain.memory import Phase
 
 LAYERS_RUN = 3
 """One layer is neither the first nor the last."""
@@ -43,8 +52,6 @@ Source: `_get_total_norm` in torch/nn/utils/clip_grad.py; `_foreach_norm` in sim
 
 _DENSE = 8
 """Values with a range of at most so many times their number are dense."""
-
-_CATEGORIES = {category: number for number, category in enumerate(Category)}
 
 
 class DepthDiffersError(Exception):
@@ -111,7 +118,7 @@ def _kind_columns(trace: Trace) -> Sequence[Numbers]:
     blocks = len(trace.sizes_bytes)
     return (
         sites[np.array(trace.site_of, dtype=np.int64)],
-        np.fromiter(map(_CATEGORIES.__getitem__, trace.categories), dtype=np.int64, count=blocks),
+        places_of(trace.categories).astype(np.int64),
         np.array(trace.sizes_bytes, dtype=np.int64),
         _spread(names, blocks),
         _spread(by_capability, blocks),
@@ -270,3 +277,74 @@ def spans(tokens: Tokens) -> Iterator[tuple[int, int, Phase]]:
     for (start, end), mark in zip(pairwise([0, *tokens.starts, len(tokens.tokens)]), marks, strict=True):
         phase = mark or phase
         yield start, end, phase
+
+
+# ---- blocks at the real depth --------------------------------------------------------------------------------------
+
+
+class Zones:
+    """By how many layers the block of each event moves at the real depth."""
+
+    def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition], *, layers: int) -> None:
+        further = layers - LAYERS_RUN
+        # Outside repetitions there is no event of the middle layer.
+        self.moved = np.where(tokens.layer_of[tokens.block] == LAST, further, 0)
+        """In the first turn."""
+        self.per_turn = np.zeros(len(tokens.tokens), dtype=np.int64)
+        """More in each further turn of the event's repetition."""
+        for found in repetitions:
+            second, third = found.start + found.length, found.start + 2 * found.length
+            moved_before, moved_after = (0, further) if found.step > 0 else (further, 0)
+            self.moved[found.start : third] = moved_before
+            self.moved[third : found.end] = moved_after
+            self.per_turn[second:third] = found.step
+
+
+class Blocks:
+    """Blocks of the trace: their layers, and which of them are the same block of other layers."""
+
+    def __init__(self, tokens: Tokens, repetitions: Sequence[Repetition]) -> None:
+        """Find them.
+
+        Raises:
+            DepthDiffersError: A block is freed in one layer and not in the next.
+        """
+        starts, lengths, ends, steps = np.array(
+            [(found.start, found.length, found.end, found.step) for found in repetitions] or [(0, 1, 0, 1)],
+            dtype=np.int64,
+        ).T
+        events = np.arange(len(tokens.tokens))
+        repetition = np.searchsorted(starts, events, side="right") - 1
+        within = (repetition >= 0) & (events < ends[repetition])
+        makes = tokens.tokens > 0
+        self.layer = tokens.layer_of.copy()
+        self._place(
+            tokens, np.where(within, repetition, -1), (events - starts[repetition]) // lengths[repetition], steps
+        )
+        repeated = np.flatnonzero(within & makes & (events + lengths[repetition] < ends[repetition]))
+        one, other = tokens.block[repeated], tokens.block[repeated + lengths[repetition[repeated]]]
+        both = (self.layer[one] >= 0) & (self.layer[other] >= 0)
+        is_freed = np.isin(np.arange(len(self.layer)), tokens.block[~makes])
+        if (is_freed[one] != is_freed[other]).any():
+            raise DepthDiffersError("a block is freed in one layer and not in another one")
+        kin = np.arange(len(self.layer))
+        kin[other[both]] = one[both]
+        while not np.array_equal(kin, kin[kin]):
+            kin = kin[kin]
+        self.kin = kin
+        """The same number for the same block of other layers."""
+
+    def _place(self, tokens: Tokens, repetition: Numbers, period: Numbers, steps: Numbers) -> None:
+        """Set the layer of blocks without one that are freed where they are made: that of their place."""
+        makes = tokens.tokens > 0
+        made_in = np.full(len(self.layer), -1, dtype=np.int64)
+        made_in[tokens.block[makes]] = repetition[makes]
+        freed_in = np.full(len(self.layer), -2, dtype=np.int64)
+        freed_in[tokens.block[~makes]] = repetition[~makes]
+        placed = np.flatnonzero(makes & (tokens.layer_of[tokens.block] < 0) & (period <= LAST))
+        blocks = tokens.block[placed]
+        placed, blocks = (each[made_in[blocks] == freed_in[blocks]] for each in (placed, blocks))
+        inside = repetition[placed] >= 0
+        placed, blocks = placed[inside], blocks[inside]
+        at = period[placed]
+        self.layer[blocks] = np.where(steps[repetition[placed]] > 0, at, LAST - at)

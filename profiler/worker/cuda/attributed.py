@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from profiler.allocator import AllocatorConfig, Trace, replay_on_card
-from profiler.allocator.traces.trace import largest_groups
+from profiler.allocator.traces.replay import largest_groups
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Breakdown, Outcome
 from profiler.domain.runs.readings import CategoryShare, TensorGroup
