@@ -1,5 +1,6 @@
 """The input of a worker process, and the observer of a sweep."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,6 +49,8 @@ class WorkerProgram:
     """Modules that are imported once, in the process that workers are forked from."""
     interpreter_of: InterpreterOf = own_python
     """The Python that runs them."""
+    meanwhile: Callable[[], object] = lambda: None
+    """Called once in the parent, while the process that workers are forked from imports for the first time."""
 
 
 TRIAL_WORKER = WorkerProgram(target="profiler.worker:run_job", preload=("profiler.worker_imports",))

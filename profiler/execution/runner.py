@@ -1,7 +1,6 @@
 """Run a plan of trials, each once in a fresh process: the loop of every sweep."""
 
-import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from profiler.execution.processes.warm import WarmProcess
 from profiler.execution.pythons import Interpreter, InterpreterOf
 from profiler.execution.slots import Ended, Kind, Slots, Start
 from profiler.execution.trials import LockedTrial, NotTaken, OpenTrials, Pending, Pruning
+from profiler.measurement.samples.host_usage import usable_cores
 from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.stores.trial_store import TrialStore
@@ -160,7 +160,6 @@ def run_trials(
     gpus: GpuPool | None = None,
     pruning: Pruning | None = None,
     program: WorkerProgram = TRIAL_WORKER,
-    meanwhile: Callable[[], object] | None = None,
 ) -> tuple[str, ...]:
     """Run every trial of `plan` in its own process. Afterwards each has a record in `store`.
 
@@ -176,7 +175,6 @@ def run_trials(
         gpus: GPUs for the trials on CUDA, one GPU per trial; None to assign no GPU.
         pruning: Finds trials on CUDA that need not run; None to run all.
         program: The code of the workers, and the Python that runs it.
-        meanwhile: Called once, while the process that workers are forked from imports; None for nothing.
 
     Returns:
         One sentence per GPU that was retired, and per restart of the process that workers are forked from.
@@ -195,8 +193,8 @@ def run_trials(
         open_trials = OpenTrials(options=options, store=store, versions=versions, observer=observer, pruning=pruning)
         slots = LocalSlots(trials=open_trials, gpus=gpus, warm=warm)
         warm.start()
-        if meanwhile is not None and number == 0:
-            meanwhile()
+        if number == 0:
+            program.meanwhile()
         RunningSweep(slots=slots, trials=open_trials).run(trials)
         slots.check_placed()
         notes.extend(warm.problems)
@@ -231,8 +229,7 @@ def jobs_for(plan: Sequence[PlannedTrial], jobs: int | None, *, gpus: int = 0) -
         return max(1, gpus // min(trial.spec.num_processes for trial in plan))
     if not all(backend.names_its_card for backend in backends):
         return 1
-    # The cores that this process may use: a container may have fewer than the machine.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores()
 
 
 def records_of(specs: Sequence[TrialSpec]) -> Sequence[TrialRecord | None]:

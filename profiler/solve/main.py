@@ -24,6 +24,7 @@ from profiler.estimate.job.inputs import (
     read_inputs,
 )
 from profiler.estimate.job.trial import notes_of_all, why_not_simulated, with_reward_models
+from profiler.measurement.samples.host_usage import usable_cores
 from profiler.rendering.answers.solve import (
     ChoiceAnswer,
     Decided,
@@ -189,12 +190,12 @@ def _confirmed(
     simulate: Simulate,
 ) -> KeyAnswer:
     """Return an answer that agrees with its own simulations, which decide where they differ from the estimate."""
-    confirmation = Confirmation(answer.key, simulate, command.options.margin, simulate(answer.specs))
-    search = KeySearch(answer.key, point, inputs=inputs, margin=command.options.margin, architecture_of=architecture_of)
-    estimated = answer.boundary
+    margin, known = command.options.margin, simulate(answer.specs)
+    confirmation = Confirmation(answer.key, simulate, margin, known, looks_ahead=usable_cores() > 1)
+    search = KeySearch(answer.key, point, inputs=inputs, margin=margin, architecture_of=architecture_of)
+    guess = (answer.boundary.largest, answer.boundary.beyond)
     try:
-        guess = (estimated.largest, estimated.beyond)
-        boundary = search.boundary_near(guess, confirmation.fits, confirmation.left_bytes)
+        boundary = search.boundary_near(guess, confirmation)
     except NoAnswerError:
         return replace(answer, sides=confirmation.sides, decided=Decided.UNDECIDED)
     is_equal = (boundary.largest, boundary.beyond) == guess
@@ -205,5 +206,5 @@ def _confirmed(
         boundary=boundary,
         sides=confirmation.sides,
         decided=Decided.BOTH if is_equal else Decided.SIMULATION,
-        estimated=estimated.largest,
+        estimated=answer.boundary.largest,
     )

@@ -79,26 +79,25 @@ class KeySearch:
     def boundary_near(
         self,
         guess: tuple[int | None, int | None],
-        fits: Callable[[TrialSpec], bool],
-        left_bytes: Callable[[TrialSpec], float],
+        judge: "Confirmation",
     ) -> Boundary[CardVerdict]:
         """Return the boundary by another judge than the closed form, which is dear, with the verdicts of both sides.
 
         Args:
             guess: The values on both sides of the boundary by the closed form.
-            fits: Whether a trial fits.
-            left_bytes: What a trial leaves of its card and margin, after `fits`.
+            judge: Says whether a trial fits, and what it leaves.
         """
         first = self.first_allowed()
         found = boundary_near(
             self._allowed,
-            fits,
+            judge.fits,
             guess,
             minimum=getattr(first, self._key.name),
             maximum=self._maximum(first),
             gap=self._gap,
             precision=PRECISION,
-            left=left_bytes,
+            left=judge.left_bytes,
+            ahead=judge.simulate if judge.looks_ahead else None,
         )
         return Boundary(
             largest=found.largest,
@@ -251,7 +250,7 @@ class _Line:
 
 
 Simulate = Callable[[Mapping[int, TrialSpec]], Sequence[SimulatedSide]]
-"""Returns the simulation of trials by their value of the key."""
+"""Returns the simulation of trials by their value of the key, at the same time where there are cores for them."""
 
 
 def simulated(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
@@ -277,7 +276,9 @@ class NoAnswerError(Exception):
 class Confirmation:
     """The simulations of one answer, of which each trial runs once."""
 
-    def __init__(self, key: str, simulate: Simulate, margin: float, known: Sequence[SimulatedSide]) -> None:
+    def __init__(
+        self, key: str, simulate: Simulate, margin: float, known: Sequence[SimulatedSide], *, looks_ahead: bool
+    ) -> None:
         """Keep what was simulated.
 
         Args:
@@ -285,7 +286,9 @@ class Confirmation:
             simulate: Returns the simulation of trials by their value of the key.
             margin: Part of the card that has to stay free.
             known: Simulations of both sides of the boundary.
+            looks_ahead: Whether the value that is probably asked for next is simulated too: a core has time for it.
         """
+        self.looks_ahead = looks_ahead
         self._key, self._simulate, self._margin = key, simulate, margin
         self._known = {side.value: side for side in known}
 
@@ -297,16 +300,22 @@ class Confirmation:
     def fits(self, spec: TrialSpec) -> bool:
         """Return whether a trial fits by its simulation, with the margin left free.
 
+        Without a margin its run on the card says so, in which a full card gives back what is cached.
+
         Raises:
             NoAnswerError: The simulation has no answer.
         """
-        value = getattr(spec, self._key)
-        if value not in self._known:
-            self._known.update({side.value: side for side in self._simulate({value: spec})})
-        side = self._known[value]
+        self.simulate([spec])
+        side = self._known[getattr(spec, self._key)]
         if side.needed_bytes is None or side.status not in (Status.OK, Status.OOM):
             raise NoAnswerError
-        return side.fits and self.left_bytes(spec) >= 0
+        return side.fits and (not self._margin or self.left_bytes(spec) >= 0)
+
+    def simulate(self, specs: Sequence[TrialSpec]) -> None:
+        """Simulate those that were not yet, together."""
+        by_value = {getattr(spec, self._key): spec for spec in specs}
+        if new := {value: spec for value, spec in by_value.items() if value not in self._known}:
+            self._known.update({side.value: side for side in self._simulate(new)})
 
     def left_bytes(self, spec: TrialSpec) -> float:
         """Return what a trial that was simulated leaves of its card and the margin; negative if it needs more."""

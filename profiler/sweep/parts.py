@@ -132,8 +132,6 @@ class LocalRunner:
     gpu_uuids: Sequence[str] = ()
     """GPUs to measure on."""
     program: WorkerProgram = TRIAL_WORKER
-    meanwhile: Callable[[], object] | None = None
-    """Called once, while the workers import."""
 
     def run(self, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Sequence[str]:
         """Run each trial in its own process."""
@@ -146,7 +144,6 @@ class LocalRunner:
             gpus=self._gpus(),
             pruning=trials.pruning,
             program=self.program,
-            meanwhile=self.meanwhile,
         )
 
     def _gpus(self) -> GpuPool | None:

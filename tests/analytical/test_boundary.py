@@ -1,6 +1,8 @@
 """The boundary between values that fit and values that do not."""
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -82,8 +84,12 @@ def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowe
         return value < limit
 
     left = None if bent is None else lambda value: bent(limit - 0.5 - value)
-    found = boundary_near(answer, fits, (guessed.largest, guessed.beyond), minimum=step, maximum=10**6, left=left)
-    assert found == by(limit)
+    near = partial(
+        boundary_near, answer, fits, (guessed.largest, guessed.beyond), minimum=step, maximum=10**6, left=left
+    )
+    judged: list[int] = []
+    assert near() == near(ahead=judged.extend) == by(limit)
+    assert all(value % step == 0 and value <= allowed_to for value in judged)
     assert len(set(asked)) <= 60
 
 
@@ -114,6 +120,46 @@ def test_what_is_left_says_where_to_ask_next(largest, precision, asked_with, ask
         assert left is None or list(dict.fromkeys(asked)) == asked_with
         assert found.largest is not None and found.beyond is not None
         assert found.largest <= largest < found.beyond <= found.largest + max(1, precision * found.largest)
+
+
+@pytest.mark.parametrize(
+    ("largest", "guess", "precision", "rounds"),
+    [
+        # By hand: 99, where the boundary is far, then 90 and 91, of which 91 is asked later.
+        (90, (100, 101), 0.0, [{99}, {90, 91}]),
+        # 46 fits too, and so does 47, but not 48.
+        (47, (45, 46), 1 / 256, [{47, 48}]),
+        (100, (100, 101), 0.0, []),
+        # 9,318 is what is asked after 9,282.
+        (9_300, (10_000, 10_001), 1 / 256, [{9_844}, {9_282, 9_318}]),
+        (10_700, (10_000, 10_001), 1 / 256, [{10_157}, {10_721, 10_680}]),
+    ],
+)
+def test_what_is_probably_asked_next_is_judged_at_the_same_time(largest, guess, precision, rounds):
+    known, judged = set(guess), []
+
+    def ahead(values: Sequence[int]) -> None:
+        if new := set(values) - known:
+            judged.append(new)
+            known.update(new)
+
+    def fits(value: int) -> bool:
+        ahead([value])
+        return value <= largest
+
+    found = boundary_near(
+        lambda value: value,
+        fits,
+        guess,
+        minimum=1,
+        maximum=10**6,
+        precision=precision,
+        left=lambda value: largest + 0.5 - value,
+        ahead=ahead,
+    )
+    assert judged == rounds
+    assert found.largest is not None and found.beyond is not None
+    assert found.largest <= largest < found.beyond <= found.largest + max(1, precision * found.largest)
 
 
 def test_a_guess_that_is_right_asks_for_its_two_sides_only():

@@ -263,6 +263,27 @@ def test_a_margin_counts_for_the_simulation_too(capsys):
     assert answer["largest"] <= 500 < answer["beyond"]
 
 
+def test_without_a_margin_the_run_on_the_card_decides(capsys):
+    """With 200 tokens it needs more of a larger card, and fits this one because its cache is freed."""
+
+    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+        return [
+            SimulatedSide(
+                value=value,
+                status=Status.OK if value <= 200 else Status.OOM,
+                needed_bytes=(20 + 4 * (value > 199)) * 2**30,
+                message="",
+            )
+            for value in specs
+        ]
+
+    assert main(ASKED, simulate=simulate) == EXIT_OK
+    said = capsys.readouterr().out
+    assert said.startswith("max_completion_length: at most 200.")
+    assert "simulated: fits, when its cache is freed; 24.0 GiB on a larger card" in said
+    assert "simulated: does not fit, 24.0 GiB at least" in said
+
+
 def test_a_larger_value_that_fits_again_is_named(capsys):
     (by_estimate,) = _solved(capsys, *ASKED)["answers"]
     largest = by_estimate["largest"]

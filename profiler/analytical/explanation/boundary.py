@@ -90,6 +90,7 @@ def boundary_near(
     gap: int = GAP,
     precision: float = 0.0,
     left: Callable[[Answer], float] | None = None,
+    ahead: Callable[[Sequence[Answer]], object] | None = None,
 ) -> Boundary[Answer]:
     """Return the boundary, searched from a guess in steps that double, for answers that are dear.
 
@@ -106,8 +107,9 @@ def boundary_near(
         gap: Most values in a row that rules refuse below the largest that they allow.
         precision: Part of a value by which `beyond` may be larger than the next allowed value.
         left: How much an answer leaves free, in any unit; negative if it needs more than there is.
+        ahead: Gets what is asked next, and what is probably asked after it, to judge both at the same time.
     """
-    search = _Search(answer, fits, gap, precision=precision, left=left)
+    search = _Search(answer, fits, gap, precision=precision, left=left, ahead=ahead)
     low, high = guess
     if low is not None and not search.fits_at(low):
         low, high = search.stepped_down(low, minimum)
@@ -134,11 +136,13 @@ class _Search(Generic[Answer]):
         *,
         precision: float = 0.0,
         left: Callable[[Answer], float] | None = None,
+        ahead: Callable[[Sequence[Answer]], object] | None = None,
     ) -> None:
         self._answer, self._fits, self._gap = answer, fits, gap
-        self._precision, self._left_of = precision, left
+        self._precision, self._left_of, self._ahead = precision, left, ahead
         self._known: dict[int, Answer | None] = {}
         self._left: dict[int, float] = {}
+        self._judged: set[int] = set()  # together with another one
 
     def at(self, value: int) -> Answer | None:
         if value not in self._known:
@@ -154,6 +158,27 @@ class _Search(Generic[Answer]):
             self._left[value] = self._left_of(found)
         return does
 
+    def _asked_with(self, value: int, low: int, high: int, *, first: int) -> bool:
+        """Return whether a value between `low` and `high` fits, asked with its neighbour where the boundary is near.
+
+        `first` is the neighbour's direction, 1 or -1; if there is none, it is the other one.
+        """
+        if self._ahead is None or value in self._judged:
+            return self.fits_at(value)
+        width = max(1, int(self._precision * value))
+        end = self._nothing_left(*((low, high) if {low, high} <= set(self._left) else self._outermost))
+        if end is not None and abs(end - value) <= 2 * width:
+            near = self.next_allowed(value + width, high - 1), self.previous_allowed(value - width, low + 1)
+            values = [value, *[each for each in near[::first] if each is not None][:1]]
+            self._ahead([found for each in values if (found := self.at(each)) is not None])
+            self._judged.update(values)
+        return self.fits_at(value)
+
+    @property
+    def _outermost(self) -> tuple[int, int]:
+        """The smallest and the largest value that were asked for."""
+        return min(self._left, default=0), max(self._left, default=0)
+
     def _nothing_left(self, low: int, high: int) -> int | None:
         """Return the largest value that leaves something, on the line through two values; None without such a line."""
         first, last = self._left.get(low), self._left.get(high)
@@ -166,9 +191,9 @@ class _Search(Generic[Answer]):
 
         A negative step is one downwards. The line goes through the outermost values.
         """
-        outermost = min(self._left, default=last), max(self._left, default=last)
+        smallest, largest = self._outermost
         # The values of a guess are next to each other, and say nothing of a line of thousands.
-        found = self._nothing_left(*outermost) if outermost[1] - outermost[0] >= abs(step) / 2 else None
+        found = self._nothing_left(smallest, largest) if largest - smallest >= abs(step) / 2 else None
         if found is None or not 0 < (found - last) / step <= _MOST_STEPS:
             return last + step
         return found - int(self._precision * found / 2) if step < 0 else found + 1 + int(self._precision * found / 2)
@@ -184,9 +209,18 @@ class _Search(Generic[Answer]):
 
     def doubled(self, low: int, maximum: int) -> tuple[int, int | None]:
         """Return a value that fits, and a larger allowed one that does not; None for the latter if there is none."""
-        ceiling = maximum
+        return self._upwards(low, maximum, lambda last, _: 2 * last)
+
+    def stepped_up(self, low: int, maximum: int) -> tuple[int, int | None]:
+        """As `doubled`, in steps that double."""
+        first = max(1, low // _FIRST_STEP)
+        return self._upwards(low, maximum, lambda last, turn: self._next(last, first * 2**turn))
+
+    def _upwards(self, low: int, ceiling: int, after: Callable[[int, int], int]) -> tuple[int, int | None]:
+        """As `doubled`; `after` returns the value to ask after one that fits, in a turn from 0."""
+        turn = 0
         while low < ceiling:
-            target = min(max(2 * low, low + 1), ceiling)
+            target = min(max(after(low, turn), low + 1), ceiling)
             candidate = self.next_allowed(target, ceiling)
             if candidate is None:
                 # Rules refuse everything from here on, as beyond a model's context.
@@ -194,9 +228,9 @@ class _Search(Generic[Answer]):
                 candidate = self._last_allowed(low, ceiling)
             if candidate is None:
                 return low, None
-            if not self.fits_at(candidate):
+            if not self._asked_with(candidate, low, ceiling + 1, first=-1):
                 return low, candidate
-            low = candidate
+            low, turn = candidate, turn + 1
         return low, None
 
     def _between(self, low: int, high: int, turn: int) -> int:
@@ -216,12 +250,14 @@ class _Search(Generic[Answer]):
         """Return allowed values that fit and do not, next to each other or as near as `precision` says."""
         turn = 0
         while high - low > max(1, self._precision * low):
-            middle = min(max(self._between(low, high, turn), low + 1), high - 1)
+            judged = next((value for value in self._judged if low < value < high), None)
+            middle = judged or min(max(self._between(low, high, turn), low + 1), high - 1)
             turn += 1
             candidate = self.next_allowed(middle, high - 1) or self.previous_allowed(middle, low + 1)
             if candidate is None:
                 break
-            low, high = (candidate, high) if self.fits_at(candidate) else (low, candidate)
+            does = self._asked_with(candidate, low, high, first=1)
+            low, high = (candidate, high) if does else (low, candidate)
         return low, high
 
     def stepped_down(self, high: int, minimum: int) -> tuple[int | None, int]:
@@ -231,26 +267,10 @@ class _Search(Generic[Answer]):
             candidate = self.previous_allowed(max(minimum, self._next(high, -step)), minimum)
             if candidate is None:
                 return None, high
-            if self.fits_at(candidate):
+            if self._asked_with(candidate, minimum - 1, high, first=1):
                 return candidate, high
             high, step = candidate, 2 * step
         return None, high
-
-    def stepped_up(self, low: int, maximum: int) -> tuple[int, int | None]:
-        """Return a value that fits, and one above it that does not; None for the latter if there is none."""
-        step, ceiling = max(1, low // _FIRST_STEP), maximum
-        while low < ceiling:
-            target = min(self._next(low, step), ceiling)
-            candidate = self.next_allowed(target, ceiling)
-            if candidate is None:
-                ceiling = target - 1
-                candidate = self._last_allowed(low, ceiling)
-            if candidate is None:
-                return low, None
-            if not self.fits_at(candidate):
-                return low, candidate
-            low, step = candidate, 2 * step
-        return low, None
 
     def _last_allowed(self, low: int, ceiling: int) -> int | None:
         """Return the largest allowed value above `low` up to `ceiling`, where allowed values end somewhere between."""

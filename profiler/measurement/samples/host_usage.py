@@ -1,4 +1,4 @@
-"""Memory of the host: of a process with its descendants, and of the whole machine or container.
+"""Memory of the host: of a process with its descendants, and of the whole machine or container; and its cores.
 
 Process tree: a process and its descendants.
 
@@ -14,6 +14,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from profiler.domain.memory import KIB
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def process_tree(root: int | None = None) -> frozenset[int]:

@@ -131,26 +131,19 @@ def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
     return plain_text(Document(title="Solved", blocks=blocks))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ChoiceWords:
-    """How a kind of choice is said."""
-
-    best: str
-    none: str
-
-
 _CHOICE_WORDS = {
-    "gpu": _ChoiceWords(best="the smallest that fits", none="No card is large enough."),
-    "num_processes": _ChoiceWords(best="the fewest GPUs that are enough", none="No number of GPUs is enough."),
-    "model": _ChoiceWords(best="the largest that fits", none="No model of the family fits."),
+    "gpu": ("the smallest that fits", "No card is large enough."),
+    "num_processes": ("the fewest GPUs that are enough", "No number of GPUs is enough."),
+    "model": ("the largest that fits", "No model of the family fits."),
 }
+"""How the best choice of each key is said, and that there is none."""
 
 
 def choice_text(answer: ChoiceAnswer, notes: Sequence[str]) -> str:
     """Return the best choice as text, after those that were preferred and do not fit."""
-    words, rows = _CHOICE_WORDS[answer.key], []
+    best, rows = _CHOICE_WORDS[answer.key][0], []
     for each in answer.choices:
-        mark = f"  <- {words.best}" if each is answer.best else ""
+        mark = f"  <- {best}" if each is answer.best else ""
         said = each.refusal if each.verdict is None else _needs(each.verdict)
         cost = f", {price_text(answer.prices.get(str(each.value)))}" if answer.prices else ""
         rows.append((Cell(text=_number(each.value), is_part=True), f"{said}{cost}{mark}"))
@@ -178,7 +171,7 @@ def _cheapest_text(answer: ChoiceAnswer) -> str:
 def _none_text(answer: ChoiceAnswer) -> str:
     """Return that nothing fits, or that nothing with an answer does."""
     has_all = all(each.verdict is not None for each in answer.choices)
-    return _CHOICE_WORDS[answer.key].none if has_all else "None of those that have an answer fits."
+    return _CHOICE_WORDS[answer.key][1] if has_all else "None of those that have an answer fits."
 
 
 def solve_json(answers: Sequence[KeyAnswer | ChoiceAnswer], notes: Sequence[str]) -> str:
@@ -206,7 +199,7 @@ def _sides(answer: KeyAnswer) -> list[Table]:
     for value, verdict in ((boundary.largest, boundary.at_largest), (boundary.beyond, boundary.at_beyond)):
         if value is None or verdict is None:
             continue
-        said = "".join(f"; {_simulated(side)}" for side in answer.sides if side.value == value)
+        said = "".join(f"; {_simulated(side, verdict)}" for side in answer.sides if side.value == value)
         rows.append((f"{value:,}", f"{_needs(verdict)}{said}"))
     columns = (Column(title=answer.key, width=10), Column(title="verdict", align=Align.LEFT))
     return [Table(columns, rows, has_titles=False)] if rows else []
@@ -242,11 +235,13 @@ def _needs(card: CardVerdict) -> str:
     return f"needs {gib_text(card.least_bytes)} to {gib_text(card.needed_bytes)} of {whole}, {rest}"
 
 
-def _simulated(side: SimulatedSide) -> str:
+def _simulated(side: SimulatedSide, card: CardVerdict) -> str:
     if side.needed_bytes is None:
         return f"simulated: {side.status} ({side.message})"
-    said = "fits" if side.fits else "does not fit"
-    return f"simulated: {said}, {gib_text(side.needed_bytes)} at least"
+    needed = gib_text(side.needed_bytes)
+    if side.fits and side.needed_bytes > card.gpu.memory_bytes:
+        return f"simulated: fits, when its cache is freed; {needed} on a larger card"
+    return f"simulated: {'fits' if side.fits else 'does not fit'}, {needed} at least"
 
 
 def with_margin(margin: float) -> str:

@@ -89,8 +89,8 @@ class Sweep:
             return ArrayRunner(array=self.array)
         if self.cluster is not None:
             return ClusterRunner(cluster=self.cluster, kind_of=self.kind_of)
-        program = replace(TRIAL_WORKER, interpreter_of=self.interpreter_of)
-        return LocalRunner(gpu_uuids=self.gpu_uuids, program=program, meanwhile=import_report)
+        program = replace(TRIAL_WORKER, interpreter_of=self.interpreter_of, meanwhile=import_report)
+        return LocalRunner(gpu_uuids=self.gpu_uuids, program=program)
 
     @property
     def place(self) -> str:
