@@ -50,8 +50,9 @@ _DEFAULTS: Mapping[str, object] = {
 _USAGE = f"""\
 python -m maintenance.several_gpus [key=value ...]
 
-Samples trials of several GPUs, emulates those that have no row yet, and with
-judge=true compares their peaks with the closed form. Keys and defaults:
+Samples trials of several GPUs, or of one in float16, emulates those that have
+no row yet, and with judge=true compares their peaks with the closed form. Keys
+and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 sample is one of {", ".join(SAMPLES)}.
 python=PATH is a Python with torch's CUDA build; the samples of DeepSpeed need
@@ -157,14 +158,15 @@ def page(rows: pd.DataFrame, chosen: Sample, *, commit: str = "") -> str:
     """Return the comparison as a page of Markdown; `commit` is that of the code that judges, empty where unknown."""
     compared = rows[rows["error"].notna()]
     stages = compared["zero_stage"].map("zero_stage={:.0f}".format, na_action="ignore")
-    kinds = stages.fillna(compared["distributed_type"])
+    of_one = compared["num_processes"].eq(1).all()
+    kinds = compared["recipe"] + ", " + compared["tuning"] if of_one else stages.fillna(compared["distributed_type"])
     groups = [("all", compared), *((str(kind), group) for kind, group in compared.groupby(kinds))]
     other = rows[rows["error"].isna()]
     ends = [(str(row.trial), str(row.model), _why(row)) for row in other.itertuples()]
     lacking = "a peak" if other["emulated_allocated_bytes"].isna().all() else "a peak, or without a closed form"
     by = f" Estimates are those of commit {commit}." if commit else ""
     return kept_page(
-        "The estimate of several GPUs, and emulated trials",
+        f"The estimate of {chosen.what}, and emulated trials",
         f"{len(compared)} of {chosen.count} sampled trials are compared. Errors of estimated allocated memory, "
         "relative to torch's counters on the first of the emulated GPUs. Nothing here is measured. The sample was "
         f"written down before any trial ran.{by} {chosen.earlier}",

@@ -1,11 +1,13 @@
-"""The samples of trials of several GPUs."""
+"""The samples of trials that are emulated: of several GPUs, and of one in float16."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from maintenance.samples.sampling import FIXED, Narrowed, architecture_of, sample_trials
 from profiler.analytical.estimate import has_form
+from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.formulas.models.trained import trainable_parameter_count
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import GIB
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, DistributedType, OffloadDevice, TrialSpec
@@ -92,6 +94,38 @@ _DEEPSPEED_AXES: Mapping[str, Sequence[object]] = {
 }
 
 
+_FLOAT16_AXES: Mapping[str, Sequence[object]] = {
+    "recipe": ("grpo", "grpo", "rloo", "sft", "dpo", "kto"),
+    "model": ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen3-0.6b", "llama-3.2-1b", "smollm2-1.7b", "gemma-2b"),
+    "gpu": ("t4-16gb", "t4-16gb", "h100-80gb"),
+    "fp16": (True,),
+    "bf16": (False,),
+    "dtype": ("float32", "float32", "float16", "bfloat16"),
+    "tuning": ("full", "lora", "lora"),
+    "lora_rank": (8, 16, 64),
+    "lora_target_modules": (("all-linear",), ("q_proj", "v_proj")),
+    "lora_dropout": (0.0, 0.0, 0.05),
+    "optim": ("adamw_torch_fused", "adamw_torch", "adamw_8bit", "sgd"),
+    "gradient_checkpointing": (True, False),
+    "beta": (0.0, 0.0, 0.04),
+    "attn_implementation": ("sdpa", "sdpa", "eager"),
+    "logprobs": ("fused", "fused", "full", "sliced"),
+    "num_generations": (2, 4, 8),
+    "max_prompt_length": (64, 256, 512),
+    "max_completion_length": (64, 256, 512),
+    "max_length": (128, 512, 1024),
+    "lengths": ("ragged", "forced"),
+    "per_device_train_batch_size": (2, 4, 8),
+    "gradient_accumulation_steps": (1, 2, 4),
+    "steps": (2, 3),
+}
+
+_PREFERRED: Sequence[Narrowed] = (
+    ("recipe", ("sft",), {"logprobs": ("fused", "nll")}),
+    ("recipe", ("dpo", "kto"), {"logprobs": ("fused",), "beta": (0.1,)}),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """Trials that are sampled, emulated and compared."""
@@ -107,6 +141,8 @@ class Sample:
     """Whether a trial is kept."""
     earlier: str
     """What was known before the sample was written down."""
+    what: str = "several GPUs"
+    """What the trials have in common, for the title of the page."""
 
     @property
     def fixed(self) -> Mapping[str, object]:
@@ -136,6 +172,17 @@ def _fits_host(spec: TrialSpec) -> bool:
         return True
     values = trainable_parameter_count(spec, architecture_of(spec.model)) // spec.num_processes
     return int(values) * _OFFLOADED_BYTES <= _MOST_ON_HOST_BYTES
+
+
+def _fits_card(spec: TrialSpec) -> bool:
+    """Return whether weights in float32, gradients and two states take at most half of the card."""
+    architecture = architecture_of(spec.model)
+    kept = 4 * parameter_count(architecture) + _KEPT_BYTES * trainable_parameter_count(spec, architecture)
+    return int(kept) <= KNOWN_GPUS[str(spec.gpu)].memory_bytes // 2
+
+
+_KEPT_BYTES = 12
+"""Of each trained value, without its weight: a gradient and two states."""
 
 
 SAMPLES: Mapping[str, Sample] = {
@@ -196,6 +243,19 @@ SAMPLES: Mapping[str, Sample] = {
                 "FSDP with `fsdp_offload_params`, for which there is no closed form. These six fail when they are "
                 "emulated: token ids or the norm of gradients are on the host where the card or NCCL needs them."
             ),
+        ),
+        Sample(
+            name="float16",
+            count=48,
+            seed=3001,
+            axes=_FLOAT16_AXES,
+            narrowed=_PREFERRED,
+            is_wanted=_fits_card,
+            earlier=(
+                "Formulas and simulation of `fp16=true` were looked at next to 69 emulated trials of six recipes, "
+                "eleven ways and two cards before this sample was drawn."
+            ),
+            what="float16",
         ),
     )
 }

@@ -25,7 +25,8 @@ FIRST = SAMPLES["several_gpus"]
 def test_the_sample_is_the_kept_one_and_a_larger_one_only_adds(chosen):
     sampled = sample(chosen)
     assert sample(chosen, count=3) == sampled[:3]
-    assert all(spec.distributed_type is not DistributedType.NO and spec.num_processes > 1 for spec in sampled)
+    of_one = {spec.distributed_type is DistributedType.NO and spec.num_processes == 1 for spec in sampled}
+    assert of_one == {all(spec.fp16 for spec in sampled)}
     assert (REFERENCE / chosen.name / "sampled.jsonl").read_text() == sampled_text(sampled, seed=chosen.seed)
 
 
