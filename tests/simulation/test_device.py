@@ -53,6 +53,15 @@ def test_moving_to_the_gpu_allocates_and_keeps_the_value(simulation: Simulation)
     assert mask.cpu().tolist() == [[True, False], [True, True]]
 
 
+def test_a_tensor_of_data_is_made_where_the_context_says(simulation: Simulation) -> None:
+    """As the scale of Gemma's embedding, a buffer of its model."""
+    with torch.device("meta"):
+        scale = torch.tensor(45.25, dtype=torch.bfloat16)
+        on_host = torch.tensor(1.0, device="cpu")
+    assert simulation.recorder.finished().sizes_bytes == (2,)
+    assert (scale.item(), on_host.item()) == (45.25, 1.0)
+
+
 def test_indexing_by_a_mask_takes_the_positions_that_are_set(simulation: Simulation) -> None:
     hidden = torch.empty((2, 2, 8), device="meta", requires_grad=True)
     mask = torch.tensor([[True, False], [True, True]], device="meta")

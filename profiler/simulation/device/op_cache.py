@@ -184,7 +184,12 @@ def host_calls() -> AbstractContextManager[None]:
 
     def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         device = kwargs.get("device")
-        if device is None or torch.device(device).type != "meta":
+        if device is None and not isinstance(data, torch.Tensor):
+            # Within `with torch.device(...)` torch makes it there, without an operation to intercept.
+            made = make(data, *args, **kwargs)
+            if not made.is_meta:
+                return made
+        elif device is None or torch.device(device).type != "meta":
             return make(data, *args, **kwargs)
         requires_grad = kwargs.pop("requires_grad", False)
         placed = make(_read(data), *args, **(kwargs | {"device": "cpu"})).to("meta")
