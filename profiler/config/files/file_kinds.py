@@ -94,7 +94,8 @@ def assumed_note(key: str, why: str) -> Note | None:
     """Return the note of an open value; None for a key that changes no memory."""
     if key in KEY_OF:
         name = KEY_OF[key]
-        default = _DEFAULTS.get(name, key_named(name).default)
+        declared = key_named(name)
+        default = _DEFAULTS.get(name, declared.default if declared.given_default is None else declared.given_default)
         return Note(key=name, text=f"{name}={show(default)} ({why})", is_open=True)
     if key in NEUTRAL_VALUES:
         return Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({why})")

@@ -14,7 +14,7 @@ from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import SIZES, Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.evaluation import Given
+from profiler.config.scripts.declared import Given
 from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.argument_keys import KEY_OF, is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, recipe_of, trainer_is_known

@@ -8,7 +8,7 @@ TOML is parsed too, to say of which program it is.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -28,7 +28,7 @@ from profiler.config.foreign_text import (
 from profiler.config.launch.lines import training_in, training_of, words_of
 from profiler.config.launch.parts import NamedFile, launch_parts
 from profiler.config.options.command_words import CONFIG
-from profiler.config.scripts.evaluation import Given
+from profiler.config.scripts.declared import Given
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
 from profiler.config.trl.parts import JobFile
@@ -251,7 +251,15 @@ def _with_own_file(
         parts = parts_with_own_file(read(Given(own_file=keys, trainer=trainer)), Path(name).name, values, keys)
         if parts:
             return ConfigFile(path=path, parts=tuple(parts), read=(name,))
-    return ConfigFile(path=path, parts=(read(Given(trainer=trainer)),))
+    alone = read(Given(trainer=trainer))
+    for name in files.given:
+        values = _own_values(name, files)
+        parsed = read(Given(trainer=trainer, recipe=values)) if values is not None else alone
+        if values is not None and parsed.values != alone.values:
+            # Its parser fills classes of trl with the file: what the script does with them counts, not the file itself.
+            own = replace(part_of(Path(name).name, values), values={})
+            return ConfigFile(path=path, parts=(parsed, own), read=(name,))
+    return ConfigFile(path=path, parts=(alone,))
 
 
 def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:
