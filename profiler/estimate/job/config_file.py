@@ -26,7 +26,7 @@ from profiler.config.foreign_text import (
     parse_yaml,
 )
 from profiler.config.launch.lines import training_in, training_of, words_of
-from profiler.config.launch.parts import NamedFile, launch_parts
+from profiler.config.launch.parts import NamedFile, launch_parts, with_files, with_named_files
 from profiler.config.options.command_words import CONFIG
 from profiler.config.scripts.declared import Given
 from profiler.config.scripts.training_script import script_part
@@ -169,12 +169,13 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
         return _with_own_file(path, cells, NamedFiles(file.parent, others), trainer)
     if SECTION in values and file.suffix != ".toml":
         return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
+    files = NamedFiles(file.parent, others)
+    values = with_files(values, files)
     foreign = foreign_part(file.name, values)
-    if foreign is not None:
-        return ConfigFile(path=path, parts=_sound((foreign,)))
-    if file.suffix == ".toml":
+    if foreign is None and file.suffix == ".toml":
         raise _config_fault(path, "is TOML, and no program whose files are read has such")
-    return ConfigFile(path=path, parts=_sound((part_of(file.name, values),)))
+    part = part_of(file.name, values) if foreign is None else foreign
+    return ConfigFile(path=path, parts=_sound((part,)), read=tuple(files.read))
 
 
 def _sound(parts: tuple[JobFile, ...]) -> tuple[JobFile, ...]:
@@ -251,15 +252,17 @@ def _with_own_file(
         parts = parts_with_own_file(read(Given(own_file=keys, trainer=trainer)), Path(name).name, values, keys)
         if parts:
             return ConfigFile(path=path, parts=tuple(parts), read=(name,))
-    alone = read(Given(trainer=trainer))
+    parts, own = [read(Given(trainer=trainer))], []
     for name in files.given:
         values = _own_values(name, files)
-        parsed = read(Given(trainer=trainer, recipe=values)) if values is not None else alone
-        if values is not None and parsed.values != alone.values:
+        parsed = parts[0] if values is None else read(Given(trainer=trainer, recipe=values))
+        if values is not None and parsed.values != parts[0].values:
             # Its parser fills classes of trl with the file: what the script does with them counts, not the file itself.
-            own = replace(part_of(Path(name).name, values), values={})
-            return ConfigFile(path=path, parts=(parsed, own), read=(name,))
-    return ConfigFile(path=path, parts=(alone,))
+            parts, own = [parsed, replace(part_of(Path(name).name, values), values={})], [name]
+            break
+    files.read.clear()
+    parts[0] = with_named_files(parts[0], files)
+    return ConfigFile(path=path, parts=tuple(parts), read=(*own, *files.read))
 
 
 def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:
