@@ -112,7 +112,7 @@ OF_DEEPSPEED = {
 
 
 @pytest.mark.parametrize("naming", OF_DEEPSPEED)
-def test_the_file_of_deepspeed_that_another_file_names_is_read(written, naming):
+def test_a_named_file_of_deepspeed_is_read(written, naming):
     """Where it lies near the other file, or is given too; the answer is that of both."""
     files = {"train_py": OF_DEEPSPEED["train_py"].replace("configs/zero3.json", "")} if naming == "run_sh" else {}
     content = OF_DEEPSPEED[naming]

@@ -334,7 +334,7 @@ PARSER = """
         ("ours.Parser(SFTConfig)", "parse_all"),
     ],
 )
-def test_what_a_script_takes_from_its_command_line_is_not_assumed(script, capsys, parser, parse):
+def test_what_comes_from_a_command_line_is_open(script, capsys, parser, parse):
     """Such a script alone says nothing of the job; its defaults are those of trl, which nobody trains with."""
     word = script(PARSER.format(parser=parser, parse=parse, then=""))
     assert main([word, "model=tiny"]) == EXIT_USAGE
@@ -394,7 +394,7 @@ def test_what_a_script_sets_later_wins(script, then, rows, said):
         ("SFTTrainer(model=M)", ("sft", 8, 1024)),
     ],
 )
-def test_arguments_of_transformers_and_of_early_trainers_are_read(script, trainer, expected):
+def test_arguments_of_early_trainers_are_read(script, trainer, expected):
     made = "args = TrainingArguments(per_device_train_batch_size=2)\n" if "args=args" in trainer else ""
     trial = _found(script(f"M = 'Qwen/Qwen2.5-0.5B'\n{made}{trainer}\n"))["trial"]
     assert (trial["recipe"], trial["per_device_train_batch_size"], trial["max_length"]) == expected

@@ -122,9 +122,10 @@ FORMATS = (
             Keys(required=_words("sequence_len micro_batch_size")),
         ),
         commands=_called(
-            r"\baxolotl +(?:preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"
+            r"\baxolotl +(?:preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b",
+            r"-m +axolotl(?!\.cli\.train\b)[\w.]*",
         ),
-        trains=_called(r"\baxolotl +train\b"),
+        trains=_called(r"\baxolotl +train\b", r"-m +axolotl\.cli\.train\b"),
         modules=_words("axolotl"),
         vocabulary=AXOLOTL,
     ),

@@ -16,6 +16,9 @@ from profiler.config.scripts.names import arguments_of, bound_once, called_name
 _ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
 """What is true on every card since Ampere; the other value has as many bytes."""
 
+_ASKS_FOR_ADAPTER = "is_adapter_model"
+"""What alignment-handbook asks before it loads an adapter's base; an answer is for a model of which none is known."""
+
 _LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
 """Functions that return the content of a file with keys."""
 
@@ -177,6 +180,8 @@ class Evaluator:
         match call:
             case ast.Call() if called_name(call) in _ASKS_FOR_BFLOAT16:
                 return True
+            case ast.Call() if called_name(call) == _ASKS_FOR_ADAPTER:
+                return False
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
                 return _number(kind, self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):

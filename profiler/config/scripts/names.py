@@ -2,9 +2,12 @@
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from profiler.domain.trials.recipe import Recipe
+
+Where = Callable[[int], str]
+"""Returns how a sentence names a line of a script."""
 
 
 def called_name(call: ast.Call) -> str:
@@ -43,12 +46,21 @@ def given_argument(call: ast.Call, name: str, place: int | None = None) -> list[
 def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Return the names that the script binds once, outside of conditions and loops, with their values.
 
-    A parameter of a function that is called once is what it gets there.
+    A parameter of a function that is called once is what it gets there. A constant may be bound again to the same
+    value, as cells of notebooks do.
     """
     bound = _bindings(tree)
+    stated: dict[str, list[ast.expr]] = {}
     for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
-        if bound[target] == 1:
-            yield target, value
+        stated.setdefault(target, []).append(value)
+    for target, values in stated.items():
+        is_same = len({ast.dump(value) for value in values}) == 1 and all(map(_is_constant, values))
+        if bound[target] == len(values) and (len(values) == 1 or is_same):
+            yield target, values[0]
+
+
+def _is_constant(expression: ast.expr) -> bool:
+    return all(isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Load) for node in ast.walk(expression))
 
 
 def _bindings(tree: ast.Module) -> Counter[str]:

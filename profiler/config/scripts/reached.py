@@ -121,13 +121,14 @@ class TrainedModel:
     """The line that loads an adapter which is not merged; None if there is none."""
 
 
-def trained_model(tree: ast.Module, expressions: list[ast.expr]) -> TrainedModel:
-    """Return what the expressions are that trainers get as their model, by the assignments of the whole script."""
-    return _Search(tree).find(expressions)
+def trained_model(tree: ast.Module, expressions: list[ast.expr], reached: Reached) -> TrainedModel:
+    """Return what the expressions are that trainers get as their model, by all assignments of what may run."""
+    return _Search(tree, reached).find(expressions)
 
 
 class _Search:
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, reached: Reached) -> None:
+        self._passed = {call for call, _ in reached.passed}
         self._assigned: dict[str, list[ast.expr]] = {}
         self._returned: dict[str, list[ast.expr]] = {}
         for node in ast.walk(tree):
@@ -188,6 +189,8 @@ class _Search:
             self._follow(value.whole if isinstance(value, _Element) else value, element, cast)
 
     def _follow_call(self, call: ast.Call, element: int | None, cast: str) -> None:
+        if call in self._passed:
+            return
         match call.func:
             case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
                 name == LOADER and owner in _ADAPTED and call.args

@@ -4,11 +4,12 @@ What is no literal becomes an assumption, with its line.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
-from profiler.config.files.file_kinds import assumed_note, assumed_sizes
+from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_sizes, uncut_note
 from profiler.config.files.foreign_formats import other_configs, other_program
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
 from profiler.config.foreign_text import parse_python
@@ -27,6 +28,7 @@ from profiler.config.scripts.names import (
     RECIPES,
     SCORES,
     TRAINERS,
+    Where,
     by_recipe,
     called_name,
     given_argument,
@@ -41,9 +43,6 @@ from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-
-Where = Callable[[int], str]
-"""Returns how a sentence names a line of the script."""
 
 
 def script_part(name: str, text: str, given: Given | None = None, *, where: Where | None = None) -> JobFile:
@@ -236,10 +235,10 @@ class _Script:
                 text = f"tuning=full (by {why}, {self._where(call.lineno)} makes no adapter)"
                 self._found.notes.append(Note(key="tuning", text=text))
                 return
-        unknown = [call for call in calls if call in self._reached.possible] if self._given.line else []
-        if unknown:
-            text = f"an adapter ({self._where(unknown[0].lineno)} is under a condition that is not known)"
-            self._found.notes.append(Note(key="tuning", text=text))
+        for what, made in (("an adapter", calls), ("quantised weights", self._called("BitsAndBytesConfig"))):
+            for call in [call for call in made if call in self._reached.possible][:1]:
+                text = f"{what} ({self._where(call.lineno)} is under a condition that is not known)"
+                self._found.notes.append(Note(key="tuning", text=text))
 
     def _read_models(self, recipe: Recipe | None) -> None:
         # A model that scores rows is the one that is trained, or scores completions.
@@ -275,7 +274,7 @@ class _Script:
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
         models = [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
-        trained = trained_model(self._tree, models)
+        trained = trained_model(self._tree, models, self._reached)
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             which = f"which {self._where(trained.adapter_line)} loads, and its file says what it is"
             self._refuse_adapter(which, " of its adapter_config.json")
@@ -358,8 +357,11 @@ class _Script:
             self._found.notes.append(Note(key=key, text=text))
 
     def _state(self, values: dict[str, object], key: str, value: object) -> None:
+        if value is None and key in LENGTHS and not self._is_of_unsloth:
+            self._found.notes.append(uncut_note(self._name))
         if value is None:
             return
+        value = typed(key, value) if isinstance(value, str) and is_flag(key) else value  # of argparse: "true"
         known = values.setdefault(key, value)
         if known != value and (key in KEY_OF or key in NEUTRAL_VALUES):
             problem = f"is {show(known)} and {show(value)} in {self._name}, and one value is allowed"

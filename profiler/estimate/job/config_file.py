@@ -31,6 +31,7 @@ from profiler.config.options.command_words import CONFIG
 from profiler.config.scripts.declared import Given
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
+from profiler.config.trl.argument_values import recipe_by_name
 from profiler.config.trl.parts import JobFile
 from profiler.config.verl.config import SECTION, flattened
 from profiler.config.verl.sources import VerlSource, file_source, script_source
@@ -174,8 +175,16 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
     foreign = foreign_part(file.name, values)
     if foreign is None and file.suffix == ".toml":
         raise _config_fault(path, "is TOML, and no program whose files are read has such")
-    part = part_of(file.name, values) if foreign is None else foreign
+    part = _of_its_name(part_of(file.name, values), file) if foreign is None else foreign
     return ConfigFile(path=path, parts=_sound((part,)), read=tuple(files.read))
+
+
+def _of_its_name(part: JobFile, file: Path) -> JobFile:
+    """Return what a file of trl says, with the trainer that its name or folder says where no key does."""
+    if part.recipe is not None or part.values.get("model_name_or_path") is None:
+        return part
+    recipe, faults = recipe_by_name(file.stem, file.absolute().parent.name, part.values)
+    return replace(part, recipe=recipe, faults=(*part.faults, *faults))
 
 
 def _sound(parts: tuple[JobFile, ...]) -> tuple[JobFile, ...]:
@@ -257,8 +266,8 @@ def _with_own_file(
         values = _own_values(name, files)
         parsed = parts[0] if values is None else read(Given(trainer=trainer, recipe=values))
         if values is not None and parsed.values != parts[0].values:
-            # Its parser fills classes of trl with the file: what the script does with them counts, not the file itself.
-            parts, own = [parsed, replace(part_of(Path(name).name, values), values={})], [name]
+            # Its parser fills classes of trl, and others of its own, with the file: what it does with them counts.
+            parts, own = [parsed, replace(part_of(Path(name).name, values), values={}, unknown=(), faults=())], [name]
             break
     files.read.clear()
     parts[0] = with_named_files(parts[0], files)
