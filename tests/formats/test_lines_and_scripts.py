@@ -485,6 +485,16 @@ def test_a_files_name_says_its_trainer_where_no_key_does(folder, capsys, path, k
     assert found(f"config={path}")["trial"]["recipe"] == recipe
 
 
+@pytest.mark.parametrize(("value", "is_length"), [(True, False), (512, True)])
+def test_a_switch_of_the_users_own_is_no_length(folder, capsys, value, is_length):
+    """f15cubing/slm-deid: `completion_only: true` is the loss on completions alone."""
+    own = {"max_length": 64, "per_device_train_batch_size": 2, "completion_only": value}
+    (folder / "job.yaml").write_text(yaml.safe_dump({"model": {"name": MODEL}, "sft": own}))
+    code = main(["config=job.yaml", "gpu=h100"])
+    assert (code == EXIT_USAGE) is is_length
+    assert ("is sft.completion_only in job.yaml" in capsys.readouterr().err) is is_length
+
+
 @pytest.mark.parametrize("name", ["job.yaml", "train.py"])
 def test_rows_that_are_not_cut_have_the_length_of_the_data(folder, capsys, name):
     """`max_length=None`, as seanie12/ThinkSafe states it: trl's default does not hold then."""
