@@ -35,7 +35,7 @@ COMMANDS = [
     ("LLaMA-Factory (llamafactory-cli)", "llamafactory-cli webui"),
     ("LLaMA-Factory (--finetuning_type)", "python src/train.py \\\n  --finetuning_type lora \\\n  --stage sft"),
     ("axolotl (axolotl inference)", "axolotl inference config.yml"),
-    ("axolotl (-m axolotl.cli.train)", "accelerate launch -m axolotl.cli.train config.yml"),
+    ("axolotl (-m axolotl.cli.evaluate)", "accelerate launch -m axolotl.cli.evaluate config.yml"),
     ("ms-swift (--rlhf_type)", "torchrun --nproc_per_node 2 rlhf.py \\\n  --rlhf_type grpo --model a/b"),
     ("ms-swift on Megatron (megatron sft)", "megatron sft --load a/b"),
     ("OpenRLHF (openrlhf.cli.train_ppo_ray)", "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain a/b"),

@@ -53,7 +53,7 @@ def written(tmp_path):
         for stem, content in files.items():
             name, _, suffix = stem.rpartition("_")
             path = tmp_path / f"{name}.{suffix}"
-            text = content if suffix == "py" else (yaml.safe_dump if suffix == "yaml" else json.dumps)(content)
+            text = content if suffix in ("py", "sh") else (yaml.safe_dump if suffix == "yaml" else json.dumps)(content)
             path.write_text(text)
             words.append(f"config={path}")
         return words
@@ -96,6 +96,35 @@ def test_a_file_of_deepspeed_settles_the_stage_of_a_recipe(written):
     assert "what ZeRO-3 changes (it shards weights, gradients and optimizer states" in notes
     assert "zero3.json changes" not in notes
     assert "ZeRO-3" in _notes(written(recipe_yaml={**RECIPE, "deepspeed": ZERO_3}))
+
+
+OF_DEEPSPEED = {
+    "recipe_yaml": {"deepspeed": "configs/zero3.json"},
+    "accelerate_yaml": {
+        "distributed_type": "DEEPSPEED",
+        "num_processes": 2,
+        "deepspeed_config": {"deepspeed_config_file": "configs/zero3.json"},
+    },
+    "train_py": "args = GRPOConfig(deepspeed='configs/zero3.json', model_init_kwargs={'dtype': 'bfloat16'})\n"
+    "GRPOTrainer('Qwen/Qwen2.5-0.5B', args=args)",
+    "run_sh": "accelerate launch --num_processes 2 --use_deepspeed --deepspeed_config_file zero3.json train.py",
+}
+
+
+@pytest.mark.parametrize("naming", OF_DEEPSPEED)
+def test_a_named_file_of_deepspeed_is_read(written, naming):
+    """Where it lies near the other file, or is given too; the answer is that of both."""
+    files = {"train_py": OF_DEEPSPEED["train_py"].replace("configs/zero3.json", "")} if naming == "run_sh" else {}
+    content = OF_DEEPSPEED[naming]
+    files[naming] = {**RECIPE, **content} if naming == "recipe_yaml" else content
+    if naming == "accelerate_yaml":
+        files["recipe_yaml"] = RECIPE
+    words = [word for word in written(**files, zero3_json=ZERO_3) if naming != "run_sh" or "train" not in word]
+    alone = [word for word in words if not word.endswith("zero3.json")]
+    found = _found([*alone, "num_processes=2"])
+    assert (found["trial"]["zero_stage"], found["trial"]["num_processes"]) == (3, 2)
+    assert found["trial"] == _found([*words, "num_processes=2"])["trial"]
+    assert "read it as well" not in " ".join(found["notes"])
 
 
 def test_zero_is_counted_where_the_number_of_gpus_is_known(written):

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from profiler.domain.errors import EXIT_USAGE
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.trials.recipe import Recipe
 from profiler.estimate.main import answer, main
 
@@ -317,6 +317,89 @@ def test_a_script_without_one_size_is_refused(script, capsys, lines, sizes):
     assert found["trial"]["per_device_train_batch_size"] == 4
 
 
+PARSER = """
+    parser = {parser}
+    script_args, training_args, model_args = parser.{parse}()
+    {then}
+    SFTTrainer(model=model_args.model_name_or_path, args=training_args, peft_config=get_peft_config(model_args))
+"""
+
+
+@pytest.mark.parametrize(
+    ("parser", "parse"),
+    [
+        ("TrlParser((ScriptArguments, SFTConfig, ModelConfig))", "parse_args_and_config"),
+        ("HfArgumentParser((ScriptArguments, TrainingArguments, ModelConfig))", "parse_args_into_dataclasses"),
+        ("HfArgumentParser([ScriptArguments, SFTConfig, ModelConfig])", "parse_yaml_file"),
+        ("ours.Parser(SFTConfig)", "parse_all"),
+    ],
+)
+def test_what_comes_from_a_command_line_is_open(script, capsys, parser, parse):
+    """Such a script alone says nothing of the job; its defaults are those of trl, which nobody trains with."""
+    word = script(PARSER.format(parser=parser, parse=parse, then=""))
+    assert main([word, "model=tiny"]) == EXIT_USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "takes every size from elsewhere (per_device_train_batch_size, max_length)" in line
+    assert line.endswith("Give them, or the YAML or shell script that states them (config=FILE).")
+    assert main([word, "model=tiny", "per_device_train_batch_size=2", "trl=1.16"]) == EXIT_OK
+    said = capsys.readouterr()
+    assert "Assumed, because the files take them from elsewhere: max_length, tuning." in said.err
+    assert "max_length=1024 (" in " ".join(said.out.split())
+
+
+def test_a_parser_gets_the_file_that_is_given_with_it(script, tmp_path):
+    """Whatever of it the script reads counts, and no more: nothing hands on the type of the model."""
+    text = PARSER.format(
+        parser="TrlParser((ScriptArguments, SFTConfig, ModelConfig))", parse="parse_args_and_config", then=""
+    )
+    keys = "model_name_or_path: Qwen/Qwen2.5-0.5B\ndtype: bfloat16\nuse_peft: true\nlora_r: 4\n"
+    (tmp_path / "recipe.yaml").write_text(keys)
+    answered = _found(script(text), f"config={tmp_path / 'recipe.yaml'}")
+    trial = answered["trial"]
+    assert (trial["tuning"], trial["lora_rank"], trial["max_length"], trial["dtype"]) == ("lora", 4, 1024, "float32")
+    assert not any("elsewhere" in note or "command line" in note for note in answered["notes"])
+
+
+@pytest.mark.parametrize(
+    ("then", "rows", "said"),
+    [
+        ("args.per_device_train_batch_size = 4", 4, ""),
+        (
+            "if large():\n    args.per_device_train_batch_size = 4",
+            2,
+            "per_device_train_batch_size=2 (line 3 of train.py may change it)",
+        ),
+        ("if 1 == 1:\n    args.per_device_train_batch_size = 4", 4, ""),
+        ("other.per_device_train_batch_size = 4", 2, ""),
+        (
+            "args.per_device_train_batch_size = rows()",
+            8,
+            "per_device_train_batch_size=8 (line 2 of train.py has no literal)",
+        ),
+    ],
+)
+def test_what_a_script_sets_later_wins(script, then, rows, said):
+    made = "args = SFTConfig(per_device_train_batch_size=2, max_length=99)"
+    answered = _found(script(f"{made}\n{then}\nSFTTrainer('Qwen/Qwen2.5-0.5B', args=args)\n"))
+    assert answered["trial"]["per_device_train_batch_size"] == rows
+    assert said in answered["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ("SFTTrainer(model=M, args=args, max_seq_length=512)", ("sft", 2, 512)),
+        ("SFTTrainer(model=M, args=args)", ("sft", 2, 1024)),
+        ("DPOTrainer(M, None, args=args, beta=0.2, max_length=300)", ("dpo", 2, 300)),
+        ("SFTTrainer(model=M)", ("sft", 8, 1024)),
+    ],
+)
+def test_arguments_of_early_trainers_are_read(script, trainer, expected):
+    made = "args = TrainingArguments(per_device_train_batch_size=2)\n" if "args=args" in trainer else ""
+    trial = _found(script(f"M = 'Qwen/Qwen2.5-0.5B'\n{made}{trainer}\n"))["trial"]
+    assert (trial["recipe"], trial["per_device_train_batch_size"], trial["max_length"]) == expected
+
+
 def test_a_script_that_states_one_size_is_answered(script):
     found = _found(script("GRPOConfig(max_completion_length=99, **values)\n"), "model=qwen2.5-0.5b")
     assert found["trial"]["max_completion_length"] == 99
@@ -348,7 +431,7 @@ def test_deepspeed_inside_of_a_script_is_read(script):
     [
         ("peft_config=LoraConfig(r=8)", "ref_model=other", True),
         ("peft_config=LoraConfig(r=8)", "ref_model=None", False),
-        ("peft_config=LoraConfig(r=8)", "beta=0", False),
+        ("peft_config=LoraConfig(r=8)", "processing_class=text", False),
         ("callbacks=[]", "ref_model=other", False),
     ],
 )
@@ -369,7 +452,7 @@ def test_the_arguments_of_a_parser_name_the_recipe(script, recipe):
         script_args, training_args, model_args = parser.parse_args_and_config()
         trained_by(training_args)
     """
-    assert _found(script(text), "model=tiny")["trial"]["recipe"] == recipe
+    assert _found(script(text), "model=tiny", "per_device_train_batch_size=8")["trial"]["recipe"] == recipe
 
 
 def test_a_model_that_scores_rows_is_the_one_that_is_trained(script):

@@ -458,6 +458,150 @@ GRPOTrainer(model="Qwen/Qwen2.5-1.5B-Instruct", args=second, reward_funcs=[good]
     assert found("config=stages.ipynb", "recipe=grpo")["trial"] == trial
 
 
+OF_PREFERENCES = {"model_name_or_path": MODEL, "beta": 0.1, "max_length": 512, "per_device_train_batch_size": 2}
+OF_ROWS = {"model_name_or_path": MODEL, "max_length": 512}
+
+
+@pytest.mark.parametrize(
+    ("path", "keys", "recipe"),
+    [
+        ("configs/kto.yaml", OF_PREFERENCES, "kto"),  # MiuLab/FactAlign
+        ("dpo/config_full.yaml", OF_ROWS, "dpo"),  # ada-zf1225/zephyr-qlora, and its ORPO
+        ("orpo/config_full.yaml", OF_PREFERENCES, "orpo"),
+        ("online_dpo.yaml", OF_PREFERENCES, "online_dpo"),
+        ("sft_config.yaml", {"model_name_or_path": MODEL, "learning_rate": 1e-5}, "sft"),
+        ("recipe.yaml", OF_ROWS, "sft"),
+        ("my-dpo-recipes/recipe.yaml", OF_ROWS, "sft"),
+        ("sft_then_dpo.yaml", OF_ROWS, "sft"),
+        ("sft.yaml", {"model_name_or_path": MODEL, "num_generations": 4}, "grpo"),
+    ],
+)
+def test_a_files_name_says_its_trainer_where_no_key_does(folder, capsys, path, keys, recipe):
+    (folder / path).parent.mkdir(exist_ok=True)
+    (folder / path).write_text(yaml.safe_dump(keys))
+    if recipe in OTHER_TRAINERS:
+        assert f"is for {recipe} by its name, which has no recipe here" in refused(capsys, f"config={path}")
+        return
+    assert found(f"config={path}")["trial"]["recipe"] == recipe
+
+
+@pytest.mark.parametrize(("value", "is_length"), [(True, False), (512, True)])
+def test_a_switch_of_the_users_own_is_no_length(folder, capsys, value, is_length):
+    """f15cubing/slm-deid: `completion_only: true` is the loss on completions alone."""
+    own = {"max_length": 64, "per_device_train_batch_size": 2, "completion_only": value}
+    (folder / "job.yaml").write_text(yaml.safe_dump({"model": {"name": MODEL}, "sft": own}))
+    code = main(["config=job.yaml", "gpu=h100"])
+    assert (code == EXIT_USAGE) is is_length
+    assert ("is sft.completion_only in job.yaml" in capsys.readouterr().err) is is_length
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "train.py"])
+def test_rows_that_are_not_cut_have_the_length_of_the_data(folder, capsys, name):
+    """`max_length=None`, as seanie12/ThinkSafe states it: trl's default does not hold then."""
+    (folder / "job.yaml").write_text(f"model_name_or_path: {MODEL}\nmax_length: null\npacking: false\n")
+    call = "SFTConfig(max_length=None, per_device_train_batch_size=2)"
+    (folder / "train.py").write_text(f"from trl import SFTConfig\nSFTTrainer('{MODEL}', args={call})\n")
+    assert (
+        f"max_length=1024 ({name} cuts no row: give the length of your longest)" in found(f"config={name}")["notes"][0]
+    )
+    main([f"config={name}"])
+    assert "Assumed, because the files take them from elsewhere: max_length." in capsys.readouterr().err
+    assert "cuts no row" not in " ".join(found(f"config={name}", "max_length=64")["notes"])
+
+
+def test_a_flag_may_be_a_text(folder):
+    """akhatua2/ExplAIn: options of argparse that are "true", and are compared with it."""
+    (folder / "train.py").write_text(
+        f"""
+parser.add_argument("--checkpointing", default="true")
+args = parser.parse_args()
+GRPOTrainer("{MODEL}", args=GRPOConfig(gradient_checkpointing=args.checkpointing, num_generations=2))
+"""
+    )
+    assert found("config=train.py")["trial"]["gradient_checkpointing"] is True
+
+
+@pytest.mark.parametrize(
+    ("again", "length"),
+    [("TOKENS = 96", 96), ("TOKENS = 64", 256), ("if x:\n    TOKENS = 96", 256), ("TOKENS += 1", 256)],
+)
+def test_a_constant_may_be_bound_again_to_the_same_value(folder, again, length):
+    """MoritzPoe/Granite350M_nl2sql: a notebook that has its first cell twice."""
+    text = f"TOKENS = 96\n{again}\nGRPOTrainer('{MODEL}', args=GRPOConfig(max_completion_length=TOKENS))\n"
+    (folder / "train.py").write_text(text)
+    answered = found("config=train.py")
+    assert answered["trial"]["max_completion_length"] == length or "has no literal" in answered["notes"][0]
+    assert (length == 96) == (answered["trial"]["max_completion_length"] == 96)
+
+
+def test_the_base_of_an_adapter_is_loaded_where_a_model_is_one(folder, capsys):
+    """TsinghuaC3I/UltraMedical, after alignment-handbook: nothing says that the model is an adapter."""
+    text = f"""
+model = "{MODEL}"
+if CONDITION:
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base()), model)
+DPOTrainer(model, args=DPOConfig(max_length=512, per_device_train_batch_size=2))
+"""
+    (folder / "train.py").write_text(text.replace("CONDITION", "is_adapter_model(model) is True"))
+    assert found("config=train.py", f"model={MODEL}")["trial"]["tuning"] == "full"
+    (folder / "train.py").write_text(text.replace("CONDITION", "loads_one(model)"))
+    assert "is that of the adapter which line 4 of train.py loads" in refused(capsys, "config=train.py")
+
+
+def test_an_adapter_or_a_quantisation_of_a_condition_is_named(folder):
+    text = f"""
+from trl import SFTConfig, SFTTrainer
+bits = BitsAndBytesConfig(load_in_4bit=True) if is_small() else None
+model = AutoModelForCausalLM.from_pretrained("{MODEL}", quantization_config=bits)
+if is_small():
+    lora = LoraConfig(r=8)
+SFTTrainer(model, args=SFTConfig(max_length=64), peft_config=lora)
+"""
+    (folder / "train.py").write_text(text)
+    answered = found("config=train.py")
+    assert (answered["trial"]["tuning"], answered["trial"]["lora_rank"]) == ("qlora", 8)
+    assert "an adapter (line 6 of train.py is under a condition that is not known)" in answered["notes"][0]
+    assert "quantised weights (line 3 of train.py is under a condition that is not known)" in answered["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("start", "count"),
+    [
+        ("accelerate launch --num_processes 2 -m axolotl.cli.train", 2),
+        ("torchrun --nproc_per_node 2 -m axolotl.cli.train", 2),
+        ("python -m axolotl.cli.train", None),
+        ("axolotl train", None),
+    ],
+)
+def test_a_module_that_trains_is_the_command_of_its_program(folder, start, count):
+    """johnlund/epistemic-stance: axolotl's earlier way."""
+    keys = {"base_model": MODEL, "sequence_len": 64, "micro_batch_size": 2, "adapter": "lora", "lora_r": 4}
+    keys |= {"lora_alpha": 8, "lora_target_linear": True}
+    (folder / "axolotl.yaml").write_text(yaml.safe_dump(keys))
+    (folder / "run.sh").write_text(f"{start} axolotl.yaml\n")
+    trial = found("config=run.sh")["trial"]
+    assert (trial["recipe"], trial["lora_rank"], trial["max_length"]) == ("sft", 4, 64)
+    assert trial["num_processes"] == (count or 1)
+
+
+def test_keys_that_a_parser_of_the_script_has_are_not_trls(folder):
+    """MarkusEnglberger/RLcausality: `use_lora` of a class of the script, next to trl's arguments."""
+    (folder / "train.py").write_text(
+        f"""
+@dataclass
+class Ours:
+    use_lora: bool = field(default=False)
+    rank: int = field(default=8)
+ours, args = TrlParser((Ours, SFTConfig)).parse_args_and_config()
+lora = LoraConfig(r=ours.rank) if ours.use_lora else None
+SFTTrainer("{MODEL}", args=args, peft_config=lora)
+"""
+    )
+    (folder / "job.yaml").write_text("use_lora: true\nrank: 4\nmax_length: 64\nper_device_train_batch_size: 2\n")
+    trial = found("config=train.py", "config=job.yaml")["trial"]
+    assert (trial["tuning"], trial["lora_rank"], trial["max_length"]) == ("lora", 4, 64)
+
+
 @pytest.mark.parametrize(
     ("definition", "call", "rows"),
     [

@@ -237,13 +237,17 @@ def accelerate_part(name: str, values: Mapping[str, object]) -> JobFile:
     if kind == "DEEPSPEED":
         inner = reader.section("deepspeed_config")
         job.update(_zero(reader))
-        if inner.get("deepspeed_config_file") is not None:
-            job["deepspeed_file"] = inner["deepspeed_config_file"]
+        file = inner.get("deepspeed_config_file")
+        found.update(_stated(inner, ("gradient_accumulation_steps",)))
+        if isinstance(file, Mapping):
+            found["deepspeed"] = file
+        elif file is not None:
+            job["deepspeed_file"] = file
         else:
             job.setdefault("zero_stage", _ACCELERATE_STAGE)
-        found.update(_stated(inner, ("gradient_accumulation_steps",)))
     unknown = tuple(str(key) for key in values if key not in ACCELERATE_KEYS)
-    return JobFile(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=reader.faults)
+    part = JobFile(name=name, values=found, job=job, notes=tuple(notes), unknown=unknown, faults=reader.faults)
+    return with_inner_deepspeed(part)
 
 
 def _zero(reader: FileValues) -> dict[str, object]:

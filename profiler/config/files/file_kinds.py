@@ -75,7 +75,8 @@ def trl_part(name: str, values: Mapping[str, object]) -> JobFile:
         return own_part(name, values) or JobFile(name=name, faults=(fault,))
     launched = launch_part(name, values)
     faults = (*renamed_keys(name, values), *launched.faults)
-    notes = (*launched.notes, *environment_notes(name, values))
+    uncut = [uncut_note(name)] if any(key in values and values[key] is None for key in LENGTHS) else []
+    notes = (*launched.notes, *environment_notes(name, values), *uncut)
     part = JobFile(name=name, values={**launched.values, **values}, job=launched.job, notes=notes, faults=faults)
     return with_inner_deepspeed(part)
 
@@ -94,11 +95,22 @@ def assumed_note(key: str, why: str) -> Note | None:
     """Return the note of an open value; None for a key that changes no memory."""
     if key in KEY_OF:
         name = KEY_OF[key]
-        default = _DEFAULTS.get(name, key_named(name).default)
+        declared = key_named(name)
+        default = _DEFAULTS.get(name, declared.default if declared.given_default is None else declared.given_default)
         return Note(key=name, text=f"{name}={show(default)} ({why})", is_open=True)
     if key in NEUTRAL_VALUES:
         return Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({why})")
     return Note(key="", text=f"no {key} ({why})") if key in _LEFT_OUT else None
+
+
+LENGTHS = key_named("max_length").trl_names
+"""trl's names of the length to which a row is cut; null cuts none."""
+
+
+def uncut_note(where: str) -> Note:
+    """Return the note of rows that are not cut, whose length is that of the data."""
+    text = f"max_length={key_named('max_length').given_default} ({where} cuts no row: give the length of your longest)"
+    return Note(key="max_length", text=text, is_open=True)
 
 
 def assumed_sizes(recipe: Recipe | None, known: Collection[str], why: str) -> Iterator[Note]:

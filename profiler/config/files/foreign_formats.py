@@ -12,9 +12,10 @@ from pathlib import PurePosixPath
 from profiler.config.files.formats.axolotl import AXOLOTL
 from profiler.config.files.formats.llama_factory import LLAMA_FACTORY
 from profiler.config.files.formats.ms_swift import MS_SWIFT
-from profiler.config.files.vocabulary import Vocabulary, part_by
+from profiler.config.files.vocabulary import BY_KEYS, Vocabulary, part_by
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
+from profiler.domain.trials.recipe import Recipe
 
 _MOST_DEPTH = 6
 """Deepest level at which a key is looked for."""
@@ -121,9 +122,10 @@ FORMATS = (
             Keys(required=_words("sequence_len micro_batch_size")),
         ),
         commands=_called(
-            r"\baxolotl +(?:preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b", r"-m +axolotl[\w.]*"
+            r"\baxolotl +(?:preprocess|inference|merge-\w+|evaluate|lm-eval|quantize)\b",
+            r"-m +axolotl(?!\.cli\.train\b)[\w.]*",
         ),
-        trains=_called(r"\baxolotl +train\b"),
+        trains=_called(r"\baxolotl +train\b", r"-m +axolotl\.cli\.train\b"),
         modules=_words("axolotl"),
         vocabulary=AXOLOTL,
     ),
@@ -309,10 +311,60 @@ def _foreign_call(key: str, found: str, commands: str) -> Fault | None:
     return None
 
 
-def foreign_module(modules: Collection[str]) -> Format | None:
-    """Return the format of a Python script by the modules that it imports; None if it is of none of them."""
+_OTHER_CONFIGS = _words(
+    """
+    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
+    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
+    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
+    """
+)
+"""Arguments of trl's trainers that have no recipe here."""
+
+_OTHERS_DO = dict.fromkeys(
+    ("AsyncGRPOConfig", "AsyncGRPOTrainer"),
+    ", because it packs completions into rows of token_budget tokens, with other kernels",
+)
+"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
+
+_OTHER_LOADERS = ("FastModel", "FastVisionModel")
+"""Unsloth's loaders of all models but text, which run code of transformers that it compiles."""
+
+
+_PATCHES_TRL = "unsloth"
+"""The module that changes trl's trainers where it is imported."""
+
+
+def other_configs(called: Collection[str]) -> list[str]:
+    """Return what is wrong with the calls of a script that configure trainers of trl without a recipe.
+
+    Args:
+        called: The names of what it calls and does not declare itself or take from other modules.
+    """
+    return [
+        f"calls {each}, whose trainer has no recipe here{_OTHERS_DO.get(each, '')}; the recipes are {', '.join(Recipe)}"
+        for each in called
+        if each in _OTHER_CONFIGS
+    ]
+
+
+def other_program(
+    names: Collection[tuple[str, str]], owners: Collection[str], trained: Collection[str]
+) -> tuple[str, str] | None:
+    """Return why a script is not read that another program trains or changes, with a hint; None if trl may train it.
+
+    Args:
+        names: Modules that it imports, with the names that it takes from them.
+        owners: Classes whose methods it calls.
+        trained: Names of its calls that configure and make trainers of trl.
+    """
+    loader = next((each for each in owners if each in _OTHER_LOADERS), None)
+    if loader is not None:
+        problem = f"loads its model by Unsloth's {loader}, whose kernels have no formula and no bound here"
+        return problem, f"Give {BY_KEYS} for what trl's own trainer needs."
+    modules = [module for module, name in names if not trained or name in trained or module == _PATCHES_TRL]
     starts = {".".join(module.split(".")[:depth]) for module in modules for depth in range(1, _MOST_DEPTH)}
-    return next((each for each in FORMATS if each.modules & starts), None)
+    other = next((each for each in FORMATS if each.modules & starts), None)
+    return (f"trains with {other.name}, which it imports, and that is not read", other.hint) if other else None
 
 
 def _key_names(values: Mapping[str, object]) -> Iterator[str]:

@@ -22,7 +22,9 @@ from profiler.config.trl.argument_keys import CONTAINERS, FREE_KEYS, KEY_OF, is_
 from profiler.config.trl.config import TRL_DEFAULTS
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
+from profiler.domain.trials.keys import Kind
 from profiler.domain.trials.recipe import Recipe
+from profiler.domain.trials.trial import TRIAL_KEYS
 
 SHOWN = 6
 """Most unknown keys that a sentence names."""
@@ -103,6 +105,9 @@ _NO_MEMORY = re.compile(
     r"column|field|revision|warmup|scheduler|prompt_template|system|mask|shuffle|streaming|min|top|bonus|score|cosine)(?:_|$)"
 )
 """Words in names of keys that say where, when, or by which number."""
+
+
+_COUNTS = frozenset(key.name for key in TRIAL_KEYS if key.kind is Kind.COUNT)
 
 
 def memory_key(name: str) -> str:
@@ -369,7 +374,8 @@ def _without_equal(vocabulary: Vocabulary, name: str, path: str, value: object) 
         yield Fault(key=path, found=show(value), problem=problem)
     elif neutral is None and path not in vocabulary.free and last not in vocabulary.free:
         key = memory_key(path) if value not in (None, False, "", "auto", "none", "default") else ""
-        if key:
+        is_switch = isinstance(value, bool) and key in _COUNTS  # completion_only: true
+        if key and not is_switch:
             problem = f"is {path} in {name}, and trl has no key of that name"
             yield Fault(key=key, found=show(value), problem=problem, hint=f"Give {key}= as well.")
 

@@ -124,9 +124,12 @@ def _of_visible(options: Arguments) -> object:
 
 
 def _of_axolotl(options: Arguments) -> object:
-    """Return the processes of axolotl, which starts accelerate: one per GPU that it sees."""
-    visible = options.values.get(_VISIBLE)
-    return None if visible in (None, "") else len(str(visible).split(","))
+    """Return the processes of axolotl: of its launcher, or one per GPU that it sees, because it starts accelerate."""
+    found, visible = (
+        _of_accelerate(options) or _product(options, "nproc_per_node", "nnodes"),
+        options.values.get(_VISIBLE),
+    )
+    return len(str(visible).split(",")) if found is None and visible not in (None, "") else found
 
 
 SWIFT = Launcher(
@@ -164,6 +167,9 @@ _MODULES = {
     "deepspeed.launcher.runner": DEEPSPEED,
 }
 """Launchers that Python starts as a module."""
+
+_MODULES_OF_COMMANDS = {"axolotl.cli.train": (AXOLOTL_CLI, "train")}
+"""Commands that Python, or a launcher, starts as a module."""
 
 _MODULE = ("m", "module")
 
@@ -246,6 +252,9 @@ def _program(launcher: Launcher, items: Sequence[Item]) -> Started:
     inner = _MODULES.get(value.text) if is_module and launcher is PYTHON else None
     if inner is not None:
         return _program(inner, rest)
+    if is_module and value.text in _MODULES_OF_COMMANDS:
+        command, program = _MODULES_OF_COMMANDS[value.text]
+        return Started(launcher=command, options=options, program=program, arguments=rest)
     return Started(
         launcher=launcher,
         options=options,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from profiler.config.files.arguments import Arguments, full_names, read_arguments, typed
-from profiler.config.files.companion_files import accelerate_part
+from profiler.config.files.companion_files import accelerate_part, with_inner_deepspeed
 from profiler.config.files.file_kinds import assumed_note, assumed_sizes, trl_part
 from profiler.config.files.formats.together import PROCESSES
 from profiler.config.files.own_sections import FileKeys
@@ -14,7 +14,7 @@ from profiler.config.launch.launchers import ACCELERATE, ACCELERATE_OPTIONS, TRL
 from profiler.config.launch.lines import stem_of
 from profiler.config.notes import SIZES, Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.evaluation import Given
+from profiler.config.scripts.declared import Given
 from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.argument_keys import KEY_OF, is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, recipe_of, trainer_is_known
@@ -24,8 +24,11 @@ from profiler.domain.trials.recipe import Recipe
 
 _RECIPE_FILES = (".yaml", ".yml", ".json")
 
-_FILES = ("deepspeed", "fsdp_config")
-"""Arguments of transformers that name a file of keys."""
+_FILES = ("deepspeed", "fsdp_config", "deepspeed_config_file")
+"""Arguments of transformers, and the key of accelerate, that name a file of keys."""
+
+_OF_ACCELERATE = "deepspeed_config"
+"""The section of accelerate's file that may name DeepSpeed's."""
 
 _OTHER_TRAINERS = re.compile(rf"(?:^|_)({'|'.join(OTHER_TRAINERS)}|rm|distill\w*)(?:_|$)", re.IGNORECASE)
 
@@ -112,7 +115,7 @@ def _job_part(name: str, found: Started, read: FileReader) -> JobFile:
         notes.append(_processes_note(name, undecided))
     if not file and not options.values:
         return JobFile(name=name, notes=tuple(notes))
-    part = accelerate_part(name, accelerate_values(options.values, stated))
+    part = accelerate_part(name, with_files(accelerate_values(options.values, stated), read))
     return replace(part, notes=(*notes, *part.notes))
 
 
@@ -138,7 +141,7 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
             own_file=FileKeys(recipe, read={}) if recipe else None,
             line=name,
         )
-        part = script_part(script.name, script.content, given)
+        part = with_named_files(script_part(script.name, script.content, given), read)
         yield replace(part, faults=(*faults, *part.faults))
         return
     if faults:
@@ -153,7 +156,7 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
         arguments = replace(arguments, values=values)
         count = {**recipe, **values}.get("num_processes")
         own = {"num_processes": count} if count is not None else {}
-        yield accelerate_part(there.name, {**there.content, **own})
+        yield accelerate_part(there.name, with_files({**there.content, **own}, read))
     yield _trl_arguments(name, found, arguments, recipe, read)
 
 
@@ -172,7 +175,7 @@ def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: Fi
         **{key: typed(key, text) for key, text in over.items()},
         **{key: value for key, value in variables.items() if key in vocabulary.by_rule},
     }
-    part = part_by(vocabulary, name, _with_files(values, read), arguments.undecided)
+    part = part_by(vocabulary, name, with_files(values, read), arguments.undecided)
     return replace(part, faults=(*faults, *part.faults))
 
 
@@ -199,7 +202,7 @@ def _trl_arguments(
     # A file of DeepSpeed in a folder of the user's machine may be here.
     named = {key: text for key, text in arguments.undecided.items() if key in _FILES}
     values = {key: value for key, value in recipe.items() if key not in arguments.undecided} | stated | named
-    part = trl_part(name, _with_files(values, read))
+    part = trl_part(name, with_files(values, read))
     notes = [*part.notes]
     faults = [*part.faults]
     for key, said in arguments.undecided.items():
@@ -239,14 +242,27 @@ def _own_arguments(program: str, arguments: Arguments) -> Iterator[Fault]:
             yield Fault(key=settled_by, found=said, problem=problem, hint=hint)
 
 
-def _with_files(values: Mapping[str, object], read: FileReader) -> dict[str, object]:
-    """Return the keys with the content of the files of DeepSpeed and FSDP that they name."""
+def with_named_files(part: JobFile, read: FileReader) -> JobFile:
+    """Return what a script says with the content of DeepSpeed's and FSDP's files that it names."""
+    return with_inner_deepspeed(replace(part, values=with_files(part.values, read)))
+
+
+def with_files(values: Mapping[str, object], read: FileReader) -> dict[str, object]:
+    """Return the keys of a recipe, or of a file of accelerate, with the content of DeepSpeed's and FSDP's files.
+
+    Args:
+        values: The keys, of which some may name such a file.
+        read: Reads it.
+    """
     found = dict(values)
     for key in _FILES:
         file = values.get(key)
         there = read(file) if isinstance(file, str) and file.endswith(_RECIPE_FILES) else None
         if there is not None and isinstance(there.content, Mapping):
             found[key] = there.content
+    section = values.get(_OF_ACCELERATE)
+    if isinstance(section, Mapping):
+        found[_OF_ACCELERATE] = with_files(section, read)
     return found
 
 

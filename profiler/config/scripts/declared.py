@@ -1,18 +1,29 @@
-"""What a script declares: functions, classes with fields, and values of its command line with defaults."""
+"""What a script declares, and what is given with it.
+
+Functions, classes with fields, and values of its command line with defaults.
+"""
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeGuard
 
+from profiler.config.files.own_sections import FileKeys
 from profiler.config.scripts.names import RECIPES, called_name
 
 PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
 """Parsers that fill dataclasses from the command line, the last of alignment-handbook."""
 
-_PARSES = ("parse_args_and_config", "parse_args_into_dataclasses", "parse")
+_PARSES = frozenset(
+    """
+    parse_args_and_config parse_args_into_dataclasses parse parse_yaml_file parse_json_file parse_dict
+    """.split()  # noqa: SIM905
+)
 
-TRL_CLASSES = (*RECIPES, "ModelConfig", "ScriptArguments", "TrainingArguments")
+TRAINING_ARGUMENTS = "TrainingArguments"
+"""The arguments of transformers, which `SFTTrainer` takes in place of trl's, and early trainers of trl do."""
+
+TRL_CLASSES = (*RECIPES, "ModelConfig", "ScriptArguments", TRAINING_ARGUMENTS)
 """Classes of trl and transformers whose fields have the names of trl's keys."""
 
 CONFIGS = tuple(RECIPES)
@@ -52,6 +63,7 @@ class Declared:
         self.parsed: dict[str, Fields] = {}
         """Names that the script gives to a dataclass that a parser has filled."""
         self._add_parsed(tree)
+        self._made = list(_made(tree))
 
     def derived(self, *bases: str) -> dict[str, str]:
         """Return the classes of the script that derive from one of `bases`, each with that one."""
@@ -59,15 +71,32 @@ class Declared:
             name: each.of_trl for name, each in self.classes.items() if each.of_trl in bases and name != each.of_trl
         }
 
+    def made_by(self, classes: Collection[str]) -> set[str]:
+        """Return the names of the script for what a parser fills, or a call of one of `classes` makes."""
+        return {name for name, kind in self.parsed.items() if kind.of_trl} | {
+            name for name, called in self._made if called in classes
+        }
+
     @property
     def reads_trl(self) -> bool:
-        """Whether a parser of the script fills a class of trl."""
-        return any(each.of_trl in CONFIGS for each in self.parsed.values())
+        """Whether a parser of the script fills the arguments of a trainer."""
+        return any(each.of_trl in (*CONFIGS, TRAINING_ARGUMENTS) for each in self.parsed.values())
 
     @property
     def parsed_of_trl(self) -> str:
         """The arguments of a trainer that a parser fills; empty if none."""
         return next((each.of_trl for each in self.parsed.values() if each.of_trl in CONFIGS), "")
+
+    def defaults_of_parsed(self) -> Iterator[tuple[str, ast.expr]]:
+        """Return the fields with a default of the script's own classes after trl's that a parser fills."""
+        for kind in {id(kind): kind for kind in self.parsed.values() if kind.of_trl}.values():
+            yield from kind.defaults.items()
+
+    @property
+    def only_own(self) -> frozenset[str]:
+        """The fields of filled classes that are none of trl's, nor after one."""
+        trls = {name for kind in self.parsed.values() if kind.of_trl for name in kind.names}
+        return frozenset(name for kind in self.parsed.values() for name in kind.names) - trls
 
     def _add_class(self, node: ast.ClassDef) -> None:
         bases = [base.id if isinstance(base, ast.Name) else base.attr for base in node.bases if _has_name(base)]
@@ -129,78 +158,12 @@ class Declared:
                 yield self.classes.get(name) or Fields(name=name, of_trl="", defaults={}, names=frozenset())
 
 
-_READ_BY_TRL = {
-    "get_peft_config": frozenset[str](),
-    "get_kbit_device_map": frozenset[str](),
-    "get_quantization_config": frozenset({"load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"}),
-}
-"""Functions of trl that get a `ModelConfig`, with what they read of how a model is loaded."""
-
-_SHOW = ("print", "debug", "info", "warning")
-
-_OF_LOADING = {
-    "dtype": ("dtype", "torch_dtype"),
-    "torch_dtype": ("dtype", "torch_dtype"),
-    "attn_implementation": ("attn_implementation",),
-    "load_in_4bit": ("load_in_4bit",),
-    "load_in_8bit": ("load_in_8bit",),
-    "use_bnb_nested_quant": ("use_bnb_nested_quant",),
-}
-"""Fields of `ModelConfig` that say how a model is loaded, with the names by which a script reads them."""
-
-
-def unread_of_loading(tree: ast.Module, declared: Declared) -> frozenset[str]:
-    """Return the fields of the script's `ModelConfig` that say how a model is loaded and that nothing reads.
-
-    trl's trainers get no `ModelConfig`: of one that the script does not hand on, nothing reaches them. Nothing is
-    returned where the script gives it to a function that is not known, or does not use it at all.
-    """
-    names = {name for name, kind in declared.parsed.items() if kind.of_trl == "ModelConfig"}
+def _made(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Return the names that stand for what a call returns, with what is called."""
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
-                called_name(call) == "ModelConfig"
-            ):
-                names.add(name)
-    read: set[str] = set()
-    known = 0
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name(id=name), attr=field) if name in names:
-                read.add(field)
-                known += 1
-            case ast.FormattedValue(value=ast.Name(id=name)) if name in names:
-                known += 1
-            case ast.Call():
-                for found in _read_by(node, names, declared.functions):
-                    read.update(found)
-                    known += 1
-    every = sum(
-        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load) for node in ast.walk(tree)
-    )
-    if not read or known < every:
-        return frozenset()
-    return frozenset(field for field, readers in _OF_LOADING.items() if read.isdisjoint(readers))
-
-
-def _read_by(
-    call: ast.Call, names: Collection[str], functions: Mapping[str, ast.FunctionDef]
-) -> Iterator[Collection[str]]:
-    """Return what a call reads of each `ModelConfig` that is its argument, where that is known."""
-    name = called_name(call)
-    given: list[tuple[ast.expr, str]] = [(each.value, each.arg or "") for each in call.keywords]
-    parameters = [each.arg for each in functions[name].args.args] if name in functions else []
-    given += [(each, parameters[at] if at < len(parameters) else "") for at, each in enumerate(call.args)]
-    for value, parameter in given:
-        if not (isinstance(value, ast.Name) and value.id in names):
-            continue
-        match name, call.args:
-            case "getattr", [_, ast.Constant(value=str(field)), *_]:
-                yield {field}
-            case _ if name in _READ_BY_TRL:
-                yield _READ_BY_TRL[name]
-            case _ if name in _SHOW or parameter in names:
-                yield ()
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+                yield name, called_name(call)
 
 
 def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, str]:
@@ -231,6 +194,30 @@ def _fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
                         yield name, keyword.value.body
             case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
                 yield name, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What a command line passes to the script, and what else is given with it."""
+
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    """Options of the line."""
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are passed without a value that is known."""
+    recipe: Mapping[str, object] = field(default_factory=dict)
+    """Keys of the file that ``--config`` names."""
+    own_file: FileKeys | None = None
+    """Keys of a file that is given with the script, from which the script may take values."""
+    line: str = ""
+    """What states them; empty if none is given."""
+    trainer: str = ""
+    """The recipe that counts in a script of several."""
+
+    @property
+    def parsed(self) -> Mapping[str, object]:
+        """What a parser of dataclasses gets, which reads the file itself: the line wins."""
+        inner = {key: value for key, value in self.recipe.items() if key not in self.undecided}
+        return {**inner, **self.arguments}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,19 @@ Of a value from the command line or the environment it is what a given line pass
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import Declared, Fields, OutsideValue, OutsideValues
+from profiler.config.scripts.declared import Declared, Fields, Given, OutsideValue, OutsideValues
 from profiler.config.scripts.names import arguments_of, bound_once, called_name
 
 _ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
 """What is true on every card since Ampere; the other value has as many bytes."""
+
+_ASKS_FOR_ADAPTER = "is_adapter_model"
+"""What alignment-handbook asks before it loads an adapter's base; an answer is for a model of which none is known."""
 
 _LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
 """Functions that return the content of a file with keys."""
@@ -38,30 +41,6 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 class NoLiteralError(ValueError):
     """An expression whose value is not in the file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """What a command line passes to the script, and what else is given with it."""
-
-    arguments: Mapping[str, object] = field(default_factory=dict)
-    """Options of the line."""
-    undecided: Mapping[str, str] = field(default_factory=dict)
-    """Arguments that are passed without a value that is known."""
-    recipe: Mapping[str, object] = field(default_factory=dict)
-    """Keys of the file that ``--config`` names."""
-    own_file: FileKeys | None = None
-    """Keys of a file that is given with the script, from which the script may take values."""
-    line: str = ""
-    """What states them; empty if none is given."""
-    trainer: str = ""
-    """The recipe that counts in a script of several."""
-
-    @property
-    def parsed(self) -> Mapping[str, object]:
-        """What a parser of dataclasses gets, which reads the file itself: the line wins."""
-        inner = {key: value for key, value in self.recipe.items() if key not in self.undecided}
-        return {**inner, **self.arguments}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +180,8 @@ class Evaluator:
         match call:
             case ast.Call() if called_name(call) in _ASKS_FOR_BFLOAT16:
                 return True
+            case ast.Call() if called_name(call) == _ASKS_FOR_ADAPTER:
+                return False
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
                 return _number(kind, self._value(inner, depth + 1))
             case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):

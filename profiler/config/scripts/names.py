@@ -2,9 +2,12 @@
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from profiler.domain.trials.recipe import Recipe
+
+Where = Callable[[int], str]
+"""Returns how a sentence names a line of a script."""
 
 
 def called_name(call: ast.Call) -> str:
@@ -33,20 +36,31 @@ def by_recipe(classes: Mapping[str, Recipe], recipe: Recipe) -> dict[str, Recipe
     return {name: each for name, each in classes.items() if each is recipe}
 
 
-def model_of(call: ast.Call) -> list[ast.expr]:
-    """Return the argument of a trainer that is its model."""
-    return [keyword.value for keyword in call.keywords if keyword.arg == "model"] or call.args[:1]
+def given_argument(call: ast.Call, name: str, place: int | None = None) -> list[ast.expr]:
+    """Return the argument of a call that has a name or, without one, a place; nothing if it is absent or None."""
+    found = [keyword.value for keyword in call.keywords if keyword.arg == name]
+    found = found or ([] if place is None else call.args[place : place + 1])
+    return [each for each in found if not (isinstance(each, ast.Constant) and each.value is None)]
 
 
 def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Return the names that the script binds once, outside of conditions and loops, with their values.
 
-    A parameter of a function that is called once is what it gets there.
+    A parameter of a function that is called once is what it gets there. A constant may be bound again to the same
+    value, as cells of notebooks do.
     """
     bound = _bindings(tree)
+    stated: dict[str, list[ast.expr]] = {}
     for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
-        if bound[target] == 1:
-            yield target, value
+        stated.setdefault(target, []).append(value)
+    for target, values in stated.items():
+        is_same = len({ast.dump(value) for value in values}) == 1 and all(map(_is_constant, values))
+        if bound[target] == len(values) and (len(values) == 1 or is_same):
+            yield target, values[0]
+
+
+def _is_constant(expression: ast.expr) -> bool:
+    return all(isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Load) for node in ast.walk(expression))
 
 
 def _bindings(tree: ast.Module) -> Counter[str]:
@@ -148,19 +162,8 @@ RECIPES = {f"{recipe.in_classes}Config": recipe for recipe in Recipe}
 
 TRAINERS = {**{f"{recipe.in_classes}Trainer": recipe for recipe in Recipe}, "UnslothTrainer": Recipe.SFT}
 
-OTHER_CONFIGS = frozenset(
-    """
-    PPOConfig ORPOConfig CPOConfig BCOConfig OnlineDPOConfig GKDConfig
-    NashMDConfig XPOConfig PRMConfig AsyncGRPOConfig AsyncGRPOTrainer A2POConfig GMPOConfig GOLDConfig IWOPDConfig
-    SDFTConfig SDPOConfig TPOConfig DistillationConfig ServerDistillationConfig AsyncDistillationConfig
-    """.split()  # noqa: SIM905
-)
-"""Arguments of trl's trainers that have no recipe here."""
-
-OTHERS_DO = dict.fromkeys(
-    ("AsyncGRPOConfig", "AsyncGRPOTrainer"), "it packs completions into rows of token_budget tokens, with other kernels"
-)
-"""What some of them do that no recipe does. Source: `trl/experimental/async_grpo/async_grpo_trainer.py` of trl 1.16."""
+LOADER = "from_pretrained"
+"""The method that loads a model."""
 
 CAUSAL = ("ForCausalLM", "ForImageTextToText", "ForConditionalGeneration", "ForVision2Seq")
 
@@ -188,7 +191,18 @@ LOADED = {
 }
 """trl's names of the arguments of `from_pretrained`."""
 
-NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
+OF_EARLY_TRAINERS = {
+    key: key
+    for key in (
+        "max_seq_length",
+        "packing",
+        "max_length",
+        "max_prompt_length",
+        "beta",
+        "loss_type",
+        "precompute_ref_log_probs",
+    )
+}
+"""trl's names of arguments that trainers before 0.16 took themselves; today those of their configurations."""
 
-PATCHES_TRL = "unsloth"
-"""The module that changes trl's trainers where it is imported."""
+NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")

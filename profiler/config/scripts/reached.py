@@ -1,11 +1,12 @@
-"""Which calls of a script run, and which load of a model reaches its trainer."""
+"""Which calls of a script run, and what of a model reaches its trainer: which load, and how it is loaded."""
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from profiler.config.scripts.declared import Declared
 from profiler.config.scripts.evaluation import Evaluator
-from profiler.config.scripts.names import called_name, owner_name
+from profiler.config.scripts.names import LOADER, called_name, owner_name
 
 
 @dataclass
@@ -18,11 +19,20 @@ class Reached:
     """Those under a condition that the file does not decide."""
     passed: list[tuple[ast.Call, str]] = field(default_factory=list)
     """Those that do not run, each with the options whose defaults say so."""
+    sets: list[tuple[ast.Assign, bool]] = field(default_factory=list)
+    """Assignments to attributes that may run, with whether they are certain to."""
 
     @property
     def calls(self) -> list[ast.Call]:
         """Every call that may run, in order."""
         return sorted([*self.certain, *self.possible], key=lambda call: (call.lineno, call.col_offset))
+
+    def set_on(self, names: Collection[str]) -> Iterator[tuple[str, ast.expr, bool]]:
+        """Yield each attribute that is set on what `names` stand for, with its value and whether it is certain."""
+        for node, is_certain in sorted(self.sets, key=lambda each: each[0].lineno):
+            match node.targets[0]:
+                case ast.Attribute(value=ast.Name(id=name), attr=key) if name in names:
+                    yield key, node.value, is_certain
 
 
 def reached_calls(tree: ast.Module, evaluator: Evaluator) -> Reached:
@@ -36,6 +46,8 @@ def reached_calls(tree: ast.Module, evaluator: Evaluator) -> Reached:
                 found.passed.append((node, why))
             else:
                 (found.certain if is_certain else found.possible).append(node)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and why is None:
+            found.sets.append((node, is_certain))
         if isinstance(node, ast.If | ast.IfExp) and why is None:
             left.extend(_branches(node, is_certain, evaluator))
         else:
@@ -69,8 +81,6 @@ def _is_main(node: ast.If | ast.IfExp) -> bool:
 def _listed(branch: "ast.expr | Sequence[ast.stmt]") -> "Sequence[ast.AST]":
     return [branch] if isinstance(branch, ast.AST) else branch
 
-
-LOADER = "from_pretrained"
 
 _ADAPTED = ("PeftModel", "PeftModelForCausalLM", "PeftMixedModel")
 """Classes of peft whose loader takes the model first, and an adapter."""
@@ -111,13 +121,14 @@ class TrainedModel:
     """The line that loads an adapter which is not merged; None if there is none."""
 
 
-def trained_model(tree: ast.Module, expressions: list[ast.expr]) -> TrainedModel:
-    """Return what the expressions are that trainers get as their model, by the assignments of the whole script."""
-    return _Search(tree).find(expressions)
+def trained_model(tree: ast.Module, expressions: list[ast.expr], reached: Reached) -> TrainedModel:
+    """Return what the expressions are that trainers get as their model, by all assignments of what may run."""
+    return _Search(tree, reached).find(expressions)
 
 
 class _Search:
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, reached: Reached) -> None:
+        self._passed = {call for call, _ in reached.passed}
         self._assigned: dict[str, list[ast.expr]] = {}
         self._returned: dict[str, list[ast.expr]] = {}
         for node in ast.walk(tree):
@@ -178,6 +189,8 @@ class _Search:
             self._follow(value.whole if isinstance(value, _Element) else value, element, cast)
 
     def _follow_call(self, call: ast.Call, element: int | None, cast: str) -> None:
+        if call in self._passed:
+            return
         match call.func:
             case ast.Attribute(value=ast.Name(id=owner), attr=name) if (
                 name == LOADER and owner in _ADAPTED and call.args
@@ -249,3 +262,77 @@ def given_adapters(tree: ast.Module, trainers: Iterable[ast.Call], adapted: Iter
         return ()
     given = [each.value for call in trainers for each in call.keywords if each.arg == "peft_config"]
     return [*given, *(call.args[1] for call in adapted if not owner_name(call) and call.args[1:])]
+
+
+_READ_BY_TRL = {
+    "get_peft_config": frozenset[str](),
+    "get_kbit_device_map": frozenset[str](),
+    "get_quantization_config": frozenset({"load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"}),
+}
+"""Functions of trl that get a `ModelConfig`, with what they read of how a model is loaded."""
+
+_SHOW = ("print", "debug", "info", "warning")
+
+_OF_LOADING = {
+    "dtype": ("dtype", "torch_dtype"),
+    "torch_dtype": ("dtype", "torch_dtype"),
+    "attn_implementation": ("attn_implementation",),
+    "load_in_4bit": ("load_in_4bit",),
+    "load_in_8bit": ("load_in_8bit",),
+    "use_bnb_nested_quant": ("use_bnb_nested_quant",),
+}
+"""Fields of `ModelConfig` that say how a model is loaded, with the names by which a script reads them."""
+
+
+def unread_of_loading(tree: ast.Module, declared: Declared) -> frozenset[str]:
+    """Return the fields of the script's `ModelConfig` that say how a model is loaded and that nothing reads.
+
+    trl's trainers get no `ModelConfig`: of one that the script does not hand on, nothing reaches them. Nothing is
+    returned where the script gives it to a function that is not known, or does not use it at all.
+    """
+    names = {name for name, kind in declared.parsed.items() if kind.of_trl == "ModelConfig"}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
+                called_name(call) == "ModelConfig"
+            ):
+                names.add(name)
+    read: set[str] = set()
+    known = 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=field) if name in names:
+                read.add(field)
+                known += 1
+            case ast.FormattedValue(value=ast.Name(id=name)) if name in names:
+                known += 1
+            case ast.Call():
+                for found in _read_by(node, names, declared.functions):
+                    read.update(found)
+                    known += 1
+    every = sum(
+        isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load) for node in ast.walk(tree)
+    )
+    if not read or known < every:
+        return frozenset()
+    return frozenset(field for field, readers in _OF_LOADING.items() if read.isdisjoint(readers))
+
+
+def _read_by(
+    call: ast.Call, names: Collection[str], functions: Mapping[str, ast.FunctionDef]
+) -> Iterator[Collection[str]]:
+    """Return what a call reads of each `ModelConfig` that is its argument, where that is known."""
+    name = called_name(call)
+    given: list[tuple[ast.expr, str]] = [(each.value, each.arg or "") for each in call.keywords]
+    parameters = [each.arg for each in functions[name].args.args] if name in functions else []
+    given += [(each, parameters[at] if at < len(parameters) else "") for at, each in enumerate(call.args)]
+    for value, parameter in given:
+        if not (isinstance(value, ast.Name) and value.id in names):
+            continue
+        match name, call.args:
+            case "getattr", [_, ast.Constant(value=str(field)), *_]:
+                yield {field}
+            case _ if name in _READ_BY_TRL:
+                yield _READ_BY_TRL[name]
+            case _ if name in _SHOW or parameter in names:
+                yield ()

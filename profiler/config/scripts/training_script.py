@@ -1,52 +1,48 @@
 """A Python script that trains with trl, read without running it: the literal arguments of the calls that configure it.
 
-A name stands for a literal if the file binds it once, outside of conditions and loops. What is no literal becomes an
-assumption, with its line. Of a value from the command line or the environment that is what a given line passes, else
-the script's own default.
+What is no literal becomes an assumption, with its line.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
-from profiler.config.files.file_kinds import assumed_note, assumed_sizes
-from profiler.config.files.foreign_formats import foreign_module
+from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_sizes, uncut_note
+from profiler.config.files.foreign_formats import other_configs, other_program
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import Declared, derived_trainers, unread_of_loading
-from profiler.config.scripts.evaluation import Evaluator, Given, NoLiteralError
+from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given, derived_trainers
+from profiler.config.scripts.evaluation import Evaluator, NoLiteralError
 from profiler.config.scripts.names import (
     ANY,
     BITSANDBYTES,
     CAUSAL,
     LOADED,
+    LOADER,
     NAMES_OF_MODELS,
-    OTHER_CONFIGS,
-    OTHERS_DO,
-    PATCHES_TRL,
+    OF_EARLY_TRAINERS,
     RECIPES,
     SCORES,
     TRAINERS,
+    Where,
     by_recipe,
     called_name,
+    given_argument,
     imported,
-    model_of,
     of_classes,
     owner_name,
     trains_without_trl,
 )
-from profiler.config.scripts.reached import LOADER, Load, given_adapters, reached_calls, trained_model
-from profiler.config.scripts.unsloth import OTHERS_OF_UNSLOTH, is_of_unsloth, with_unsloth
+from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
+from profiler.config.scripts.unsloth import is_of_unsloth, with_unsloth
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
-
-Where = Callable[[int], str]
-"""Returns how a sentence names a line of the script."""
 
 
 def script_part(name: str, text: str, given: Given | None = None, *, where: Where | None = None) -> JobFile:
@@ -90,14 +86,19 @@ class _Script:
         self._configs = {**RECIPES, **of_classes(self._declared.derived(*RECIPES), RECIPES)}
         self._trainers = {**TRAINERS, **of_classes(derived_trainers(tree, TRAINERS), TRAINERS)}
         self._unread = unread_of_loading(tree, self._declared)
+        self._is_of_unsloth = is_of_unsloth(self._called(LOADER))
         self._found = _Found()
 
     def part(self) -> JobFile:
         found = self._found
         recipe = self._recipe()
         self._read_parsed()
-        for call in self._called(*self._configs):
+        configs = self._configs_read()
+        for call in configs:
             self._read(call, {})
+        for call in () if self._is_of_unsloth else self._called(*self._trainers):
+            self._read(call, OF_EARLY_TRAINERS, only=True)
+        self._read_sets(configs)
         for call in self._called("ModelConfig"):
             self._read(call, dict.fromkeys(self._unread, ""))
         for call in self._called("BitsAndBytesConfig"):
@@ -108,15 +109,14 @@ class _Script:
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
             faults.append(self._refused(problem, f"Give the script that does, or {BY_KEYS}."))
-        notes = (*found.notes, *self._assumed(recipe))
+        notes = (*found.notes, *self._assumed(), *self._open(recipe, is_read=bool(configs)))
         part = JobFile(name=self._name, values=found.values, recipe=recipe, notes=notes, faults=tuple(faults))
         return with_inner_deepspeed(with_unsloth(part, self._tree, self._called, self._arguments))
 
     def _recipe(self) -> Recipe | None:
         names = {**self._configs, **self._trainers}
         recipes = list(dict.fromkeys(names[called_name(call)] for call in self._called(*names)))
-        if not recipes and self._declared.parsed_of_trl:
-            recipes = [RECIPES[self._declared.parsed_of_trl]]
+        recipes = recipes or [RECIPES[each] for each in [self._declared.parsed_of_trl] if each]
         if len(recipes) > 1 and self._given.trainer in recipes:
             recipes = [Recipe(self._given.trainer)]
             self._configs, self._trainers = (by_recipe(each, recipes[0]) for each in (self._configs, self._trainers))
@@ -129,30 +129,19 @@ class _Script:
         """Read what a parser fills: defaults of the script's own classes, a line's arguments, and what it sets then."""
         if not self._declared.reads_trl:
             return
-        kinds = {id(kind): kind for kind in self._declared.parsed.values() if kind.of_trl}.values()
-        own = {name for kind in self._declared.parsed.values() for name in kind.names}
-        trls = {name for kind in kinds for name in kind.names}
-        for kind in kinds:
-            for key, default in kind.defaults.items():
-                value = self._literal_or(default)
-                if is_trl_key(key) and value is not None and key not in self._given.parsed:
-                    self._found.values[key] = value
+        for key, default in self._declared.defaults_of_parsed():
+            value = self._literal_or(default)
+            if is_trl_key(key) and value is not None and key not in self._given.parsed:
+                self._found.values[key] = value
         for key, value in self._given.parsed.items():
             if key in self._unread:
                 self._found.unread[key] = value
-            elif is_trl_key(key) and (key not in own or key in trls) and value is not None:
+            elif is_trl_key(key) and key not in self._declared.only_own and value is not None:
                 self._found.values[key] = value
-        for key, said in self._given.undecided.items():
-            note = assumed_note(key, f"{self._given.line} has {said}")
-            if note is not None and key not in self._found.values:
-                self._found.notes.append(note)
+        undecided = [pair for pair in self._given.undecided.items() if pair[0] not in self._found.values]
+        said = (assumed_note(key, f"{self._given.line} has {text}") for key, text in undecided)
+        self._found.notes += [note for note in said if note is not None]
         self._without_adapter()
-        for node in ast.walk(self._tree):
-            match node:
-                case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=name), attr=key)], value=value) if (
-                    name in self._declared.parsed and self._declared.parsed[name].of_trl and is_trl_key(key)
-                ):
-                    self._set(key, value)
 
     def _without_adapter(self) -> None:
         """Leave out an adapter that the script does not make of its arguments."""
@@ -161,42 +150,43 @@ class _Script:
             values.pop("use_peft")
             self._found.notes.append(Note(key="tuning", text=f"tuning=full ({self._name} does not use use_peft)"))
 
-    def _set(self, key: str, expression: ast.expr) -> None:
-        """Read what the script sets after parsing."""
-        try:
-            self._found.values[key] = self._evaluator.value(expression)
-        except NoLiteralError:
+    def _configs_read(self) -> list[ast.Call]:
+        """Return the calls that make the arguments of a trainer: of trl, or else of transformers."""
+        names = (TRAINING_ARGUMENTS, *self._declared.derived(TRAINING_ARGUMENTS))
+        return self._called(*self._configs) or ([] if self._is_of_unsloth else self._called(*names))
+
+    def _read_sets(self, configs: Sequence[ast.Call]) -> None:
+        """Read what the script sets on the arguments after they are made."""
+        made = self._declared.made_by(set(map(called_name, configs)))
+        for key, value, is_certain in self._reached.set_on(made):
+            if is_trl_key(key):
+                self._set(key, value, is_certain=is_certain)
+
+    def _set(self, key: str, expression: ast.expr, *, is_certain: bool) -> None:
+        known, value = self._found.values.get(key), self._literal_or(expression, expression)
+        if not is_certain and known is not None:
+            if value != known and key in KEY_OF:
+                text = f"{key}={show(known)} ({self._where(expression.lineno)} may change it)"
+                self._found.notes.append(Note(key=KEY_OF[key], text=text))
+        elif isinstance(value, ast.expr):
             self._found.values.pop(key, None)
             self._found.lines[key] = expression.lineno
+        else:
+            self._found.values[key] = value
 
     def _foreign(self) -> Iterator[Fault]:
-        own = {name for module, name in imported(self._tree) if module.partition(".")[0] != "trl"}
-        own |= {name for name, kind in self._declared.classes.items() if kind.names}
-        others = list(dict.fromkeys(called_name(call) for call in self._called(*OTHER_CONFIGS)))
-        others = [each for each in others if each not in own]
-        for other in others:
-            why = f", because {OTHERS_DO[other]}" if other in OTHERS_DO else ""
-            problem = f"calls {other}, whose trainer has no recipe here{why}; the recipes are {', '.join(Recipe)}"
-            yield self._refused(problem)
-        if not others:
-            yield from self._of_other_program()
-
-    def _of_other_program(self) -> Iterator[Fault]:
-        """Return a fault if another program trains, or changes trl's trainers where it is imported, as Unsloth does."""
-        others = [owner_name(call) for call in self._calls if owner_name(call) in OTHERS_OF_UNSLOTH]
-        if others:
-            problem = f"loads its model by Unsloth's {others[0]}, whose kernels have no formula and no bound here"
-            yield self._refused(problem, f"Give {BY_KEYS} for what trl's own trainer needs.")
-        if others or is_of_unsloth(self._called(LOADER)):
-            return
-        trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
         names = list(imported(self._tree))
-        modules = {module for module, name in names if not trained or name in trained or module == PATCHES_TRL}
-        other = foreign_module(modules)
+        own = {name for module, name in names if module.partition(".")[0] != "trl"}
+        own |= {name for name, kind in self._declared.classes.items() if kind.names}
+        names = [] if self._is_of_unsloth else names
+        others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
+        yield from (self._refused(problem) for problem in others)
+        trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
+        owners = [owner_name(call) for call in self._calls]
+        other = None if others else other_program(names, owners, trained)
         if other is not None:
-            problem = f"trains with {other.name}, which it imports, and that is not read"
-            yield self._refused(problem, other.hint)
-        elif not self._declared.parsed and trains_without_trl(names):
+            yield self._refused(*other)
+        elif not others and not self._declared.parsed and trains_without_trl(names):
             problem = "takes its trainer from a module of its own, and imports nothing of trl"
             yield self._refused(problem, f"Give that module, or {BY_KEYS}.")
 
@@ -235,9 +225,8 @@ class _Script:
 
     def _refuse_adapter(self, which: str, names: str) -> None:
         hint = f"Give tuning=lora with lora_rank= and lora_target_modules={names}."
-        self._found.faults.append(
-            Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)
-        )
+        fault = Fault(key="tuning", found="null", problem=f"is that of the adapter {which}", hint=hint)
+        self._found.faults.append(fault)
 
     def _name_conditions(self, calls: Sequence[ast.Call]) -> None:
         """Name an adapter that is not trained, and one whose condition is unknown on a given command line."""
@@ -246,10 +235,10 @@ class _Script:
                 text = f"tuning=full (by {why}, {self._where(call.lineno)} makes no adapter)"
                 self._found.notes.append(Note(key="tuning", text=text))
                 return
-        unknown = [call for call in calls if call in self._reached.possible] if self._given.line else []
-        if unknown:
-            text = f"an adapter ({self._where(unknown[0].lineno)} is under a condition that is not known)"
-            self._found.notes.append(Note(key="tuning", text=text))
+        for what, made in (("an adapter", calls), ("quantised weights", self._called("BitsAndBytesConfig"))):
+            for call in [call for call in made if call in self._reached.possible][:1]:
+                text = f"{what} ({self._where(call.lineno)} is under a condition that is not known)"
+                self._found.notes.append(Note(key="tuning", text=text))
 
     def _read_models(self, recipe: Recipe | None) -> None:
         # A model that scores rows is the one that is trained, or scores completions.
@@ -269,25 +258,23 @@ class _Script:
 
     def _read_reference(self, call: ast.Call) -> None:
         """Name a reference that trl keeps because it is given, where it would have none of its own."""
-        given = next((each.value for each in call.keywords if each.arg == "ref_model"), ast.Constant(None))
         has_none = any(self._found.values.get(key) is True for key in ("use_peft", "precompute_ref_log_probs"))
-        if has_none and not (isinstance(given, ast.Constant) and given.value is None):
-            self._found.notes.append(
-                not_counted(f"the reference model that {self._where(call.lineno)} gives (ref_model)")
-            )
+        if has_none and given_argument(call, "ref_model", 1):
+            text = f"the reference model that {self._where(call.lineno)} gives (ref_model)"
+            self._found.notes.append(not_counted(text))
 
     def _read_reward_model(self, call: ast.Call) -> None:
         model = self._literal_or(call.args[0]) if call.args else None
+        note = not_counted(f"the reward model of line {call.lineno}")
         if isinstance(model, str):
             self._found.values["reward_model_name_or_path"] = model
-            self._found.notes.append(Note(key="", text=f"the reward model {model} in the policy's dtype"))
-        else:
-            self._found.notes.append(not_counted(f"the reward model of line {call.lineno}"))
+            note = Note(key="", text=f"the reward model {model} in the policy's dtype")
+        self._found.notes.append(note)
 
     def _read_trained_model(self, classes: str | tuple[str, ...]) -> None:
         """Read the loads that reach the trainer, or, where that cannot be seen, all loads of `classes`."""
-        models = [found for call in self._called(*self._trainers) for found in model_of(call)]
-        trained = trained_model(self._tree, models)
+        models = [found for call in self._called(*self._trainers) for found in given_argument(call, "model", 0)]
+        trained = trained_model(self._tree, models, self._reached)
         if trained.adapter_line is not None and "use_peft" not in self._found.values:
             which = f"which {self._where(trained.adapter_line)} loads, and its file says what it is"
             self._refuse_adapter(which, " of its adapter_config.json")
@@ -310,16 +297,15 @@ class _Script:
             self._state(self._found.values, "dtype", "auto")
 
     def _read_rewards(self, call: ast.Call) -> None:
-        arguments = [keyword.value for keyword in call.keywords if keyword.arg == "reward_funcs"] or call.args[1:2]
-        for argument in arguments:
-            each = argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]
+        for functions in given_argument(call, "reward_funcs", 1):
+            each = functions.elts if isinstance(functions, ast.List | ast.Tuple) else [functions]
             names = [self._literal_or(one) for one in each]
             models = [name for name in names if isinstance(name, str)]
             self._found.values["reward_funcs"] = models
             # `GRPOTrainer` loads every text as a model, also one without a slash.
-            loaded = self._found.values.get("reward_model_name_or_path")
+            loaded = self._found.values.get("reward_model_name_or_path", [])
             if models:
-                known = loaded if isinstance(loaded, list) else [loaded] if loaded is not None else []
+                known = loaded if isinstance(loaded, list) else [loaded]
                 self._found.values["reward_model_name_or_path"] = [*known, *models]
 
     def _read(self, call: ast.Call, names: Mapping[str, str], *, first: str = "", only: bool = False) -> None:
@@ -371,27 +357,41 @@ class _Script:
             self._found.notes.append(Note(key=key, text=text))
 
     def _state(self, values: dict[str, object], key: str, value: object) -> None:
+        if value is None and key in LENGTHS and not self._is_of_unsloth:
+            self._found.notes.append(uncut_note(self._name))
         if value is None:
             return
+        value = typed(key, value) if isinstance(value, str) and is_flag(key) else value  # of argparse: "true"
         known = values.setdefault(key, value)
         if known != value and (key in KEY_OF or key in NEUTRAL_VALUES):
             problem = f"is {show(known)} and {show(value)} in {self._name}, and one value is allowed"
             self._found.faults.append(Fault(key=key, found=show(value), problem=problem))
 
-    def _assumed(self, recipe: Recipe | None) -> Iterator[Note]:
+    def _open(self, recipe: Recipe | None, *, is_read: bool) -> Iterator[Note]:
+        """Return a note per size that is in none of the calls, and may be stated where they do not say it."""
+        given = [call for call in self._called(*self._trainers) if given_argument(call, "args")]
         if ANY in self._found.lines:
             why = f"{self._where(self._found.lines[ANY])} may state it by **"
-            yield from assumed_sizes(recipe, {*self._found.values, *self._found.lines}, why)
-        known = {key: value for key, value in self._found.unread.items() if not isinstance(value, ast.expr)}
-        stated = [f"{key}={show(value)}" for key, value in known.items()]
+        elif self._declared.reads_trl and not (self._given.line or self._given.recipe):
+            why = f"{self._name} takes it from its command line"
+        elif given and not (is_read or self._declared.reads_trl or self._is_of_unsloth):
+            why = f"{self._where(given[0].lineno)} takes its arguments from elsewhere"
+        else:
+            return
+        stated = {KEY_OF.get(key, key) for key in (*self._found.values, *self._found.lines)}
+        yield from assumed_sizes(recipe, stated, why)
+        if self._called("get_peft_config") and "use_peft" not in stated:
+            yield Note(key="tuning", text=f"tuning=full ({why})", is_open=True)
+
+    def _assumed(self) -> Iterator[Note]:
+        unread = self._found.unread.items()
+        stated = [f"{key}={show(value)}" for key, value in unread if not isinstance(value, ast.expr)]
         if stated:
-            text = f"no effect of {', '.join(stated)}: {self._name} does not read them where it loads the model"
-            yield Note(key="", text=text)
-        for key, line in self._found.lines.items():
-            if self._found.values.get(key) is None:
-                note = assumed_note(key, f"{self._where(line)} has no literal")
-                if note is not None:
-                    yield note
+            why = f"{self._name} does not read them where it loads the model"
+            yield Note(key="", text=f"no effect of {', '.join(stated)}: {why}")
+        unstated = [pair for pair in self._found.lines.items() if self._found.values.get(pair[0]) is None]
+        notes = (assumed_note(key, f"{self._where(line)} has no literal") for key, line in unstated)
+        yield from (note for note in notes if note is not None)
 
     def _literal_or(self, expression: ast.expr, other: object = None) -> object:
         try:

@@ -13,8 +13,7 @@ from profiler.config.files.file_kinds import assumed_note
 from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
-from profiler.config.scripts.names import ANY, called_name, owner_name
-from profiler.config.scripts.reached import LOADER
+from profiler.config.scripts.names import ANY, LOADER, called_name, owner_name
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.kernels import OtherKernels
@@ -27,9 +26,6 @@ The text is the name of the first argument without a keyword; empty if that does
 
 _OWNER = "FastLanguageModel"
 """Unsloth's loader of models of text that it computes itself."""
-
-OTHERS_OF_UNSLOTH = ("FastModel", "FastVisionModel")
-"""Its loaders of all others, which run code of transformers that it compiles."""
 
 _ARGUMENTS = ("TrainingArguments", "UnslothTrainingArguments")
 """Arguments of transformers, which Unsloth's trainers take in place of those of trl."""

@@ -86,7 +86,11 @@ def read_run_script(text: str) -> RunScript:
         if start is not None and any(_OVERRIDE.fullmatch(each) for each in texts[start:]):
             calls.append(call.items[start + 1 :])
     if not calls:
-        trainer = "verl's SFT trainer, which has no recipe here" if others else "no verl.trainer.main_ppo"
+        trainer = (
+            "verl's SFT trainer, which has no recipe here"
+            if others
+            else "no verl.trainer.main_ppo, so give what it sets as words (config=verl KEY=VALUE ...)"
+        )
         raise ForeignTextError(f"calls {trainer}")
     if len(calls) > 1:
         raise ForeignTextError(f"calls verl's trainer {len(calls)} times, and one is read")

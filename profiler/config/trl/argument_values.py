@@ -5,6 +5,7 @@ Values of trl's files that decide how a file is read, with a fault for each that
 What a key of the trial states is checked there; here are the keys that no key of the trial is.
 """
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -112,6 +113,33 @@ def recipe_of(values: Mapping[str, object]) -> tuple[Recipe, list[Fault]]:
     if "max_length" in values:
         return Recipe.DPO if "beta" in values else Recipe.SFT, []
     return Recipe.GRPO, []
+
+
+def recipe_by_name(stem: str, folder: str, values: Mapping[str, object]) -> tuple[Recipe | None, tuple[Fault, ...]]:
+    """Return the trainer that a file's name says, or else its folder is called by, and a fault if it has no recipe.
+
+    Only where no key says it: those of DPO, KTO, ORPO and a reward model are mostly the same, and so are those that all
+    trainers have.
+
+    Args:
+        stem: The file's name, of which one word may be a trainer.
+        folder: The name of the folder that it is in.
+        values: Its keys.
+    """
+    if any(key in keys for keys in (GENERATION_KEYS, RLOO_KEYS, *NAMED_BY.values()) for key in values):
+        return None, ()
+    words = set(re.split(r"[^a-z]+", stem.lower()))
+    trainers = (*Recipe, *OTHER_TRAINERS)
+    found = [each for each in trainers if set(each.split("_")) <= words] or [
+        each for each in trainers if each == folder
+    ]
+    # `online_dpo` is another trainer than `dpo`.
+    found = [each for each in found if not any(each != other and each in other.split("_") for other in found)]
+    if len(found) == 1 and found[0] in OTHER_TRAINERS:
+        problem = f"is for {found[0]} by its name, which has no recipe here"
+        hint = f"Give recipe={'|'.join(Recipe)} if it is for one of these."
+        return None, (Fault(key="recipe", found=stem, problem=problem, hint=hint),)
+    return (Recipe(found[0]) if len(found) == 1 else None), ()
 
 
 def trainer_is_known(values: Mapping[str, object]) -> bool:

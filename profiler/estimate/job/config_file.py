@@ -8,7 +8,7 @@ TOML is parsed too, to say of which program it is.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -26,11 +26,12 @@ from profiler.config.foreign_text import (
     parse_yaml,
 )
 from profiler.config.launch.lines import training_in, training_of, words_of
-from profiler.config.launch.parts import NamedFile, launch_parts
+from profiler.config.launch.parts import NamedFile, launch_parts, with_files, with_named_files
 from profiler.config.options.command_words import CONFIG
-from profiler.config.scripts.evaluation import Given
+from profiler.config.scripts.declared import Given
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
+from profiler.config.trl.argument_values import recipe_by_name
 from profiler.config.trl.parts import JobFile
 from profiler.config.verl.config import SECTION, flattened
 from profiler.config.verl.sources import VerlSource, file_source, script_source
@@ -169,12 +170,21 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
         return _with_own_file(path, cells, NamedFiles(file.parent, others), trainer)
     if SECTION in values and file.suffix != ".toml":
         return ConfigFile(path=path, verl=file_source(flattened(values), name=file.stem))
+    files = NamedFiles(file.parent, others)
+    values = with_files(values, files)
     foreign = foreign_part(file.name, values)
-    if foreign is not None:
-        return ConfigFile(path=path, parts=_sound((foreign,)))
-    if file.suffix == ".toml":
+    if foreign is None and file.suffix == ".toml":
         raise _config_fault(path, "is TOML, and no program whose files are read has such")
-    return ConfigFile(path=path, parts=_sound((part_of(file.name, values),)))
+    part = _of_its_name(part_of(file.name, values), file) if foreign is None else foreign
+    return ConfigFile(path=path, parts=_sound((part,)), read=tuple(files.read))
+
+
+def _of_its_name(part: JobFile, file: Path) -> JobFile:
+    """Return what a file of trl says, with the trainer that its name or folder says where no key does."""
+    if part.recipe is not None or part.values.get("model_name_or_path") is None:
+        return part
+    recipe, faults = recipe_by_name(file.stem, file.absolute().parent.name, part.values)
+    return replace(part, recipe=recipe, faults=(*part.faults, *faults))
 
 
 def _sound(parts: tuple[JobFile, ...]) -> tuple[JobFile, ...]:
@@ -251,7 +261,17 @@ def _with_own_file(
         parts = parts_with_own_file(read(Given(own_file=keys, trainer=trainer)), Path(name).name, values, keys)
         if parts:
             return ConfigFile(path=path, parts=tuple(parts), read=(name,))
-    return ConfigFile(path=path, parts=(read(Given(trainer=trainer)),))
+    parts, own = [read(Given(trainer=trainer))], []
+    for name in files.given:
+        values = _own_values(name, files)
+        parsed = parts[0] if values is None else read(Given(trainer=trainer, recipe=values))
+        if values is not None and parsed.values != parts[0].values:
+            # Its parser fills classes of trl, and others of its own, with the file: what it does with them counts.
+            parts, own = [parsed, replace(part_of(Path(name).name, values), values={}, unknown=(), faults=())], [name]
+            break
+    files.read.clear()
+    parts[0] = with_named_files(parts[0], files)
+    return ConfigFile(path=path, parts=tuple(parts), read=(*own, *files.read))
 
 
 def _own_values(name: str, files: NamedFiles) -> Mapping[str, object] | None:

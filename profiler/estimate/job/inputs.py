@@ -270,7 +270,7 @@ def _ignored_line(unknown: Sequence[str]) -> str:
 
 def _open_line(notes: Sequence[Note]) -> str:
     """Return which sizes are assumed because a file takes them from elsewhere."""
-    names = ", ".join(_open_sizes(notes))
+    names = ", ".join(_open_keys(notes))
     return printable(f"Assumed, because the files take them from elsewhere: {names}. {_GIVE_THEM}") if names else ""
 
 
@@ -284,10 +284,14 @@ def _all_open(keys: Mapping[str, object], notes: Sequence[Note], name: str) -> l
 
 
 def _open_sizes(notes: Sequence[Note]) -> list[str]:
-    return list(dict.fromkeys(note.key for note in notes if note.is_open and note.key in SIZES))
+    return [key for key in _open_keys(notes) if key in SIZES]
 
 
-_GIVE_THEM = "Give them, or the file that states them (config=FILE)."
+def _open_keys(notes: Sequence[Note]) -> list[str]:
+    return list(dict.fromkeys(note.key for note in notes if note.is_open and note.key in (*SIZES, "tuning")))
+
+
+_GIVE_THEM = "Give them, or the YAML or shell script that states them (config=FILE)."
 
 
 def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
