@@ -111,6 +111,11 @@ OWN: dict[str, dict[str, Any]] = {
     "glm": {"head_dim": 64},
     "glm4": {"head_dim": 64},
     "smollm3": {},
+    "ministral3": {"head_dim": 64},
+    "exaone4": {"layer_types": ["full_attention"] * 4},
+    "hunyuan_v1_dense": {"head_dim": 64},
+    "ernie4_5": {"head_dim": 64},
+    "helium": {"head_dim": 64},
     "gemma3_text": {"head_dim": 64},
     "qwen3_moe": EXPERTS,
     "gpt_oss": {

@@ -127,6 +127,14 @@ def test_layers_without_experts_are_those_that_their_types_name():
     assert not read_architecture(mixed, model="m").has_closed_form
 
 
+def test_values_that_one_family_needs_are_asked_for():
+    assert "must be a whole number" in ours(small_config("hunyuan_v1_dense", head_dim=LEFT_OUT))
+    assert "no llama_4_scaling_beta" in ours(small_config("ministral3", rope_parameters={"rope_type": "default"}))
+    derived = read_architecture(small_config("ernie4_5", head_dim=None, attention_dropout=0.5), model="m")
+    assert (derived.head_dim, derived.attention_dropout) == (64 // 4, 0.0)
+    assert read_architecture(small_config("ernie4_5", head_dim=LEFT_OUT), model="m").head_dim == 128
+
+
 def test_latent_attention_has_keys_for_every_head():
     assert "must be num_attention_heads=4" in ours(small_config("deepseek_v3", num_key_value_heads=2))
     assert ours(small_config("deepseek_v3", num_key_value_heads=None)) == ""

@@ -92,7 +92,7 @@ _MAX_MODULES = 10_000
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of experts."""
 
-_NULL_IS_DERIVED = ("num_key_value_heads", "q_lora_rank")
+_NULL_IS_DERIVED = ("num_key_value_heads", "q_lora_rank", "head_dim")
 """Fields of which a stated null has a meaning, also where one that is left out has a default."""
 
 MODEL_TYPES = tuple(FAMILIES)
@@ -144,6 +144,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     filled = _with_defaults(text_config, family.defaults)
     if not is_known:
         filled["intermediate_size"] = widest(filled["intermediate_size"])
+    if family.checks.needs_head_dim:
+        filled["head_dim"] = text_config.get("head_dim")
     if family.layers.names_mlp_types:
         filled["first_k_dense_replace"] = _dense_layers(text_config, family)
         filled["qk_rope_head_dim"] = text_config.get("head_dim", filled["qk_rope_head_dim"])
@@ -158,7 +160,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
         has_rotary_positions=is_known or has_rotary_positions(text_config),
         other_head=_other_head(config),
-        attention_dropout=_attention_dropout(text_config),
+        attention_dropout=_attention_dropout(text_config) if family.checks.reads_dropout else 0.0,
         latent=_latent(reader) if family.layers.has_latent_attention else None,
         sliding_window=sliding_window(text_config, family) if is_known else None,
         uncounted=(

@@ -67,7 +67,7 @@ COUNTED = frozenset(
 )
 """Fields that `architecture.py` reads: they are counted, or the model is refused. `mlp_bias` is among the latter."""
 
-REFUSED = frozenset({"mlp_bias"})
+REFUSED = frozenset({"mlp_bias", "use_bias"})
 """Fields that add parameters without a formula: a model that has them is counted by transformers, and refused."""
 
 _SAVES_INPUT = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
@@ -133,7 +133,8 @@ FREE: Mapping[str, frozenset[str]] = {
     ),
     "tokens with a meaning of their own": frozenset(
         """
-        bos_token_id eos_token_id pad_token_id image_token_id video_token_id vision_start_token_id vision_end_token_id
+        bos_token_id eos_token_id eod_token_id pad_token_id image_token_id video_token_id vision_start_token_id
+        vision_end_token_id
         """.split()  # noqa: SIM905
     ),
     "transformers 5.23 reads them in no layer of these types": frozenset(
@@ -143,7 +144,7 @@ FREE: Mapping[str, frozenset[str]] = {
         "transformers_version return_dict dtype torch_dtype".split()  # noqa: SIM905
     ),
     "they say which layers slide or are linear; `context.py` names rows beyond the window": frozenset(
-        "layer_types sliding_window max_window_layers".split()  # noqa: SIM905
+        "layer_types sliding_window sliding_window_pattern max_window_layers".split()  # noqa: SIM905
     ),
 }
 """Fields that change nothing that has to be said, by the reason."""

@@ -116,6 +116,8 @@ class RotaryTypes(StrEnum):
     AXIAL = "axial"
     """Also those of images, which older files call ``mrope``."""
     PHI3 = "phi3"
+    SCALED_QUERIES = "scaled queries"
+    """The common ones, with two values by which queries are scaled (`get_llama_4_attn_scale`)."""
     UNCHECKED = "unchecked"
 
 
@@ -137,11 +139,15 @@ class Checks:
     takes_null_key_value_heads: bool = True
     types_head_dim: bool = True
     """head_dim must be a whole number where it is stated."""
+    needs_head_dim: bool = False
+    """head_dim must be stated: nothing is derived (`HunYuanDenseV1Attention`)."""
     types_layer_types: bool = False
     """layer_types must be a list where it is stated."""
     rotary_types: RotaryTypes = RotaryTypes.COMMON
     head_dim_is_rotary: bool = False
     """head_dim, where it is stated, must be qk_rope_head_dim."""
+    reads_dropout: bool = True
+    """Reads attention_dropout."""
     types_dropout: bool = False
     """attention_dropout must be no whole number."""
     names_choice: bool = False
@@ -545,6 +551,45 @@ _FAMILIES = (
         model_type="smollm3",
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
         slides_on_request=True,
+    ),
+    Family(
+        model_type="ministral3",
+        defaults=Defaults(max_position_embeddings=262_144, vocab_size=131_072, num_key_value_heads=8, head_dim=128),
+        layers=Layers(biased=()),
+        checks=Checks(takes_null_key_value_heads=False, rotary_types=RotaryTypes.SCALED_QUERIES),
+    ),
+    Family(
+        model_type="exaone4",
+        defaults=Defaults(max_position_embeddings=2048, num_key_value_heads=32),
+        layers=Layers(biased=(), qk_norm=True, has_input_norms=False),
+        checks=Checks(takes_null_key_value_heads=False),
+        sliding_window=4096,
+    ),
+    Family(
+        model_type="hunyuan_v1_dense",
+        defaults=Defaults(max_position_embeddings=2048),
+        layers=Layers(qk_norm=True),
+        checks=Checks(needs_head_dim=True),
+    ),
+    Family(
+        model_type="ernie4_5",
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=103_424,
+            num_attention_heads=16,
+            num_key_value_heads=2,
+            head_dim=128,
+            tie_word_embeddings=True,
+        ),
+        layers=Layers(biased=()),
+        checks=Checks(reads_dropout=False, types_head_dim=False),
+        has_reward_model=False,
+    ),
+    Family(
+        model_type="helium",
+        defaults=Defaults(max_position_embeddings=4096, num_key_value_heads=20, head_dim=128),
+        layers=Layers(biased=_QKV, has_float32_norms=True),
+        checks=Checks(takes_null_key_value_heads=False, heads_fill_hidden_size=True),
     ),
     Family(
         model_type="qwen2_vl",
