@@ -139,6 +139,22 @@ def test_linear_attention_in_another_order_is_named(model_type: str) -> None:
     assert read_and_counted(config, model="m", count=counted_by_transformers).has_closed_form
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "with an embedding for each layer that no formula has, and it has 0.000555 billion parameters"),
+        (
+            {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 4},
+            "with layers that share keys that no formula has",
+        ),
+    ],
+)
+def test_parts_of_gemma_4_without_a_formula_are_named(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_and_counted({**config_of("gemma4_text"), **fields}, model="m", count=count_model)
+    assert said in caught.value.faults[0].sentence()
+
+
 def test_a_mixture_of_code_of_its_own_is_sent_to_no_sweep() -> None:
     """Kimi-K2 as it is published: a mixture, whose classes are in its repository."""
     with pytest.raises(UsageError, match=r"code of its repository, which is not run\. To see what your script needs"):

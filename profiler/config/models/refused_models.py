@@ -214,6 +214,17 @@ def _scales(name: str, keys: Mapping[str, Sequence[str]]) -> Callable[[Config], 
     return check
 
 
+def _types_layers(config: Config) -> str:
+    value = config.get("rope_parameters")
+    if not isinstance(value, Mapping) or all(isinstance(value.get(kind), Mapping) for kind in _LAYER_TYPES):
+        return ""
+    return f"must have an object for {' and for '.join(_LAYER_TYPES)}"
+
+
+def _is_left_out(config: Config) -> str:
+    return "must be left out, because this model type reads rope_parameters alone" if "rope_scaling" in config else ""
+
+
 _SECTIONS = (16, 24, 24)
 """transformers' default of `mrope_section` in Qwen2-VL and Qwen2.5-VL."""
 
@@ -321,6 +332,8 @@ MODEL_RULES = (
         problem=_has_a_window,
         only=lambda family: not (family.slides_on_request or _is_linear(family)),
     ),
+    ModelRule(field="rope_parameters", problem=_types_layers, only=_has_rotary_types(RotaryTypes.BY_LAYER_TYPE)),
+    ModelRule(field="rope_scaling", problem=_is_left_out, only=_has_rotary_types(RotaryTypes.BY_LAYER_TYPE)),
     *(
         ModelRule(field=name, problem=_scales(name, keys), only=_has_rotary_types(kind))
         for name in ("rope_parameters", "rope_scaling")

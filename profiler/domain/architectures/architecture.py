@@ -166,6 +166,8 @@ class Architecture:
     """Inner size of the expert that computes every token (Qwen2-MoE); 0 for none."""
     has_known_layers: bool = True
     """Whether its layers are those of a family that the closed form counts."""
+    without_form: str = ""
+    """What its layers have and no formula counts, where that has a name."""
     quantization: str = ""
     """How the weights of the checkpoint are quantised, such as ``bitsandbytes 4-bit``; empty if they are not."""
 
@@ -184,6 +186,9 @@ class Architecture:
 
     first_layers: tuple["Architecture", ...] = ()
     """Its layers of other kinds, which begin before those of this one: per kind the model with these layers alone."""
+
+    keys_are_values: bool = False
+    """Whether one linear layer makes keys and values."""
 
     latent: LatentAttention | None = None
     """The widths of latent attention, whose `head_dim` is that of rotary positions; None for other attention."""

@@ -195,7 +195,8 @@ def _refused(model: str, architecture: Architecture, reason: str, hint: str = ""
     """Return the refusal of a model; without a hint of its own, a sweep simulates it."""
     kind = shortened(architecture.model_type, 60)
     unknown = "model_type" if kind in FAMILIES else "the unknown model_type"
-    others = " with layers in an order that no formula has" if kind in FAMILIES else ""
+    layers = architecture.without_form or "layers in an order"
+    others = f" with {layers} that no formula has" if kind in FAMILIES else ""
     problem = f"is of {unknown} {kind}{others}, and {reason}"
     return UsageError([Fault(key="model", found=model, problem=problem, hint=hint or simulation_hint())])
 
