@@ -144,6 +144,10 @@ def test_gemma_4_has_layers_with_other_heads():
     assert "logits are not capped" in read.uncounted[0]
     own_keys = read_architecture(small_config("gemma4_text", num_global_key_value_heads=1), model="m")
     assert own_keys.num_key_value_heads == 2
+    half = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    assert "an object for full_attention and for sliding" in ours(small_config("gemma4_text", rope_parameters=half))
+    alone = small_config("gemma4_text", rope_parameters=half, layer_types=["full_attention"] * 2)
+    assert ours(alone) == refusal_of_transformers(alone) == ""
     flat = ours(small_config("gemma4_text", rope_parameters={"rope_type": "default", "rope_theta": 1e4}))
     assert flat.endswith("must have an object for full_attention and for sliding_attention")
     assert "must be left out" in ours(small_config("gemma4_text", rope_scaling=None))

@@ -64,6 +64,10 @@ SIMULATED: dict[str, dict[str, Any]] = {
 """Types whose refusals name a sweep."""
 NOT_SIMULATED: dict[str, tuple[dict[str, Any], str]] = {
     "kimi_k2": ({**EXPERTS, "n_routed_experts": 4}, "transformers makes no language model of its config.json"),
+    "granitemoe": (
+        {"num_local_experts": 4, "num_experts_per_tok": 2},
+        "trl 1.16 trains it with router_aux_loss_coef=0 only",
+    ),
     "llama4_text": (
         {"num_local_experts": 4, "intermediate_size_mlp": 128},
         "trl 1.16 cannot train it, because its class has no base model",
@@ -127,7 +131,7 @@ def test_a_type_that_no_trial_runs_is_sent_to_no_sweep(model_type: str) -> None:
     assert NOT_SIMULATED[model_type][1] in said
     assert "profiler.sweep" not in said
     assert said.endswith(RUN_SCRIPT)
-    with pytest.raises((ValueError, AttributeError), match=r"Unrecognized model|last_hidden_state"):
+    with pytest.raises((ValueError, AttributeError), match=r"Unrecognized model|last_hidden_state|num_experts"):
         simulate(SHORT, config_of(model_type))
 
 

@@ -215,10 +215,11 @@ def _scales(name: str, keys: Mapping[str, Sequence[str]]) -> Callable[[Config], 
 
 
 def _types_layers(config: Config) -> str:
-    value = config.get("rope_parameters")
-    if not isinstance(value, Mapping) or all(isinstance(value.get(kind), Mapping) for kind in _LAYER_TYPES):
+    value, types = config.get("rope_parameters"), config.get("layer_types")
+    kinds = sorted({*map(str, types)} if isinstance(types, list | tuple) and types else _LAYER_TYPES)
+    if not isinstance(value, Mapping) or all(isinstance(value.get(kind), Mapping) for kind in kinds):
         return ""
-    return f"must have an object for {' and for '.join(_LAYER_TYPES)}"
+    return f"must have an object for {' and for '.join(kinds)}"
 
 
 def _is_left_out(config: Config) -> str:

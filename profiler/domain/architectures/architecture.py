@@ -235,6 +235,8 @@ class ModelCount:
     """Parameters that adapters of rank 1 on all of them have: inputs and outputs of each."""
     linear_names: tuple[str, ...]
     """Their names, each once, as `target_modules` takes them; without those that only have a number."""
+    names_experts: bool = True
+    """Whether its configuration has the experts that a loss of its router needs under the name that trl asks for."""
     has_base_model: bool = True
     """Whether the model has a part without the LM head under the name that its class states."""
 
