@@ -51,6 +51,9 @@ BASE = {
 NEEDED: Mapping[str, Mapping[str, object]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "deepseek_v3": {"num_key_value_heads": 32},
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
+    "helium": {"num_key_value_heads": 32},
+    "hunyuan_v1_dense": {"head_dim": 128},
 }
 """Fields whose default in transformers fits no model, or not this one."""
 VALUES: Mapping[str, tuple[object, ...]] = {

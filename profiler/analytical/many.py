@@ -178,6 +178,7 @@ class _Shapes:
     expert_width: Count
     experts_per_token: Count
     first_layers: tuple[Architecture, ...]
+    keys_are_values: bool
     latent: LatentAttention | None
     vision: VisionTower | None
     shared_expert_width: Count
@@ -188,7 +189,7 @@ class _Shapes:
     sliding_window: int | None
 
 
-_KIND = ("model_type", "latent", "vision", "first_layers", "sliding_window")
+_KIND = ("model_type", "keys_are_values", "latent", "vision", "first_layers", "sliding_window")
 """What models of one group have in common: the type decides the linear layers, `first_layers` are of other kinds."""
 _OF_A_GROUP = (*_KIND, "scores", "reward_models", "linear")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)

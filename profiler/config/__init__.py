@@ -58,7 +58,9 @@ Models:
       critic, ZeRO, FSDP of Qwen3.5 (accelerate does not find its layers), Liger, other types than bfloat16 with
       autocast, and `layer_types` in another order. Of `qwen3_next` peft adapts experts with `all-linear`, of
       `qwen3_5_moe_text` linear layers only. Qwen3.5 with its vision tower is refused.
-    - **Gemma 3n and 4 and Nemotron-H** as models of text are simulated, and have no closed form.
+    - **Gemma 4** as a model of text has a closed form without embeddings per layer, layers that share keys and experts:
+      with the sizes of Gemma 4 31B, not with those of E2B, E4B and 26B-A4B, which are simulated, as are **Gemma 3n**
+      and **Nemotron-H**. Refused are its vLLM, ZeRO, FSDP, Liger, and FlashAttention-2, which lacks heads of 512.
       Llama 4's has no base model for trl 1.16, so no trial runs it.
     - **Decoding copies weights.** With `rollout=generate`, transformers copies the weights of the expert of each pair
       of a sequence and an expert: 2.3 GiB for 32 sequences of Qwen3-30B-A3B.

@@ -230,6 +230,19 @@ def _linear(values: Mapping[str, object], hint: Text = _simulate) -> Constraint:
     return _closed_form({**values, "model": anything}, problem, hint, model=lambda m: m.has_linear_attention)
 
 
+def _wide_global(values: Mapping[str, object], hint: Text = _simulate) -> Constraint:
+    """Return a constraint of models whose layers have heads of several widths."""
+    problem = "has no closed-form estimate with {model.model_type}, whose layers have heads of several widths"
+    only = {**values, "model": anything}
+    return _closed_form(
+        only, problem, hint, model=lambda m: any(m.head_dim != kind.head_dim for kind in m.first_layers)
+    )
+
+
+def _lacks_liger(architecture: Architecture) -> bool:
+    return not family_of(architecture.model_type).has_liger_formula
+
+
 def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
     """Return a constraint of models with a vision tower."""
     problem = "has no closed-form estimate with a model that has a vision tower ({model.model_type})"
@@ -308,6 +321,14 @@ CLOSED_FORM = (
     _linear({"distributed_type": DistributedType.DEEPSPEED}, _emulate),
     _closed_form({"distributed_type": DistributedType.FSDP, "model": anything}, _LACKS, _NOT_FSDP, model=_lacks_layers),
     _linear({"use_liger_kernel": True}, "Use use_liger_kernel=false."),
+    _wide_global({"use_vllm": True}, "Use use_vllm=false."),
+    _wide_global({"distributed_type": DistributedType.DEEPSPEED}, _emulate),
+    _closed_form(
+        {"use_liger_kernel": True, "model": anything},
+        "has no closed-form estimate with {model.model_type}, for which Liger has other kernels or none",
+        "Use use_liger_kernel=false.",
+        model=_lacks_liger,
+    ),
     _tower("recipe", other_than(Recipe.GRPO)),
     _tower("distributed_type", one_of(*SHARDED)),
     _tower("tuning", Tuning.QLORA, "Use tuning=lora or tuning=full."),

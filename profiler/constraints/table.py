@@ -8,7 +8,7 @@ from profiler.constraints.constraint import SPLIT_ROWS, Case, Constraint, Where,
 from profiler.constraints.everywhere import EVERYWHERE
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.trials.kernels import FLASH_OF_FLOAT32, gives_float32_to_flash
+from profiler.domain.trials.kernels import FLASH_ATTENTION, FLASH_OF_FLOAT32, WIDEST_FLASH_HEAD, gives_float32_to_flash
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Attention, Backend, DistributedType, Dtype, TrialSpec, Tuning
 
@@ -47,6 +47,12 @@ OF_TYPES = (
     _types(
         {"fp16": True, "critic": True}, "is not combined with critic=true, whose loss is not scaled", "Use bf16=true."
     ),
+    _types(
+        {"attn_implementation": Attention.FLASH_ATTENTION_2, "model": anything},
+        f"has heads of at most {WIDEST_FLASH_HEAD}, and {{model.model_type}} has heads of {{model.head_dim}}",
+        FLASH_ATTENTION.hint,
+        model=lambda model: model.head_dim > WIDEST_FLASH_HEAD,
+    ),
     # `profiler.domain.trials.kernels` says so of an estimate, which can still be described.
     Constraint(
         Where.SWEEP,
@@ -61,7 +67,7 @@ OF_TYPES = (
         when=lambda case: gives_float32_to_flash(case.spec),
     ),
 )
-"""Types of values that libraries refuse: float16 scales gradients, which torch 2.13 does in float32 only."""
+"""Types and widths of values that libraries refuse: float16 scales gradients, which torch 2.13 does in float32 only."""
 
 CONSTRAINTS: tuple[Constraint, ...] = (*EVERYWHERE, SPLIT_ROWS, *OF_TYPES, *SWEEPS, *CLOSED_FORM, *CARDS)
 

@@ -29,7 +29,7 @@ from maintenance.samples.sampling import (
     written_down,
 )
 from profiler.analytical.estimate import has_form
-from profiler.config.models.architecture import PROJECTION_NAMES
+from profiler.config.trials.key_values import PROJECTION_NAMES
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
 from profiler.domain.models.builtin_models import BUILTIN_MODELS

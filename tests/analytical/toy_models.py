@@ -110,6 +110,8 @@ NORMED, OWN_KEYS = replace(TOY, qk_norm=True), replace(TOY, num_key_value_heads=
 GEMMA = replace(TOY, model_type="gemma2", norms_per_layer=4)
 OLMO = replace(TOY, model_type="olmo2", qk_norm=True)
 PHI, WIDE_QUERIES = replace(TOY, model_type="phi3"), replace(TOY, num_attention_heads=8)
+VALUED = replace(NORMED, model_type="gemma4_text")
+"""The same with a norm on values too."""
 WIDER_MLP = replace(TOY, intermediate_size=32)
 
 CONFIG = {

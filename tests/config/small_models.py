@@ -72,6 +72,8 @@ def small_config(model_type, **fields):
         decoder |= _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, **_LATENT}
     if family_of(model_type).layers.linear_inputs:
         decoder |= {**_LINEAR} if model_type == "qwen3_5_text" else {**_EXPERTS, "num_experts": 4, **_LINEAR}
+    if family_of(model_type).defaults.global_head_dim:
+        decoder |= {"global_head_dim": 32, "hidden_size_per_layer_input": 0}
     if model_type in ("mixtral", "gpt_oss"):
         decoder |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     if family_of(model_type).checks.sections_fill_head:

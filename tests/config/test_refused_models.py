@@ -127,6 +127,32 @@ def test_layers_without_experts_are_those_that_their_types_name():
     assert not read_architecture(mixed, model="m").has_closed_form
 
 
+def test_a_family_asks_for_its_values():
+    assert "must be a whole number" in ours(small_config("hunyuan_v1_dense", head_dim=LEFT_OUT))
+    assert "no llama_4_scaling_beta" in ours(small_config("ministral3", rope_parameters={"rope_type": "default"}))
+    derived = read_architecture(small_config("ernie4_5", head_dim=None, attention_dropout=0.5), model="m")
+    assert (derived.head_dim, derived.attention_dropout) == (64 // 4, 0.0)
+    assert read_architecture(small_config("ernie4_5", head_dim=LEFT_OUT), model="m").head_dim == 128
+
+
+def test_gemma_4_has_layers_with_other_heads():
+    shape = {"num_hidden_layers": 13, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    read = read_architecture(small_config("gemma4_text", **shape), model="m")
+    (sliding,) = read.first_layers
+    assert (sliding.num_hidden_layers, sliding.head_dim, sliding.num_key_value_heads) == (10, 16, 2)
+    assert (read.head_dim, read.num_key_value_heads, read.keys_are_values) == (32, 1, True)
+    assert "logits are not capped" in read.uncounted[0]
+    own_keys = read_architecture(small_config("gemma4_text", num_global_key_value_heads=1), model="m")
+    assert own_keys.num_key_value_heads == 2
+    half = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    assert "an object for full_attention and for sliding" in ours(small_config("gemma4_text", rope_parameters=half))
+    alone = small_config("gemma4_text", rope_parameters=half, layer_types=["full_attention"] * 2)
+    assert ours(alone) == refusal_of_transformers(alone) == ""
+    flat = ours(small_config("gemma4_text", rope_parameters={"rope_type": "default", "rope_theta": 1e4}))
+    assert flat.endswith("must have an object for full_attention and for sliding_attention")
+    assert "must be left out" in ours(small_config("gemma4_text", rope_scaling=None))
+
+
 def test_latent_attention_has_keys_for_every_head():
     assert "must be num_attention_heads=4" in ours(small_config("deepseek_v3", num_key_value_heads=2))
     assert ours(small_config("deepseek_v3", num_key_value_heads=None)) == ""

@@ -64,6 +64,10 @@ SIMULATED: dict[str, dict[str, Any]] = {
 """Types whose refusals name a sweep."""
 NOT_SIMULATED: dict[str, tuple[dict[str, Any], str]] = {
     "kimi_k2": ({**EXPERTS, "n_routed_experts": 4}, "transformers makes no language model of its config.json"),
+    "granitemoe": (
+        {"num_local_experts": 4, "num_experts_per_tok": 2},
+        "trl 1.16 trains it with router_aux_loss_coef=0 only",
+    ),
     "llama4_text": (
         {"num_local_experts": 4, "intermediate_size_mlp": 128},
         "trl 1.16 cannot train it, because its class has no base model",
@@ -127,7 +131,7 @@ def test_a_type_that_no_trial_runs_is_sent_to_no_sweep(model_type: str) -> None:
     assert NOT_SIMULATED[model_type][1] in said
     assert "profiler.sweep" not in said
     assert said.endswith(RUN_SCRIPT)
-    with pytest.raises((ValueError, AttributeError), match=r"Unrecognized model|last_hidden_state"):
+    with pytest.raises((ValueError, AttributeError), match=r"Unrecognized model|last_hidden_state|num_experts"):
         simulate(SHORT, config_of(model_type))
 
 
@@ -137,6 +141,22 @@ def test_linear_attention_in_another_order_is_named(model_type: str) -> None:
     assert "unknown model_type" not in refusal(model_type)
     config = {**config_of(model_type), "layer_types": ["linear_attention", "full_attention"] * 2}
     assert read_and_counted(config, model="m", count=counted_by_transformers).has_closed_form
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "with an embedding for each layer that no formula has, and it has 0.000555 billion parameters"),
+        (
+            {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 4},
+            "with layers that share keys that no formula has",
+        ),
+    ],
+)
+def test_parts_of_gemma_4_without_a_formula_are_named(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_and_counted({**config_of("gemma4_text"), **fields}, model="m", count=count_model)
+    assert said in caught.value.faults[0].sentence()
 
 
 def test_a_mixture_of_code_of_its_own_is_sent_to_no_sweep() -> None:

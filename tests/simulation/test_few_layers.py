@@ -185,6 +185,25 @@ def test_a_new_key_of_a_trial_is_proven_or_runs_with_all_layers() -> None:
     assert sorted(decided) == sorted(field.name for field in fields(TrialSpec))
 
 
+GEMMA_4: dict[str, Any] = {
+    "model_type": "gemma4_text",
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 0,
+    "sliding_window": 8,
+}
+GEMMA_3N: dict[str, Any] = {
+    "model_type": "gemma3n_text",
+    "head_dim": 16,
+    "intermediate_size": [128] * 11 + [256],
+    "vocab_size_per_layer_input": 96,
+    "hidden_size_per_layer_input": 16,
+    "num_kv_shared_layers": 2,
+    "laurel_rank": 8,
+    "activation_sparsity_pattern": [0.0] * 12,
+    "altup_num_inputs": 2,
+    "sliding_window": 8,
+}
 UNEVEN_CONFIGS: dict[str, dict[str, Any]] = {
     "layer_types": TINY | {"layer_types": ["full_attention"] * 11 + ["sliding_attention"], "sliding_window": 8},
     "layer_types without a window": QWEN3 | {"layer_types": ["full_attention"] * 11 + ["sliding_attention"]},
@@ -194,6 +213,10 @@ UNEVEN_CONFIGS: dict[str, dict[str, Any]] = {
     "mlp_only_layers": QWEN3
     | {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 32, "mlp_only_layers": [7]},
     "no_rope_layers": TINY | {"model_type": "smollm3", "no_rope_layers": [1] * 11 + [0]},
+    "Gemma 4": TINY | GEMMA_4,
+    "Gemma 3n": TINY | GEMMA_3N,
+    "Nemotron-H": TINY | {"model_type": "nemotron_h", "layers_block_type": ["mamba"] * 11 + ["attention"]},
+    "EXAONE 4": QWEN3 | {"model_type": "exaone4", "sliding_window": 8},
     "a window in every layer": MISTRAL | {"sliding_window": 4096},
 }
 
@@ -204,6 +227,12 @@ def test_a_configuration_with_other_layers_is_not_proven(name: str) -> None:
     few = build_config(with_layers(config, LAYERS_RUN), name="tiny")
     assert config_difference(build_config(config, name="tiny"), few)
     assert equal_layers(small_spec(), config) is None
+
+
+@pytest.mark.parametrize("name", ["Gemma 4", "Gemma 3n", "Nemotron-H", "EXAONE 4"])
+def test_layers_of_other_kinds_differ_in_the_model_too(name: str) -> None:
+    """A row that said that such layers repeat would still run all of them."""
+    assert layer_difference(model_of(UNEVEN_CONFIGS[name]))
 
 
 UNEVEN_ADAPTERS: dict[str, dict[str, Any]] = {

@@ -57,7 +57,14 @@ LINEAR: dict[str, Any] = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 8,
 }
+GLOBAL: dict[str, Any] = {
+    "global_head_dim": 32,
+    "num_global_key_value_heads": 4,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+}
 OWN: dict[str, dict[str, Any]] = {
+    "gemma4_text": GLOBAL,
     "qwen3_next": LINEAR,
     "qwen3_5_text": LINEAR,
     "qwen3_5_moe_text": LINEAR,

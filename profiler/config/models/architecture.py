@@ -10,13 +10,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from profiler.config.models.context import has_rotary_positions, scaled_context
-from profiler.config.models.fields import REFUSED, sliding_window, uncounted_fields, widest
+from profiler.config.models.fields import (
+    REFUSED,
+    attention_dropout,
+    quantization,
+    sliding_window,
+    uncounted_fields,
+    widest,
+)
 from profiler.config.models.refused_models import refuse_fields
 from profiler.config.options.reading import FieldReader, show
 from profiler.domain.architectures.architecture import Architecture, LatentAttention, LinearAttention, VisionTower
 from profiler.domain.architectures.families import (
     FAMILIES,
-    LINEAR_OUTPUT,
     WITH_OPTIONAL_KERNELS,
     Defaults,
     Family,
@@ -81,6 +87,12 @@ _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attenti
 _IN_TURN = ("sliding_attention", "full_attention")
 """`layer_types` of layers that slide in turn."""
 
+_WITHOUT_FORM = {
+    "hidden_size_per_layer_input": "an embedding for each layer",
+    "num_kv_shared_layers": "layers that share keys",
+}
+"""Fields of Gemma 4 by which layers have parts without a formula, and these parts."""
+
 _DENSE = "dense"
 """`mlp_layer_types` of layers without experts."""
 
@@ -92,35 +104,17 @@ _MAX_MODULES = 10_000
 _EXPERT_FIELDS = ("num_experts", "num_local_experts", "n_routed_experts")
 """Names of the number of experts."""
 
-_NULL_IS_DERIVED = ("num_key_value_heads", "q_lora_rank")
+_NULL_IS_DERIVED = ("num_key_value_heads", "q_lora_rank", "head_dim")
 """Fields of which a stated null has a meaning, also where one that is left out has a default."""
 
 MODEL_TYPES = tuple(FAMILIES)
 """The model types with known defaults."""
-
-PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of a decoder layer in most known model types, in the order of the forward pass."""
-
-FUSED_NAMES = ("qkv_proj", "gate_up_proj")
-"""Linear layers that stand for several of them."""
-
-OTHER_TARGETS = ("embed_tokens", "lm_head")
-"""Modules outside the layers that peft can adapt as well."""
 
 _OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
 """Fields by which a `config.json` describes more than a language model."""
 
 _UNCOUNTED_FIELDS = tuple(REFUSED)
 """Fields of a known model type that add parameters, if they are true."""
-
-
-def projection_names(family: Family) -> tuple[str, ...]:
-    """Return the linear layers of a decoder layer of the family, in the order of the forward pass."""
-    query, key, value, output, gate, up, down = PROJECTION_NAMES
-    attention = FUSED_NAMES[:1] if family.layers.has_fused_attention else (query, key, value)
-    mlp = FUSED_NAMES[1:] if family.layers.has_fused_mlp else (gate, up)
-    linear = (*family.layers.linear_inputs, LINEAR_OUTPUT) if family.layers.linear_inputs else ()
-    return (*attention, output, *linear, *mlp, down)
 
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
@@ -144,6 +138,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     filled = _with_defaults(text_config, family.defaults)
     if not is_known:
         filled["intermediate_size"] = widest(filled["intermediate_size"])
+    if family.checks.needs_head_dim:
+        filled["head_dim"] = text_config.get("head_dim")
     if family.layers.names_mlp_types:
         filled["first_k_dense_replace"] = _dense_layers(text_config, family)
         filled["qk_rope_head_dim"] = text_config.get("head_dim", filled["qk_rope_head_dim"])
@@ -154,11 +150,11 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     architecture = replace(
         architecture,
         has_known_layers=is_known and is_plain,
-        quantization="" if _is_dequantised(config, family) else _quantization(config),
+        quantization="" if _is_dequantised(config, family) else quantization(config),
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
         has_rotary_positions=is_known or has_rotary_positions(text_config),
         other_head=_other_head(config),
-        attention_dropout=_attention_dropout(text_config),
+        attention_dropout=attention_dropout(text_config) if family.checks.reads_dropout else 0.0,
         latent=_latent(reader) if family.layers.has_latent_attention else None,
         sliding_window=sliding_window(text_config, family) if is_known else None,
         uncounted=(
@@ -178,7 +174,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     if family.layers.linear_inputs:
         architecture = _with_linear(reader, architecture, text_config.get("layer_types"))
     if family.layers.alternates:
-        architecture = _alternating(architecture, text_config.get("layer_types"))
+        wide = _global(reader, architecture, text_config)
+        architecture = _alternating(architecture, text_config.get("layer_types"), wide)
     if is_known:
         refuse_fields(reader, text_config, filled, family)
     faults = reader.faults
@@ -244,23 +241,44 @@ _DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, w
 
 def _is_dequantised(config: Mapping[str, object], family: Family) -> bool:
     """Return whether a checkpoint is in MXFP4, of which nothing is left where trl trains it (`Mxfp4Config`)."""
-    return family.layers.has_biased_experts and _quantization(config) == "mxfp4"
+    return family.layers.has_biased_experts and quantization(config) == "mxfp4"
 
 
-def _alternating(architecture: Architecture, layer_types: object) -> Architecture:
-    """Return a model whose layers slide or do not, in turn; the kind of the last layer is not among the first."""
-    layers = architecture.num_hidden_layers
-    kinds = layer_types if isinstance(layer_types, list | tuple) and layer_types else _IN_TURN * layers
-    sliding = tuple(kinds[:layers]).count(_IN_TURN[0])
+def _global(reader: FieldReader, architecture: Architecture, config: Mapping[str, object]) -> Architecture:
+    """Return the model whose layers are those that do not slide: with heads of their own if the family says so."""
+    found, defaults = replace(architecture, sliding_window=None), family_of(architecture.model_type).defaults
+    if defaults.global_head_dim is None:
+        return found
+    others = [name for name in _WITHOUT_FORM if config.get(name, asdict(defaults)[name])]
+    keys_are_values = reader.flag("attention_k_eq_v")
+    heads = reader.optional_count("num_global_key_value_heads") if keys_are_values else None
+    return replace(
+        found,
+        head_dim=reader.count("global_head_dim"),
+        num_key_value_heads=heads or architecture.num_key_value_heads,
+        keys_are_values=keys_are_values,
+        has_known_layers=architecture.has_known_layers and not others,
+        without_form=" and ".join(_WITHOUT_FORM[name] for name in others),
+    )
+
+
+def _alternating(architecture: Architecture, layer_types: object, others: Architecture) -> Architecture:
+    """Return a model of which some layers slide, by what it is if all do and if none does (`others`).
+
+    The kind of the last layer is not among the first.
+    """
+    layers, turns = architecture.num_hidden_layers, list(_IN_TURN)
+    if family_of(architecture.model_type).defaults.global_head_dim is not None:
+        turns = [*_IN_TURN[:1] * 5, _IN_TURN[1]]
+    kinds = [*(layer_types if isinstance(layer_types, list | tuple) and layer_types else turns * layers)][:layers]
+    if len(turns) > len(_IN_TURN):
+        kinds[-1] = _IN_TURN[1]
+    sliding = kinds.count(_IN_TURN[0])
     if not sliding or architecture.sliding_window is None:
-        return replace(architecture, sliding_window=None)
+        return others
     if sliding == layers:
         return replace(architecture, has_known_layers=False)
-    return replace(
-        architecture,
-        sliding_window=None,
-        first_layers=(replace(architecture, num_hidden_layers=sliding),),
-    )
+    return replace(others, first_layers=(replace(architecture, num_hidden_layers=sliding),))
 
 
 def _with_linear(reader: FieldReader, architecture: Architecture, layer_types: object) -> Architecture:
@@ -282,22 +300,6 @@ def _with_linear(reader: FieldReader, architecture: Architecture, layer_types: o
     )
     first = replace(architecture, num_hidden_layers=layers - layers // interval, linear=linear)
     return replace(architecture, first_layers=(first,))
-
-
-def _quantization(config: Mapping[str, object]) -> str:
-    """Return how the weights of the checkpoint are quantised: ``"bitsandbytes 4-bit"``, ``"gptq"``."""
-    inner = config.get("quantization_config")
-    if not isinstance(inner, Mapping):
-        return ""
-    method = show(inner.get("quant_method", "unknown"))
-    bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
-    return method if bits is None else f"{method} {show(bits)}-bit"
-
-
-def _attention_dropout(config: Mapping[str, object]) -> float:
-    """Return the part that attention drops; 0 for a value that is refused."""
-    value = config.get("attention_dropout", 0.0)
-    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
 
 
 def _other_head(config: Mapping[str, object]) -> str:

@@ -62,12 +62,13 @@ COUNTED = frozenset(
     mlp_only_layers architectures is_encoder_decoder text_config vision_config n_routed_experts n_shared_experts
     first_k_dense_replace use_qk_norm q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim topk_method
     mlp_layer_types linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim
-    linear_conv_kernel_dim full_attention_interval
+    linear_conv_kernel_dim full_attention_interval attention_k_eq_v hidden_size_per_layer_input num_kv_shared_layers
+    vocab_size_per_layer_input use_double_wide_mlp enable_moe_block top_k_experts
     """.split()  # noqa: SIM905
 )
 """Fields that `architecture.py` reads: they are counted, or the model is refused. `mlp_bias` is among the latter."""
 
-REFUSED = frozenset({"mlp_bias"})
+REFUSED = frozenset({"mlp_bias", "use_bias"})
 """Fields that add parameters without a formula: a model that has them is counted by transformers, and refused."""
 
 _SAVES_INPUT = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
@@ -100,7 +101,7 @@ UNCOUNTED: Mapping[str, Uncounted] = {
         what="each generated token runs the whole row again", direction=Direction.EITHER, neutral=(True,)
     ),
     "use_bidirectional_attention": Uncounted(
-        what="rows have another mask", direction=Direction.EITHER, neutral=(False,)
+        what="rows have another mask", direction=Direction.EITHER, neutral=(False, "vision")
     ),
     "use_sliding_window": Uncounted(
         what="rows beyond the window have a mask, and a shorter cache", direction=Direction.EITHER, neutral=(False,)
@@ -108,9 +109,10 @@ UNCOUNTED: Mapping[str, Uncounted] = {
 }
 """Fields whose values are named."""
 
+_CAPPED_SCORES, _CAPPED_LOGITS = "attn_logit_softcapping", "final_logit_softcapping"
 SWITCHED_OFF: Mapping[str, Uncounted] = {
-    "attn_logit_softcapping": Uncounted(what="scores are capped", direction=Direction.LOW),
-    "final_logit_softcapping": Uncounted(what="logits are capped", direction=Direction.LOW),
+    _CAPPED_SCORES: Uncounted(what="scores are capped", direction=Direction.LOW),
+    _CAPPED_LOGITS: Uncounted(what="logits are capped", direction=Direction.LOW),
 }
 """The same of model types that have no such step by default. Gemma 2 always caps scores, which is counted."""
 
@@ -133,7 +135,8 @@ FREE: Mapping[str, frozenset[str]] = {
     ),
     "tokens with a meaning of their own": frozenset(
         """
-        bos_token_id eos_token_id pad_token_id image_token_id video_token_id vision_start_token_id vision_end_token_id
+        bos_token_id eos_token_id eod_token_id pad_token_id image_token_id video_token_id vision_start_token_id
+        vision_end_token_id
         """.split()  # noqa: SIM905
     ),
     "transformers 5.23 reads them in no layer of these types": frozenset(
@@ -143,7 +146,7 @@ FREE: Mapping[str, frozenset[str]] = {
         "transformers_version return_dict dtype torch_dtype".split()  # noqa: SIM905
     ),
     "they say which layers slide or are linear; `context.py` names rows beyond the window": frozenset(
-        "layer_types sliding_window max_window_layers".split()  # noqa: SIM905
+        "layer_types sliding_window sliding_window_pattern max_window_layers".split()  # noqa: SIM905
     ),
 }
 """Fields that change nothing that has to be said, by the reason."""
@@ -173,8 +176,28 @@ def sliding_window(config: Mapping[str, object], family: Family) -> int | None:
 
 def uncounted_fields(config: Mapping[str, object], family: Family) -> tuple[str, ...]:
     """Return the values of the `config.json` of a model of the family that change memory and are not counted."""
-    own = {} if family.layers.caps_scores else SWITCHED_OFF
-    return uncounted_texts({**UNCOUNTED, **own}, config)
+    capped = {_CAPPED_SCORES: family.layers.caps_scores, _CAPPED_LOGITS: family.layers.caps_logits}
+    own = {name: row for name, row in SWITCHED_OFF.items() if not capped[name]}
+    found = uncounted_texts({**UNCOUNTED, **own}, config)
+    if family.checks.caps_on_request and config.get(_CAPPED_LOGITS) is None:
+        return (*found, f"{_CAPPED_LOGITS}=null (logits are not capped: {Direction.HIGH})")
+    return found
+
+
+def quantization(config: Mapping[str, object]) -> str:
+    """Return how the weights of the checkpoint are quantised: ``"bitsandbytes 4-bit"``, ``"gptq"``."""
+    inner = config.get("quantization_config")
+    if not isinstance(inner, Mapping):
+        return ""
+    method = show(inner.get("quant_method", "unknown"))
+    bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
+    return method if bits is None else f"{method} {show(bits)}-bit"
+
+
+def attention_dropout(config: Mapping[str, object]) -> float:
+    """Return the part that attention drops; 0 for a value that is refused."""
+    value = config.get("attention_dropout", 0.0)
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
 
 
 def widest(sizes: object) -> object:

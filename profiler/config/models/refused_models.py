@@ -214,6 +214,18 @@ def _scales(name: str, keys: Mapping[str, Sequence[str]]) -> Callable[[Config], 
     return check
 
 
+def _types_layers(config: Config) -> str:
+    value, types = config.get("rope_parameters"), config.get("layer_types")
+    kinds = sorted({*map(str, types)} if isinstance(types, list | tuple) and types else _LAYER_TYPES)
+    if not isinstance(value, Mapping) or all(isinstance(value.get(kind), Mapping) for kind in kinds):
+        return ""
+    return f"must have an object for {' and for '.join(kinds)}"
+
+
+def _is_left_out(config: Config) -> str:
+    return "must be left out, because this model type reads rope_parameters alone" if "rope_scaling" in config else ""
+
+
 _SECTIONS = (16, 24, 24)
 """transformers' default of `mrope_section` in Qwen2-VL and Qwen2.5-VL."""
 
@@ -264,10 +276,15 @@ _LONG_FACTORS = ("short_factor", "long_factor")
 _PHI3_KEYS = {"default": (), "longrope": _LONG_FACTORS, "su": _LONG_FACTORS, "yarn": _LONG_FACTORS}
 """The same of phi3, where two older names mean ``longrope`` (`Phi3Config.validate_rope`)."""
 
+_SCALES = ("llama_4_scaling_beta", "original_max_position_embeddings")
+_SCALED_KEYS = {kind: tuple(dict.fromkeys((*keys, *_SCALES))) for kind, keys in _ROPE_KEYS.items()}
+"""The same where queries are scaled by two of them, whatever the type (`Ministral3Attention.forward`)."""
+
 _KEYS_OF: Mapping[RotaryTypes, Mapping[str, tuple[str, ...]]] = {
     RotaryTypes.COMMON: _ROPE_KEYS,
     RotaryTypes.AXIAL: _AXIAL_KEYS,
     RotaryTypes.PHI3: _PHI3_KEYS,
+    RotaryTypes.SCALED_QUERIES: _SCALED_KEYS,
 }
 
 
@@ -304,7 +321,7 @@ MODEL_RULES = (
         only=lambda family: family.checks.reads_hidden_act and family.checks.looks_up_hidden_act,
     ),
     ModelRule(field="pad_token_id", problem=_pads_inside),
-    ModelRule(field="attention_dropout", problem=_is_probability),
+    ModelRule(field="attention_dropout", problem=_is_probability, only=lambda family: family.checks.reads_dropout),
     ModelRule(
         field="initializer_range", problem=_is_in_range, only=lambda family: family.checks.bounds_initializer_range
     ),
@@ -316,6 +333,8 @@ MODEL_RULES = (
         problem=_has_a_window,
         only=lambda family: not (family.slides_on_request or _is_linear(family)),
     ),
+    ModelRule(field="rope_parameters", problem=_types_layers, only=_has_rotary_types(RotaryTypes.BY_LAYER_TYPE)),
+    ModelRule(field="rope_scaling", problem=_is_left_out, only=_has_rotary_types(RotaryTypes.BY_LAYER_TYPE)),
     *(
         ModelRule(field=name, problem=_scales(name, keys), only=_has_rotary_types(kind))
         for name in ("rope_parameters", "rope_scaling")
@@ -333,7 +352,7 @@ TYPED_FIELDS = (
     TypedField(field="initializer_range", kinds=(float,)),
     TypedField(field="use_cache", kinds=(bool,)),
     TypedField(field="tie_word_embeddings", kinds=(bool,), only=lambda family: family.tower is None),
-    TypedField(field="attention_dropout", kinds=(int, float)),
+    TypedField(field="attention_dropout", kinds=(int, float), only=lambda family: family.checks.reads_dropout),
     TypedField(field="attention_dropout", kinds=(float,), only=lambda family: family.checks.types_dropout),
     TypedField(field="hidden_act", kinds=(str,), only=lambda family: family.checks.reads_hidden_act),
     TypedField(field="pad_token_id", kinds=(int, _NULL)),

@@ -4,20 +4,23 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from profiler.config.models.architecture import (
-    FUSED_NAMES,
-    MODEL_TYPES,
-    OTHER_TARGETS,
-    PROJECTION_NAMES,
-    projection_names,
-)
+from profiler.config.models.architecture import MODEL_TYPES
 from profiler.config.options.reading import FieldReader, show
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.architectures.families import family_of
+from profiler.domain.architectures.families import LINEAR_OUTPUT, Family, family_of
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trials.keys import Key, Kind
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR, TRIAL_KEYS, TrialSpec
+
+PROJECTION_NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a decoder layer in most known model types, in the order of the forward pass."""
+
+FUSED_NAMES = ("qkv_proj", "gate_up_proj")
+"""Linear layers that stand for several of them."""
+
+OTHER_TARGETS = ("embed_tokens", "lm_head")
+"""Modules outside the layers that peft can adapt as well."""
 
 
 def in_layer_order(names: Sequence[str]) -> tuple[str, ...]:
@@ -45,6 +48,15 @@ def unknown_targets(spec: TrialSpec, architecture: Architecture | None) -> Itera
                 problem=f"must be {ALL_LINEAR} alone or names among {', '.join(known)}",
                 hint=nearest(name, [*known, ALL_LINEAR]),
             )
+
+
+def projection_names(family: Family) -> tuple[str, ...]:
+    """Return the linear layers of a decoder layer of the family, in the order of the forward pass."""
+    query, key, value, output, gate, up, down = PROJECTION_NAMES
+    attention = FUSED_NAMES[:1] if family.layers.has_fused_attention else (query, key, value)
+    mlp = FUSED_NAMES[1:] if family.layers.has_fused_mlp else (gate, up)
+    linear = (*family.layers.linear_inputs, LINEAR_OUTPUT) if family.layers.linear_inputs else ()
+    return (*attention, output, *linear, *mlp, down)
 
 
 def _of_tower(architecture: Architecture) -> tuple[str, ...]:

@@ -166,6 +166,8 @@ class Architecture:
     """Inner size of the expert that computes every token (Qwen2-MoE); 0 for none."""
     has_known_layers: bool = True
     """Whether its layers are those of a family that the closed form counts."""
+    without_form: str = ""
+    """What its layers have and no formula counts, where that has a name."""
     quantization: str = ""
     """How the weights of the checkpoint are quantised, such as ``bitsandbytes 4-bit``; empty if they are not."""
 
@@ -184,6 +186,9 @@ class Architecture:
 
     first_layers: tuple["Architecture", ...] = ()
     """Its layers of other kinds, which begin before those of this one: per kind the model with these layers alone."""
+
+    keys_are_values: bool = False
+    """Whether one linear layer makes keys and values."""
 
     latent: LatentAttention | None = None
     """The widths of latent attention, whose `head_dim` is that of rotary positions; None for other attention."""
@@ -230,6 +235,8 @@ class ModelCount:
     """Parameters that adapters of rank 1 on all of them have: inputs and outputs of each."""
     linear_names: tuple[str, ...]
     """Their names, each once, as `target_modules` takes them; without those that only have a number."""
+    names_experts: bool = True
+    """Whether its configuration has the experts that a loss of its router needs under the name that trl asks for."""
     has_base_model: bool = True
     """Whether the model has a part without the LM head under the name that its class states."""
 

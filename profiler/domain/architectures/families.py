@@ -40,6 +40,11 @@ class Defaults:
     linear_value_head_dim: int | None = None
     linear_conv_kernel_dim: int | None = None
     full_attention_interval: int | None = None
+    global_head_dim: int | None = None
+    num_global_key_value_heads: int | None = None
+    attention_k_eq_v: bool = False
+    hidden_size_per_layer_input: int | None = None
+    num_kv_shared_layers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +102,12 @@ class Layers:
     linear_inputs: tuple[str, ...] = ()
     """The linear layers before the delta rule of linear attention; empty without such layers. One that makes the gate
     together with queries, keys and values is split by copies (`Qwen3NextGatedDeltaNet`)."""
+    normalises_values: bool = False
+    """A norm without weight on values (`Gemma4TextAttention`)."""
+    scales_layers: bool = False
+    """Each layer ends with a product with a number that it keeps, which starts its recomputation (`layer_scalar`)."""
     alternates: bool = False
-    """Every other layer slides, where `layer_types` says nothing else; windows of such models are counted."""
+    """Some layers slide, by default every other, or with `global_head_dim` five of six; their windows are counted."""
 
     @property
     def joins_linear_inputs(self) -> bool:
@@ -116,6 +125,10 @@ class RotaryTypes(StrEnum):
     AXIAL = "axial"
     """Also those of images, which older files call ``mrope``."""
     PHI3 = "phi3"
+    SCALED_QUERIES = "scaled queries"
+    """The common ones, with two values by which queries are scaled (`get_llama_4_attn_scale`)."""
+    BY_LAYER_TYPE = "by layer type"
+    """One object per type of layers, and none by an older name."""
     UNCHECKED = "unchecked"
 
 
@@ -137,11 +150,17 @@ class Checks:
     takes_null_key_value_heads: bool = True
     types_head_dim: bool = True
     """head_dim must be a whole number where it is stated."""
+    needs_head_dim: bool = False
+    """head_dim must be stated: nothing is derived (`HunYuanDenseV1Attention`)."""
     types_layer_types: bool = False
     """layer_types must be a list where it is stated."""
     rotary_types: RotaryTypes = RotaryTypes.COMMON
     head_dim_is_rotary: bool = False
     """head_dim, where it is stated, must be qk_rope_head_dim."""
+    caps_on_request: bool = False
+    """Logits are capped only where final_logit_softcapping is stated."""
+    reads_dropout: bool = True
+    """Reads attention_dropout."""
     types_dropout: bool = False
     """attention_dropout must be no whole number."""
     names_choice: bool = False
@@ -190,6 +209,8 @@ class Family:
 
     Source: `FastLanguageModel.from_pretrained` in `unsloth/models/loader.py`, unsloth 2026.10.9.
     """
+    has_liger_formula: bool = True
+    """Whether Liger's kernels for it are those of the formulas (`MODEL_TYPE_TO_APPLY_LIGER_FN`, liger-kernel 0.8.5)."""
     has_reward_model: bool = True
     """Whether transformers has a class that scores a row (`MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES`)."""
 
@@ -334,6 +355,39 @@ _FAMILIES = (
         sliding_window=4096,
     ),
     Family(
+        model_type="gemma4_text",
+        has_liger_formula=False,
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=262_144,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            head_dim=256,
+            tie_word_embeddings=True,
+            global_head_dim=512,
+            hidden_size_per_layer_input=256,
+            num_kv_shared_layers=0,
+        ),
+        layers=Layers(
+            qk_norm=True,
+            norms_per_layer=4,
+            has_float32_norms=True,
+            caps_logits=True,
+            normalises_values=True,
+            scales_layers=True,
+            alternates=True,
+        ),
+        checks=Checks(
+            takes_null_key_value_heads=False,
+            reads_hidden_act=False,
+            rotary_types=RotaryTypes.BY_LAYER_TYPE,
+            caps_on_request=True,
+            names_tower_layers=True,
+        ),
+        sliding_window=512,
+        has_reward_model=False,
+    ),
+    Family(
         model_type="mixtral",
         defaults=Defaults(max_position_embeddings=131_072, num_key_value_heads=8, num_experts=8, num_experts_per_tok=2),
         layers=Layers(
@@ -397,6 +451,7 @@ _FAMILIES = (
     ),
     Family(
         model_type="glm",
+        has_liger_formula=False,
         defaults=_GLM,
         layers=Layers(has_fused_mlp=True, biased=_QKV, concatenates_heads=True),
         checks=Checks(takes_null_key_value_heads=False, rotates_part=True),
@@ -545,6 +600,48 @@ _FAMILIES = (
         model_type="smollm3",
         defaults=Defaults(max_position_embeddings=32_768, num_key_value_heads=4, tie_word_embeddings=True),
         slides_on_request=True,
+    ),
+    Family(
+        model_type="ministral3",
+        has_liger_formula=False,
+        defaults=Defaults(max_position_embeddings=262_144, vocab_size=131_072, num_key_value_heads=8, head_dim=128),
+        layers=Layers(biased=()),
+        checks=Checks(takes_null_key_value_heads=False, rotary_types=RotaryTypes.SCALED_QUERIES),
+    ),
+    Family(
+        model_type="exaone4",
+        defaults=Defaults(max_position_embeddings=2048, num_key_value_heads=32),
+        layers=Layers(biased=(), qk_norm=True, has_input_norms=False),
+        checks=Checks(takes_null_key_value_heads=False),
+        sliding_window=4096,
+    ),
+    Family(
+        model_type="hunyuan_v1_dense",
+        defaults=Defaults(max_position_embeddings=2048),
+        layers=Layers(qk_norm=True),
+        checks=Checks(needs_head_dim=True),
+    ),
+    Family(
+        model_type="ernie4_5",
+        has_liger_formula=False,
+        defaults=Defaults(
+            max_position_embeddings=131_072,
+            vocab_size=103_424,
+            num_attention_heads=16,
+            num_key_value_heads=2,
+            head_dim=128,
+            tie_word_embeddings=True,
+        ),
+        layers=Layers(biased=()),
+        checks=Checks(reads_dropout=False, types_head_dim=False),
+        has_reward_model=False,
+    ),
+    Family(
+        model_type="helium",
+        has_liger_formula=False,
+        defaults=Defaults(max_position_embeddings=4096, num_key_value_heads=20, head_dim=128),
+        layers=Layers(biased=_QKV, has_float32_norms=True),
+        checks=Checks(takes_null_key_value_heads=False, heads_fill_hidden_size=True),
     ),
     Family(
         model_type="qwen2_vl",

@@ -23,6 +23,10 @@ FLASH_OF_FLOAT32 = MissingKernel(
 )
 """transformers casts for it under autocast, which peft's `generate` is not. No trial reaches training, on any card."""
 
+WIDEST_FLASH_HEAD = 256
+"""The widest heads of flash attention: `check_head_dim_size_flash` in torch's `sdp_utils.cpp`, and `mha_fwd` in
+flash-attn's `flash_api.cpp`."""
+
 FUSED_HEAD = MissingKernel(
     name="trl's fused LM head in bfloat16",
     hint="Use fp16=true (tuning=full needs dtype=float32 then), or with recipe=grpo logprobs=full.",

@@ -45,6 +45,12 @@ ModelCounter = Callable[[Mapping[str, object]], ModelCount]
 _NO_BASE_MODEL = "trl 1.16 cannot train it, because its class has no base model, of which trl takes the hidden states"
 """`_fused_forward` in trl's `trainer/utils.py`; transformers 5.23 names none of Llama 4 (`base_model_prefix`)."""
 
+_NO_EXPERTS = (
+    "trl 1.16 trains it with router_aux_loss_coef=0 only, which no trial has: the loss of its router asks for "
+    "num_experts, which transformers' configuration of it lacks"
+)
+"""`_fused_forward` in trl's `trainer/utils.py`: so for `granitemoe` and its kin, and `phimoe`, of transformers 5.23."""
+
 _AS_LLAMA = "an unknown type, with as many parameters as Llama's layers, whose activations are assumed"
 
 _RANK = 16
@@ -145,6 +151,8 @@ def checked(
         raise _refused(model, architecture, str(error)) from error
     if not counted.has_base_model:
         raise _refused(model, architecture, _NO_BASE_MODEL, RUN_SCRIPT)
+    if not counted.names_experts:
+        raise _refused(model, architecture, _NO_EXPERTS, RUN_SCRIPT)
     if is_mixture:
         return architecture
     own = int(parameter_count(architecture))
@@ -195,7 +203,8 @@ def _refused(model: str, architecture: Architecture, reason: str, hint: str = ""
     """Return the refusal of a model; without a hint of its own, a sweep simulates it."""
     kind = shortened(architecture.model_type, 60)
     unknown = "model_type" if kind in FAMILIES else "the unknown model_type"
-    others = " with layers in an order that no formula has" if kind in FAMILIES else ""
+    layers = architecture.without_form or "layers in an order"
+    others = f" with {layers} that no formula has" if kind in FAMILIES else ""
     problem = f"is of {unknown} {kind}{others}, and {reason}"
     return UsageError([Fault(key="model", found=model, problem=problem, hint=hint or simulation_hint())])
 

@@ -44,8 +44,15 @@ def count_model(config: dict[str, Any]) -> ModelCount:
         linear_layers=len(adapted),
         lora_per_rank=sum(layer.in_features + layer.out_features for layer in adapted.values()),
         linear_names=tuple(dict.fromkeys(last for name in adapted if not (last := name.rpartition(".")[2]).isdigit())),
+        names_experts=_names_experts(made.get_text_config()),
         has_base_model=model.base_model is not model,
     )
+
+
+def _names_experts(config: Any) -> bool:
+    """Return whether trl finds what it computes the loss of a router with (`_fused_forward` in trl 1.16)."""
+    has_loss = hasattr(config, "output_router_logits") and getattr(config, "router_aux_loss_coef", 0.0) != 0.0
+    return not has_loss or (hasattr(config, "num_experts") and hasattr(config, "num_experts_per_tok"))
 
 
 def _is_of_tower(name: str) -> bool:

@@ -12,6 +12,7 @@ from profiler.analytical.formulas.layers.eager_attention import (
     input_mask_bytes,
     makes_scores,
     query_side_saved_bytes,
+    repeats_keys,
     saved_scores_bytes,
 )
 from profiler.analytical.formulas.layers.experts import experts_saved_bytes
@@ -34,6 +35,7 @@ from profiler.analytical.formulas.models.trained import (
     has_bfloat16_adapters,
     linear_output_bytes,
     lora_rank,
+    saved_input_bytes,
     trains_everything,
 )
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, either, negated, where, whole_units
@@ -69,9 +71,11 @@ def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, position
     As `norm_saved_bytes`, but each head counts as a row, if the norm is not over all heads (OLMo 2), and the normalised
     input has the type that the projections return. By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16,
     full: 10 x (12 x 4 + 3 x 4 + 12 x 2) = 840 B; over all heads, in float32: 10 x (12 x 4 + 2 x 4 + 12 x 4) = 1,040 B.
+    A norm on values has no weight (Gemma 4): 10 x (4 x 4 + 4) = 200 B more.
     """
-    given, layers = linear_output_bytes(spec), layers_of(architecture)
-    saved: Count = 0
+    given, layers, block = linear_output_bytes(spec), layers_of(architecture), block_of(spec)
+    rows = positions * architecture.num_key_value_heads if layers.normalises_values else 0
+    saved = block(rows * architecture.head_dim * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES)
     for heads in (architecture.num_attention_heads, architecture.num_key_value_heads):
         values = positions * heads * architecture.head_dim
         rows = positions if layers.normalises_all_heads else positions * heads
@@ -112,7 +116,7 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
 
     - Without a mask (flash, cuDNN): keys and values of their own heads; a float32 log-sum-exp per query.
     - With a mask (memory-efficient, cuDNN): keys and values repeated to all query heads, and the mask in the compute
-      type, [rows, 1, L, L] with L rounded up to 8, converted again in every layer.
+      type, [rows, 1, L, L] with L rounded up to 8, converted again in every layer; also heads of more than 256.
     - Eager, or SDPA without a kernel (`makes_scores`): repeated keys and values, the softmax of the scores in float32
       and, in eager, also in the compute type.
     - FlashAttention-2 with a mask: queries, keys, values and output of the tokens that are not padding, the padded
@@ -153,7 +157,8 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
         architecture.num_key_value_heads != 1, architecture.num_attention_heads != architecture.num_key_value_heads
     )
     masked = where(groups, 4 * one_query + statistics + copied, own_heads) if latent is None else own_heads
-    fitting = where(is_masked(architecture, batch), masked + mask, own_heads)
+    fitting = where(repeats_keys(architecture, batch), masked, own_heads)
+    fitting = fitting + where(is_masked(architecture, batch), mask, 0)
     return where(makes_scores(spec, architecture, batch, autocast=spec.mixed_precision), with_scores, fitting)
 
 
@@ -232,7 +237,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     """
     sizes, hidden, block = element_bytes(spec), architecture.hidden_size, block_of(spec)
     if trains_everything(spec):
-        parts = 3 if architecture.latent is None else 2
+        parts = 3 if architecture.latent is None and not architecture.keys_are_values else 2
         return where(sizes.autocast_casts, parts, 1) * block(positions * hidden * sizes.compute)
     adapted = adapted_parts(spec, architecture, ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
@@ -240,12 +245,6 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     low_rank = low_rank + len(adapted) * input_mask_bytes(spec, positions * hidden)
     copies = where(either(sizes.adapter_casts, drops_inputs(spec)), len(adapted), int(bool(adapted)))
     return copies * block(positions * hidden * saved_input_bytes(spec)) + low_rank
-
-
-def saved_input_bytes(spec: TrialKeys) -> Count:
-    """Return the bytes of one value of an input that an adapter saves: of the adapter, or what autocast makes of it."""
-    sizes = element_bytes(spec)
-    return sizes.adapter if has_bfloat16_adapters(spec) else where(spec.mixed_precision, sizes.compute, sizes.adapter)
 
 
 def other_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:

@@ -37,6 +37,7 @@ from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, eit
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys, is_masked, layer_kinds
 from profiler.domain.cards.gpu_names import find_gpu
+from profiler.domain.trials.kernels import WIDEST_FLASH_HEAD
 from profiler.domain.trials.trial import Attention
 
 
@@ -90,8 +91,16 @@ def makes_scores(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
         return spec.attn_implementation is Attention.EAGER
     old = holds(spec.gpu, _has_no_flash_attention)
     no_flash = either(computed_bytes(spec, autocast=autocast) >= FLOAT32_BYTES, old)
-    no_efficient = both(_shares_keys(architecture), negated(is_masked(architecture, batch)))
+    no_efficient = both(_shares_keys(architecture), negated(repeats_keys(architecture, batch)))
     return either(both(no_flash, no_efficient), both(old, computes_in_bfloat16(spec, autocast=autocast)))
+
+
+def repeats_keys(architecture: DecoderShape, batch: Batch) -> Flag:
+    """Return whether transformers repeats shared keys before SDPA: with a mask, or for heads too wide for flash.
+
+    Source: `use_gqa_in_sdpa` in transformers' `integrations/sdpa_attention.py`.
+    """
+    return either(is_masked(architecture, batch), architecture.head_dim > WIDEST_FLASH_HEAD)
 
 
 def _has_no_flash_attention(gpu: str | None) -> bool:

@@ -12,7 +12,6 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     mlp_saved_bytes,
     norm_saved_bytes,
     saved_after_attention_bytes,
-    saved_input_bytes,
     saves_output,
 )
 from profiler.analytical.formulas.layers.eager_attention import (
@@ -49,6 +48,7 @@ from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
     linear_output_bytes,
+    saved_input_bytes,
     trains_everything,
 )
 from profiler.analytical.formulas.models.weights import recomputed_copies_bytes, widened_bytes
@@ -323,10 +323,10 @@ def _until_last_norm_bytes(spec: TrialKeys, architecture: DecoderShape, batch: B
     Before: the gradient in float32 if the norm ends in it, less what the norm saves. At the end: the results of down's
     adapter. By hand, T = 10, H = 8 in bfloat16, adapters: -(320 + 40) B; in Gemma 320 - 360 = -40 B.
     """
-    positions, hidden = batch.positions, architecture.hidden_size
-    in_float32 = layers_of(architecture).has_float32_norms
-    narrow = element_bytes(spec).stream < FLOAT32_BYTES
-    widened = where(narrow, block_of(spec)(positions * hidden * FLOAT32_BYTES), 0) if in_float32 else 0
+    positions, hidden, layers = batch.positions, architecture.hidden_size, layers_of(architecture)
+    in_float32 = layers.has_float32_norms
+    narrow, is_widened = element_bytes(spec).stream < FLOAT32_BYTES, in_float32 and not layers.scales_layers
+    widened = where(narrow, block_of(spec)(positions * hidden * FLOAT32_BYTES), 0) if is_widened else 0
     before = widened - norm_saved_bytes(spec, positions, hidden, in_float32=in_float32)
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return before, 0

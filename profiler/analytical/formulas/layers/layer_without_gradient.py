@@ -29,6 +29,7 @@ from profiler.analytical.formulas.models.parameters import (
     query_width,
 )
 from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
     element_bytes,
     has_bfloat16_adapters,
     linear_output_bytes,
@@ -37,7 +38,7 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.models.weights import widened_bytes
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, negated, where
 from profiler.analytical.formulas.sizes.rounding import block_of
-from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, ItemisedKeys, TrialKeys
 from profiler.domain.trials.trial import Tuning
 
 
@@ -85,7 +86,12 @@ def layer_without_gradient_bytes(
     if architecture.latent is not None:
         rotary = latent_bytes(spec, architecture, batch, adapted=adapted, autocast=autocast)
     rotary = embeddings + stream + normed + rotary
-    return larger(mlp, rotary, where(transient > 0, attention + transient, 0))
+    peak = larger(mlp, rotary, where(transient > 0, attention + transient, 0))
+    # A replay has the products of o as stages of its own.
+    if architecture.latent is not None or spec.tuning is Tuning.FULL or isinstance(spec, ItemisedKeys):
+        return peak
+    made = where(adapted, _adapted_output_bytes(spec, architecture, batch, autocast=autocast), 0)
+    return larger(peak, embeddings + stream + normed + made)
 
 
 def _output_gate_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag) -> Count:
@@ -93,6 +99,28 @@ def _output_gate_bytes(spec: TrialKeys, architecture: DecoderShape, positions: C
     if not layers_of(architecture).gates_output:
         return 0
     return block_of(spec)(positions * query_width(architecture) * linear_output_bytes(spec, autocast=autocast))
+
+
+def _adapted_output_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, autocast: Flag) -> Count:
+    """Return what attention needs at the adapter of o: queries, output, the copy of that, and both results; 0 without.
+
+    Keys and values of a rollout are in its cache; scores have no cache, and autocast.
+
+    By hand, T = 10, 2 query heads of 4, H = 8, float32 adapters over bfloat16: 10 x (2 x 8 x 2 + 8 x 4 + 8 x 2 +
+    2 x 8 x 4) B.
+    """
+    if not adapted_parts(spec, architecture, ("o_proj",)):
+        return 0
+    block, given = block_of(spec), linear_output_bytes(spec, autocast=autocast)
+    values, hidden = batch.positions * query_width(architecture), batch.positions * architecture.hidden_size
+    made = larger(
+        _narrowed_bytes(spec, values, autocast=autocast),
+        adapter_result_bytes(spec, hidden, autocast=autocast),
+        _dropping_bytes(spec, values, given, autocast=autocast),
+    )
+    keys = where(autocast, 2 * block(batch.positions * key_width(architecture) * given), 0)
+    there = 2 * block(values * given) + keys + adapter_input_bytes(spec, values, given, autocast=autocast)
+    return there + block(hidden * given) + made
 
 
 def _adapted_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count, *, autocast: Flag) -> Count:
@@ -296,7 +324,8 @@ def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
     """Return what the rotary embedding of the queries needs: keys, values, and four tensors of queries.
 
     These are the queries, their product with the cosine, their rotated halves, and the product of these with the sine.
-    The products have the type of the residual stream, as have queries and keys after a norm of their own.
+    The products have the type of the residual stream, as have queries and keys after a norm of their own. Or if it is
+    more, that norm, when keys are not there: the queries, these in float32, and their product.
 
     By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16: 10 x (4 x 8 + 2 x 4) x 2 = 800 B.
 
@@ -314,7 +343,11 @@ def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
     if layers_of(architecture).gates_output:
         # At the end of attention there are the output, the sigmoid of the gate, and their product.
         rotated = larger(rotated, 3 * block(queries * given))
-    return rotated + block(queries * element) + block(keys * element) + block(keys * given)
+    rotated = rotated + block(queries * element) + block(keys * element) + block(keys * given)
+    normed = block(queries * given) + 2 * block(queries * FLOAT32_BYTES)
+    # A replay that requested it here would put it among what is there with keys.
+    is_stage = not isinstance(spec, ItemisedKeys)
+    return where(both(both(is_stage, architecture.qk_norm), normed > rotated), normed, rotated)
 
 
 def down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

@@ -144,7 +144,8 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
         inputs = tuple(part(name, hidden, width) for name, width in zip(layers.linear_inputs, widths, strict=True))
     else:
         gated = 2 * query if layers.gates_output else query
-        inputs = (part("q_proj", hidden, gated), part("k_proj", hidden, key), part("v_proj", hidden, key))
+        values = () if architecture.keys_are_values else (part("v_proj", hidden, key),)
+        inputs = (part("q_proj", hidden, gated), part("k_proj", hidden, key), *values)
     output = "o_proj" if architecture.linear is None else LINEAR_OUTPUT
     attention = (*inputs, part(output, output_width(architecture), hidden))
     if is_mixture(architecture) and not has_shared_expert(architecture):

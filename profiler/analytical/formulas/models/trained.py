@@ -140,6 +140,12 @@ def has_bfloat16_adapters(spec: TrialKeys) -> bool:
     return _keeps_bfloat16_adapters(spec.tuning, spec.distributed_type)
 
 
+def saved_input_bytes(spec: TrialKeys) -> Count:
+    """Return the bytes of one value of an input that an adapter saves: of the adapter, or what autocast makes of it."""
+    sizes = element_bytes(spec)
+    return sizes.adapter if has_bfloat16_adapters(spec) else where(spec.mixed_precision, sizes.compute, sizes.adapter)
+
+
 def trains_everything(spec: TrialKeys) -> bool:
     """Return whether all parameters are trained, not only adapters."""
     return spec.tuning is Tuning.FULL

@@ -1,7 +1,5 @@
 """Protocols of the trial and of the model that the formulas read, and the shapes of batches.
 
-Protocols of the trial and of the model that the formulas read, for one trial or for arrays of them.
-
 `TrialSpec` and `Architecture` match them. `profiler.analytical.many` builds objects of the same form whose numbers are
 arrays. The keys that decide which formula applies (recipe, tuning, log-probs, attention, checkpointing, LoRA modules,
 engine, sharding) are single values in both.
@@ -184,6 +182,8 @@ class DecoderShape(Protocol):
     def sliding_window(self) -> int | None: ...  # noqa: D102
     @property
     def first_layers(self) -> Sequence["DecoderShape"]: ...  # noqa: D102
+    @property
+    def keys_are_values(self) -> bool: ...  # noqa: D102
     @property
     def latent(self) -> LatentAttention | None: ...  # noqa: D102
     @property
