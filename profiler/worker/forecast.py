@@ -41,7 +41,17 @@ from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
 
 with compiled_at_first_call():
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
-    from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
+    from profiler.worker.forecast_steps import (
+        RunLearnt,
+        Steps,
+        begun_steps,
+        decodes,
+        first_steps,
+        learn,
+        whole_steps,
+        written_steps,
+    )
+    from profiler.worker.replays import step_replay
     from profiler.worker.simulated import card_of
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -60,9 +70,10 @@ def replayed(
         total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
     """
     config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
-    replay = StepReplay(capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
+    replay: StepReplay | None = None
     for number, (shape, of_step) in enumerate(steps, start=1):
         pieces = list(of_step)
+        replay = replay or step_replay(pieces, config, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
         try:
             peaks = replay.step(pieces)
         except RefusedError as error:
@@ -136,16 +147,24 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
         found = replayed(steps, seed=seed, alloc_conf=conf, **limits)
         return (line for line in found if line.step > last.get(run, 0))
 
+    found: tuple[RunLearnt | None, str | None] | None = None
     # An answer that was learnt for is not of a card that is full at once.
     if done.learnt is None or done.learnt.whole is not None:
-        begun = list(first_steps(spec, request.model_config, draws[request.draws[0].seed]))
+        if decodes(spec):
+            found = _learnt_or_why_not(spec, request, draws)
+        if found and found[0]:
+            begun = list(begun_steps(found[0]))
+        else:
+            begun = list(first_steps(spec, request.model_config, draws[request.draws[0].seed]))
         ended = [list(lines(run, begun)) for run in runs]
         if all(found and isinstance(found[-1], Death) for found in ended):
             if done.learnt is None:
                 yield _learnt(None, f"The card is full in one of the first {len(begun)}, which begin all runs.")
             yield from chain(*ended)
             return
-    learnt, reason = _learnt_or_why_not(spec, request, draws)
+    learnt, reason = found or _learnt_or_why_not(spec, request, draws)
+    if learnt is None and request.steps > MOST_WHOLE_STEPS:
+        raise UnsupportedTrialError(f"{reason} Without that at most {MOST_WHOLE_STEPS} steps are forecast.")
     if done.learnt is None:
         yield _learnt(learnt, reason)
     if learnt is not None:
@@ -160,20 +179,11 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
 def _learnt_or_why_not(
     spec: TrialSpec, request: ForecastRequest, draws: Mapping[int, RowLengths]
 ) -> tuple[RunLearnt | None, str | None]:
-    """Return what was learnt of a job, or why each of its steps has to be simulated.
-
-    Raises:
-        UnsupportedTrialError: They have to, and are too many.
-    """
+    """Return what was learnt of a job, or why each of its steps has to be simulated, as a sentence."""
     try:
         return learn(spec, request.model_config, list(draws.values())), None
     except UnequalStepsError as error:
-        reason = f"The steps cannot be written out: {error}."
-        if request.steps > MOST_WHOLE_STEPS:
-            raise UnsupportedTrialError(
-                f"{reason} Without that at most {MOST_WHOLE_STEPS} steps are forecast."
-            ) from error
-        return None, reason
+        return None, f"The steps cannot be written out: {error}."
 
 
 def _at_a_time(
