@@ -41,16 +41,7 @@ from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
 
 with compiled_at_first_call():
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
-    from profiler.worker.forecast_steps import (
-        RunLearnt,
-        Steps,
-        begun_steps,
-        decodes,
-        first_steps,
-        learn,
-        whole_steps,
-        written_steps,
-    )
+    from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
     from profiler.worker.replays import step_replay
     from profiler.worker.simulated import card_of
 
@@ -147,24 +138,16 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
         found = replayed(steps, seed=seed, alloc_conf=conf, **limits)
         return (line for line in found if line.step > last.get(run, 0))
 
-    found: tuple[RunLearnt | None, str | None] | None = None
     # An answer that was learnt for is not of a card that is full at once.
     if done.learnt is None or done.learnt.whole is not None:
-        if decodes(spec):
-            found = _learnt_or_why_not(spec, request, draws)
-        if found and found[0]:
-            begun = list(begun_steps(found[0]))
-        else:
-            begun = list(first_steps(spec, request.model_config, draws[request.draws[0].seed]))
+        begun = list(first_steps(spec, request.model_config, draws[request.draws[0].seed]))
         ended = [list(lines(run, begun)) for run in runs]
         if all(found and isinstance(found[-1], Death) for found in ended):
             if done.learnt is None:
                 yield _learnt(None, f"The card is full in one of the first {len(begun)}, which begin all runs.")
             yield from chain(*ended)
             return
-    learnt, reason = found or _learnt_or_why_not(spec, request, draws)
-    if learnt is None and request.steps > MOST_WHOLE_STEPS:
-        raise UnsupportedTrialError(f"{reason} Without that at most {MOST_WHOLE_STEPS} steps are forecast.")
+    learnt, reason = _learnt_or_why_not(spec, request, draws)
     if done.learnt is None:
         yield _learnt(learnt, reason)
     if learnt is not None:
@@ -179,11 +162,20 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
 def _learnt_or_why_not(
     spec: TrialSpec, request: ForecastRequest, draws: Mapping[int, RowLengths]
 ) -> tuple[RunLearnt | None, str | None]:
-    """Return what was learnt of a job, or why each of its steps has to be simulated, as a sentence."""
+    """Return what was learnt of a job, or why each of its steps has to be simulated.
+
+    Raises:
+        UnsupportedTrialError: They have to, and are too many.
+    """
     try:
         return learn(spec, request.model_config, list(draws.values())), None
     except UnequalStepsError as error:
-        return None, f"The steps cannot be written out: {error}."
+        reason = f"The steps cannot be written out: {error}."
+        if request.steps > MOST_WHOLE_STEPS:
+            raise UnsupportedTrialError(
+                f"{reason} Without that at most {MOST_WHOLE_STEPS} steps are forecast."
+            ) from error
+        return None, reason
 
 
 def _at_a_time(

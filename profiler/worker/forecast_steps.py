@@ -248,15 +248,11 @@ def _spread(places: Sequence[_Place]) -> Iterator[_Unit]:
     yield from (by_row[round(part * (len(by_row) - 1))][0] for part in (0.5, 0.25, 0.75, 0.1, 0.9, 0.4, 0.6))
 
 
-def decodes(spec: TrialSpec) -> bool:
-    """Return whether the first rollouts are decoded, which takes most of the time of a run to learn from."""
-    return spec.recipe in GENERATING and spec.rollout is Rollout.GENERATE and not spec.use_vllm
-
-
 def _first_units(spec: TrialSpec) -> int:
     found = -(-FIRST_STEPS // steps_per_unit(spec))
+    decodes = spec.recipe in GENERATING and spec.rollout is Rollout.GENERATE and not spec.use_vllm
     # The first rollouts run more tokens than the others.
-    return max(found, DecodeExtrapolator.most_rollouts) if decodes(spec) else found
+    return max(found, DecodeExtrapolator.most_rollouts) if decodes else found
 
 
 def shorter(rows: RowLengths, factor: float, multiple: int = MASK_ALIGNMENT, *, moved: int = 0) -> RowLengths:
@@ -299,14 +295,9 @@ def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps
     Raises:
         UnequalStepsError: The draw is not among those that were learnt for, and a step unlike all of theirs.
     """
-    yield from begun_steps(learnt)
+    yield from zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
     for shape in step_shapes(spec, draw)[len(learnt.first_shapes) :]:
         yield shape, list(learnt.steps.written(shape))
-
-
-def begun_steps(learnt: RunLearnt) -> Steps:
-    """Yield the steps with which all runs begin, as they ran while they were learnt from."""
-    yield from zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
 
 
 def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Steps:
