@@ -250,7 +250,7 @@ class _CompiledSteps(StepReplay):
         self._at_places = np.zeros(0, dtype=np.int64)
         """Bytes of the block at each place."""
         self._numbered = np.zeros(0, dtype=np.int32)
-        self._block_sizes = self._actual = np.zeros(0, dtype=np.int64)
+        self._sizes_by_number = self._actual = np.zeros(0, dtype=np.int64)
 
     def _begin(self, piece: Piece) -> None:
         """Number the blocks of a piece."""
@@ -273,9 +273,9 @@ class _CompiledSteps(StepReplay):
         found = np.empty(len(events), dtype=np.int64)
         found[is_earlier], found[~is_earlier] = earlier, number_of[numbers[~is_earlier]]
         self._numbered = (np.sign(events) * (found + 1)).astype(np.int32)
-        self._block_sizes = np.concatenate([self._at_places, sizes])
-        self._actual = np.empty_like(self._block_sizes)
-        self._allocator.make_room(len(self._block_sizes))
+        self._sizes_by_number = np.concatenate([self._at_places, sizes])
+        self._actual = np.empty_like(self._sizes_by_number)
+        self._allocator.make_room(len(self._sizes_by_number))
 
     def _places(self, count: int) -> list[int]:
         """Return places for so many blocks."""
@@ -288,7 +288,7 @@ class _CompiledSteps(StepReplay):
 
     def _play(self, piece: Piece, first: int, end: int) -> None:
         while True:
-            first, _ = self._allocator.run(self._numbered, self._block_sizes, self._actual, first, end)
+            first, _ = self._allocator.run(self._numbered, self._sizes_by_number, self._actual, first, end)
             if first == end:
                 return
             self._allocator.grow(piece.sizes_bytes[piece.events[first] - 1 - piece.first_block])
