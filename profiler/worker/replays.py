@@ -1,4 +1,4 @@
-"""Replay a trace, or a run step by step: by compiled code where it was built, otherwise event by event.
+"""Replay a trace without a limit and on its card: by compiled code where it was built, otherwise event by event.
 
 The compiled code, `smallest_fit.c` of the allocator, knows the ordinary case only, in which each request takes the
 smallest free block that is large enough; it takes a twentieth of the time. The model decides all that is rare: what is
@@ -20,9 +20,8 @@ from profiler.allocator import AllocatorConfig, CardReplay, Trace, replay_on_car
 from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
 from profiler.allocator.traces import card_replay
-from profiler.allocator.traces.card_replay import CardRun, StepReplay
+from profiler.allocator.traces.card_replay import CardRun
 from profiler.allocator.traces.replay import closed_runs, rounded
-from profiler.allocator.traces.trace import Piece
 
 SOURCE = Path(card_replay.__file__).with_name("smallest_fit.c")
 
@@ -43,7 +42,7 @@ def replays(
     """
     card: dict[str, Any] = {"capacity_bytes": capacity_bytes, "total_bytes": total_bytes}
     library = compiled()
-    if library is not None and _is_known(config, [trace.streams]):
+    if library is not None and is_known(config, [trace.streams]):
         replay = partial(compiled_replay, library, arrays_of(trace), config=config)
     else:
         replay = partial(replay_on_card, trace, config=config, closed=closed_runs(trace))
@@ -53,15 +52,7 @@ def replays(
     return unlimited, replay(**card)
 
 
-def step_replay(begun: Iterable[Piece], config: AllocatorConfig, **card: Any) -> StepReplay:
-    """Return the allocator of a run whose first step has these pieces; `card` as of `CachingAllocator`."""
-    library = compiled()
-    if library is not None and _is_known(config, [piece.streams for piece in begun]):
-        return _CompiledSteps(library, config=config, **card)
-    return StepReplay(config=config, **card)
-
-
-def _is_known(config: AllocatorConfig, streams: Iterable[Mapping[int, int]]) -> bool:
+def is_known(config: AllocatorConfig, streams: Iterable[Mapping[int, int]]) -> bool:
     """Return whether the compiled code knows all that the settings and the streams of blocks have."""
     takes_the_smallest = CachingAllocator(config=config, capacity_bytes=0).takes_the_smallest
     return takes_the_smallest and max(config.roundup_power2_divisions) <= 1 and not any(streams)
@@ -75,17 +66,15 @@ _INT = ctypes.c_int64
 class Counters(ctypes.Structure):
     """The first fields of `Allocator` in the compiled code."""
 
-    _fields_ = (
-        *((name, _INT) for name in ("allocated", "peak_allocated", "inactive", "peak_inactive", "peak_unreleasable")),
-        *((name, _INT) for name in ("highest", "highest_event")),
-    )
+    _names = "allocated peak_allocated inactive peak_inactive peak_unreleasable highest highest_event"
+    _fields_ = tuple((name, _INT) for name in _names.split())
 
 
 _STATE = ctypes.POINTER(Counters)
 _SIZES = np.ctypeslib.ndpointer(np.int64, flags="C_CONTIGUOUS")
 _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-    "smallest_fit_new": (_STATE, (_INT, _INT, _INT)),
-    "smallest_fit_make_room": (ctypes.c_int, (_STATE, _INT)),
+    "smallest_fit_new": (_STATE, (_INT, _INT)),
+    "smallest_fit_number_up_to": (ctypes.c_int, (_STATE, _INT)),
     "smallest_fit_delete": (None, (_STATE,)),
     "smallest_fit_run": (
         _INT,
@@ -101,11 +90,9 @@ _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled code; None where it was not built from the source as it is now, or on another machine."""
     file = library_file()
-    if file is None or not file.exists():
-        return None
     try:
-        return loaded(file)
-    except OSError:  # of another processor or operating system, in a folder that machines share
+        return None if file is None else loaded(file)
+    except OSError:  # not built, or of another processor or operating system, in a folder that machines share
         return None
 
 
@@ -125,9 +112,6 @@ def loaded(file: Path) -> ctypes.CDLL:
     return library
 
 
-# ---- replay by compiled code -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class TraceArrays:
     """A trace as the compiled code reads it."""
@@ -135,57 +119,46 @@ class TraceArrays:
     trace: Trace
     events: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.int64]
-    """Bytes of each block after rounding; 0 for blocks of no bytes, which are never allocated."""
 
 
 def arrays_of(trace: Trace) -> TraceArrays:
     """Return the arrays of a trace."""
     events = np.ascontiguousarray(trace.events, dtype=np.int32)
-    return TraceArrays(trace=trace, events=events, sizes=_block_sizes(trace.sizes_bytes))
+    return TraceArrays(trace=trace, events=events, sizes=block_sizes(trace.sizes_bytes))
 
 
-def _block_sizes(sizes_bytes: Sequence[int]) -> npt.NDArray[np.int64]:
+def block_sizes(sizes_bytes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the bytes of each block after rounding; 0 for blocks of no bytes, which are never allocated."""
     sizes = np.asarray(sizes_bytes, dtype=np.int64)
     return np.where(sizes > 0, rounded(sizes), 0)
 
 
 def compiled_replay(library: ctypes.CDLL, arrays: TraceArrays, **card: Any) -> CardReplay:
     """Replay a trace that the compiled code knows; `card` and errors as of `replay_on_card`."""
-    allocator = _CompiledAllocator(library, len(arrays.sizes), **card)
-    return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=allocator).whole()
+    return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=CompiledAllocator(library, **card)).whole()
 
 
-class _CompiledAllocator(CachingAllocator):
+class CompiledAllocator(CachingAllocator):
     """An allocator whose blocks are those of the compiled code."""
 
-    def __init__(self, library: ctypes.CDLL, blocks: int, **card: Any) -> None:
+    def __init__(self, library: ctypes.CDLL, **card: Any) -> None:
         super().__init__(**card)
         self._library = library
-        self._state = library.smallest_fit_new(blocks, MIN_BLOCK_BYTES, SMALL_BYTES)
+        self._state = library.smallest_fit_new(MIN_BLOCK_BYTES, SMALL_BYTES)
         if not self._state:
             raise MemoryError
 
     def __del__(self) -> None:
         self._library.smallest_fit_delete(self._state)
 
-    def make_room(self, blocks: int) -> None:
-        """Let blocks have numbers up to before `blocks`."""
-        if not self._library.smallest_fit_make_room(self._state, blocks):
+    def run(self, first: int, end: int, *arrays: npt.NDArray[Any]) -> tuple[int, Counters]:
+        """Replay `arrays`, in C's order, up to what needs new memory; return that event or `end`, and the counters."""
+        if not self._library.smallest_fit_number_up_to(self._state, len(arrays[1])):
             raise MemoryError
-
-    def run(
-        self,
-        events: npt.NDArray[np.int32],
-        sizes: npt.NDArray[np.int64],
-        actual: npt.NDArray[np.int64],
-        first: int,
-        end: int,
-    ) -> tuple[int, Counters]:
-        """Replay events up to the first that needs new memory; return it, or `end`, and the counters."""
         now = self._state.contents
         now.peak_allocated, now.peak_inactive = self.peak_allocated_bytes, self._peak_inactive_split_bytes
         now.peak_unreleasable = self._peak_unreleasable_bytes
-        reached = self._library.smallest_fit_run(self._state, events, sizes, actual, first, end)
+        reached = self._library.smallest_fit_run(self._state, *arrays, first, end)
         if reached < 0:
             raise MemoryError if reached == -1 else KeyError("a block is freed that is not in use")
         self.allocated_bytes, self.inactive_split_bytes = now.allocated, now.inactive
@@ -207,7 +180,7 @@ class _CompiledAllocator(CachingAllocator):
 
 @dataclass(kw_only=True)
 class _CompiledRun(CardRun):
-    allocator: _CompiledAllocator
+    allocator: CompiledAllocator
     arrays: TraceArrays
     actual: npt.NDArray[np.int64] = field(init=False)
     """Bytes that each block has, with a rest that is too little to be split off."""
@@ -219,7 +192,7 @@ class _CompiledRun(CardRun):
         """Replay events of one phase."""
         self.reached, arrays = first, self.arrays
         while True:
-            self.reached, now = self.allocator.run(arrays.events, arrays.sizes, self.actual, self.reached, end)
+            self.reached, now = self.allocator.run(self.reached, end, arrays.events, arrays.sizes, self.actual)
             self.peak_bytes, self.peak_event = now.highest, now.highest_event
             if self.reached == end:
                 return
@@ -233,62 +206,3 @@ class _CompiledRun(CardRun):
         is_live[-events[events < 0] - 1] = False
         live = np.flatnonzero(is_live & (self.actual > 0))
         return dict(zip(live.tolist(), self.actual[live].tolist(), strict=True))
-
-
-class _CompiledSteps(StepReplay):
-    """A run of millions of blocks, which get the numbers of others that are no longer in use.
-
-    Blocks that outlive their piece have the lowest numbers, their places; those of a piece follow.
-    """
-
-    def __init__(self, library: ctypes.CDLL, **card: Any) -> None:
-        super().__init__(**card)
-        self._allocator: _CompiledAllocator = _CompiledAllocator(library, 0, **card)
-        self._place_of: dict[int, int] = {}
-        """By the number in the run, of blocks that outlived their piece."""
-        self._unused: list[int] = []
-        self._at_places = np.zeros(0, dtype=np.int64)
-        """Bytes of the block at each place."""
-        self._numbered = np.zeros(0, dtype=np.int32)
-        self._sizes_by_number = self._actual = np.zeros(0, dtype=np.int64)
-
-    def _begin(self, piece: Piece) -> None:
-        """Number the blocks of a piece."""
-        if piece.streams:
-            raise ValueError("a block of another stream follows a step that has none")
-        events, sizes = np.asarray(piece.events, dtype=np.int64), _block_sizes(piece.sizes_bytes)
-        numbers = np.abs(events) - 1 - piece.first_block
-        is_earlier = numbers < 0
-        outlives = np.ones(len(sizes), dtype=np.bool_)
-        outlives[numbers[(events < 0) & ~is_earlier]] = False
-        kept = np.flatnonzero(outlives)
-        places = self._places(len(kept))
-        self._at_places[places] = sizes[kept]
-        first = len(self._at_places)
-        number_of = np.arange(first, first + len(sizes))
-        number_of[kept] = places
-        self._place_of.update(zip((kept + piece.first_block).tolist(), places, strict=True))
-        earlier = [self._place_of.pop(number) for number in (numbers[is_earlier] + piece.first_block).tolist()]
-        self._unused += earlier  # by later pieces
-        found = np.empty(len(events), dtype=np.int64)
-        found[is_earlier], found[~is_earlier] = earlier, number_of[numbers[~is_earlier]]
-        self._numbered = (np.sign(events) * (found + 1)).astype(np.int32)
-        self._sizes_by_number = np.concatenate([self._at_places, sizes])
-        self._actual = np.empty_like(self._sizes_by_number)
-        self._allocator.make_room(len(self._sizes_by_number))
-
-    def _places(self, count: int) -> list[int]:
-        """Return places for so many blocks."""
-        more = max(0, count - len(self._unused))
-        self._unused += range(len(self._at_places), len(self._at_places) + more)
-        self._at_places = np.concatenate([self._at_places, np.zeros(more, dtype=np.int64)])
-        split = len(self._unused) - count
-        taken, self._unused = self._unused[split:], self._unused[:split]
-        return taken
-
-    def _play(self, piece: Piece, first: int, end: int) -> None:
-        while True:
-            first, _ = self._allocator.run(self._numbered, self._sizes_by_number, self._actual, first, end)
-            if first == end:
-                return
-            self._allocator.grow(piece.sizes_bytes[piece.events[first] - 1 - piece.first_block])

@@ -16,8 +16,10 @@ from profiler.allocator.traces.card_replay import RefusedError, StepPeaks, StepR
 from profiler.allocator.traces.trace import Piece
 from profiler.domain.errors import ProfilerError
 from profiler.domain.memory import Category, Phase
+from profiler.worker import forecast
 from profiler.worker import replays as module
-from profiler.worker.replays import arrays_of, compiled_replay, loaded, replays, step_replay
+from profiler.worker.forecast import step_replay
+from profiler.worker.replays import arrays_of, compiled_replay, loaded, replays
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -166,14 +168,14 @@ def test_runs_by_compiled_code_are_those_of_the_model(
     pieces = pieces_of(trace, [min(cut, len(trace.events)) for cut in cuts])
     steps = [pieces[at : at + 2] for at in range(0, len(pieces), 2)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "compiled", lambda: library)
+        patched.setattr(forecast, "compiled", lambda: library)
         compiled = step_replay(steps[0], config, capacity_bytes=capacity)
     assert (type(compiled) is StepReplay) == (config not in KNOWN)
     assert steps_of(compiled, steps) == steps_of(StepReplay(capacity_bytes=capacity, config=config), steps)
 
 
 def test_runs_of_other_streams_are_replayed_by_the_model(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "compiled", lambda: library)
+    monkeypatch.setattr(forecast, "compiled", lambda: library)
     plain = Piece(events=[1, -1], first_block=0, sizes_bytes=[12 * MIB], phases=[(0, Phase.FORWARD)])
     other = Piece(events=[2], first_block=1, sizes_bytes=[12 * MIB], phases=[(0, Phase.FORWARD)], streams={0: 1})
     # By hand: a stream is served from its own free blocks only.

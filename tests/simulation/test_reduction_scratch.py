@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.cuda.scratch.kernel_scratch import KERNEL_SCRATCH
-from profiler.simulation.cuda.scratch.reduction_scratch import REDUCTION_SCRATCH, more_columns_alike
+from profiler.simulation.cuda.scratch.kernel_scratch import KERNEL_SCRATCH, more_columns_alike
+from profiler.simulation.cuda.scratch.reduction_scratch import REDUCTION_SCRATCH
 from profiler.simulation.device.simulated_gpu import SimulatedGpu
 from profiler.simulation.tracing.recorder import Recorder
 

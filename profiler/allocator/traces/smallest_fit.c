@@ -239,7 +239,7 @@ void smallest_fit_delete(Allocator *it) {
 }
 
 /* Let blocks have numbers up to before `numbers`; return 1, or 0 if the host has no memory. */
-int smallest_fit_make_room(Allocator *it, int64_t numbers) {
+int smallest_fit_number_up_to(Allocator *it, int64_t numbers) {
     if (numbers <= it->numbers) return 1;
     int32_t *larger = realloc(it->block_of, numbers * sizeof(int32_t));
     if (!larger) return 0;
@@ -249,16 +249,14 @@ int smallest_fit_make_room(Allocator *it, int64_t numbers) {
     return 1;
 }
 
-Allocator *smallest_fit_new(int64_t numbers, int64_t min_block, int64_t small) {
+Allocator *smallest_fit_new(int64_t min_block, int64_t small) {
     Allocator *it = calloc(1, sizeof(Allocator));
     if (!it) return NULL;
     it->min_block = min_block;
     it->small = small;
     it->highest_event = NONE;
     it->unused = NONE;
-    if (smallest_fit_make_room(it, numbers)) return it;
-    smallest_fit_delete(it);
-    return NULL;
+    return it;
 }
 
 /* Replay events from `first` to before `end`; return the first one that needs new memory, or `end`, or what failed.

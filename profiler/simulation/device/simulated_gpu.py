@@ -10,8 +10,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.composites import CublasWorkspaces
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
-from profiler.simulation.cuda.scratch.kernel_scratch import NO_SCRATCH, KernelScratch, Scratch
-from profiler.simulation.cuda.scratch.reduction_scratch import more_columns_alike
+from profiler.simulation.cuda.scratch.kernel_scratch import NO_SCRATCH, KernelScratch, Scratch, more_columns_alike
 from profiler.simulation.device.op_cache import follow, known_plans, lasting, make_plan, signature
 from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.host_values import (
