@@ -3,12 +3,13 @@
 `python -m profiler.worker.forecast REQUEST ANSWER`; both files are described in `profiler/domain/runs/forecast.py`.
 """
 
+import ctypes
 import gc
 import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -16,10 +17,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from profiler.allocator import parse_alloc_conf
+import numpy as np
+
+from profiler.allocator import AllocatorConfig, parse_alloc_conf
 from profiler.allocator.model.card_memory import Refusal
 from profiler.allocator.traces.card_replay import RefusedError, StepReplay
+from profiler.allocator.traces.trace import Piece
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
@@ -42,7 +47,77 @@ from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
 with compiled_at_first_call():
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
     from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
+    from profiler.worker.replays import CompiledAllocator, block_sizes, compiled, is_known
     from profiler.worker.simulated import card_of
+
+# ---- the allocator of a run ------------------------------------------------------------------------------------------
+
+
+def step_replay(begun: Iterable[Piece], config: AllocatorConfig, **card: Any) -> StepReplay:
+    """Return the allocator of a run whose first step has these pieces; `card` as of `CachingAllocator`."""
+    library = compiled()
+    if library is not None and is_known(config, [piece.streams for piece in begun]):
+        return _CompiledSteps(library, config=config, **card)
+    return StepReplay(config=config, **card)
+
+
+class _CompiledSteps(StepReplay):
+    """A run of millions of blocks, which get the numbers of others that are no longer in use.
+
+    Blocks that outlive their piece have the lowest numbers, their places; those of a piece follow.
+    """
+
+    def __init__(self, library: ctypes.CDLL, **card: Any) -> None:
+        super().__init__(**card)
+        self._allocator: CompiledAllocator = CompiledAllocator(library, **card)
+        self._place_of: dict[int, int] = {}
+        """By the number in the run, of blocks that outlived their piece."""
+        self._unused: list[int] = []
+        self._at_places = np.zeros(0, dtype=np.int64)
+        """Bytes of the block at each place."""
+        self._numbered = np.zeros(0, dtype=np.int32)
+        self._sizes_by_number = self._actual = np.zeros(0, dtype=np.int64)
+
+    def _begin(self, piece: Piece) -> None:
+        """Number the blocks of a piece."""
+        if piece.streams:
+            raise ValueError("a block of another stream follows a step that has none")
+        events, sizes = np.asarray(piece.events, dtype=np.int64), block_sizes(piece.sizes_bytes)
+        numbers = np.abs(events) - 1 - piece.first_block
+        is_earlier = numbers < 0
+        outlives = np.ones(len(sizes), dtype=np.bool_)
+        outlives[numbers[(events < 0) & ~is_earlier]] = False
+        kept = np.flatnonzero(outlives)
+        places = self._places(len(kept))
+        self._at_places[places] = sizes[kept]
+        first = len(self._at_places)
+        number_of = np.arange(first, first + len(sizes))
+        number_of[kept] = places
+        self._place_of.update(zip((kept + piece.first_block).tolist(), places, strict=True))
+        earlier = [self._place_of.pop(number) for number in (numbers[is_earlier] + piece.first_block).tolist()]
+        self._unused += earlier  # by later pieces
+        found = np.empty(len(events), dtype=np.int64)
+        found[is_earlier], found[~is_earlier] = earlier, number_of[numbers[~is_earlier]]
+        self._numbered = (np.sign(events) * (found + 1)).astype(np.int32)
+        self._sizes_by_number = np.concatenate([self._at_places, sizes])
+        self._actual = np.empty_like(self._sizes_by_number)
+
+    def _places(self, count: int) -> list[int]:
+        """Return places for so many blocks."""
+        more = max(0, count - len(self._unused))
+        self._unused += range(len(self._at_places), len(self._at_places) + more)
+        self._at_places = np.concatenate([self._at_places, np.zeros(more, dtype=np.int64)])
+        split = len(self._unused) - count
+        taken, self._unused = self._unused[split:], self._unused[:split]
+        return taken
+
+    def _play(self, piece: Piece, first: int, end: int) -> None:
+        while True:
+            first, _ = self._allocator.run(first, end, self._numbered, self._sizes_by_number, self._actual)
+            if first == end:
+                return
+            self._allocator.grow(piece.sizes_bytes[piece.events[first] - 1 - piece.first_block])
+
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
@@ -60,9 +135,10 @@ def replayed(
         total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
     """
     config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
-    replay = StepReplay(capacity_bytes=capacity_bytes, config=config, total_bytes=total_bytes)
+    replay: StepReplay | None = None
     for number, (shape, of_step) in enumerate(steps, start=1):
         pieces = list(of_step)
+        replay = replay or step_replay(pieces, config, capacity_bytes=capacity_bytes, total_bytes=total_bytes)
         try:
             peaks = replay.step(pieces)
         except RefusedError as error:

@@ -7,7 +7,7 @@ taken from the driver, and what a full card does. Tests compare both.
 
 import ctypes
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -42,7 +42,7 @@ def replays(
     """
     card: dict[str, Any] = {"capacity_bytes": capacity_bytes, "total_bytes": total_bytes}
     library = compiled()
-    if library is not None and _is_known(trace, config, card):
+    if library is not None and is_known(config, [trace.streams]):
         replay = partial(compiled_replay, library, arrays_of(trace), config=config)
     else:
         replay = partial(replay_on_card, trace, config=config, closed=closed_runs(trace))
@@ -52,10 +52,10 @@ def replays(
     return unlimited, replay(**card)
 
 
-def _is_known(trace: Trace, config: AllocatorConfig, card: Mapping[str, Any]) -> bool:
-    """Return whether the compiled code knows all that the trace and the settings have."""
-    allocator = CachingAllocator(config=config, **card)
-    return allocator.takes_the_smallest and max(config.roundup_power2_divisions) <= 1 and not trace.streams
+def is_known(config: AllocatorConfig, streams: Iterable[Mapping[int, int]]) -> bool:
+    """Return whether the compiled code knows all that the settings and the streams of blocks have."""
+    takes_the_smallest = CachingAllocator(config=config, capacity_bytes=0).takes_the_smallest
+    return takes_the_smallest and max(config.roundup_power2_divisions) <= 1 and not any(streams)
 
 
 # ---- compiled code ---------------------------------------------------------------------------------------------------
@@ -66,16 +66,15 @@ _INT = ctypes.c_int64
 class Counters(ctypes.Structure):
     """The first fields of `Allocator` in the compiled code."""
 
-    _fields_ = (
-        *((name, _INT) for name in ("allocated", "peak_allocated", "inactive", "peak_inactive", "peak_unreleasable")),
-        *((name, _INT) for name in ("highest", "highest_event")),
-    )
+    _names = "allocated peak_allocated inactive peak_inactive peak_unreleasable highest highest_event"
+    _fields_ = tuple((name, _INT) for name in _names.split())
 
 
 _STATE = ctypes.POINTER(Counters)
 _SIZES = np.ctypeslib.ndpointer(np.int64, flags="C_CONTIGUOUS")
 _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-    "smallest_fit_new": (_STATE, (_INT, _INT, _INT)),
+    "smallest_fit_new": (_STATE, (_INT, _INT)),
+    "smallest_fit_number_up_to": (ctypes.c_int, (_STATE, _INT)),
     "smallest_fit_delete": (None, (_STATE,)),
     "smallest_fit_run": (
         _INT,
@@ -91,11 +90,9 @@ _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 def compiled() -> ctypes.CDLL | None:
     """Return the compiled code; None where it was not built from the source as it is now, or on another machine."""
     file = library_file()
-    if file is None or not file.exists():
-        return None
     try:
-        return loaded(file)
-    except OSError:  # of another processor or operating system, in a folder that machines share
+        return None if file is None else loaded(file)
+    except OSError:  # not built, or of another processor or operating system, in a folder that machines share
         return None
 
 
@@ -115,9 +112,6 @@ def loaded(file: Path) -> ctypes.CDLL:
     return library
 
 
-# ---- replay by compiled code -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class TraceArrays:
     """A trace as the compiled code reads it."""
@@ -125,41 +119,46 @@ class TraceArrays:
     trace: Trace
     events: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.int64]
-    """Bytes of each block after rounding; 0 for blocks of no bytes, which are never allocated."""
 
 
 def arrays_of(trace: Trace) -> TraceArrays:
     """Return the arrays of a trace."""
-    sizes = np.asarray(trace.sizes_bytes, dtype=np.int64)
     events = np.ascontiguousarray(trace.events, dtype=np.int32)
-    return TraceArrays(trace=trace, events=events, sizes=np.where(sizes > 0, rounded(sizes), 0))
+    return TraceArrays(trace=trace, events=events, sizes=block_sizes(trace.sizes_bytes))
+
+
+def block_sizes(sizes_bytes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the bytes of each block after rounding; 0 for blocks of no bytes, which are never allocated."""
+    sizes = np.asarray(sizes_bytes, dtype=np.int64)
+    return np.where(sizes > 0, rounded(sizes), 0)
 
 
 def compiled_replay(library: ctypes.CDLL, arrays: TraceArrays, **card: Any) -> CardReplay:
     """Replay a trace that the compiled code knows; `card` and errors as of `replay_on_card`."""
-    allocator = _CompiledAllocator(library, len(arrays.sizes), **card)
-    return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=allocator).whole()
+    return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=CompiledAllocator(library, **card)).whole()
 
 
-class _CompiledAllocator(CachingAllocator):
+class CompiledAllocator(CachingAllocator):
     """An allocator whose blocks are those of the compiled code."""
 
-    def __init__(self, library: ctypes.CDLL, blocks: int, **card: Any) -> None:
+    def __init__(self, library: ctypes.CDLL, **card: Any) -> None:
         super().__init__(**card)
         self._library = library
-        self._state = library.smallest_fit_new(blocks, MIN_BLOCK_BYTES, SMALL_BYTES)
+        self._state = library.smallest_fit_new(MIN_BLOCK_BYTES, SMALL_BYTES)
         if not self._state:
             raise MemoryError
 
     def __del__(self) -> None:
         self._library.smallest_fit_delete(self._state)
 
-    def run(self, arrays: TraceArrays, actual: npt.NDArray[np.int64], first: int, end: int) -> tuple[int, Counters]:
-        """Replay events up to the first that needs new memory; return it, or `end`, and the counters."""
+    def run(self, first: int, end: int, *arrays: npt.NDArray[Any]) -> tuple[int, Counters]:
+        """Replay `arrays`, in C's order, up to what needs new memory; return that event or `end`, and the counters."""
+        if not self._library.smallest_fit_number_up_to(self._state, len(arrays[1])):
+            raise MemoryError
         now = self._state.contents
         now.peak_allocated, now.peak_inactive = self.peak_allocated_bytes, self._peak_inactive_split_bytes
         now.peak_unreleasable = self._peak_unreleasable_bytes
-        reached = self._library.smallest_fit_run(self._state, arrays.events, arrays.sizes, actual, first, end)
+        reached = self._library.smallest_fit_run(self._state, *arrays, first, end)
         if reached < 0:
             raise MemoryError if reached == -1 else KeyError("a block is freed that is not in use")
         self.allocated_bytes, self.inactive_split_bytes = now.allocated, now.inactive
@@ -181,7 +180,7 @@ class _CompiledAllocator(CachingAllocator):
 
 @dataclass(kw_only=True)
 class _CompiledRun(CardRun):
-    allocator: _CompiledAllocator
+    allocator: CompiledAllocator
     arrays: TraceArrays
     actual: npt.NDArray[np.int64] = field(init=False)
     """Bytes that each block has, with a rest that is too little to be split off."""
@@ -191,13 +190,13 @@ class _CompiledRun(CardRun):
 
     def play(self, first: int, end: int) -> None:
         """Replay events of one phase."""
-        self.reached = first
+        self.reached, arrays = first, self.arrays
         while True:
-            self.reached, now = self.allocator.run(self.arrays, self.actual, self.reached, end)
+            self.reached, now = self.allocator.run(self.reached, end, arrays.events, arrays.sizes, self.actual)
             self.peak_bytes, self.peak_event = now.highest, now.highest_event
             if self.reached == end:
                 return
-            self.allocator.grow(self.trace.sizes_bytes[int(self.arrays.events[self.reached]) - 1])
+            self.allocator.grow(self.trace.sizes_bytes[int(arrays.events[self.reached]) - 1])
 
     def live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak."""

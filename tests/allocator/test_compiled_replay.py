@@ -8,12 +8,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from test_card_replay import CONFIGS, MIB, PLAIN, decoding, repeating, trace_of, traces
+from test_step_replay import pieces_of, random_trace
 
 from maintenance.environments import compiled_replay as building
 from profiler.allocator import AllocatorConfig, CardReplay, Trace, TraceBuilder, replay_on_card
+from profiler.allocator.traces.card_replay import RefusedError, StepPeaks, StepReplay
+from profiler.allocator.traces.trace import Piece
 from profiler.domain.errors import ProfilerError
 from profiler.domain.memory import Category, Phase
+from profiler.worker import forecast
 from profiler.worker import replays as module
+from profiler.worker.forecast import step_replay
 from profiler.worker.replays import arrays_of, compiled_replay, loaded, replays
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -136,6 +141,47 @@ def test_blocks_of_other_streams_are_replayed_by_the_model(
     # By hand: a stream is served from its own free blocks only.
     found, _ = replays(builder.finished(), PLAIN, capacity_bytes=80 * MIB, total_bytes=80 * MIB)
     assert found.peak_reserved_bytes == 24 * MIB
+
+
+def steps_of(replay: StepReplay, steps: list[list[Piece]]) -> list[StepPeaks | tuple[object, int]]:
+    """Return the peaks of each step, up to the refused request and the number of its piece."""
+    found: list[StepPeaks | tuple[object, int]] = []
+    for step in steps:
+        try:
+            found.append(replay.step(step))
+        except RefusedError as error:
+            return [*found, (error.refusal, error.piece)]
+    return found
+
+
+@given(
+    st.lists(st.integers(0, 3000), min_size=12, max_size=80),
+    st.lists(st.integers(0, 80), max_size=8),
+    st.sampled_from(CONFIGS),
+    st.one_of(st.none(), st.integers(10 * MIB, 400 * MIB)),
+)
+@example([64, 64, 3, 3, 128, 128, 3, 3] * 5, list(range(0, 40, 3)), PLAIN, None)
+def test_runs_by_compiled_code_are_those_of_the_model(
+    library: ctypes.CDLL, choices: list[int], cuts: list[int], config: AllocatorConfig, capacity: int | None
+) -> None:
+    trace = random_trace(choices)
+    pieces = pieces_of(trace, [min(cut, len(trace.events)) for cut in cuts])
+    steps = [pieces[at : at + 2] for at in range(0, len(pieces), 2)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(forecast, "compiled", lambda: library)
+        compiled = step_replay(steps[0], config, capacity_bytes=capacity)
+    assert (type(compiled) is StepReplay) == (config not in KNOWN)
+    assert steps_of(compiled, steps) == steps_of(StepReplay(capacity_bytes=capacity, config=config), steps)
+
+
+def test_runs_of_other_streams_are_replayed_by_the_model(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "compiled", lambda: library)
+    plain = Piece(events=[1, -1], first_block=0, sizes_bytes=[12 * MIB], phases=[(0, Phase.FORWARD)])
+    other = Piece(events=[2], first_block=1, sizes_bytes=[12 * MIB], phases=[(0, Phase.FORWARD)], streams={0: 1})
+    # By hand: a stream is served from its own free blocks only.
+    assert step_replay([plain, other], PLAIN, capacity_bytes=None).step([plain, other]).reserved_bytes == 24 * MIB
+    with pytest.raises(ValueError, match="another stream follows"):
+        step_replay([plain], PLAIN, capacity_bytes=None).step([plain, other])
 
 
 def test_the_compiled_code_is_that_of_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 from emulated.reduction_requests import points, reduce
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip
-from profiler.simulation.cuda.scratch.kernel_scratch import KERNEL_SCRATCH
+from profiler.simulation.cuda.scratch.kernel_scratch import KERNEL_SCRATCH, more_columns_alike
+from profiler.simulation.cuda.scratch.reduction_scratch import REDUCTION_SCRATCH
 from profiler.simulation.device.simulated_gpu import SimulatedGpu
 from profiler.simulation.tracing.recorder import Recorder
 
@@ -138,3 +141,25 @@ def test_every_card_has_its_own_sizes() -> None:
     with SimulatedGpu(recorder, chip=A100, others=(T4,), scratch=KERNEL_SCRATCH):
         torch.empty((4168, 896), device="meta").sum(0)
     assert {block[T4] for block in recorder.trace.sizes_by_capability.values()} == {896 * 46 * 32 * 4 * 4}
+
+
+def test_columns_until_a_reduction_takes_other_blocks_by_hand() -> None:
+    # 512 threads take 64 x 2,040 / 512 = 255 values each, and from 256 on blocks of threads share a sum.
+    mask = torch.empty((64, 256), dtype=torch.bool, device="meta")
+    assert more_columns_alike(torch.ops.aten.sum.default, (mask,), A100) == 2040 - 256
+    assert more_columns_alike(torch.ops.aten.sum.default, (mask[0],), A100) is None
+    assert more_columns_alike(torch.ops.aten.sum.dim_IntList, (mask, [1]), A100) is None
+
+
+@given(st.integers(1, 512), st.integers(1, 3000), st.sampled_from((torch.bool, torch.int64)))
+def test_columns_until_a_reduction_takes_other_blocks(rows: int, columns: int, dtype: torch.dtype) -> None:
+    def launches(columns: int) -> Any:
+        mask = torch.empty((rows, columns), dtype=dtype, device="meta")
+        return REDUCTION_SCRATCH[torch.ops.aten.sum.default]((mask,), {}, T4).launches
+
+    mask = torch.empty((rows, columns), dtype=dtype, device="meta")
+    more = more_columns_alike(torch.ops.aten.sum.default, (mask,), T4)
+    if more is not None:
+        assert launches(columns + more + 1) != launches(columns)
+    far = 2000 if more is None else more
+    assert all(launches(columns + each) == launches(columns) for each in {far * part // 20 for part in range(21)})

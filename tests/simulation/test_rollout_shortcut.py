@@ -121,6 +121,17 @@ def test_with_masks(uneven_prompts: str, masked: tuple[str, Attention]) -> None:
     assert short.decoding.steps_extrapolated > 20
 
 
+def test_masks_whose_sum_is_split_from_some_length_on(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": "w " * words}) for words in (900, 1000)))
+    wide = {"per_device_train_batch_size": 128, "num_generations": 64, "max_prompt_length": 1000}
+    # 512 threads take 255 values each up to 1,020 columns of 128 rows, and from 256 on blocks of threads share a sum.
+    short, long = both_ways(dataset=str(path), max_completion_length=60, **wide)
+    assert_same(short, long)
+    assert short.decoding.ran_in_full == 0
+    assert short.decoding.steps_extrapolated > 20
+
+
 # ---- when steps do not repeat ----------------------------------------------------------------------------------------
 
 

@@ -238,20 +238,24 @@ void smallest_fit_delete(Allocator *it) {
     free(it);
 }
 
-Allocator *smallest_fit_new(int64_t numbers, int64_t min_block, int64_t small) {
+/* Let blocks have numbers up to before `numbers`; return 1, or 0 if the host has no memory. */
+int smallest_fit_number_up_to(Allocator *it, int64_t numbers) {
+    if (numbers <= it->numbers) return 1;
+    int32_t *larger = realloc(it->block_of, numbers * sizeof(int32_t));
+    if (!larger) return 0;
+    memset(larger + it->numbers, NONE, (numbers - it->numbers) * sizeof(int32_t));
+    it->block_of = larger;
+    it->numbers = numbers;
+    return 1;
+}
+
+Allocator *smallest_fit_new(int64_t min_block, int64_t small) {
     Allocator *it = calloc(1, sizeof(Allocator));
     if (!it) return NULL;
     it->min_block = min_block;
     it->small = small;
     it->highest_event = NONE;
     it->unused = NONE;
-    it->numbers = numbers;
-    it->block_of = malloc((numbers + 1) * sizeof(int32_t));
-    if (!it->block_of) {
-        smallest_fit_delete(it);
-        return NULL;
-    }
-    memset(it->block_of, NONE, (numbers + 1) * sizeof(int32_t));
     return it;
 }
 

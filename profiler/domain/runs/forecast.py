@@ -35,7 +35,8 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
         return Fault(key="per_device_train_batch_size", found=rows, problem=problem)
     if spec.recipe in GENERATING and generation % accumulation:
         problem = f"has no forecast unless it is a multiple of gradient_accumulation_steps={accumulation}"
-        return Fault(key="steps_per_generation", found=str(generation), problem=problem)
+        hint = "Give such a multiple; where a file of trl leaves it out, trl=VERSION takes that of your release."
+        return Fault(key="steps_per_generation", found=str(generation), problem=problem, hint=hint)
     return None
 
 

@@ -10,7 +10,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Category, Phase
 from profiler.simulation.cuda.composites import CublasWorkspaces
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
-from profiler.simulation.cuda.scratch.kernel_scratch import NO_SCRATCH, KernelScratch, Scratch
+from profiler.simulation.cuda.scratch.kernel_scratch import NO_SCRATCH, KernelScratch, Scratch, more_columns_alike
 from profiler.simulation.device.op_cache import follow, known_plans, lasting, make_plan, signature
 from profiler.simulation.tracing.backward import IN_PLACE, BackwardMode, without_a_mode
 from profiler.simulation.tracing.host_values import (
@@ -179,6 +179,8 @@ class SimulatedGpu(BackwardMode):
             return self._run_on_device(func, args, kwargs, key, tensors)
         if self.recorder.leaves_scratch_open:
             return self._run_with_deferred(scratch, args, kwargs, func, key, tensors)
+        if self.recorder.repeats_steps:
+            self._note_change_ahead(func, args)
         sizes = self._sizes_of(scratch, args, kwargs, (key, tensors[0].storage_offset()))
         if sizes is None:
             return self._run_on_device(func, args, kwargs, key, tensors)
@@ -250,6 +252,13 @@ class SimulatedGpu(BackwardMode):
         result = self._run_on_device(func, args, kwargs, key, tensors)
         self.recorder.deferred(call.end)
         return result
+
+    def _note_change_ahead(self, func: Any, args: Any) -> None:
+        """In a decoding step, announce for how many more steps a reduction takes the same blocks on every chip."""
+        assert self._chip is not None
+        for chip in (self._chip, *self._others):
+            if (steps := more_columns_alike(func, args, chip)) is not None:
+                self.recorder.holds_for(steps)
 
     def _sizes_of(self, scratch: Scratch, args: Any, kwargs: Any, key: Hashable) -> _Sizes | None:
         """Return the scratch of an operation on each chip, None if it takes none; cached for equal arguments."""

@@ -19,20 +19,22 @@ from functools import partial
 import numpy as np
 
 from profiler.allocator.settings import MIN_BLOCK_BYTES
-from profiler.allocator.traces.trace import Piece, Trace
+from profiler.allocator.traces.trace import Integers, Piece, Trace
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
-from profiler.simulation.cuda.scratch.deferred_scratch import Sizes
+from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall, Sizes
 from profiler.simulation.extrapolation.step_pieces import (
     Cut,
     CutPiece,
     Fitted,
     Indistinct,
     Numbers,
-    Position,
+    Opened,
     features,
     fitted,
     loaded,
+    opened_piece,
+    with_calls,
 )
 
 FIRST_STEPS = 2
@@ -213,10 +215,12 @@ class ParametricSteps:
             # What precedes the first step is a piece of its own.
             before = 1 + (number == 0)
             self._step = len(self._outliving) + before - 1
-            yield [
-                self._numbered(piece, piece.sizes_bytes, scratch, is_micro_batch=place >= before)
-                for place, (piece, scratch) in enumerate(step)
-            ]
+            pieces = []
+            for place, (piece, scratch) in enumerate(step):
+                opened = opened_piece(piece, scratch, range(len(scratch)))
+                sizes = with_calls(piece.sizes_bytes, scratch, opened)
+                pieces.append(self._numbered(piece, opened, sizes, is_micro_batch=place >= before))
+            yield pieces
             self._steps += 1
 
     def written(self, shape: StepLengths) -> Iterator[Piece]:
@@ -227,8 +231,8 @@ class ParametricSteps:
         """
         self._step = len(self._outliving)
         for template, found, is_micro_batch in self.known(shape):
-            sizes, scratch = template.sizes.of(found), template.scratch(found)
-            yield self._numbered(template.piece, sizes, scratch, is_micro_batch=is_micro_batch)
+            opened, sizes = template.opened(found)
+            yield self._numbered(template.piece, opened, sizes, is_micro_batch=is_micro_batch)
         self._steps += 1
 
     def known(self, shape: StepLengths) -> list[tuple["_Template", Numbers, bool]]:
@@ -251,27 +255,23 @@ class ParametricSteps:
             raise UnequalStepsError("micro-batches of several kinds free other blocks in one step")
         return pieces
 
-    def _numbered(
-        self, piece: CutPiece, sizes_bytes: Numbers, scratch: Sequence[Sizes], *, is_micro_batch: bool
-    ) -> Piece:
-        """Return a piece with the numbers of its blocks, and with the scratch of its calls."""
+    def _numbered(self, piece: CutPiece, opened: Opened, sizes_bytes: Numbers, *, is_micro_batch: bool) -> Piece:
+        """Return an opened piece with the numbers of its blocks."""
         base, here = self._blocks, len(self._outliving)
-        events = piece.tokens + np.sign(piece.tokens) * base
+        events = opened.events + np.sign(opened.events) * base
         freed = [
             self._outliving[here - back if back > 0 else self._step - back - 1][place]
             for back, place in piece.earlier.tolist()
         ]
-        events[piece.tokens == 0] = -np.array(freed, dtype=np.int64) - 1
+        events[opened.frees_earlier] = -np.array(freed, dtype=np.int64) - 1
         self._outliving.append(piece.outliving + base)
         self._blocks += len(piece.sizes_bytes)
-        emptied = piece.cache_emptied if not is_micro_batch or self._empties(self._steps) else ()
-        opened = _Opened(piece, scratch, events.tolist(), sizes_bytes.tolist(), base)
         return Piece(
-            events=opened.events,
+            events=Integers(events),
             first_block=base,
-            sizes_bytes=opened.sizes_bytes,
-            phases=[(opened.moved(position), phase) for position, phase in piece.phases],
-            cache_emptied=[opened.moved(position) for position in emptied],
+            sizes_bytes=Integers(sizes_bytes),
+            phases=opened.phases,
+            cache_emptied=opened.cache_emptied if not is_micro_batch or self._empties(self._steps) else (),
             streams=piece.streams,
         )
 
@@ -287,36 +287,6 @@ class ParametricSteps:
             by_place[number, place].add(template.piece.outlives_as)
         if any(len(found) > 1 for found in by_place.values()):
             raise UnequalStepsError("padded micro-batches leave other blocks behind than whole ones")
-
-
-class _Opened:
-    """The events of a piece with those of its calls."""
-
-    def __init__(
-        self, piece: CutPiece, scratch: Sequence[Sizes], events: list[int], sizes_bytes: list[int], base: int
-    ) -> None:
-        self.events: list[int] = []
-        self.sizes_bytes = sizes_bytes
-        self._added = [0]
-        """Events that were added before each call."""
-        done, begun = 0, 0
-        for (at, call), (sizes, begins, ends) in zip(piece.calls, scratch, strict=True):
-            if not call.ends:
-                # No other block has these numbers, as they are given back within the piece.
-                begun = base + len(self.sizes_bytes)
-                self.sizes_bytes = self.sizes_bytes + list(sizes) if sizes else self.sizes_bytes
-            own = ends if call.ends else begins
-            self._added.append(self._added[-1] + len(own))
-            if own:
-                self.events += events[done:at]
-                self.events += [event + begun if event > 0 else event - begun for event in own]
-                done = at
-        self.events += events[done:]
-
-    def moved(self, position: Position) -> int:
-        """Return the index of a position among all events."""
-        events, calls = position
-        return events + self._added[calls]
 
 
 _Occurrence = tuple[CutPiece, list[int]]
@@ -339,25 +309,53 @@ class _Template:
         numbers = [[number for _, call in piece.calls for number in call.numbers()] for piece in pieces]
         distinct, self._numbers_of = np.unique(np.array(numbers, dtype=np.int64), axis=1, return_inverse=True)
         self._numbers = self._fitted(lengths, distinct, are_sizes=False)
+        self._calls, self._call_of = self._distinct_calls()
         # A count of rows, the last one, is no length.
         of_lengths = lengths[:, :-1] if variant[0] is Place.BEFORE else lengths
         self.indistinct = Indistinct(of_lengths, self.sizes.used | self._numbers.used)
         self._kept: dict[tuple[int, ...], Sizes] = {}
+        self._opened: dict[Hashable, Opened] = {}
+        """By what decides its events. Sizes of scratch vary, its events hardly ever do."""
 
-    def scratch(self, found: Numbers) -> list[Sizes]:
-        """Return the scratch of each call for these features."""
-        numbers = self._numbers.of(found)[self._numbers_of].tolist()
+    def opened(self, found: Numbers) -> tuple[Opened, Numbers]:
+        """Return the piece with its calls for these features, and the sizes of all its blocks."""
+        scratch = self._scratch(found)
+        form = tuple([(len(sizes), begins, ends) for sizes, begins, ends in scratch])
+        opened = self._opened.get(form)
+        if opened is None:
+            opened = self._opened[form] = opened_piece(self.piece, scratch, self._call_of)
+        return opened, with_calls(self.sizes.of(found), scratch, opened)
+
+    def _scratch(self, found: Numbers) -> list[Sizes]:
+        """Return the scratch of each distinct call for these features."""
+        numbers = self._numbers.of(found).tolist()
         taken: list[Sizes] = []
-        at = 0
-        for _, call in self.piece.calls:
-            end = at + call.count
-            key = (call.kind, *numbers[at:end])
+        for call, places in self._calls:
+            own = [numbers[place] for place in places]
+            key = (call.kind, *own)
             sizes = self._kept.get(key)
             if sizes is None:
-                sizes = self._kept[key] = call.with_numbers(numbers[at:end]).sizes()
+                sizes = self._kept[key] = call.with_numbers(own).sizes()
             taken.append(sizes)
-            at = end
         return taken
+
+    def _distinct_calls(self) -> tuple[list[tuple[ScratchCall, list[int]]], list[int]]:
+        """Return calls that differ, with the places of their numbers, and which of them each call of the piece is.
+
+        Those of one layer are like those of another, whatever the lengths.
+        """
+        distinct: dict[tuple[int, ...], int] = {}
+        calls: list[tuple[ScratchCall, list[int]]] = []
+        call_of: list[int] = []
+        at = 0
+        for _, call in self.piece.calls:
+            places = self._numbers_of[at : at + call.count].tolist()
+            number = distinct.setdefault((call.kind, *places), len(calls))
+            if number == len(calls):
+                calls.append((call, places))
+            call_of.append(number)
+            at += call.count
+        return calls, call_of
 
     def check(self, piece: CutPiece, lengths: list[int]) -> None:
         """Compare a further occurrence with what was learnt.
@@ -368,7 +366,8 @@ class _Template:
         found = np.array(lengths, dtype=np.int64)
         sizes, calls = _counted(piece.sizes_bytes), [call.sizes() for _, call in piece.calls]
         is_equal = piece.likeness == self.piece.likeness and np.array_equal(sizes, _counted(self.sizes.of(found)))
-        if not is_equal or calls != self.scratch(found):
+        scratch = self._scratch(found)
+        if not is_equal or calls != [scratch[number] for number in self._call_of]:
             raise UnequalStepsError(f"a further step is not as it was learnt, in {_named(self._variant)}")
 
     def _fitted(self, lengths: Numbers, values: Numbers, *, are_sizes: bool) -> Fitted:

@@ -3,7 +3,7 @@
 A piece is what precedes the first micro-batch, or a micro-batch.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement, pairwise
@@ -16,7 +16,7 @@ from profiler.allocator.traces.trace import Trace
 from profiler.analytical.formulas.head import TOKEN_CHUNK
 from profiler.domain.memory import Phase
 from profiler.domain.runs.step_shape import MicroBatch
-from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
+from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall, Sizes
 
 Numbers = npt.NDArray[np.int64]
 
@@ -217,6 +217,61 @@ class CutPiece:
     def left(self) -> int:
         """Blocks that it makes more than it frees."""
         return int((self.tokens > 0).sum() - (self.tokens <= 0).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A piece with the events of its calls."""
+
+    events: Numbers
+    """As `CutPiece.tokens`; the blocks of calls follow the others."""
+    frees_earlier: Numbers
+    """The events that free blocks of earlier pieces."""
+    sizes_from: Numbers
+    """Where among the sizes of all scratch each block of a call has its own."""
+    phases: Sequence[tuple[int, Phase]]
+    cache_emptied: Sequence[int]
+
+
+def opened_piece(piece: CutPiece, scratch: Sequence[Sizes], call_of: Sequence[int]) -> Opened:
+    """Return a piece with the events of its calls, of which `call_of` has the number of each one's scratch."""
+    events = piece.tokens.tolist()
+    opened: list[int] = []
+    added = [0]
+    """Events that were added before each call."""
+    sizes_from: list[int] = []
+    starts = np.cumsum([0, *(len(sizes) for sizes, _, _ in scratch)]).tolist()
+    done, begun = 0, 0
+    for (at, call), number in zip(piece.calls, call_of, strict=True):
+        sizes, begins, ends = scratch[number]
+        if not call.ends:
+            # No other block has these numbers, as they are given back within the piece.
+            begun = len(piece.sizes_bytes) + len(sizes_from)
+            sizes_from += range(starts[number], starts[number] + len(sizes))
+        own = ends if call.ends else begins
+        added.append(added[-1] + len(own))
+        if own:
+            opened += events[done:at]
+            opened += [event + begun if event > 0 else event - begun for event in own]
+            done = at
+    found = np.array(opened + events[done:], dtype=np.int64)
+
+    def moved(position: Position) -> int:
+        return position[0] + added[position[1]]
+
+    return Opened(
+        events=found,
+        frees_earlier=np.flatnonzero(found == 0),
+        sizes_from=np.array(sizes_from, dtype=np.int64),
+        phases=[(moved(position), phase) for position, phase in piece.phases],
+        cache_emptied=[moved(position) for position in piece.cache_emptied],
+    )
+
+
+def with_calls(sizes_bytes: Numbers, scratch: Sequence[Sizes], opened: Opened) -> Numbers:
+    """Return the sizes of the blocks of a piece, then of its calls."""
+    of_calls = np.array([size for sizes, _, _ in scratch for size in sizes], dtype=np.int64)
+    return np.concatenate([sizes_bytes, of_calls[opened.sizes_from]])
 
 
 class Cut:

@@ -15,6 +15,7 @@ All was observed event by event in torch 2.13's CUDA build on an emulated driver
 chip, are left out: at most 5 % of a sort of long rows.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -310,3 +311,32 @@ SORTING_SCRATCH: Mapping[Any, Scratch] = {
     aten.topk.default: _largest,
 }
 """By operation."""
+
+
+# ---- rollouts --------------------------------------------------------------------------------------------------------
+
+_OF_ALL_VALUES = frozenset((aten.sum.default, aten.max.default, aten.min.default, aten.any.default, aten.all.default))
+"""Reductions that decoding may apply to a mask of all its tokens."""
+
+_COLUMNS_LOOKED_AHEAD = 1 << 16
+
+
+def more_columns_alike(operation: Any, args: tuple[Any, ...], chip: Chip) -> int | None:
+    """Return by how many columns a mask may grow until its reduction takes other blocks; None as far as it looks.
+
+    A decoding step adds one column, so the blocks of this many steps are equal. ASSUMED: between two lengths with the
+    same blocks there are no others, as more values never take less.
+    """
+    if operation not in _OF_ALL_VALUES or args[0].dim() < 2:
+        return None
+    *rows, columns = args[0].shape
+
+    def takes(more: int) -> Launches:
+        grown = torch.empty((*rows, columns + more), dtype=args[0].dtype, device="meta")
+        # A copy that the kernel reads grows evenly, as other blocks do.
+        return REDUCTION_SCRATCH[operation]((grown,), {}, chip).launches
+
+    now = takes(0)
+    if takes(_COLUMNS_LOOKED_AHEAD) == now:
+        return None
+    return bisect_left(range(1, _COLUMNS_LOOKED_AHEAD), True, key=lambda more: takes(more) != now)
