@@ -123,19 +123,21 @@ def test_what_is_left_says_where_to_ask_next(largest, precision, asked_with, ask
 
 
 @pytest.mark.parametrize(
-    ("largest", "guess", "precision", "rounds"),
+    ("largest", "left", "guess", "precision", "rounds"),
     [
         # By hand: 99, where the boundary is far, then 90 and 91, of which 91 is asked later.
-        (90, (100, 101), 0.0, [{99}, {90, 91}]),
+        (90, 0.5, (100, 101), 0.0, [{99}, {90, 91}]),
         # 46 fits too, and so does 47, but not 48.
-        (47, (45, 46), 1 / 256, [{47, 48}]),
-        (100, (100, 101), 0.0, []),
+        (47, 0.5, (45, 46), 1 / 256, [{47, 48}]),
+        # The same, but 47 fits because its cache is freed.
+        (47, -0.4, (45, 46), 1 / 256, [{47, 48}]),
+        (100, 0.5, (100, 101), 0.0, []),
         # 9,318 is what is asked after 9,282.
-        (9_300, (10_000, 10_001), 1 / 256, [{9_844}, {9_282, 9_318}]),
-        (10_700, (10_000, 10_001), 1 / 256, [{10_157}, {10_721, 10_680}]),
+        (9_300, 0.5, (10_000, 10_001), 1 / 256, [{9_844}, {9_282, 9_318}]),
+        (10_700, 0.5, (10_000, 10_001), 1 / 256, [{10_157}, {10_721, 10_680}]),
     ],
 )
-def test_what_is_probably_asked_next_is_judged_at_the_same_time(largest, guess, precision, rounds):
+def test_what_is_probably_asked_next_is_judged_at_the_same_time(largest, left, guess, precision, rounds):
     known, judged = set(guess), []
 
     def ahead(values: Sequence[int]) -> None:
@@ -154,7 +156,7 @@ def test_what_is_probably_asked_next_is_judged_at_the_same_time(largest, guess, 
         minimum=1,
         maximum=10**6,
         precision=precision,
-        left=lambda value: largest + 0.5 - value,
+        left=lambda value: largest + left - value,
         ahead=ahead,
     )
     assert judged == rounds

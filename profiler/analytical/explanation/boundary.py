@@ -73,7 +73,7 @@ def largest_that_fits(
         return Boundary(largest=None, at_largest=None, beyond=None, at_beyond=None)
     if not search.fits_at(low):
         return Boundary(largest=None, at_largest=None, beyond=low, at_beyond=search.at(low))
-    low, high = search.doubled(low, maximum)
+    low, high = search.upwards(low, maximum, lambda last, _: 2 * last)
     if high is None:
         return Boundary(largest=low, at_largest=search.at(low), beyond=None, at_beyond=None)
     low, high = search.halved(low, high)
@@ -159,10 +159,7 @@ class _Search(Generic[Answer]):
         return does
 
     def _asked_with(self, value: int, low: int, high: int, *, first: int) -> bool:
-        """Return whether a value between `low` and `high` fits, asked with its neighbour where the boundary is near.
-
-        `first` is the neighbour's direction, 1 or -1; if there is none, it is the other one.
-        """
+        """Return whether a value fits. Near the boundary its neighbour is asked too: in direction `first`, or the other."""
         if self._ahead is None or value in self._judged:
             return self.fits_at(value)
         width = max(1, int(self._precision * value))
@@ -173,6 +170,10 @@ class _Search(Generic[Answer]):
             self._ahead([found for each in values if (found := self.at(each)) is not None])
             self._judged.update(values)
         return self.fits_at(value)
+
+    def _judged_in(self, low: int, high: int) -> int | None:
+        """Return a value between two others that was judged together with another one."""
+        return next((value for value in self._judged if low < value < high), None)
 
     @property
     def _outermost(self) -> tuple[int, int]:
@@ -207,20 +208,19 @@ class _Search(Generic[Answer]):
         values = range(first, max(first - self._gap, last) - 1, -1)
         return next((value for value in values if self.at(value) is not None), None)
 
-    def doubled(self, low: int, maximum: int) -> tuple[int, int | None]:
-        """Return a value that fits, and a larger allowed one that does not; None for the latter if there is none."""
-        return self._upwards(low, maximum, lambda last, _: 2 * last)
-
     def stepped_up(self, low: int, maximum: int) -> tuple[int, int | None]:
-        """As `doubled`, in steps that double."""
+        """As `upwards`, in steps that double."""
         first = max(1, low // _FIRST_STEP)
-        return self._upwards(low, maximum, lambda last, turn: self._next(last, first * 2**turn))
+        return self.upwards(low, maximum, lambda last, turn: self._next(last, first * 2**turn))
 
-    def _upwards(self, low: int, ceiling: int, after: Callable[[int, int], int]) -> tuple[int, int | None]:
-        """As `doubled`; `after` returns the value to ask after one that fits, in a turn from 0."""
+    def upwards(self, low: int, ceiling: int, after: Callable[[int, int], int]) -> tuple[int, int | None]:
+        """Return a value that fits, and a larger allowed one that does not; None for the latter if there is none.
+
+        `after` returns the value to ask after one that fits, in a turn from 0.
+        """
         turn = 0
         while low < ceiling:
-            target = min(max(after(low, turn), low + 1), ceiling)
+            target = min(self._judged_in(low, ceiling + 1) or max(after(low, turn), low + 1), ceiling)
             candidate = self.next_allowed(target, ceiling)
             if candidate is None:
                 # Rules refuse everything from here on, as beyond a model's context.
@@ -250,8 +250,7 @@ class _Search(Generic[Answer]):
         """Return allowed values that fit and do not, next to each other or as near as `precision` says."""
         turn = 0
         while high - low > max(1, self._precision * low):
-            judged = next((value for value in self._judged if low < value < high), None)
-            middle = judged or min(max(self._between(low, high, turn), low + 1), high - 1)
+            middle = self._judged_in(low, high) or min(max(self._between(low, high, turn), low + 1), high - 1)
             turn += 1
             candidate = self.next_allowed(middle, high - 1) or self.previous_allowed(middle, low + 1)
             if candidate is None:
@@ -264,7 +263,8 @@ class _Search(Generic[Answer]):
         """Return a value that fits, and one above it that does not; None for the former if there is none."""
         step = max(1, high // _FIRST_STEP)
         while high > minimum:
-            candidate = self.previous_allowed(max(minimum, self._next(high, -step)), minimum)
+            asked = self._judged_in(minimum - 1, high) or max(minimum, self._next(high, -step))
+            candidate = self.previous_allowed(asked, minimum)
             if candidate is None:
                 return None, high
             if self._asked_with(candidate, minimum - 1, high, first=1):
