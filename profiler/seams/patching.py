@@ -91,7 +91,7 @@ class _Hook(importlib.abc.MetaPathFinder):
 
     def cancel(self) -> None:
         """Do nothing at the import."""
-        if self in sys.meta_path:
+        if self in (sys.meta_path or ()):  # None while Python ends
             sys.meta_path.remove(self)
 
     def _wrap(self, loader: importlib.abc.Loader) -> None:

@@ -521,6 +521,10 @@ def test_megatron_recomputes_by_a_method_and_a_number(release):
         ((f"{ACTOR}.ppo_mini_batch_size=20",), "= 20 rows must be divisible by 8"),
         ((f"{ROLLOUT}.expert_parallel_size=4",), "expert_parallel_size=4 must be the 2 GPUs"),
         (
+            (f"{ROLLOUT}.name=vllm", f"{ROLLOUT}.enable_chunked_prefill=false", f"{ROLLOUT}.max_model_len=8193"),
+            f"needs {ROLLOUT}.max_num_batched_tokens=8193 or more, not 8192",
+        ),
+        (
             (*(f"{key}={value}" for key, value in LORA.items()), f"{ROLLOUT}.layered_summon=true"),
             f"needs {ROLLOUT}.load_format=safetensors",
         ),
@@ -537,6 +541,14 @@ def test_what_0_9_1_asserts_in_addition_is_not_possible(words, said):
     assert any(said in reason for reason in read["reasons"]), read["reasons"]
     older = found(*with_sizes, "verl=0.8")
     assert not any(said in reason for reason in older.get("reasons", ()))
+
+
+@pytest.mark.parametrize("changed", [{"max_model_len": 8192}, {"name": "sglang"}, {"max_num_batched_tokens": 40960}])
+def test_chunks_of_a_prefill_may_be_off_where_a_row_fits(changed):
+    settings = {"name": "vllm", "enable_chunked_prefill": "false", "max_model_len": 8193} | changed
+    words = (f"{ROLLOUT}.{key}={value}" for key, value in settings.items())
+    reasons = found(*WORDS, "verl=0.9.1", *words).get("reasons", ())
+    assert not any("enable_chunked_prefill" in reason for reason in reasons)
 
 
 def test_experts_of_the_engine_are_split_by_tensorrt_llm_alone():

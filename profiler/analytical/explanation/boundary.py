@@ -159,7 +159,7 @@ class _Search(Generic[Answer]):
         return does
 
     def _asked_with(self, value: int, low: int, high: int, *, first: int) -> bool:
-        """Return whether a value fits. Near the boundary its neighbour is asked too: in direction `first`, or the other."""
+        """Return whether a value fits, near the boundary asked with its neighbour in direction `first` or the other."""
         if self._ahead is None or value in self._judged:
             return self.fits_at(value)
         width = max(1, int(self._precision * value))

@@ -62,6 +62,13 @@ _OF_A_REFERENCE = frozenset({"precompute_ref_log_probs", "precompute_ref_batch_s
 """Keys of `DPOConfig` that `KTOConfig` has too."""
 
 
+_LACKS: Mapping[Recipe, frozenset[str]] = {
+    **dict.fromkeys((Recipe.GRPO, Recipe.RLOO), _OF_A_REFERENCE | {"max_length"}),
+    **dict.fromkeys((Recipe.SFT, Recipe.REWARD), _OF_A_REFERENCE | {"beta"}),
+}
+"""Keys of several trainers that the configuration of another one does not have."""
+
+
 class _Other(NamedTuple):
     """A trainer that has no recipe here."""
 
@@ -139,7 +146,9 @@ def recipe_by_name(stem: str, folder: str, values: Mapping[str, object]) -> tupl
         problem = f"is for {found[0]} by its name, which has no recipe here"
         hint = f"Give recipe={'|'.join(Recipe)} if it is for one of these."
         return None, (Fault(key="recipe", found=stem, problem=problem, hint=hint),)
-    return (Recipe(found[0]) if len(found) == 1 else None), ()
+    named = Recipe(found[0]) if len(found) == 1 else None
+    # What a name says counts only of a trainer that has the keys.
+    return (named if named is None or _LACKS.get(named, frozenset()).isdisjoint(values) else None), ()
 
 
 def trainer_is_known(values: Mapping[str, object]) -> bool:

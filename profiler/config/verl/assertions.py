@@ -4,9 +4,9 @@ Source: verl b178a3c (0.8.0.dev): `validate_config` in `utils/config.py`, `Actor
 `workers/config`, "normalize config" in `workers/fsdp_workers.py`, `rearrange_micro_batches` in
 `utils/seqlen_balancing.py`, `apply_monkey_patch` in `models/transformers/monkey_patch.py`, the server of
 `workers/rollout/vllm_rollout`; all of them also in verl 0.7 and 0.9. What 0.9.1 asserts in addition is in its
-`ActorRolloutRefWorker.init_model`, `TrainingWorker.train_mini_batch`, `RolloutConfig` and `collect_lora_params`. Heads
-by tensor parallel size: vLLM 0.11, `ModelConfig.verify_with_parallel_config`, and Megatron-Core's `TransformerConfig`
-(0.13, `__post_init__`), which also asserts how layers are computed again.
+`ActorRolloutRefWorker.init_model`, `TrainingWorker.train_mini_batch`, `RolloutConfig`, `vLLMHttpServer` and
+`collect_lora_params`. Heads by tensor parallel size: vLLM 0.11, `ModelConfig.verify_with_parallel_config`, and
+Megatron-Core's `TransformerConfig` (0.13, `__post_init__`), which also asserts how layers are computed again.
 """
 
 from collections.abc import Callable, Iterator
@@ -285,6 +285,24 @@ def _later_experts(subject: _Subject) -> Iterator[str]:
         yield f"{_ROLLOUT}.moe_tensor_parallel_size is for {_ROLLOUT}.name=trtllm only"
 
 
+def _later_chunks(subject: _Subject) -> Iterator[str]:
+    """Without chunked prefill the vLLM server of 0.9.1 sets a field that is frozen (`FrozenInstanceError`).
+
+    Seen where `run_qwen3_4b_fsdp.sh` of v0.9.0 ran emulated. vLLM would refuse the job too (`SchedulerConfig`).
+    """
+    is_whole = subject.values.value(f"{_ROLLOUT}.enable_chunked_prefill") is False
+    if not subject.values.is_later or not is_whole or subject.values.value(f"{_ROLLOUT}.name") != "vllm":
+        return
+    context = subject.number(_CONTEXT) or subject.model.max_position_embeddings
+    longest = subject.number(f"{_ROLLOUT}.max_model_len") or context
+    key = f"{_ROLLOUT}.max_num_batched_tokens"
+    if (batched := subject.number(key)) is not None and batched < longest:
+        yield (
+            f"{_ROLLOUT}.enable_chunked_prefill=false needs {key}={longest} or more, not {batched} "
+            f"(or {_ROLLOUT}.max_model_len={batched} or less): verl 0.9.1 fails where it would raise it itself"
+        )
+
+
 def _later_adapters(subject: _Subject) -> Iterator[str]:
     """Adapters go to the engine layer by layer only if it has loaded the other weights."""
     is_dummy = "dummy" in str(subject.values.value(f"{_ROLLOUT}.load_format"))
@@ -309,5 +327,6 @@ _CHECKS: tuple[Callable[[_Subject], Iterator[str]], ...] = (
     _recomputation,
     _later_batches,
     _later_experts,
+    _later_chunks,
     _later_adapters,
 )
