@@ -1,8 +1,8 @@
 """Part of the wheel's build: what few commands read is packed, a quarter of its size.
 
 Only a machine that emulates needs the sources of the driver and what its processes import, only runs of scripts what
-replaces their models and data, only trials the trainers that they run, only jobs of verl its defaults, and only reports
-the scripts of pages; the wheel is what everyone downloads first.
+replaces their models and data, only trials the trainers and the simulation that they run, only jobs of verl its
+defaults, and only reports the scripts of pages; the wheel is what everyone downloads first.
 """
 
 import io
@@ -15,8 +15,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 EDITABLE = "editable"
-PACKED = tuple(Path("profiler") / name for name in ("emulation/driver", "emulation/inside", "substitutes", "training"))
-"""Folders; in its archive each has its name. The last two are packages, which `profiler` finds there."""
+_FOLDERS = ("emulation/driver", "emulation/inside", "simulation", "substitutes", "training")
+PACKED = tuple(Path("profiler") / name for name in _FOLDERS)
+"""Folders; in its archive each has its name. The last three are packages, which `profiler` finds there."""
 
 
 class Packed(BuildHookInterface):

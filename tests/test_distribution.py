@@ -51,7 +51,8 @@ def test_the_wheel_has_the_library_its_data_and_the_grids():
 def test_the_wheel_has_neither_tests_nor_tools_of_maintenance():
     # Further settings of hatchling may add files.
     assert set(WHEEL) == {"packages", "exclude", "hooks", "force-include"}
-    folders = ["profiler/emulation/driver", "profiler/emulation/inside", "profiler/substitutes", "profiler/training"]
+    names = ("emulation/driver", "emulation/inside", "simulation", "substitutes", "training")
+    folders = [f"profiler/{name}" for name in names]
     assert WHEEL["exclude"] == sorted([*folders, *OF_A_CLONE, *PACKED])
     assert all((ROOT / path).exists() for path in WHEEL["exclude"])
     assert WHEEL["packages"] == ["grpo_vram", "profiler"]

@@ -186,15 +186,26 @@ def test_a_t4_cannot_multiply_bfloat16_into_float32() -> None:
 
 MADE_UP = SMALL_MODEL | {"architectures": ["MadeUpForCausalLM"], "num_experts_per_tok": 1, "first_k_dense_replace": 0}
 MADE_UP |= {"num_key_value_heads": SMALL_MODEL["num_attention_heads"]}
-"""A model that every family can be read as: latent attention has keys for every head."""
+MADE_UP |= {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}}  # sections of a head of 16
+PLAIN_ROPE = {"rope_type": "default"}
+SCALED = PLAIN_ROPE | {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 512}
+OF_FAMILY: dict[str, dict[str, Any]] = {
+    "helium": {"head_dim": 16},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "ministral3": {"rope_parameters": SCALED},
+    "gemma4_text": {"rope_parameters": {"full_attention": PLAIN_ROPE, "sliding_attention": PLAIN_ROPE}},
+}
+
+
+def made_up(model_type: str) -> dict[str, Any]:
+    """A model that every family can be read as: latent attention has keys for every head."""
+    return MADE_UP | {"model_type": model_type} | OF_FAMILY.get(model_type, {})
 
 
 def test_families_without_sdpa_are_those_of_transformers() -> None:
     for model_type in (*MODEL_TYPES, "gpt_oss"):
         config = AutoConfig.for_model(model_type)
-        described = MADE_UP | {"model_type": model_type}
-        described["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3]}  # sections of a head of 16
-        architecture = read_architecture(described, model="m")
+        architecture = read_architecture(made_up(model_type), model="m")
         is_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
         models = MODEL_FOR_CAUSAL_LM_MAPPING if is_causal else MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         assert architecture.has_sdpa is models[type(config)]._supports_sdpa, model_type
@@ -210,7 +221,7 @@ def test_families_with_optional_kernels_are_those_of_transformers() -> None:
     noted = {
         model_type
         for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        if read_architecture(MADE_UP | {"model_type": model_type}, model="m").has_optional_kernels
+        if read_architecture(made_up(model_type), model="m").has_optional_kernels
     }
     assert noted == found >= {"qwen3_next", "qwen3_5_text", "lfm2"}
 
