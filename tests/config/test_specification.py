@@ -174,6 +174,8 @@ def test_alloc_conf_is_accepted(text):
         ("lora_rank", 0, "at least 1"),
         ("lora_target_modules", [], "all-linear or a list"),
         ("optim", "adamw_8bits", "Did you mean 'adamw_8bit'?"),
+        ("optim", "paged_adamw", "Ask with optim=paged_adamw_8bit, which pages the same tensors out"),
+        ("optim", "lion_8bit", "Ask with optim=adamw_8bit, which keeps two states of each parameter where lion_8bit"),
         ("num_generations", 1, "at least 2"),
         ("num_generations", 2.0, "whole number"),
         ("num_generations", True, "whole number"),

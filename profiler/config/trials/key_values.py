@@ -79,7 +79,7 @@ def read_given(reader: FieldReader, key: Key) -> Any:  # noqa: ANN401  of any ke
         return key.given_default
     match key.kind:
         case Kind.CHOICE if key.choices is not None:
-            return reader.choice(name, key.choices)
+            return reader.choice(name, key.choices, hints=key.hints)
         case Kind.CHOICE:
             return reader.word(name, key.values)
         case Kind.COUNT:
