@@ -109,6 +109,8 @@ def test_target_modules_have_the_order_of_the_layer():
     names = ["down_proj", "v_proj", "q_proj", "v_proj"]
     assert parse(tuning="lora", lora_target_modules=names).lora_target_modules == wanted
     assert parse(tuning="lora", lora_target_modules="q_proj").lora_target_modules == ("q_proj",)
+    assert parse(tuning="lora", lora_target_modules="down_proj, v_proj,q_proj").lora_target_modules == wanted
+    assert parse(tuning="lora", lora_target_modules=["down_proj,q_proj,v_proj"]).lora_target_modules == wanted
     assert parse(tuning="lora", lora_target_modules=["all-linear"]) == parse(tuning="lora")
 
 
@@ -173,6 +175,9 @@ def test_alloc_conf_is_accepted(text):
         ("tuning", "qlorra", "Did you mean 'qlora'?"),
         ("lora_rank", 0, "at least 1"),
         ("lora_target_modules", [], "all-linear or a list"),
+        ("lora_target_modules", r".*\.(q|v)_proj", "peft takes another text as a regular expression"),
+        ("lora_target_modules", [r"model\.layers\.\d+\.mlp\..*"], "peft takes another text as a regular expression"),
+        ("lora_target_modules", "q_proj,", "peft takes another text as a regular expression"),
         ("optim", "adamw_8bits", "Did you mean 'adamw_8bit'?"),
         ("optim", "paged_adamw", "Ask with optim=paged_adamw_8bit, which pages the same tensors out"),
         ("optim", "lion_8bit", "Ask with optim=adamw_8bit, which keeps two states of each parameter where lion_8bit"),
