@@ -246,6 +246,19 @@ def test_targets_are_modules_of_the_model():
     assert faults(tuning="lora", lora_target_modules=["all-linear", "q_proj"])
 
 
+@pytest.mark.parametrize("targets", [None, ["in_proj", "out_proj"]])
+def test_layers_of_mamba_without_adapters(targets):
+    def falcon(_):
+        return replace(known("tiny"), model_type="falcon_h1")
+
+    asked = {"backend": "simulated", "model": "tiny", "tuning": "lora", "lora_target_modules": targets}
+    with pytest.raises(UsageError, match="includes conv1d or out_proj, which peft refuses to adapt in falcon_h1"):
+        parse_point(asked, architecture_of=falcon)
+    named = parse_point({**asked, "lora_target_modules": ["in_proj"]}, architecture_of=falcon)
+    assert named.lora_target_modules == ("in_proj",)
+    assert parse_point({**asked, "tuning": "full", "lora_target_modules": None}, architecture_of=falcon)
+
+
 def test_rules_skip_keys_with_a_fault():
     found = faults(optim="x", num_generations=3, max_prompt_length=0, steps=0)
     assert set(found) == {"optim", "num_generations", "max_prompt_length", "steps"}

@@ -23,7 +23,7 @@ def test_words_and_other_names_belong_to_one_optimizer() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_a_name_with_a_known_one_to_ask_with_has_no_formula_itself() -> None:
+def test_hints_are_about_other_names() -> None:
     known = {*Optimizer, *(name for optim in Optimizer for name in optim.traits.other_names)}
 
     assert not HINTS.keys() & known
