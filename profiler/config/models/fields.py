@@ -174,28 +174,6 @@ def sliding_window(config: Mapping[str, object], family: Family) -> int | None:
     return value if is_used and isinstance(value, int) else None
 
 
-def unlike_llama(config: Mapping[str, object], *, has_sdpa: bool) -> str:
-    """Return why the attention of a model of an unknown type has other tensors than Llama's; empty if it has not.
-
-    Args:
-        config: Its `config.json`, of which the `text_config` is read if it has one.
-        has_sdpa: Whether transformers runs it with torch's SDPA (`_supports_sdpa` of its class).
-    """
-    if not has_sdpa:
-        return "transformers has no sdpa for it, so its attention is not Llama's"
-    inner = config.get("text_config")
-    config = inner if isinstance(inner, Mapping) else config
-    types, window = config.get("layer_types"), config.get("sliding_window")
-    others = sorted({*map(str, types)} - {"full_attention"}) if isinstance(types, list | tuple) else []
-    if others:
-        return f"its layer_types name {' and '.join(others)}, which Llama has not"
-    positions = config.get("max_position_embeddings")
-    is_short = isinstance(window, int) and not (isinstance(positions, int) and window >= positions)
-    if is_short and not types and config.get("use_sliding_window") is not False:
-        return f"its sliding_window={window} is less than its context, which Llama sees as a whole"
-    return ""
-
-
 def uncounted_fields(config: Mapping[str, object], family: Family) -> tuple[str, ...]:
     """Return the values of the `config.json` of a model of the family that change memory and are not counted."""
     capped = {_CAPPED_SCORES: family.layers.caps_scores, _CAPPED_LOGITS: family.layers.caps_logits}
