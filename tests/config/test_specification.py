@@ -109,6 +109,8 @@ def test_target_modules_have_the_order_of_the_layer():
     names = ["down_proj", "v_proj", "q_proj", "v_proj"]
     assert parse(tuning="lora", lora_target_modules=names).lora_target_modules == wanted
     assert parse(tuning="lora", lora_target_modules="q_proj").lora_target_modules == ("q_proj",)
+    assert parse(tuning="lora", lora_target_modules="down_proj, v_proj,q_proj").lora_target_modules == wanted
+    assert parse(tuning="lora", lora_target_modules=["down_proj,q_proj,v_proj"]).lora_target_modules == wanted
     assert parse(tuning="lora", lora_target_modules=["all-linear"]) == parse(tuning="lora")
 
 
@@ -173,7 +175,12 @@ def test_alloc_conf_is_accepted(text):
         ("tuning", "qlorra", "Did you mean 'qlora'?"),
         ("lora_rank", 0, "at least 1"),
         ("lora_target_modules", [], "all-linear or a list"),
+        ("lora_target_modules", r".*\.(q|v)_proj", "peft takes another text as a regular expression"),
+        ("lora_target_modules", [r"model\.layers\.\d+\.mlp\..*"], "peft takes another text as a regular expression"),
+        ("lora_target_modules", "q_proj,", "peft takes another text as a regular expression"),
         ("optim", "adamw_8bits", "Did you mean 'adamw_8bit'?"),
+        ("optim", "paged_adamw", "Ask with optim=paged_adamw_8bit, which pages the same tensors out"),
+        ("optim", "lion_8bit", "Ask with optim=adamw_8bit, which keeps two states of each parameter where lion_8bit"),
         ("num_generations", 1, "at least 2"),
         ("num_generations", 2.0, "whole number"),
         ("num_generations", True, "whole number"),
@@ -237,6 +244,19 @@ def test_targets_are_modules_of_the_model():
     found = faults(tuning="lora", lora_target_modules=["q_proj", "v_porj"])
     assert "Did you mean 'v_proj'?" in found["lora_target_modules"].sentence()
     assert faults(tuning="lora", lora_target_modules=["all-linear", "q_proj"])
+
+
+@pytest.mark.parametrize("targets", [None, ["in_proj", "out_proj"]])
+def test_layers_of_mamba_without_adapters(targets):
+    def falcon(_):
+        return replace(known("tiny"), model_type="falcon_h1")
+
+    asked = {"backend": "simulated", "model": "tiny", "tuning": "lora", "lora_target_modules": targets}
+    with pytest.raises(UsageError, match="includes conv1d or out_proj, which peft refuses to adapt in falcon_h1"):
+        parse_point(asked, architecture_of=falcon)
+    named = parse_point({**asked, "lora_target_modules": ["in_proj"]}, architecture_of=falcon)
+    assert named.lora_target_modules == ("in_proj",)
+    assert parse_point({**asked, "tuning": "full", "lora_target_modules": None}, architecture_of=falcon)
 
 
 def test_rules_skip_keys_with_a_fault():

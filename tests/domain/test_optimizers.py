@@ -2,7 +2,7 @@
 
 import pytest
 
-from profiler.domain.trials.optimizers import Kernels, Optimizer, Scratch, State
+from profiler.domain.trials.optimizers import HINTS, Kernels, Optimizer, Scratch, State
 
 
 @pytest.mark.parametrize("optim", Optimizer)
@@ -21,3 +21,10 @@ def test_words_and_other_names_belong_to_one_optimizer() -> None:
 
     assert len(set(words)) == len(words)
     assert len(set(names)) == len(names)
+
+
+def test_hints_are_about_other_names() -> None:
+    known = {*Optimizer, *(name for optim in Optimizer for name in optim.traits.other_names)}
+
+    assert not HINTS.keys() & known
+    assert {hint.split("optim=")[1].split(",")[0] for hint in HINTS.values()} <= set(Optimizer)

@@ -137,6 +137,29 @@ def test_a_family_whose_parameters_are_all_counted_is_answered():
     assert "model_type=seed_oss (an unknown type, with as many parameters as Llama's layers" in counted.uncounted[0]
 
 
+def _asked_as_llama(model_type, **own):
+    return _read({**SIZES, "model_type": model_type, "head_dim": 16, "architectures": ["XForCausalLM"], **own})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "own", "reason"),
+    [
+        ("vaultgemma", {"tie_word_embeddings": True, "layer_types": ["full_attention"] * 2}, "has no sdpa for it"),
+        ("ministral", {"sliding_window": 128}, "its sliding_window=128 is less than its context"),
+        ("cwm", {"layer_types": ["full_attention", "sliding_attention"]}, "its layer_types name sliding_attention"),
+    ],
+)
+def test_attention_that_is_not_llamas_is_refused(model_type, own, reason):
+    with pytest.raises(UsageError, match=reason):
+        _asked_as_llama(model_type, max_position_embeddings=4096, **own)
+
+
+def test_a_window_that_reaches_the_whole_context_is_answered():
+    whole = {"max_position_embeddings": 4096, "sliding_window": 4096}
+    assert _asked_as_llama("ministral", **whole).has_known_layers
+    assert _asked_as_llama("ministral", **whole | {"sliding_window": None}).has_known_layers
+
+
 def test_a_known_family_is_not_counted():
     def never(_):
         raise AssertionError

@@ -1,16 +1,20 @@
 """Trials on the simulated GPU, from the real trainer to the outcome."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import transformers
+from peft.tuners import tuners_utils
 from simulating import LORA, small_spec
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 from transformers.models.auto.configuration_auto import model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
+from profiler.config.trials.key_values import unknown_targets
 from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Outcome, Status
@@ -200,6 +204,25 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
 def made_up(model_type: str) -> dict[str, Any]:
     """A model that every family can be read as: latent attention has keys for every head."""
     return MADE_UP | {"model_type": model_type} | OF_FAMILY.get(model_type, {})
+
+
+def test_layers_of_mamba_that_are_refused_are_those_of_peft() -> None:
+    lora: Any = SimpleNamespace(peft_type="LORA")
+    spec, shape = small_spec(**LORA), read_architecture(BUILTIN_MODELS["tiny"].config, model="tiny")
+
+    def is_refused_by_peft(model_type: str, name: str) -> bool:
+        model: Any = SimpleNamespace(config=SimpleNamespace(model_type=model_type))
+        try:
+            tuners_utils._check_lora_target_modules_mamba(lora, model, name)
+        except ValueError:
+            return True
+        return False
+
+    for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        for name in ("out_proj", "conv1d", "in_proj", "o_proj"):
+            asked, of_type = replace(spec, lora_target_modules=(name,)), replace(shape, model_type=model_type)
+            own = any("which peft refuses" in fault.problem for fault in unknown_targets(asked, of_type))
+            assert own == is_refused_by_peft(model_type, name), (model_type, name)
 
 
 def test_families_without_sdpa_are_those_of_transformers() -> None:

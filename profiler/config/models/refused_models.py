@@ -2,6 +2,7 @@
 
 Each row names the field, the families that it holds for, and what makes the value wrong. A test asks transformers
 itself about every row, with a value on each side of it, for every known model type.
+Of unknown model types, `unlike_llama` says why their attention has no formula.
 
 Source: transformers 5.23: `validate_architecture`, `validate_layer_type` and `validate_rope` of its configurations
 (huggingface_hub's `strict` checks types), and the model's first forward where they check nothing.
@@ -56,6 +57,28 @@ def refuse_fields(reader: FieldReader, stated: Config, filled: Config, family: F
     for rule in MODEL_RULES:
         if rule.only(family) and reader.sound(rule.field) and (problem := rule.problem(filled)):
             reader.fail(rule.field, problem)
+
+
+def unlike_llama(config: Config, *, has_sdpa: bool) -> str:
+    """Return why the attention of a model of an unknown type has other tensors than Llama's; empty if it has not.
+
+    Args:
+        config: Its `config.json`, of which the `text_config` is read if it has one.
+        has_sdpa: Whether transformers runs it with torch's SDPA (`_supports_sdpa` of its class).
+    """
+    if not has_sdpa:
+        return "transformers has no sdpa for it, so its attention is not Llama's"
+    inner = config.get("text_config")
+    config = inner if isinstance(inner, Mapping) else config
+    types, window = config.get("layer_types"), config.get("sliding_window")
+    others = sorted({*map(str, types)} - {"full_attention"}) if isinstance(types, list | tuple) else []
+    if others:
+        return f"its layer_types name {' and '.join(others)}, which Llama has not"
+    positions = config.get("max_position_embeddings")
+    is_short = isinstance(window, int) and not (isinstance(positions, int) and window >= positions)
+    if is_short and not types and config.get("use_sliding_window") is not False:
+        return f"its sliding_window={window} is less than its context, which Llama sees as a whole"
+    return ""
 
 
 _WORDS: Mapping[type, str] = {

@@ -17,6 +17,8 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 NULL = "null"
 
+_NO_HINTS: Mapping[str, str] = {}
+
 MAX_NUMBER = 1e15
 """Largest number of a key that has no bound of its own."""
 
@@ -82,19 +84,22 @@ class FieldReader:
         """Keep a fault for `key`."""
         self._faults.append(Fault(key=key, found=show(self.value(key)), problem=problem, hint=hint))
 
-    def choice(self, key: str, members: type[Choice], *, also: Sequence[str] = ()) -> Choice:
+    def choice(
+        self, key: str, members: type[Choice], *, also: Sequence[str] = (), hints: Mapping[str, str] = _NO_HINTS
+    ) -> Choice:
         """Return a member of a closed set.
 
         Args:
             key: The key.
             members: The closed set.
             also: Words that a user may write as well, which the caller has replaced already; only the fault names them.
+            hints: What to do about other words, by word.
         """
         value = self.value(key)
         if isinstance(value, str):
             with suppress(ValueError):
                 return members(value)
-        self.one_of(key, [*also, *map(str, members)])
+        self.one_of(key, [*also, *map(str, members)], hints)
         return next(iter(members))
 
     def word(self, key: str, allowed: Sequence[str]) -> str:
@@ -105,9 +110,10 @@ class FieldReader:
         self.one_of(key, allowed)
         return allowed[0]
 
-    def one_of(self, key: str, allowed: Sequence[str]) -> None:
-        """Keep a fault for `key` that lists `allowed` and suggests the nearest of them."""
-        self.fail(key, f"must be one of {', '.join(allowed)}", nearest(show(self.value(key)), allowed))
+    def one_of(self, key: str, allowed: Sequence[str], hints: Mapping[str, str] = _NO_HINTS) -> None:
+        """Keep a fault for `key` that lists `allowed`, with the hint for the word found or else the nearest of them."""
+        found = show(self.value(key))
+        self.fail(key, f"must be one of {', '.join(allowed)}", hints.get(found) or nearest(found, allowed))
 
     def count(self, key: str, *, minimum: int = 1, maximum: int | None = MAX_COUNT, why: str = "") -> int:
         """Return a whole number from `minimum` to `maximum`; None is no upper bound."""

@@ -23,6 +23,11 @@ OTHER_TARGETS = ("embed_tokens", "lm_head")
 """Modules outside the layers that peft can adapt as well."""
 
 
+_OF_MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+_NOT_IN_MAMBA = ("conv1d", "out_proj")
+"""Modules that peft 0.21 adapts in no model of these types (`_check_lora_target_modules_mamba`)."""
+
+
 def in_layer_order(names: Sequence[str]) -> tuple[str, ...]:
     """Return module names, each once, in the order of a layer and then by name: for peft they are a set."""
     known = (*PROJECTION_NAMES, *FUSED_NAMES, *OTHER_TARGETS)
@@ -33,7 +38,16 @@ def in_layer_order(names: Sequence[str]) -> tuple[str, ...]:
 def unknown_targets(spec: TrialSpec, architecture: Architecture | None) -> Iterator[Fault]:
     """Yield a fault per module of `lora_target_modules` that the model has not."""
     targets = spec.lora_target_modules
-    if targets is None or targets == (ALL_LINEAR,) or architecture is None:
+    if targets is None or architecture is None:
+        return
+    if architecture.model_type in _OF_MAMBA and {ALL_LINEAR, *_NOT_IN_MAMBA} & {*targets}:
+        yield Fault(
+            key="lora_target_modules",
+            found=",".join(targets),
+            problem=f"includes {' or '.join(_NOT_IN_MAMBA)}, which peft refuses to adapt in {architecture.model_type}",
+            hint="Name other layers, such as lora_target_modules=[in_proj].",
+        )
+    if targets == (ALL_LINEAR,):
         return
     if architecture.model_type not in MODEL_TYPES or architecture.num_experts > 1:
         # The names of its modules are unknown, or its experts are no linear layers; peft checks them.
@@ -79,7 +93,7 @@ def read_given(reader: FieldReader, key: Key) -> Any:  # noqa: ANN401  of any ke
         return key.given_default
     match key.kind:
         case Kind.CHOICE if key.choices is not None:
-            return reader.choice(name, key.choices)
+            return reader.choice(name, key.choices, hints=key.hints)
         case Kind.CHOICE:
             return reader.word(name, key.values)
         case Kind.COUNT:

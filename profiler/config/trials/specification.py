@@ -274,14 +274,25 @@ def _read_backend(reader: FieldReader, key: Key) -> Backend:
     return reader.choice(key.name, Backend, also=(AUTO,))
 
 
+_MODULES = re.compile(r"[ ]*[\w.-]+[ ]*(,[ ]*[\w.-]+[ ]*)*")
+"""Names of modules in one text, joined by commas."""
+
+
 def _read_targets(reader: FieldReader, key: Key) -> tuple[str, ...] | None:
     value = reader.value(key.name)
     if value is None:
         return None
     names = [value] if isinstance(value, str) else value
+    problem = f"must be {ALL_LINEAR} or a list of module names such as [q_proj,v_proj]"
     if isinstance(names, list | tuple) and names and all(isinstance(name, str) and name.strip() for name in names):
-        return in_layer_order(names)
-    reader.fail(key.name, f"must be {ALL_LINEAR} or a list of module names such as [q_proj,v_proj]")
+        if len(names) == 1 and _MODULES.fullmatch(names[0]):
+            return in_layer_order(names[0].split(","))
+        if len(names) > 1:
+            return in_layer_order(names)
+        problem += (
+            "; peft takes another text as a regular expression for whole paths of modules, which is not read here"
+        )
+    reader.fail(key.name, problem)
     return None
 
 

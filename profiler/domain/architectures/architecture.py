@@ -239,6 +239,8 @@ class ModelCount:
     """Whether its configuration has the experts that a loss of its router needs under the name that trl asks for."""
     has_base_model: bool = True
     """Whether the model has a part without the LM head under the name that its class states."""
+    has_sdpa: bool = True
+    """Whether transformers runs its attention with torch's SDPA."""
 
 
 ConfigValue = int | float | bool | str | None | Sequence[int] | Mapping[str, object]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from profiler.domain.trials.recipe import ALL_RECIPES, Recipe
@@ -69,6 +69,8 @@ class Declaration:
     """The value that a user's null means where that is one value; None where it depends on other keys."""
     values: tuple[str, ...]
     """The allowed words of a text; empty where any text is allowed or the type lists them."""
+    hints: Mapping[str, str]
+    """What to do about words that are not allowed, by word."""
     minimum: int
     maximum: int
     why_minimum: str
@@ -92,6 +94,7 @@ def declared(
     null_given: str = "",
     given_default: object = None,
     values: tuple[str, ...] = (),
+    hints: Mapping[str, str] = MappingProxyType({}),
     minimum: int = 1,
     maximum: int = MAX_COUNT,
     why_minimum: str = "",
@@ -111,6 +114,7 @@ def declared(
             null_given=null_given,
             given_default=given_default,
             values=values,
+            hints=hints,
             minimum=minimum,
             maximum=maximum,
             why_minimum=why_minimum,

@@ -118,3 +118,38 @@ _TRAITS: Mapping[Optimizer, OptimizerTraits] = {
         state_text="none",
     ),
 }
+
+
+_OF_TWO = "which keeps two states of each parameter where {name} keeps one: an upper bound"
+_PAGES = (
+    "which pages the same tensors out, those of 100,000 values or more; of smaller ones it keeps states in 8 bits "
+    "where {name} keeps 32"
+)
+
+_NEAREST: Mapping[str, tuple[Optimizer, str]] = {
+    "paged_adamw_32bit": (Optimizer.PAGED_ADAMW_8BIT, _PAGES),
+    "paged_adamw": (Optimizer.PAGED_ADAMW_8BIT, _PAGES),
+    "adamw": (Optimizer.ADAMW_TORCH, "which is transformers' name of torch's AdamW"),
+    "adamw_hf": (Optimizer.ADAMW_TORCH, "which keeps the same states"),
+    "adamw_apex_fused": (Optimizer.ADAMW_TORCH_FUSED, "which also keeps two states of each parameter"),
+    "adamw_torch_8bit": (Optimizer.ADAMW_8BIT, "which also keeps two states in 8 bits"),
+    "adamw_torch_4bit": (Optimizer.ADAMW_8BIT, "which keeps two states in 8 bits, and not in 4"),
+    "lion_8bit": (Optimizer.ADAMW_8BIT, _OF_TWO),
+    "lion_32bit": (Optimizer.ADAMW_TORCH_FUSED, _OF_TWO),
+    "paged_lion_8bit": (Optimizer.PAGED_ADAMW_8BIT, _OF_TWO),
+    "paged_lion_32bit": (Optimizer.PAGED_ADAMW_8BIT, _PAGES),
+    "rmsprop": (Optimizer.ADAMW_TORCH, _OF_TWO),
+    "rmsprop_bnb": (Optimizer.ADAMW_TORCH_FUSED, _OF_TWO),
+    "rmsprop_bnb_8bit": (Optimizer.ADAMW_8BIT, _OF_TWO),
+    "rmsprop_bnb_32bit": (Optimizer.ADAMW_TORCH_FUSED, _OF_TWO),
+}
+"""Other names of transformers' `OptimizerNames` (5.23), and of earlier releases, with the known one to ask with.
+
+Source: `trainer_optimizer.py` in transformers, and `Optimizer1State` and `Optimizer2State` in bitsandbytes 0.50. One
+float32 value is at most two in the type of the parameter, which has 2 bytes or more.
+"""
+
+HINTS: Mapping[str, str] = {
+    name: f"Ask with optim={known}, {why.format(name=name)}." for name, (known, why) in _NEAREST.items()
+}
+"""What to do about the name of an optimizer that has no formula."""

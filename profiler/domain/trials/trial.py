@@ -7,7 +7,7 @@ from enum import StrEnum
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Origin
 from profiler.domain.trials.keys import MAX_COUNT, Declaration, Group, Key, MemoryOrder, declared, keys_of
-from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.optimizers import HINTS, Optimizer
 from profiler.domain.trials.recipe import GENERATING, OF_DATA, SCORED, WITH_PROMPTS, WITH_REFERENCE, Recipe
 
 
@@ -451,7 +451,11 @@ class TrialSpec:
     optim: Optimizer = field(
         default=Optimizer.ADAMW_TORCH_FUSED,
         metadata=declared(
-            "the optimizer, by transformers' name", group=Group.METHOD, memory=_SAME, trl_names=("optim",)
+            "the optimizer, by transformers' name",
+            group=Group.METHOD,
+            memory=_SAME,
+            hints=HINTS,
+            trl_names=("optim",),
         ),
     )
     num_generations: int = field(

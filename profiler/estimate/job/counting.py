@@ -15,6 +15,7 @@ from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.config.models.architecture import has_other_senses, read_architecture
 from profiler.config.models.fields import Direction
 from profiler.config.models.lookup import checkpoint
+from profiler.config.models.refused_models import unlike_llama
 from profiler.config.notes import Note
 from profiler.config.options.reading import show
 from profiler.constraints.commands import RUN_SCRIPT
@@ -159,6 +160,8 @@ def checked(
     if counted.parameters != own:
         billions = f"it has {_billions(counted.parameters)}, of which the closed form counts {own / 1e9:.3g}"
         raise _refused(model, architecture, f"{billions}. {_known(counted)}")
+    if other := unlike_llama(config, has_sdpa=counted.has_sdpa):
+        raise _refused(model, architecture, other)
     kind = shortened(architecture.model_type, 60)
     assumed = f"model_type={kind} ({_AS_LLAMA}: {Direction.EITHER})"
     return replace(architecture, has_known_layers=True, uncounted=(*architecture.uncounted, assumed))

@@ -46,6 +46,7 @@ def count_model(config: dict[str, Any]) -> ModelCount:
         linear_names=tuple(dict.fromkeys(last for name in adapted if not (last := name.rpartition(".")[2]).isdigit())),
         names_experts=_names_experts(made.get_text_config()),
         has_base_model=model.base_model is not model,
+        has_sdpa=bool(getattr(model, "_supports_sdpa", False)),
     )
 
 
