@@ -131,7 +131,6 @@ _NEAREST: Mapping[str, tuple[Optimizer, str]] = {
     "paged_adamw": (Optimizer.PAGED_ADAMW_8BIT, _PAGES),
     "adamw": (Optimizer.ADAMW_TORCH, "which is transformers' name of torch's AdamW"),
     "adamw_hf": (Optimizer.ADAMW_TORCH, "which keeps the same states"),
-    "adamw_apex_fused": (Optimizer.ADAMW_TORCH_FUSED, "which also keeps two states of each parameter"),
     "adamw_torch_8bit": (Optimizer.ADAMW_8BIT, "which also keeps two states in 8 bits"),
     "adamw_torch_4bit": (Optimizer.ADAMW_8BIT, "which keeps two states in 8 bits, and not in 4"),
     "lion_8bit": (Optimizer.ADAMW_8BIT, _OF_TWO),
