@@ -4,7 +4,6 @@ Exit codes: docs/exit_codes.md. An unfinished stage ends with 3; if a sweep ends
 """
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus, visible_gpus
+from profiler.measurement.samples.host_usage import usable_cores
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.records.versioned import installed_versions
 from profiler.storage.stores.record_store import RecordStore
@@ -88,7 +88,7 @@ def _simulate(
         return
     program = TRIAL_WORKER if workers is None else replace(TRIAL_WORKER, interpreter_of=workers.interpreter_of)
     with SweepProgress(SweepTally(plan), console=TerminalConsole()) as observer:
-        jobs = min(len(os.sched_getaffinity(0)), len(plan))
+        jobs = min(usable_cores(), len(plan))
         options = RunOptions(jobs=jobs, timeout_s=LIMIT_S)
         run_trials(plan, options=options, store=store, versions=versions, observer=observer, program=program)
 

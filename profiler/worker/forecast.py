@@ -7,7 +7,6 @@ import ctypes
 import gc
 import json
 import multiprocessing
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +42,7 @@ from profiler.domain.runs.forecast import (
 from profiler.domain.runs.step_shape import MicroBatch
 from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
+from profiler.measurement.samples.host_usage import usable_cores
 
 with compiled_at_first_call():
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
@@ -345,7 +345,7 @@ def main() -> int:
 
 def _processors() -> int:
     """Return how many runs are written out at a time: one where processes cannot share what is learnt."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    return usable_cores() if sys.platform == "linux" else 1
 
 
 if __name__ == "__main__":

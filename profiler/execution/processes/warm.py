@@ -24,6 +24,7 @@ from profiler.execution.processes.child import run_child, run_nothing
 from profiler.execution.processes.worker_process import ForkedProcess
 from profiler.execution.pythons import Interpreter, starting_with
 from profiler.measurement.driver.visible import capability_environment, visible_gpus
+from profiler.measurement.samples.host_usage import usable_cores
 
 FORK_S = 60.0
 """Time limit of one fork after the imports. A fork takes milliseconds."""
@@ -285,7 +286,7 @@ def _killed_after(limit_s: float, pid: int) -> Iterator[Event]:
 
 def _worker_environment(jobs: int) -> Mapping[str, str]:
     """Return variables that must be set before torch and tokenizers are imported, unless the user has set them."""
-    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+    threads = max(1, usable_cores() // jobs)
     return {
         # bitsandbytes looks for CUDA at import. Without this variable it would initialise CUDA before the fork, and a
         # forked process cannot use CUDA that was initialised before.
