@@ -5,8 +5,8 @@ handles of those that are. Each of these takes the whole batch, computes its own
 others would have returned: zeros of the size of their rows. Its collectives are answered as those of a single rank.
 """
 
-import asyncio
 import importlib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -135,7 +135,7 @@ _ACTIVE = False
 
 def share_of_batch(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of a worker that computes with the worker's share of each batch among its arguments."""
-    if asyncio.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function):
         return function
 
     @wraps(function)
