@@ -114,6 +114,8 @@ class KeySearch:
         """Return the trial with the smallest allowed value; its faults are those of the input, not of the value."""
         # Of a key without gaps the smallest values may be refused: those of a row that its prompt fills.
         for gap in dict.fromkeys((self._gap, GAP)):
+            if gap > self._gap and self._refused_alike(self._key.minimum, gap):
+                break
             boundary = largest_that_fits(
                 self._allowed,
                 lambda _: False,
@@ -124,6 +126,15 @@ class KeySearch:
             if boundary.at_beyond is not None:
                 return boundary.at_beyond
         return self.at(self._key.minimum)
+
+    def _refused_alike(self, *values: int) -> bool:
+        """Return whether values have the same faults: those are of the other keys, and no value is allowed."""
+        for value in values:
+            self._allowed(value)
+        first, *others = (self._found[value] for value in values)
+        return isinstance(first, UsageError) and all(
+            isinstance(other, UsageError) and other.faults == first.faults for other in others
+        )
 
     def at(self, value: int) -> TrialSpec:
         """Return the trial with a value of the key, in the dearest release of trl.

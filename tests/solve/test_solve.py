@@ -14,7 +14,9 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend, TrialSpec
+from profiler.estimate.job.trial import dearest_spec
 from profiler.rendering.answers.solve import Choice, ChoiceAnswer, SimulatedSide, choice_text
+from profiler.solve import search
 from profiler.solve.main import main
 
 MODEL = "qwen2.5-7b"
@@ -421,3 +423,19 @@ def test_what_has_no_answer_is_not_said_to_be_too_large():
     assert "rules refuse it" in text
     whole = choice_text(replace(answer, choices=answer.choices[:1]), ())
     assert "No number of GPUs is enough." in whole
+
+
+def test_a_fault_of_another_key_ends_the_search_at_once(capsys, monkeypatch):
+    """No length is allowed then, which 4,096 lengths in turn would show as well."""
+    asked = []
+    monkeypatch.setattr(search, "dearest_spec", lambda *each: asked.append(each) or dearest_spec(*each))
+    refused = ("max_completion_length", f"model={MODEL}", "gpu=t4-16gb", "use_liger_kernel=true", "num_generations=3")
+    assert main([*refused, "confirm=false"], simulate=_never) == EXIT_USAGE
+    assert "num_generations=3" in capsys.readouterr().err
+    assert len(asked) == 3
+
+
+def test_lengths_that_the_prompt_fills_do_not_end_the_search(capsys):
+    words = ("max_length", f"model={MODEL}", "recipe=dpo", "tuning=lora", "gpu=h100-80gb", "max_prompt_length=512")
+    (answer,) = _solved(capsys, *words)["answers"]
+    assert answer["largest"] > 512
