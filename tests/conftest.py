@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import io
 import os
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -173,6 +175,13 @@ def pytest_collection_finish() -> None:
     gc.unfreeze = _refuse_to_unfreeze
     gc.set_threshold(_NEW_OBJECTS)
     gc.enable()
+    _remember_packages()
+
+
+def _remember_packages() -> None:
+    """Let accelerate look for a package once. It looks for PEFT, DeepSpeed and LOMO some fifty times in a trial."""
+    if (imports := sys.modules.get("accelerate.utils.imports")) is not None:
+        imports._is_package_available = cache(imports._is_package_available)
 
 
 def _refuse_to_unfreeze() -> None:
@@ -212,8 +221,17 @@ def in_all_colors(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(theme, "_with_few_colors", lambda png: png)
+        patch.setattr(theme, "_with_few_colors", _with_all_colors)
         yield
+
+
+def _with_all_colors(rgba: bytes, *, width: int) -> bytes:
+    """Return a PNG of all dots, hardly packed."""
+    from PIL import Image
+
+    sink = io.BytesIO()
+    Image.frombytes("RGBA", (width, len(rgba) // (4 * width)), rgba).save(sink, "PNG", compress_level=1)
+    return sink.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import re
 import shlex
 import tomllib
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,15 +63,19 @@ def test_paths_and_modules_in_documents_exist(page):
     assert [name for name in MODULE.findall(text) if find_spec(name) is None] == []
 
 
+@cache
+def modules() -> tuple[str, ...]:
+    """Return all modules, from the root, once for all pages."""
+    tops = ("profiler", "maintenance", "tests")
+    return tuple(f"/{path.relative_to(ROOT)}" for top in tops for path in (ROOT / top).rglob("*.py"))
+
+
 @pytest.mark.parametrize("page", [page for page in DOCUMENTS if page not in OF_OTHERS], ids=lambda page: page.name)
 def test_files_that_documents_name_by_their_last_parts_exist(page):
-    ours = [
-        f"/{path.relative_to(ROOT)}"
-        for top in ("profiler", "maintenance", "tests")
-        for path in (ROOT / top).rglob("*.py")
-    ]
     assert [
-        name for name in SHORT_NAME.findall(page.read_text()) if not any(each.endswith(f"/{name}") for each in ours)
+        name
+        for name in SHORT_NAME.findall(page.read_text())
+        if not any(each.endswith(f"/{name}") for each in modules())
     ] == []
 
 

@@ -8,6 +8,9 @@ import yaml
 ROOT = Path(__file__).parents[2]
 FAULTS = Path(__file__).with_name("faults.yaml")
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""By libyaml where it is installed, in a tenth of the time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
@@ -25,7 +28,7 @@ class Fault:
 
 def read_faults() -> tuple[Fault, ...]:
     """Return all faults, in the order of the file."""
-    return tuple(Fault(**entry) for entry in yaml.safe_load(FAULTS.read_text()))
+    return tuple(Fault(**entry) for entry in yaml.load(FAULTS.read_text(), Loader=_LOADER))
 
 
 def planted(fault: Fault, whole: str) -> str:
