@@ -51,7 +51,7 @@ def uncounted(constants: ModuleType) -> list[Patch]:
 
 
 def _require_registered(owner: Any, name: str) -> None:
-    # Here: an emulated process follows imports and replaces nothing, and the registry takes half of the time of its start.
+    # Here, because an emulated process replaces nothing, and the registry takes half of the time of its start.
     from profiler.seams.libraries import SEAM_OF
 
     key = f"{_owner_name(owner)}.{name}"

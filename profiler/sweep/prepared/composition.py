@@ -5,7 +5,7 @@ import pickle
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import lru_cache
 from io import StringIO
@@ -80,7 +80,7 @@ class KeptPackageSource(ImportlibResourcesConfigSource):  # type: ignore[misc]
 
 
 class StructuredConfigSource(structured_config_source.StructuredConfigSource):  # type: ignore[misc]
-    """Schemas, all in one store, which Hydra copies twice per configuration. It looks for them by this name of a class."""
+    """Schemas, in one store, which Hydra copies twice per configuration. It looks for a class of this name."""
 
     def __deepcopy__(self, _memo: dict[int, object]) -> "StructuredConfigSource":
         return self
@@ -90,7 +90,7 @@ _MOST_LOADED = 64
 """Files of which what Hydra read is kept. One configuration has some twelve."""
 
 
-def _loaded(source: type[ConfigSource], provider: str, folder: str, name: str, text: str) -> ConfigResult:
+def _loaded(source: Callable[..., ConfigSource], provider: str, folder: str, name: str, text: str) -> ConfigResult:
     """Return what Hydra reads of a file, a copy for each caller, because Hydra changes what it is given.
 
     To copy a pickle takes an eighth of the time of copying the objects.
@@ -100,7 +100,7 @@ def _loaded(source: type[ConfigSource], provider: str, folder: str, name: str, t
 
 
 @lru_cache(maxsize=_MOST_LOADED)
-def _pickled(source: type[ConfigSource], provider: str, folder: str, name: str, text: str) -> bytes:
+def _pickled(source: Callable[..., ConfigSource], provider: str, folder: str, name: str, text: str) -> bytes:
     """Return what Hydra reads of a file, pickled. Its parser takes half of the time of composing.
 
     Args:
