@@ -44,7 +44,11 @@ def _write_tables(*positional, **how):
     return SweepParts().write_tables(*positional, **how)
 
 
-if __name__ == "__main__":
+def run_sweep() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("break=")]
     parts = SweepParts(run=_run, write_tables=_write_tables, installed_versions=installed_versions)
     sys.exit(main(words, parts=parts))
+
+
+if __name__ == "__main__":
+    run_sweep()

@@ -5,9 +5,11 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import Forked, Forking
 from witness import LIMIT_S, is_gone, wait_until
 
 from profiler.storage.sweep_tables.tables import read_tables
@@ -15,19 +17,49 @@ from profiler.storage.sweep_tables.tables import read_tables
 PROGRAM = str(Path(__file__).parent / "sweep_process.py")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
+SHARED = "import sweep_process, profiler.report.drawing"
+FORKED = "import sweep_process; sweep_process.run_sweep()"
+
 
 def words(folder: Path, *more: str) -> list[str]:
     keys = ["model=tiny", "tuning=full", "gradient_checkpointing=false", "optim=adamw_torch", "backend=simulated"]
-    return [sys.executable, PROGRAM, "+grid=lora_vs_full", *keys, f"results_dir={folder}", *more]
+    return ["+grid=lora_vs_full", *keys, f"results_dir={folder}", *more]
 
 
-def started(folder: Path, command: list[str], **how: object) -> subprocess.Popen[str]:
-    """Start a sweep, and wait until one trial has finished and another one hangs."""
-    sweep = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
+def command(folder: Path, *more: str) -> list[str]:
+    return [sys.executable, PROGRAM, *words(folder, *more)]
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[Forking]:
+    """A process that has imported what a sweep imports, for sweeps that a terminal or a scheduler ends."""
+    found = Forking(SHARED, ENVIRONMENT)
+    yield found
+    found.end()
+
+
+Sweep = Forked | subprocess.Popen[str]
+
+
+def one_hangs(folder: Path, sweep: Sweep) -> Sweep:
+    """Wait until one trial of a sweep has finished and another one hangs."""
     # A file exists before its content.
     wait_until(lambda: any(file.read_text() for file in folder.rglob("*.hangs")) or sweep.poll() is not None)
     assert sweep.poll() is None, sweep.communicate()
     return sweep
+
+
+def started(forking: Forking, folder: Path, *more: str, **how: object) -> Forked:
+    """Start a sweep of two trials, of which one hangs."""
+    line = words(folder, *more, "seed=0,1", "jobs=1")
+    sweep = forking.start(FORKED, *line, folder=folder, environment=ENVIRONMENT, **how)
+    return one_hangs(folder, sweep)
+
+
+def by_shell(folder: Path, line: str) -> subprocess.Popen[str]:
+    """Start a sweep by a line of a shell."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return one_hangs(folder, subprocess.Popen(["/bin/sh", "-c", line], env=ENVIRONMENT, text=True, **pipes))
 
 
 def check_kept(folder: Path) -> None:
@@ -40,8 +72,8 @@ def check_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_tables_and_page_of_finished_trials(tmp_path, number):
-    sweep = started(tmp_path, words(tmp_path, "seed=0,1", "jobs=1"))
+def test_a_signal_leaves_tables_and_page_of_finished_trials(forking, tmp_path, number):
+    sweep = started(forking, tmp_path)
     sweep.send_signal(number)
     _, errors = sweep.communicate(timeout=LIMIT_S)
 
@@ -51,8 +83,8 @@ def test_a_signal_leaves_tables_and_page_of_finished_trials(tmp_path, number):
     check_kept(tmp_path)
 
 
-def test_sigterm_to_every_process_of_the_session_loses_nothing(tmp_path):
-    sweep = started(tmp_path, words(tmp_path, "seed=0,1", "jobs=1"), start_new_session=True)
+def test_sigterm_to_every_process_of_the_session_loses_nothing(forking, tmp_path):
+    sweep = started(forking, tmp_path, session=True)
     os.killpg(sweep.pid, signal.SIGTERM)
     sweep.communicate(timeout=LIMIT_S)
 
@@ -61,8 +93,8 @@ def test_sigterm_to_every_process_of_the_session_loses_nothing(tmp_path):
 
 
 def test_sigint_ends_a_sweep_that_a_script_started_in_the_background(tmp_path):
-    line = f"{shlex.join(words(tmp_path, 'seed=0,1', 'jobs=1'))} & echo $! > {tmp_path}/pid; wait $!"
-    script = started(tmp_path, ["/bin/sh", "-c", line])
+    line = shlex.join(command(tmp_path, "seed=0,1", "jobs=1"))
+    script = by_shell(tmp_path, f"{line} & echo $! > {tmp_path}/pid; wait $!")
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGINT)
     script.communicate(timeout=LIMIT_S)
 
@@ -70,8 +102,8 @@ def test_sigint_ends_a_sweep_that_a_script_started_in_the_background(tmp_path):
     check_kept(tmp_path)
 
 
-def test_further_signals_are_ignored(tmp_path):
-    sweep = started(tmp_path, words(tmp_path, "seed=0,1", "jobs=1"))
+def test_further_signals_are_ignored(forking, tmp_path):
+    sweep = started(forking, tmp_path)
     sweep.send_signal(signal.SIGTERM)
     (hanging,) = (int(path.read_text()) for path in tmp_path.rglob("*.hangs"))
     assert is_gone(hanging)
@@ -83,9 +115,8 @@ def test_further_signals_are_ignored(tmp_path):
     check_kept(tmp_path)
 
 
-def test_nohup_is_respected(tmp_path):
-    ignoring = ["/bin/sh", "-c", f"trap '' HUP; exec {shlex.join(words(tmp_path, 'seed=0,1', 'jobs=1'))}"]
-    sweep = started(tmp_path, ignoring)
+def test_nohup_is_respected(forking, tmp_path):
+    sweep = started(forking, tmp_path, ignored=[signal.SIGHUP])
     sweep.send_signal(signal.SIGHUP)
     sweep.send_signal(signal.SIGTERM)
     sweep.communicate(timeout=LIMIT_S)
@@ -94,8 +125,8 @@ def test_nohup_is_respected(tmp_path):
 
 
 def test_an_unforeseen_error_is_one_sentence_with_a_file_and_keeps_the_tables(tmp_path):
-    command = words(tmp_path, "break=run", "seed=0")
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    line = command(tmp_path, "break=run", "seed=0")
+    done = subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     assert done.returncode == 70
     (file,) = (tmp_path / "lora_vs_full").glob("sweep-error-*.txt")
@@ -107,8 +138,8 @@ def test_an_unforeseen_error_is_one_sentence_with_a_file_and_keeps_the_tables(tm
     check_kept(tmp_path)
 
 
-def test_tables_that_cannot_be_written_after_a_signal_do_not_change_the_exit_code(tmp_path):
-    sweep = started(tmp_path, words(tmp_path, "break=tables", "seed=0,1", "jobs=1"))
+def test_tables_that_cannot_be_written_after_a_signal_do_not_change_the_exit_code(forking, tmp_path):
+    sweep = started(forking, tmp_path, "break=tables")
     sweep.send_signal(signal.SIGINT)
     _, errors = sweep.communicate(timeout=LIMIT_S)
 
