@@ -159,7 +159,7 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 """Ways to train in which GPUs have parts of the model."""
 
 _UNKNOWN_LOGPROBS = other_than(Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
-_OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.TWO_STATES)))
+_OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.IN_TYPE)))
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 
 

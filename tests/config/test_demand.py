@@ -61,6 +61,18 @@ def test_a_longer_prompt_of_a_row_of_pairs_is_not_compared():
     assert needs_at_most(generated, replace(generated, max_prompt_length=2 * generated.max_prompt_length))
 
 
+def test_paged_float32_states_are_compared_within_a_model():
+    """The states of a tensor of 100,000 values leave the card: ten bytes of each of fewer values become two."""
+    adapted = replace(builders.lora(model="qwen2.5-1.5b", optim=Optimizer.PAGED_ADAMW_32BIT), lora_rank=8)
+    assert not needs_at_most(adapted, replace(adapted, model="qwen2.5-3b"))
+    assert not needs_at_most(adapted, replace(adapted, lora_rank=32))
+    assert needs_at_most(adapted, replace(adapted, lora_rank=40))
+    one_state = replace(adapted, optim=Optimizer.PAGED_LION_32BIT)
+    assert needs_at_most(one_state, replace(one_state, lora_rank=24))
+    other = replace(adapted, optim=Optimizer.ADAMW_8BIT)
+    assert needs_at_most(other, replace(other, model="qwen2.5-3b", lora_rank=32))
+
+
 REAL_CARDS = ("h100-80gb", "a100-40gb", "t4-16gb")
 """Cards of three kinds of kernels and workspaces."""
 
