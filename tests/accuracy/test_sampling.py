@@ -82,8 +82,8 @@ def test_samples_differ_by_trial_and_repeat_by_seed():
 @pytest.mark.parametrize("key", _ENUMERATED)
 def test_every_allowed_value_is_in_the_axes_and_in_the_sample(key):
     values = {*AXES[key], *(value for _, _, fewer in NARROWED for value in fewer.get(key, ()))}
-    elsewhere = SAMPLES["optimizers"].axes["optim"] if key == "optim" else ()
-    missing = set(map(str, _ENUMERATED[key])) - set(map(str, {*values, *elsewhere}))
+    later = SAMPLES["optimizers"].axes["optim"] if key == "optim" else ()
+    missing = set(map(str, _ENUMERATED[key])) - set(map(str, {*values, *later}))
     assert not missing, f"{key}={sorted(missing)} is never sampled. {_WIDEN}"
     assert {str(getattr(spec, key)) for spec in _sampled()} == set(map(str, values))
 
