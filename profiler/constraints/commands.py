@@ -249,6 +249,12 @@ def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
     return _closed_form({key: value, "model": anything}, problem, hint, model=has_tower)
 
 
+def _idle(key: str, value: object, hint: Text = RUN_SCRIPT) -> Constraint:
+    """Return a constraint of models with a vision tower that rows of text pass by."""
+    problem = "has no closed-form estimate with a vision tower that rows of text pass by ({model.model_type})"
+    return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: bool(m.idle))
+
+
 CLOSED_FORM = (
     _closed_form(
         {"use_dynamic_bsz": True},
@@ -336,4 +342,10 @@ CLOSED_FORM = (
     _tower("logprobs", other_than(Logprobs.FUSED)),
     _tower("attn_implementation", Attention.EAGER, "Use attn_implementation=sdpa or flash_attention_2."),
     _tower("use_liger_kernel", True, "Use use_liger_kernel=false."),
+    _idle("recipe", Recipe.REWARD),
+    _idle("critic", True),
+    # Without a gradient of each parameter, DDP waits for the rest, and a shard has others than the formulas say.
+    _idle("num_processes", above(1)),
+    _idle("use_vllm", True, "Use use_vllm=false."),
+    _idle("use_liger_kernel", True, "Use use_liger_kernel=false."),
 )

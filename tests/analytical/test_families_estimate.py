@@ -127,6 +127,16 @@ PUBLISHED_GEMMA: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 """The widths of Gemma 4 31B, from its `config.json` in public files."""
+SIGLIP: dict[str, Any] = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 6,
+    "image_size": 896,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+TOWER: dict[str, Any] = {"model_type": "gemma4_vision", "num_hidden_layers": 6}
 OWN: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "phi3": {"partial_rotary_factor": 0.75},
@@ -144,6 +154,12 @@ OWN: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 64},
     "gemma4_text": WIDE_GLOBAL,
     "gemma4_text, published": {**WIDE_GLOBAL, **PUBLISHED_GEMMA},
+    "gemma3": {
+        "text_config": {**SIZES, "model_type": "gemma3_text", "head_dim": 64},
+        "vision_config": SIGLIP,
+        "image_token_id": 8000,
+    },
+    "gemma4": {"text_config": {**SIZES, **WIDE_GLOBAL}, "vision_config": TOWER, "image_token_id": 8000},
     "qwen3_moe": EXPERTS,
     "gpt_oss": {
         "head_dim": 64,
@@ -182,8 +198,9 @@ CASES: dict[str, dict[str, Any]] = {
     "qlora": {**LORA, "tuning": Tuning.QLORA},
     "o_proj": {**LORA, "lora_target_modules": ("o_proj",), **UNCHECKPOINTED},
 }
-LEFT_OUT = {("gemma4_text, published", "qlora")}
-"""bitsandbytes widens a weight for each decoded token, by a rule of the card (`widened_bytes`)."""
+LEFT_OUT = {("gemma4_text, published", "qlora"), ("gemma4", "o_proj")}
+"""bitsandbytes widens a weight for each decoded token, by a rule of the card (`widened_bytes`); and peft refuses to
+adapt a module of the tower that has the name of a linear layer and holds one."""
 IN_EAGER: dict[str, Any] = {"attn_implementation": Attention.EAGER}
 IN_ALL: dict[str, dict[str, Any]] = {"gpt_oss": IN_EAGER}
 """Keys of all cases of a family."""
@@ -220,13 +237,20 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
         "ragged, all kept": {**UNCHECKPOINTED, "lengths": Lengths.RAGGED},
         "eager": {**LORA, **IN_EAGER},
     },
+    "gemma3": {
+        "lora, generated": GENERATED,
+        "lora of attention, all kept": {**LORA, **OF_ATTENTION, **UNCHECKPOINTED},
+        "with a reference": {"beta": 0.04},
+    },
+    "gemma4": {"lora, generated": GENERATED, "with a reference": {"beta": 0.04}},
     "smollm3": {"eager, lora, all kept": {**LORA, **IN_EAGER, **UNCHECKPOINTED}},
 }
 """Further cases of a family."""
 
 
 def config_of(family: str) -> dict[str, Any]:
-    return {"model_type": family, **SIZES, **OWN[family]}
+    sizes = {} if "text_config" in OWN[family] else SIZES
+    return {"model_type": family, **sizes, **OWN[family]}
 
 
 def trials() -> dict[tuple[str, str], TrialSpec]:
