@@ -77,7 +77,22 @@ def _lacks_layers(architecture: Architecture) -> bool:
     return family_of(architecture.model_type).checks.names_tower_layers
 
 
+_RMSPROP = {"optim": one_of(Optimizer.RMSPROP_8BIT, Optimizer.RMSPROP_32BIT), "tuning": anything, "dtype": anything}
+_NO_UPDATE = (
+    "has no kernel in bitsandbytes for gradients in bfloat16 and states in 32 bits, which small tensors always have, "
+    "so the first step fails"
+)
+_OTHER_UPDATE = "Use another optimizer, or tuning=lora, whose adapters are in float32."
+
+
+def _trains_in_bfloat16(case: Case) -> bool:
+    """Hold where trained values have 16 bits: all weights in bfloat16, or adapters over 4 bits, which trl casts."""
+    full = case.spec.tuning is Tuning.FULL and case.spec.dtype is Dtype.BFLOAT16
+    return full or case.spec.tuning is Tuning.QLORA
+
+
 SWEEPS = (
+    _sweep(_RMSPROP, _NO_UPDATE, _OTHER_UPDATE, when=_trains_in_bfloat16),
     _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",
@@ -256,6 +271,8 @@ def _idle(key: str, value: object, hint: Text = RUN_SCRIPT) -> Constraint:
 
 
 CLOSED_FORM = (
+    # `str2optimizer32bit` in bitsandbytes' `backends/cuda/ops.py`, 0.50; results/reference/optimizers has two.
+    _closed_form(_RMSPROP, _NO_UPDATE, _OTHER_UPDATE, when=_trains_in_bfloat16),
     _closed_form(
         {"use_dynamic_bsz": True},
         "a split of rows by tokens has no closed-form estimate, because the rows of its parts depend on lengths",
