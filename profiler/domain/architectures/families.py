@@ -59,6 +59,8 @@ class Layers:
     """The same only with `use_qk_norm`."""
     normalises_all_heads: bool = False
     """Whether that norm is over all heads at once, not over each."""
+    normalises_after_values: bool = False
+    """Whether that norm comes after the projection of the values, so that in backward their gradient waits for it."""
     norms_per_layer: int = 2
     """Norms over hidden_size in each layer."""
     has_input_norms: bool = True
@@ -347,7 +349,7 @@ _FAMILIES = (
             head_dim=256,
             tie_word_embeddings=True,
         ),
-        layers=Layers(qk_norm=True, norms_per_layer=4, has_float32_norms=True),
+        layers=Layers(qk_norm=True, normalises_after_values=True, norms_per_layer=4, has_float32_norms=True),
         checks=Checks(
             multiple_of_heads=True,
             takes_null_key_value_heads=False,
@@ -481,6 +483,7 @@ _FAMILIES = (
         layers=Layers(
             biased=_QKV,
             qk_norm_on_request=True,
+            normalises_after_values=True,
             concatenates_heads=True,
             expert_width="moe_intermediate_size",
             expert_names=_EXPERT_NAMES,
@@ -613,14 +616,14 @@ _FAMILIES = (
     Family(
         model_type="exaone4",
         defaults=Defaults(max_position_embeddings=2048, num_key_value_heads=32),
-        layers=Layers(biased=(), qk_norm=True, has_input_norms=False),
+        layers=Layers(biased=(), qk_norm=True, normalises_after_values=True, has_input_norms=False),
         checks=Checks(takes_null_key_value_heads=False),
         sliding_window=4096,
     ),
     Family(
         model_type="hunyuan_v1_dense",
         defaults=Defaults(max_position_embeddings=2048),
-        layers=Layers(qk_norm=True),
+        layers=Layers(qk_norm=True, normalises_after_values=True),
         checks=Checks(needs_head_dim=True),
     ),
     Family(
