@@ -17,6 +17,7 @@ from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials import demand
 from profiler.config.trials.demand import comparable_group
+from profiler.domain.architectures.architecture import IdleTensors
 from profiler.domain.memory import GIB, Phase
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.domain.trials.optimizers import Optimizer
@@ -59,6 +60,15 @@ def test_a_longer_prompt_of_a_row_of_pairs_is_not_compared():
     assert estimate(longer, architecture_of(longer.model)) != estimate(pairs, architecture_of(pairs.model))
     generated = replace(BASE, lengths=Lengths.FORCED)
     assert needs_at_most(generated, replace(generated, max_prompt_length=2 * generated.max_prompt_length))
+
+
+def test_models_with_other_towers_that_text_passes_by_are_not_compared():
+    """A decoder that is a little smaller may have a tower that is much larger."""
+    smaller, larger = (builders.lora(model=f"qwen2.5-{size}", optim=Optimizer.SGD) for size in ("1.5b", "3b"))
+    with_tower = replace(architecture_of("qwen2.5-1.5b"), idle=(IdleTensors(shape=(2048, 2048), copies=999),))
+    towers = {smaller.model: with_tower, larger.model: architecture_of("qwen2.5-3b")}
+    assert needs_at_most(smaller, larger)
+    assert not demand.needs_at_most(smaller, larger, architecture_of=towers.__getitem__)
 
 
 def test_paged_float32_states_are_compared_within_a_model():
