@@ -62,7 +62,7 @@ def test_a_longer_prompt_of_a_row_of_pairs_is_not_compared():
     assert needs_at_most(generated, replace(generated, max_prompt_length=2 * generated.max_prompt_length))
 
 
-def test_models_with_other_towers_that_text_passes_by_are_not_compared():
+def test_other_idle_towers_are_not_compared():
     """A decoder that is a little smaller may have a tower that is much larger."""
     smaller, larger = (builders.lora(model=f"qwen2.5-{size}", optim=Optimizer.SGD) for size in ("1.5b", "3b"))
     with_tower = replace(architecture_of("qwen2.5-1.5b"), idle=(IdleTensors(shape=(2048, 2048), copies=999),))

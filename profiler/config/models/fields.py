@@ -131,7 +131,7 @@ _IDLE = f"vision_config (rows are counted as text, which passes by the tower: {D
 def passes_towers(config: Mapping[str, object]) -> bool:
     """Return whether a `config.json` is of a model with a tower that rows of text pass by, and that has no other."""
     others = [name for name in OTHER_SENSES if name != "vision_config" and config.get(name) not in _ABSENT]
-    is_known = config.get("model_type") in IDLE_TOWERS and isinstance(config.get("text_config"), Mapping)
+    is_known = str(config.get("model_type")) in IDLE_TOWERS and isinstance(config.get("text_config"), Mapping)
     return is_known and isinstance(config.get("vision_config"), Mapping) and not others
 
 
