@@ -50,11 +50,11 @@ _DEFAULTS: Mapping[str, object] = {
 _USAGE = f"""\
 python -m maintenance.several_gpus [key=value ...]
 
-Samples trials of several GPUs, or of one in float16, emulates those that have
-no row yet, and with judge=true compares their peaks with the closed form. Keys
-and defaults:
+Samples trials of several GPUs, or of one in float16 or with other optimizers,
+emulates those that have no row yet, and with judge=true compares their peaks
+with the closed form. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
-sample is one of {", ".join(SAMPLES)}.
+sample: {", ".join(SAMPLES)}.
 python=PATH is a Python with torch's CUDA build; the samples of DeepSpeed need
 DeepSpeed there. limit=N runs only the first N of the sample; judge=true needs
 committed code, which the page names.

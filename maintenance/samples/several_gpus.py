@@ -1,4 +1,4 @@
-"""The samples of trials that are emulated: of several GPUs, and of one in float16."""
+"""The samples of trials that are emulated: of several GPUs, and of one in float16 or with other optimizers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,6 +118,19 @@ _FLOAT16_AXES: Mapping[str, Sequence[object]] = {
     "per_device_train_batch_size": (2, 4, 8),
     "gradient_accumulation_steps": (1, 2, 4),
     "steps": (2, 3),
+}
+
+_OPTIMIZER_AXES: Mapping[str, Sequence[object]] = {
+    **{key: values for key, values in _FLOAT16_AXES.items() if key != "fp16"},
+    "gpu": ("h100-80gb", "a100-80gb"),
+    "bf16": (True,),
+    "dtype": ("bfloat16", "bfloat16", "float32"),
+    "tuning": ("full", "full", "lora", "qlora"),
+    "optim": (
+        *("paged_adamw_32bit", "paged_adamw_32bit", "lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit"),
+        *("ademamix_8bit", "ademamix", "paged_ademamix_8bit", "paged_ademamix_32bit"),
+        *("rmsprop_bnb_8bit", "rmsprop_bnb_32bit"),
+    ),
 }
 
 _PREFERRED: Sequence[Narrowed] = (
@@ -256,6 +269,20 @@ SAMPLES: Mapping[str, Sample] = {
                 "eleven ways and two cards before this sample was drawn."
             ),
             what="float16",
+        ),
+        Sample(
+            name="optimizers",
+            count=48,
+            seed=3002,
+            axes=_OPTIMIZER_AXES,
+            narrowed=_PREFERRED,
+            is_wanted=_fits_card,
+            earlier=(
+                "The formulas were written from the source of bitsandbytes, and looked at next to 33 simulated trials "
+                "of qwen2.5-0.5b, six of them emulated too, before this sample was drawn. It has the optimizers that "
+                "the sample of one GPU lacks."
+            ),
+            what="other optimizers",
         ),
     )
 }

@@ -53,7 +53,7 @@ def rule_of_thumb(spec: TrialKeys, architecture: DecoderShape) -> Count:
 
 
 def _optimizer_bytes(optim: Optimizer) -> int:
-    return _8BIT_OPTIMIZER_BYTES if optim.traits.state is State.EIGHT_BIT_STATES else _OPTIMIZER_BYTES
+    return _8BIT_OPTIMIZER_BYTES if optim.traits.state is State.EIGHT_BIT else _OPTIMIZER_BYTES
 
 
 GB = 1_000_000_000

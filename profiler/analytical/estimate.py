@@ -63,7 +63,7 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False, with_expe
         UsageError: It is a mixture of experts without a formula, of a family that is not known, or in verl one with
             layers of several kinds.
     """
-    is_mixture, has_tower = architecture.num_experts > 1, architecture.vision is not None
+    is_mixture, has_tower = architecture.num_experts > 1, bool(architecture.vision or architecture.idle)
     of_one_gpu = (is_mixture and not with_experts) or has_tower or bool(architecture.first_layers)
     if architecture.has_closed_form and not (of_verl and of_one_gpu):
         return

@@ -20,7 +20,7 @@ from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKey
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.domain.architectures.architecture import Architecture, LatentAttention, VisionTower
+from profiler.domain.architectures.architecture import Architecture, IdleTensors, LatentAttention, VisionTower
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES, Phase
 from profiler.domain.runs.outcome import Estimate
@@ -181,6 +181,7 @@ class _Shapes:
     keys_are_values: bool
     latent: LatentAttention | None
     vision: VisionTower | None
+    idle: tuple[IdleTensors, ...]
     shared_expert_width: Count
     attention_dropout: float | NDArray[Any]
     reward_models: tuple[Architecture, ...]
@@ -189,7 +190,7 @@ class _Shapes:
     sliding_window: int | None
 
 
-_KIND = ("model_type", "keys_are_values", "latent", "vision", "first_layers", "sliding_window")
+_KIND = ("model_type", "keys_are_values", "latent", "vision", "idle", "first_layers", "sliding_window")
 """What models of one group have in common: the type decides the linear layers, `first_layers` are of other kinds."""
 _OF_A_GROUP = (*_KIND, "scores", "reward_models", "linear")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)

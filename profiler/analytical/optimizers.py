@@ -4,6 +4,7 @@ The kinds of state and scratch, and the optimizers that have them, are declared 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES
@@ -24,6 +25,8 @@ from profiler.domain.trials.optimizers import Optimizer, OptimizerTraits, Scratc
 _MIN_8BIT_ELEMENTS = 4096
 _8BIT_BLOCK = 256
 _MIN_PAGED_ELEMENTS = 100_000
+_ADAM = (1, 1)
+"""Two moments, a tensor each."""
 
 
 def optimizer_state(
@@ -49,72 +52,79 @@ def state_text(optim: Optimizer | Coded[Optimizer], count: Count, element: Count
 
 
 def _state_bytes(traits: OptimizerTraits, group: TensorGroup, element: Count, block: Block) -> Count:
+    elements, values = group.elements, traits.values
     match traits.state:
         case State.NONE:
             return 0
-        case State.TWO_STATES:
-            return two_states_bytes(group.elements, element, block) + traits.step_counter_bytes
-        case State.EIGHT_BIT_STATES if traits.is_paged:
-            return paged_8bit_states_bytes(group.elements, is_embedding=group.is_embedding, block=block)
-        case State.EIGHT_BIT_STATES:
-            return eight_bit_states_bytes(group.elements, is_embedding=group.is_embedding, block=block)
+        case State.IN_TYPE:
+            return states_bytes(elements, element, block, values=values) + traits.step_counter_bytes
+        case State.FLOAT32:
+            unpaged = states_bytes(elements, FLOAT32_BYTES, block, values=values)
+            return where(elements < _MIN_PAGED_ELEMENTS, unpaged, 0) if traits.is_paged else unpaged
+        case State.EIGHT_BIT if traits.is_paged:
+            return paged_8bit_states_bytes(elements, is_embedding=group.is_embedding, block=block, values=values)
+        case State.EIGHT_BIT:
+            return eight_bit_states_bytes(elements, is_embedding=group.is_embedding, block=block, values=values)
         case State.ROWS_AND_COLUMNS:
             return rows_and_columns_bytes(group.shape, block)
 
 
-def two_states_bytes(elements: Count, element: Count, block: Block = exact) -> Count:
-    """Return the bytes of torch's AdamW for one tensor: `exp_avg` and `exp_avg_sq`, in the type of the parameter.
+def states_bytes(elements: Count, element: Count, block: Block = exact, *, values: Sequence[int] = _ADAM) -> Count:
+    """Return the bytes of an optimizer's moments for one tensor of parameters, a tensor per entry of `values`.
 
-    By hand, 1,000 values in bfloat16: 2 x 1,000 x 2 B = 4,000 B. The step counter is on the host, except in the fused
-    AdamW (`step_counter_bytes`).
+    By hand, torch's AdamW (`exp_avg` and `exp_avg_sq`), 1,000 values in bfloat16: 2 x 1,000 x 2 B = 4,000 B. The step
+    counter is on the host, except in the fused AdamW (`step_counter_bytes`).
     """
-    return 2 * block(elements * element)
+    return sum(block(each * elements * element) for each in values)
 
 
-def eight_bit_states_bytes(elements: Count, *, is_embedding: bool, block: Block = exact) -> Count:
-    """Return the bytes of 8-bit AdamW of bitsandbytes for one tensor: two bytes per value, two float32 per 256 values.
+def eight_bit_states_bytes(
+    elements: Count, *, is_embedding: bool, block: Block = exact, values: Sequence[int] = _ADAM
+) -> Count:
+    """Return the bytes of 8-bit states of bitsandbytes for one tensor: a byte per value, a float32 per 256 values.
 
-    Two float32 values instead for tensors below 4,096 values (`min_8bit_size`) and for `nn.Embedding`, which the
-    trainer of transformers registers as an exception. By hand, 4,096 values: 2 x 4,096 + 2 x 16 x 4 = 8,320 B; 1,024
+    Float32 values instead for tensors below 4,096 values (`min_8bit_size`) and for `nn.Embedding`, which the trainer of
+    transformers registers as an exception. By hand, AdamW, 4,096 values: 2 x 4,096 + 2 x 16 x 4 = 8,320 B; 1,024
     values: 2 x 1,024 x 4 = 8,192 B.
 
     Source: `Optimizer2State.init_state` in bitsandbytes. The two tables that all tensors share (2 KiB) are left out.
     """
-    wide = 2 * block(elements * FLOAT32_BYTES)
-    narrow = 2 * block(elements) + _scale_bytes(elements, block)
+    wide = states_bytes(elements, FLOAT32_BYTES, block, values=values)
+    narrow = states_bytes(elements, 1, block, values=values) + _scale_bytes(elements, block, values)
     return wide if is_embedding else where(elements < _MIN_8BIT_ELEMENTS, wide, narrow)
 
 
-def _scale_bytes(elements: Count, block: Block) -> Count:
-    return 2 * block(FLOAT32_BYTES * whole_units(elements, _8BIT_BLOCK))
+def _scale_bytes(elements: Count, block: Block, values: Sequence[int]) -> Count:
+    return states_bytes(whole_units(elements, _8BIT_BLOCK), FLOAT32_BYTES, block, values=values)
 
 
-def paged_8bit_states_bytes(elements: Count, *, is_embedding: bool, block: Block = exact) -> Count:
+def paged_8bit_states_bytes(
+    elements: Count, *, is_embedding: bool, block: Block = exact, values: Sequence[int] = _ADAM
+) -> Count:
     """Return the part of `eight_bit_states_bytes` that is not in managed memory, which torch's allocator does not see.
 
-    The states of tensors of 100,000 values or more are paged, their scales are not. By hand, 102,400 values:
+    The states of tensors of 100,000 values or more are paged, their scales are not. By hand, AdamW, 102,400 values:
     2 x 400 x 4 = 3,200 B.
 
     Source: `get_state_buffer` in bitsandbytes.
     """
-    unpaged = eight_bit_states_bytes(elements, is_embedding=is_embedding, block=block)
-    return where(elements < _MIN_PAGED_ELEMENTS, unpaged, 0 if is_embedding else _scale_bytes(elements, block))
+    unpaged = eight_bit_states_bytes(elements, is_embedding=is_embedding, block=block, values=values)
+    paged = 0 if is_embedding else _scale_bytes(elements, block, values)
+    return where(elements < _MIN_PAGED_ELEMENTS, unpaged, paged)
 
 
 def managed_states(optim: Optimizer, tensors: Sequence[TensorGroup]) -> Term:
     """Return the states in managed memory, of which the driver moves to the host what the card has no room for.
 
-    By hand, one tensor of 102,400 values: 2 x 102,400 B.
+    By hand, one tensor of 102,400 values: 2 x 102,400 B in 8 bits, 2 x 102,400 x 4 B in float32.
     """
     traits = optim.traits
     if not traits.is_paged:
         return Term(0)
+    unpaged = replace(traits, is_paged=False)
     size = sum(
         group.copies
-        * (
-            eight_bit_states_bytes(group.elements, is_embedding=group.is_embedding)
-            - paged_8bit_states_bytes(group.elements, is_embedding=group.is_embedding)
-        )
+        * (_state_bytes(unpaged, group, FLOAT32_BYTES, exact) - _state_bytes(traits, group, FLOAT32_BYTES, exact))
         for group in tensors
     )
     return Term(size, lambda: "paged states, where the card has no room")

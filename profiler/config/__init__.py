@@ -62,6 +62,9 @@ Models:
       with the sizes of Gemma 4 31B, not with those of E2B, E4B and 26B-A4B, which are simulated, as are **Gemma 3n**
       and **Nemotron-H**. Refused are its vLLM, ZeRO, FSDP, Liger, and FlashAttention-2, which lacks heads of 512.
       Llama 4's has no base model for trl 1.16, so no trial runs it.
+    - **Gemma 3 and 4 with their vision tower**, as published, are counted for rows of text, which pass by the tower: it
+      is loaded, and gets no gradient and no state; `all-linear` adapts it. trl loads the class that the file names
+      (`create_model_from_path`). On one GPU, without vLLM, a critic, Liger and a reward model.
     - **Decoding copies weights.** With `rollout=generate`, transformers copies the weights of the expert of each pair
       of a sequence and an expert: 2.3 GiB for 32 sequences of Qwen3-30B-A3B.
     - **Which expert gets how many tokens** does not change memory: every pair of a token and an expert has a row.

@@ -77,7 +77,22 @@ def _lacks_layers(architecture: Architecture) -> bool:
     return family_of(architecture.model_type).checks.names_tower_layers
 
 
+_RMSPROP = {"optim": one_of(Optimizer.RMSPROP_8BIT, Optimizer.RMSPROP_32BIT), "tuning": anything, "dtype": anything}
+_NO_UPDATE = (
+    "has no kernel in bitsandbytes for gradients in bfloat16 and states in 32 bits, which small tensors always have, "
+    "so the first step fails"
+)
+_OTHER_UPDATE = "Use another optimizer, or tuning=lora, whose adapters are in float32."
+
+
+def _trains_in_bfloat16(case: Case) -> bool:
+    """Hold where trained values have 16 bits: all weights in bfloat16, or adapters over 4 bits, which trl casts."""
+    full = case.spec.tuning is Tuning.FULL and case.spec.dtype is Dtype.BFLOAT16
+    return full or case.spec.tuning is Tuning.QLORA
+
+
 SWEEPS = (
+    _sweep(_RMSPROP, _NO_UPDATE, _OTHER_UPDATE, when=_trains_in_bfloat16),
     _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",
@@ -159,7 +174,7 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 """Ways to train in which GPUs have parts of the model."""
 
 _UNKNOWN_LOGPROBS = other_than(Logprobs.FUSED, *(each for each in Logprobs if each.makes_all_logits))
-_OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.TWO_STATES)))
+_OTHER_STATES = one_of(*(each for each in Optimizer if each.traits.state not in (State.NONE, State.IN_TYPE)))
 _NOT_BFLOAT16 = other_than(Dtype.BFLOAT16)
 
 
@@ -249,7 +264,15 @@ def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
     return _closed_form({key: value, "model": anything}, problem, hint, model=has_tower)
 
 
+def _idle(key: str, value: object, hint: Text = RUN_SCRIPT) -> Constraint:
+    """Return a constraint of models with a vision tower that rows of text pass by."""
+    problem = "has no closed-form estimate with a vision tower that rows of text pass by ({model.model_type})"
+    return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: bool(m.idle))
+
+
 CLOSED_FORM = (
+    # `str2optimizer32bit` in bitsandbytes' `backends/cuda/ops.py`, 0.50; results/reference/optimizers has two.
+    _closed_form(_RMSPROP, _NO_UPDATE, _OTHER_UPDATE, when=_trains_in_bfloat16),
     _closed_form(
         {"use_dynamic_bsz": True},
         "a split of rows by tokens has no closed-form estimate, because the rows of its parts depend on lengths",
@@ -336,4 +359,10 @@ CLOSED_FORM = (
     _tower("logprobs", other_than(Logprobs.FUSED)),
     _tower("attn_implementation", Attention.EAGER, "Use attn_implementation=sdpa or flash_attention_2."),
     _tower("use_liger_kernel", True, "Use use_liger_kernel=false."),
+    _idle("recipe", Recipe.REWARD),
+    _idle("critic", True),
+    # Without a gradient of each parameter, DDP waits for the rest, and a shard has others than the formulas say.
+    _idle("num_processes", above(1)),
+    _idle("use_vllm", True, "Use use_vllm=false."),
+    _idle("use_liger_kernel", True, "Use use_liger_kernel=false."),
 )

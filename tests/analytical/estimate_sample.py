@@ -107,7 +107,10 @@ CHOICES: Mapping[str, Sequence[object]] = {
     "lora_target_modules": (["all-linear"], ["q_proj", "v_proj"], ["o_proj", "down_proj"]),
     "lora_dropout": (0.0, 0.0, 0.05),
     "bnb_4bit_use_double_quant": (True, False),
-    "optim": ("adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adamw_8bit", "paged_adamw_8bit"),
+    "optim": (
+        *("adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adamw_8bit", "paged_adamw_8bit"),
+        *("paged_adamw_32bit", "lion_8bit", "paged_ademamix_8bit"),
+    ),
     "num_generations": (2, 4, 8),
     "max_prompt_length": (64, 256, 1000, 2048),
     "max_completion_length": (64, 786, 4096),

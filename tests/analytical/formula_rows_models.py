@@ -26,7 +26,7 @@ from profiler.analytical.optimizers import (
     optimizer_state,
     paged_8bit_states_bytes,
     rows_and_columns_bytes,
-    two_states_bytes,
+    states_bytes,
 )
 from profiler.analytical.timeline.instants import untied_head, workspace
 from profiler.analytical.timeline.recipes.of_data import data_inputs
@@ -145,7 +145,7 @@ MODEL_ROWS = (
 )
 
 OPTIMIZER_ROWS = (
-    row(two_states_bytes, 1_000, 2, is_=4_000),
+    row(states_bytes, 1_000, 2, is_=4_000),
     row(eight_bit_states_bytes, 4_096, is_embedding=False, is_=8_320),
     row(eight_bit_states_bytes, 1_024, is_embedding=False, is_=8_192, can_fall=True, why="from 4,096 on in 8 bits"),
     row(eight_bit_states_bytes, 4_096, is_embedding=True, is_=32_768),
@@ -174,6 +174,18 @@ OPTIMIZER_ROWS = (
         can_fall=True,
         why="a tensor of 100,000 values is paged",
     ),
+    row(
+        optimizer_state,
+        Optimizer.PAGED_ADAMW_32BIT,
+        [group(100, 1_024), group(50)],
+        element=2,
+        is_=2 * 50 * 4,
+        why="a tensor of 100,000 values is paged",
+    ),
+    *_optimizer(Optimizer.LION_8BIT, 102_400 + 1_600 + 50 * 4, 0),
+    *_optimizer(Optimizer.LION_32BIT, 102_450 * 4, 0),
+    *_optimizer(Optimizer.ADEMAMIX_8BIT, 3 * (102_400 + 1_600 + 50 * 4), 0),
+    *_optimizer(Optimizer.ADEMAMIX, 3 * 102_450 * 4, 0),
     row(optimizer_scratch, Optimizer.PAGED_ADAMW_8BIT, [group(100, 1_024), group(50)], element=2, is_=0),
     row(optimizer_scratch, Optimizer.ADAMW_TORCH, [group(100, 50), group(50, copies=3)], element=2, is_=10_000),
     row(optimizer_scratch, Optimizer.ADAFACTOR, [group(100, 50), group(50, copies=3)], element=2, is_=80_000),

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from profiler.analytical.estimate import phase_instants
+from profiler.analytical.formulas.layers.decoder_layer import layer_saved_bytes
 from profiler.analytical.formulas.layers.layer_backward import (
+    head_norm_backward_bytes,
     mlp_backward_bytes,
     norm_backward,
     recomputation_bytes,
@@ -103,6 +105,21 @@ def test_the_backward_of_a_norm_has_five_tensors():
     # the normalised input in bfloat16 is freed
     assert norm_backward(full, _toy(), TOKENS).size == 10 * 8 * (5 * 4 - 2)
     assert norm_backward(full, _toy(model_type="gemma2"), TOKENS).size == 10 * 8 * 4 * 4
+
+
+def test_the_norm_over_queries_is_counted_next_to_what_is_left():
+    """T = 10, H = 8, 2 heads of 4 and one of keys, bfloat16, full: 6 x 320 + 80 + 160 + 520 + 2 x 160 B."""
+    full = replace(LORA, tuning=Tuning.FULL, lora_rank=None, lora_alpha=None, lora_target_modules=None)
+    model = _toy(model_type="qwen3", qk_norm=True)
+    made = 6 * 10 * 8 * 4 + 10 * 2 * 4 + 10 * 8 * 2 + 10 * (8 * 4 + 4 + 8 * 2) + 2 * 10 * 8 * 2
+    saved = layer_saved_bytes(full, model, TOKENS)
+    assert head_norm_backward_bytes(full, model, TOKENS) == made - saved
+    # Gemma normalises in float32, after the values: their gradient and that of the keys wait, not that of the input.
+    later = _toy(model_type="gemma3_text", qk_norm=True, num_key_value_heads=2)
+    waits = made + 10 * 8 * (4 - 2) - 10 * 8 * 2 + 2 * 10 * 8 * 2
+    assert head_norm_backward_bytes(full, later, TOKENS) == waits - layer_saved_bytes(full, later, TOKENS)
+    assert head_norm_backward_bytes(full, _toy(), TOKENS) == 0
+    assert head_norm_backward_bytes(replace(full, use_liger_kernel=True), model, TOKENS) == 0
 
 
 def test_recomputation_by_hand():

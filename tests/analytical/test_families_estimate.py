@@ -31,6 +31,10 @@ MOST = 0.008
 OF_TABLES = {"olmo3": 0.012}
 """The same of a family that makes tables of positions in float32 for two kinds of layers, 2 MiB of these trials."""
 
+OF_ROLLOUTS = 0.024
+"""The same of rollouts with wide queries: a prefill lacks results of an adapter of q, and has the cache of all layers
+where the last one has none yet."""
+
 SIZES: dict[str, Any] = {
     "hidden_size": 1024,
     "intermediate_size": 2816,
@@ -127,6 +131,18 @@ PUBLISHED_GEMMA: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 """The widths of Gemma 4 31B, from its `config.json` in public files."""
+SIGLIP: dict[str, Any] = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 6,
+    "image_size": 896,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+TOWER: dict[str, Any] = {"model_type": "gemma4_vision", "num_hidden_layers": 6}
+WIDE_QUERIES: dict[str, Any] = {"head_dim": 256, "num_key_value_heads": 1}
+"""The peaks are in the norm over queries, which are wider than the MLP."""
 OWN: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "phi3": {"partial_rotary_factor": 0.75},
@@ -141,9 +157,18 @@ OWN: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 64},
     "ernie4_5": {"head_dim": 64},
     "helium": {"head_dim": 64},
+    "qwen3, wide queries": {**WIDE_QUERIES, "model_type": "qwen3"},
     "gemma3_text": {"head_dim": 64},
+    "gemma3_text, wide queries": {**WIDE_QUERIES, "model_type": "gemma3_text"},
+    "hunyuan_v1_dense, wide queries": {**WIDE_QUERIES, "model_type": "hunyuan_v1_dense"},
     "gemma4_text": WIDE_GLOBAL,
     "gemma4_text, published": {**WIDE_GLOBAL, **PUBLISHED_GEMMA},
+    "gemma3": {
+        "text_config": {**SIZES, "model_type": "gemma3_text", "head_dim": 64},
+        "vision_config": SIGLIP,
+        "image_token_id": 8000,
+    },
+    "gemma4": {"text_config": {**SIZES, **WIDE_GLOBAL}, "vision_config": TOWER, "image_token_id": 8000},
     "qwen3_moe": EXPERTS,
     "gpt_oss": {
         "head_dim": 64,
@@ -182,8 +207,9 @@ CASES: dict[str, dict[str, Any]] = {
     "qlora": {**LORA, "tuning": Tuning.QLORA},
     "o_proj": {**LORA, "lora_target_modules": ("o_proj",), **UNCHECKPOINTED},
 }
-LEFT_OUT = {("gemma4_text, published", "qlora")}
-"""bitsandbytes widens a weight for each decoded token, by a rule of the card (`widened_bytes`)."""
+LEFT_OUT = {("gemma4_text, published", "qlora"), ("gemma4", "o_proj")}
+"""bitsandbytes widens a weight for each decoded token, by a rule of the card (`widened_bytes`); and peft refuses to
+adapt a module of the tower that has the name of a linear layer and holds one."""
 IN_EAGER: dict[str, Any] = {"attn_implementation": Attention.EAGER}
 IN_ALL: dict[str, dict[str, Any]] = {"gpt_oss": IN_EAGER}
 """Keys of all cases of a family."""
@@ -220,13 +246,22 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
         "ragged, all kept": {**UNCHECKPOINTED, "lengths": Lengths.RAGGED},
         "eager": {**LORA, **IN_EAGER},
     },
+    "gemma3": {
+        "lora, generated": GENERATED,
+        "lora of attention, all kept": {**LORA, **OF_ATTENTION, **UNCHECKPOINTED},
+        "with a reference": {"beta": 0.04},
+    },
+    "gemma4": {"lora, generated": GENERATED, "with a reference": {"beta": 0.04}},
+    "qwen3, wide queries": {"lora of q": {**LORA, "lora_target_modules": ("q_proj",)}},
+    "gemma3_text, wide queries": {"lora of q": {**LORA, "lora_target_modules": ("q_proj",)}},
     "smollm3": {"eager, lora, all kept": {**LORA, **IN_EAGER, **UNCHECKPOINTED}},
 }
 """Further cases of a family."""
 
 
 def config_of(family: str) -> dict[str, Any]:
-    return {"model_type": family, **SIZES, **OWN[family]}
+    sizes = {} if "text_config" in OWN[family] else SIZES
+    return {"model_type": family, **sizes, **OWN[family]}
 
 
 def trials() -> dict[tuple[str, str], TrialSpec]:
@@ -253,10 +288,9 @@ def test_each_phase_is_that_of_the_simulation(family: str) -> None:
         refuse_without_form(spec, architecture)
         found = phase_instants(spec, architecture)
         for phase, size in kept()[family][case]["simulated"].items():
-            assert found[Phase(phase)].total_bytes == pytest.approx(size, rel=OF_TABLES.get(family, MOST)), (
-                case,
-                phase,
-            )
+            is_wide = family.endswith("wide queries") and phase == Phase.ROLLOUT
+            most = OF_ROLLOUTS if is_wide else OF_TABLES.get(family, MOST)
+            assert found[Phase(phase)].total_bytes == pytest.approx(size, rel=most), (case, phase)
 
 
 def assert_close(family: str, case: str, phase: Phase) -> None:
@@ -277,6 +311,11 @@ def test_a_linear_layer_is_recomputed_next_to_a_gradient() -> None:
 
 def test_the_forward_of_an_earlier_kind_keeps_all_casts() -> None:
     assert_close("qwen3_5_text, wide", "lora", Phase.FORWARD)
+
+
+@pytest.mark.parametrize("family", ["qwen3, wide queries", "gemma3_text, wide queries"])
+def test_the_gradient_of_values_waits_for_a_later_norm(family: str) -> None:
+    assert_close(family, "lora of q", Phase.BACKWARD)
 
 
 @pytest.mark.parametrize("family", OWN)

@@ -185,6 +185,7 @@ def _private_bytes():
 def test_what_may_be_added():
     paged = managed_states(Optimizer.PAGED_ADAMW_8BIT, [group(102_400), group(1000)])
     assert paged.size == 2 * 102_400
+    assert managed_states(Optimizer.PAGED_ADAMW_32BIT, [group(102_400), group(1000)]).size == 2 * 102_400 * 4
     assert managed_states(Optimizer.ADAMW_8BIT, [group(102_400)]).size == 0
     engine = {"use_vllm": True, "vllm_enable_sleep_mode": True}
     assert sleeping_engine(_spec(**engine), _architecture(MODEL)).size == 2 * PARAMETERS

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from preference_sample import COUNT, SEEDS, kept, sample, simulated
-from trial_strategies import ADAPTED, DENSE, architecture, assert_a_table_has_each_estimate
+from trial_strategies import ADAPTED, COUNTED_OPTIMIZERS, DENSE, architecture, assert_a_table_has_each_estimate
 
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
@@ -56,7 +56,7 @@ def specs(draw: st.DrawFn, recipes: Sequence[Recipe] = (*REFERRING, Recipe.REWAR
         recipe,
         model=draw(st.sampled_from(DENSE)),
         tuning=draw(st.sampled_from(Tuning)),
-        optim=draw(st.sampled_from(Optimizer)),
+        optim=draw(st.sampled_from(COUNTED_OPTIMIZERS)),
         max_length=draw(st.integers(257, 4096)),
         **prompt,
         lengths=draw(st.sampled_from(Lengths)),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from trial_strategies import ADAPTED, DENSE, architecture, assert_a_table_has_each_estimate
+from trial_strategies import ADAPTED, COUNTED_OPTIMIZERS, DENSE, architecture, assert_a_table_has_each_estimate
 
 from profiler.allocator import AllocatorConfig, replay_on_card
 from profiler.analytical import estimate
@@ -47,7 +47,7 @@ def specs(draw: st.DrawFn) -> TrialSpec:
     return sft(
         model=draw(st.sampled_from(DENSE)),
         tuning=draw(st.sampled_from(Tuning)),
-        optim=draw(st.sampled_from(Optimizer)),
+        optim=draw(st.sampled_from(COUNTED_OPTIMIZERS)),
         max_length=draw(st.integers(1, 4096)),
         lengths=draw(st.sampled_from(Lengths)),
         per_device_train_batch_size=draw(st.sampled_from([1, 2, 3, 4, 16])),

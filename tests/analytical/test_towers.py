@@ -5,11 +5,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_models import GATED, GELU
+from toy_models import FULL as TOY_FULL
+from toy_models import GATED, GELU, TOY
+from toy_models import LORA as TOY_LORA
+from toy_models import QLORA as TOY_QLORA
 
 from profiler.analytical import estimate, lora_parameter_count, parameter_count
-from profiler.analytical.estimate import has_form, phase_instants
+from profiler.analytical.estimate import has_form, phase_instants, refuse_without_form
 from profiler.analytical.formulas.models.tensor_groups import tower_tensors
+from profiler.analytical.formulas.models.trained import trained_tensors
+from profiler.analytical.formulas.models.weights import adapters, nf4_bytes, weights
 from profiler.analytical.formulas.tower import (
     block_saved_bytes,
     tower_gradient_bytes,
@@ -17,8 +22,11 @@ from profiler.analytical.formulas.tower import (
 )
 from profiler.analytical.many import estimate_specs
 from profiler.analytical.timeline.instants import InstantName
+from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
+from profiler.domain.architectures.architecture import IdleTensors
+from profiler.domain.errors import UsageError
 from profiler.domain.memory import Category, Phase
 from profiler.domain.models.builtin_models import VISION_MODELS
 from profiler.domain.trials.trial import TrialSpec, Tuning
@@ -101,6 +109,90 @@ def test_what_has_no_formula_is_not_answered():
     architecture = _architecture("qwen2.5-vl-3b")
     assert has_form(FULL, architecture)
     assert not has_form(replace(FULL, tuning=Tuning.QLORA), architecture)
+
+
+SIGLIP = {
+    "hidden_size": 1152,
+    "image_size": 896,
+    "intermediate_size": 4304,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "patch_size": 14,
+    "vision_use_head": False,
+}
+IDLE = (IdleTensors(shape=(8, 16), copies=2, layer="fc1"), IdleTensors(shape=(8,), copies=3))
+PASSED = replace(TOY, idle=IDLE)
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters"),
+    [
+        ((2560, 10_240, 34, 8, 4, 256), 4_300_079_472),
+        ((3840, 15_360, 48, 16, 8, 256), 12_187_325_040),
+        ((5376, 21_504, 62, 32, 16, 128), 27_432_406_640),
+    ],
+)
+def test_gemma_3_has_the_parameters_of_its_checkpoints(text, parameters):
+    """The published models see images; their sizes are those of the published files of weights."""
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    inner = {"model_type": "gemma3_text", **dict(zip((*names, "head_dim"), text, strict=True))}
+    config = {"model_type": "gemma3", "text_config": inner, "vision_config": SIGLIP}
+    read = read_architecture(config, model="m")
+    assert parameter_count(read) == parameters
+    assert read.has_closed_form
+    assert "rows are counted as text" in read.uncounted[0]
+
+
+def test_a_tower_that_text_passes_by_is_loaded_and_not_trained():
+    """By hand: two matrices of 8 x 16 and three vectors of 8, 280 values."""
+    assert parameter_count(PASSED) - parameter_count(TOY) == 2 * 128 + 3 * 8
+    assert weights(TOY_FULL, PASSED).size - weights(TOY_FULL, TOY).size == 2 * 280
+    assert trained_tensors(TOY_FULL, PASSED) == trained_tensors(TOY_FULL, TOY)
+    # Rank 2: A [2, 16] and B [8, 2], in float32, twice; over 4 bits in two bytes.
+    assert adapters(TOY_LORA, PASSED).size - adapters(TOY_LORA, TOY).size == 2 * 48 * 4
+    assert adapters(TOY_QLORA, PASSED).size - adapters(TOY_QLORA, TOY).size == 2 * 48 * 2
+    assert trained_tensors(TOY_LORA, PASSED) == trained_tensors(TOY_LORA, TOY)
+    named = replace(TOY_LORA, lora_target_modules=("q_proj",))
+    assert adapters(named, PASSED).size == adapters(named, TOY).size
+    packed = weights(TOY_QLORA, PASSED).size - weights(TOY_QLORA, TOY).size
+    assert packed == 2 * nf4_bytes(128) + 2 * 3 * 8
+
+
+@given(copies=st.integers(1, 40), rows=st.integers(1, 512), tuning=st.sampled_from(list(Tuning)))
+def test_a_larger_tower_that_text_passes_by_never_needs_less(copies, rows, tuning):
+    spec = {Tuning.FULL: TOY_FULL, Tuning.LORA: TOY_LORA, Tuning.QLORA: TOY_QLORA}[tuning]
+    one = replace(TOY, idle=(IdleTensors(shape=(rows, 64), copies=copies, layer="fc1"),))
+    peaks = [estimate(spec, architecture).peak_allocated_bytes for architecture in (TOY, one)]
+    assert peaks[0] <= peaks[1]
+
+
+def test_what_a_tower_that_text_passes_by_has_no_answer_for():
+    """peft refuses a module of Gemma 4's tower that holds a linear layer, by the name of the module."""
+    inner = {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "hidden_size": 64, "intermediate_size": 64}
+    inner |= {"num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 96}
+    config = {"model_type": "gemma4", "text_config": inner, "vision_config": {"num_hidden_layers": 1}}
+    read = read_architecture(config, model="m")
+
+    def faults(**values: object) -> str:
+        point = {"backend": "simulated", "gpu": "h100-80gb", "model": "m", "tuning": "lora", **values}
+        try:
+            refuse_without_form(parse_point(point, architecture_of=lambda _: read), read)
+        except UsageError as error:
+            return error.faults[0].sentence()
+        return ""
+
+    assert faults() == ""
+    assert faults(lora_target_modules=["q_proj"]).endswith("peft refuses the name. Use lora_target_modules=all-linear.")
+    assert "counted for rows of text alone" in faults(images_per_prompt=1)
+    for values in ({"num_processes": 2}, {"critic": True, "tuning": "full"}):
+        assert "a vision tower that rows of text pass by" in faults(**values)
+    for fields, said in (
+        ({"audio_config": {"hidden_size": 8}}, "audio_config"),
+        ({"vision_config": {"hidden_size": "x"}}, "hidden_size"),
+        ({"model_type": "gemma3", "vision_config": {"patch_size": 14}}, "vision_use_head"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            read_architecture({**config, **fields}, model="m")
 
 
 @settings(max_examples=25)

@@ -21,6 +21,8 @@ from profiler.domain.trials.trial import (
     Tuning,
 )
 
+COUNTED_OPTIMIZERS = [each for each in Optimizer if "rmsprop" not in each]
+"""Those of any type of trained values; RMSprop of bitsandbytes has no kernel for bfloat16."""
 ADAPTED = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR,)}
 
 
@@ -49,7 +51,7 @@ def specs(draw):
         gpu=draw(st.sampled_from(["h100-80gb", "t4-16gb", None])),
         model=draw(st.sampled_from(DENSE)),
         tuning=tuning,
-        optim=draw(st.sampled_from(Optimizer)),
+        optim=draw(st.sampled_from(COUNTED_OPTIMIZERS)),
         max_prompt_length=draw(st.integers(1, 1024)),
         max_completion_length=draw(st.integers(8, 4096)),
         lengths=draw(st.sampled_from(Lengths)),

@@ -17,6 +17,7 @@ from profiler.config.models.architecture import read_architecture
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials import demand
 from profiler.config.trials.demand import comparable_group
+from profiler.domain.architectures.architecture import IdleTensors
 from profiler.domain.memory import GIB, Phase
 from profiler.domain.runs.outcome import Outcome, Status, Verdict
 from profiler.domain.trials.optimizers import Optimizer
@@ -59,6 +60,27 @@ def test_a_longer_prompt_of_a_row_of_pairs_is_not_compared():
     assert estimate(longer, architecture_of(longer.model)) != estimate(pairs, architecture_of(pairs.model))
     generated = replace(BASE, lengths=Lengths.FORCED)
     assert needs_at_most(generated, replace(generated, max_prompt_length=2 * generated.max_prompt_length))
+
+
+def test_other_idle_towers_are_not_compared():
+    """A decoder that is a little smaller may have a tower that is much larger."""
+    smaller, larger = (builders.lora(model=f"qwen2.5-{size}", optim=Optimizer.SGD) for size in ("1.5b", "3b"))
+    with_tower = replace(architecture_of("qwen2.5-1.5b"), idle=(IdleTensors(shape=(2048, 2048), copies=999),))
+    towers = {smaller.model: with_tower, larger.model: architecture_of("qwen2.5-3b")}
+    assert needs_at_most(smaller, larger)
+    assert not demand.needs_at_most(smaller, larger, architecture_of=towers.__getitem__)
+
+
+def test_paged_float32_states_are_compared_within_a_model():
+    """The states of a tensor of 100,000 values leave the card: ten bytes of each of fewer values become two."""
+    adapted = replace(builders.lora(model="qwen2.5-1.5b", optim=Optimizer.PAGED_ADAMW_32BIT), lora_rank=8)
+    assert not needs_at_most(adapted, replace(adapted, model="qwen2.5-3b"))
+    assert not needs_at_most(adapted, replace(adapted, lora_rank=32))
+    assert needs_at_most(adapted, replace(adapted, lora_rank=40))
+    one_state = replace(adapted, optim=Optimizer.PAGED_LION_32BIT)
+    assert needs_at_most(one_state, replace(one_state, lora_rank=24))
+    other = replace(adapted, optim=Optimizer.ADAMW_8BIT)
+    assert needs_at_most(other, replace(other, model="qwen2.5-3b", lora_rank=32))
 
 
 REAL_CARDS = ("h100-80gb", "a100-40gb", "t4-16gb")

@@ -10,9 +10,6 @@ from profiler.config.models import fields as model_fields
 from profiler.config.models.architecture import MODEL_TYPES, read_architecture
 from profiler.config.models.fields import (
     COUNTED,
-    FREE,
-    OF_TOWERS,
-    OF_TOWERS_FREE,
     REFUSED,
     SWITCHED_OFF,
     UNCOUNTED,
@@ -24,6 +21,56 @@ from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KE
 from profiler.config.trl.config import LORA_DROPOUT, read_trl_config
 from profiler.domain.architectures.families import FAMILIES
 from profiler.estimate.main import answer
+
+FREE = {
+    "numbers by which the same tensors are multiplied, or made once": frozenset(
+        """
+        rms_norm_eps initializer_range attention_multiplier embedding_multiplier residual_multiplier logits_scaling
+        query_pre_attn_scalar router_aux_loss_coef norm_topk_prob routed_scaling_factor n_group topk_group
+        swiglu_alpha swiglu_limit rope_interleave
+        """.split()  # noqa: SIM905
+    ),
+    "rotary positions: tables of the same size, less than counted where layers or heads have none": frozenset(
+        """
+        rope_parameters rope_scaling rope_theta partial_rotary_factor original_max_position_embeddings
+        no_rope_layers no_rope_layer_interval tokens_per_second
+        """.split()  # noqa: SIM905
+    ),
+    "layers of the checkpoint that predict further tokens, which a model for training does not have": frozenset(
+        {"num_mtp_layers"}
+    ),
+    "tokens with a meaning of their own": frozenset(
+        """
+        bos_token_id eos_token_id eod_token_id pad_token_id image_token_id video_token_id vision_start_token_id
+        vision_end_token_id
+        """.split()  # noqa: SIM905
+    ),
+    "transformers 5.23 reads them in no layer of these types": frozenset(
+        "pretraining_tp embd_pdrop chunk_size_feed_forward problem_type id2label label2id".split()  # noqa: SIM905
+    ),
+    "of the file or of the call, not of the model; the type of the weights is a key of the trial": frozenset(
+        "transformers_version return_dict dtype torch_dtype".split()  # noqa: SIM905
+    ),
+    "they say which layers slide or are linear; `context.py` names rows beyond the window": frozenset(
+        "layer_types sliding_window sliding_window_pattern max_window_layers".split()  # noqa: SIM905
+    ),
+}
+"""Fields that change nothing that has to be said, by the reason."""
+
+OF_TOWERS = frozenset(
+    """
+    depth embed_dim hidden_size intermediate_size mlp_ratio num_heads out_hidden_size in_channels patch_size
+    spatial_merge_size temporal_patch_size num_position_embeddings deepstack_visual_indexes
+    """.split()  # noqa: SIM905
+)
+"""Fields of vision towers that `architecture.py` reads."""
+
+OF_TOWERS_FREE = frozenset(
+    """
+    hidden_act initializer_range rope_parameters window_size fullatt_block_indexes tokens_per_second
+    """.split()  # noqa: SIM905
+)
+"""Fields of vision towers that it does not read: patches attend in pieces of any size, in the same tensors."""
 
 FREE_FIELDS = [name for names in FREE.values() for name in names]
 

@@ -38,6 +38,7 @@ _DECODER: Values = {
     "tie_word_embeddings": True,
 }
 _EXPERTS: Values = {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+_TOWER: Values = {"vision_config": {"num_hidden_layers": 1, "vision_use_head": False}}
 CONFIGS: Mapping[str, Values] = {
     "mixture": {"model_type": "qwen3_moe", **_DECODER, **_EXPERTS},
     "shared-expert": {
@@ -49,6 +50,7 @@ CONFIGS: Mapping[str, Values] = {
     "sinks": {"model_type": "gpt_oss", **_DECODER, "num_local_experts": 4, "num_experts_per_tok": 2},
     "linear": {"model_type": "qwen3_5_text", **_DECODER, "full_attention_interval": 2},
     "wide-heads": {"model_type": "gemma4_text", **_DECODER, "hidden_size_per_layer_input": 0, "global_head_dim": 512},
+    "passed-tower": {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **_DECODER}, **_TOWER},
     "other-mixture": {"model_type": "granitemoe", "architectures": ["GraniteMoeForCausalLM"], **_DECODER, **_EXPERTS},
     "learned-positions": {"model_type": "opt", "architectures": ["OPTForCausalLM"], **_DECODER},
     "other-head": {"model_type": "qwen2", "architectures": ["Qwen2ForSequenceClassification"], **_DECODER},
@@ -140,6 +142,11 @@ RARE: Sequence[Values] = (
     {"model": "linear", "critic": True},
     {"model": "linear", "use_liger_kernel": True},
     {"model": "wide-heads", "use_liger_kernel": True},
+    {"model": "passed-tower", "recipe": "reward"},
+    {"model": "passed-tower", "critic": True},
+    {"model": "passed-tower", "num_processes": 2, "distributed_type": "multi_gpu"},
+    {"model": "passed-tower", "use_vllm": True},
+    {"model": "passed-tower", "use_liger_kernel": True},
     {"logprobs": "minibatch", "steps_per_generation": 6, "ppo_max_token_len_per_gpu": 100, "use_dynamic_bsz": True},
     {"weights": "pretrained", "model": "tiny"},
     {"max_length": 8192, "model": "learned-positions", "recipe": "sft"},

@@ -14,7 +14,7 @@ from profiler.allocator import Trace
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Outcome, Status
-from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.optimizers import Kernels, Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     Attention,
@@ -105,8 +105,13 @@ OF_ROWS: dict[str, Any] = {"recipe": Recipe.SFT, "max_length": 24}
 SCALED: dict[str, Any] = {"fp16": True, "bf16": False, "dtype": Dtype.FLOAT32}
 OF_SCORES: dict[str, Any] = {"recipe": Recipe.REWARD, "max_length": 24}
 
+OPTIMIZERS = [each for each in Optimizer if each.traits.kernels is Kernels.TORCH or "adamw" in each] + [
+    Optimizer.ADEMAMIX_8BIT
+]
+"""Others of bitsandbytes make the same tensors, fewer or without scales."""
+
 CASES: list[dict[str, Any]] = [
-    *({"optim": optimizer, **ONE_PASS} for optimizer in Optimizer),
+    *({"optim": optimizer, **ONE_PASS} for optimizer in OPTIMIZERS),
     LORA_KEYS,
     QLORA_KEYS | {"optim": Optimizer.PAGED_ADAMW_8BIT, "lengths": Lengths.FORCED},
     LORA_KEYS | {"beta": 0.04, "gradient_checkpointing": False, "logprobs": Logprobs.FULL},
@@ -130,13 +135,13 @@ CASES: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"config": QWEN3 | DEEP_ENOUGH, "gradient_checkpointing": False, "steps": 6},
 ]
 FURTHER: list[dict[str, Any]] = [
-    *(LORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
-    *(QLORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
+    *(LORA_KEYS | {"optim": optimizer} for optimizer in OPTIMIZERS),
+    *(QLORA_KEYS | {"optim": optimizer} for optimizer in OPTIMIZERS),
     {"config": TINY | {"num_hidden_layers": 48}, **LORA_KEYS},
     {"config": TINY | {"num_hidden_layers": 48}, "optim": Optimizer.ADAMW_TORCH},
     {"bf16": False, "gpu": "t4-16gb", "logprobs": Logprobs.FULL},
     *({"logprobs": logprobs, **ONE_PASS} for logprobs in Logprobs),
-    *(OF_ROWS | SCALED | keys | {"optim": optimizer} for optimizer in Optimizer for keys in ({}, LORA_KEYS)),
+    *(OF_ROWS | SCALED | keys | {"optim": optimizer} for optimizer in OPTIMIZERS for keys in ({}, LORA_KEYS)),
 ]
 
 

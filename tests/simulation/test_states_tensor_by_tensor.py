@@ -12,6 +12,8 @@ import pytest
 import torch
 from simulating import Simulated, simulate
 
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup
+from profiler.analytical.optimizers import optimizer_state
 from profiler.domain.memory import Category
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.optimizers import Optimizer
@@ -108,3 +110,33 @@ def test_paged_states_of_100_000_values_or_more_are_not_on_the_card() -> None:
     large = VOCABULARY * HIDDEN
     assert large >= 100_000
     assert plain - paged == 2 * (4 * large) + 2 * large
+
+
+SMALL = [(name, values) for name, values in (IN_FLOAT32 | IN_A_BYTE).items() if values < 100_000]
+FLOAT32 = {
+    Optimizer.PAGED_ADAMW_32BIT: (1, 1),
+    Optimizer.PAGED_LION_32BIT: (1,),
+    Optimizer.PAGED_ADEMAMIX_32BIT: (2, 1),
+}
+"""Values per parameter in each tensor of the state."""
+
+
+@pytest.mark.parametrize(("optim", "values"), FLOAT32.items())
+def test_float32_states_of_fewer_values_are_on_the_card(optim: Optimizer, values: tuple[int, ...]) -> None:
+    """Each of the other tensors has states of 4 bytes per value, in blocks of 512 bytes."""
+    expected = sum(
+        (2 if "layers" in name else 1) * rounded(each * 4 * elements) for name, elements in SMALL for each in values
+    )
+    assert simulated(optim).left_at_the_end()[Category.OPTIMIZER_STATE] == expected
+
+
+@pytest.mark.parametrize("optim", [Optimizer.ADEMAMIX_8BIT, Optimizer.LION_8BIT])
+def test_states_in_8_bits_are_those_of_the_formula(optim: Optimizer) -> None:
+    """All but the tables of 256 float32 values, of which Lion has one."""
+    tensors = [
+        TensorGroup(shape=tuple(each.shape), copies=1, is_embedding="embed" in name)
+        for name, each in simulated(optim).trainer.model.named_parameters()
+    ]
+    tables = 4 * 256 * len(optim.traits.values)
+    expected = optimizer_state(optim, tensors, 2, rounded).size + tables
+    assert simulated(optim).left_at_the_end()[Category.OPTIMIZER_STATE] == expected

@@ -11,12 +11,15 @@ from dataclasses import asdict, replace
 
 from profiler.config.models.context import has_rotary_positions, scaled_context
 from profiler.config.models.fields import (
+    OTHER_SENSES,
     REFUSED,
     attention_dropout,
+    passes_towers,
     quantization,
     sliding_window,
     uncounted_fields,
     widest,
+    with_idle_tower,
 )
 from profiler.config.models.refused_models import refuse_fields
 from profiler.config.options.reading import FieldReader, show
@@ -31,7 +34,6 @@ from profiler.domain.architectures.families import (
 )
 from profiler.domain.errors import Fault, UsageError
 
-_MOST_BLOCKS = 10_000
 _DEEPSTACK = (8, 16, 24)
 """transformers' default of `deepstack_visual_indexes`."""
 
@@ -59,7 +61,7 @@ def read_tower(config: Mapping[str, object]) -> tuple[VisionTower, tuple[Fault, 
     inner = reader.count("intermediate_size") if "intermediate_size" in filled else hidden * reader.count("mlp_ratio")
     merged = filled.get("deepstack_visual_indexes", _DEEPSTACK) if family.has_positions else ()
     tower = VisionTower(
-        depth=reader.count("depth", maximum=_MOST_BLOCKS),
+        depth=reader.count("depth", maximum=_MAX_MODULES),
         hidden_size=hidden,
         intermediate_size=inner,
         num_heads=reader.count("num_heads"),
@@ -110,12 +112,6 @@ _NULL_IS_DERIVED = ("num_key_value_heads", "q_lora_rank", "head_dim")
 MODEL_TYPES = tuple(FAMILIES)
 """The model types with known defaults."""
 
-_OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
-"""Fields by which a `config.json` describes more than a language model."""
-
-_UNCOUNTED_FIELDS = tuple(REFUSED)
-"""Fields of a known model type that add parameters, if they are true."""
-
 
 def read_architecture(config: Mapping[str, object], *, model: str) -> Architecture:
     """Return the architecture that a `config.json` describes.
@@ -135,6 +131,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     family, is_known = family_of(model_type), model_type in FAMILIES
     if has_tower:
         text_config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text_config}
+    elif passes_towers(config):  # which tie by the outer field alone
+        text_config = {**text_config, "tie_word_embeddings": config.get("tie_word_embeddings", True)}
     filled = _with_defaults(text_config, family.defaults)
     if not is_known:
         filled["intermediate_size"] = widest(filled["intermediate_size"])
@@ -146,10 +144,10 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     _refuse_what_is_no_decoder(config, filled, model=model, model_type=model_type)
     reader = FieldReader(filled)
     architecture = _read(reader, model_type=model_type, family=family)
-    is_plain = (has_tower or text_config is config) and not any(config.get(name) for name in _UNCOUNTED_FIELDS)
+    is_plain = has_tower or passes_towers(config) or text_config is config
     architecture = replace(
         architecture,
-        has_known_layers=is_known and is_plain,
+        has_known_layers=is_known and is_plain and not any(map(text_config.get, REFUSED)),
         quantization="" if _is_dequantised(config, family) else quantization(config),
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
         has_rotary_positions=is_known or has_rotary_positions(text_config),
@@ -182,6 +180,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     if has_tower:
         tower, of_tower = read_tower(config)
         architecture, faults = replace(architecture, vision=tower), (*faults, *of_tower)
+    elif passes_towers(config):
+        architecture, faults = with_idle_tower(architecture, config, faults)
     if faults:
         details = "; ".join(fault.sentence().rstrip(".") for fault in faults)
         raise _no_decoder(model, f"its config.json cannot be used, {details}")
@@ -317,8 +317,8 @@ def has_other_senses(config: Mapping[str, object]) -> bool:
 
 def _other_senses(config: Mapping[str, object]) -> list[str]:
     """Return the fields of towers that have no formula."""
-    known = {"vision_config"} if has_tower_formula(config) else set()
-    return [name for name in _OTHER_SENSES if name not in known and config.get(name) not in (None, {}, "")]
+    known = {"vision_config"} if has_tower_formula(config) or passes_towers(config) else set()
+    return [name for name in OTHER_SENSES if name not in known and config.get(name) not in (None, {}, "")]
 
 
 def _refuse_other_senses(config: Mapping[str, object], *, model: str) -> None:

@@ -141,7 +141,7 @@ def with_images(
     if tower is None:
         stated = [key for key in IMAGE_KEYS if given.get(key) is not None]
         spec = replace(spec, images_per_prompt=None, min_pixels=None, max_pixels=None)
-        return spec, [_without_tower(spec, key, given[key]) for key in stated]
+        return spec, [_without_tower(spec, architecture, key, given[key]) for key in stated]
     images, has_length = spec.images_per_prompt or 1, given.get(_PROMPT) is not None
     most = spec.max_pixels
     if most is None:
@@ -181,8 +181,9 @@ def _default_text() -> int:
     return default
 
 
-def _without_tower(spec: TrialSpec, key: str, value: object) -> Fault:
-    problem = f"has no meaning with model={spec.model}, which has no vision tower"
+def _without_tower(spec: TrialSpec, architecture: Architecture, key: str, value: object) -> Fault:
+    lacks = "is counted for rows of text alone" if architecture.idle else "has no vision tower"
+    problem = f"has no meaning with model={spec.model}, which {lacks}"
     return Fault(key=key, found=show(value), problem=problem, hint="Leave it out.")
 
 

@@ -8,15 +8,17 @@ A row says which values change nothing. Tables of rows stand next to what reads 
 Every field of the configurations of the known model types, by what it does to memory.
 
 transformers 5.23, `models/<type>/configuration_<type>.py`. A test walks the installed classes, with those of their
-vision towers, and fails on a field that is in no table here.
+vision towers, and fails on a field that is in no table here or there.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.config.options.reading import show
-from profiler.domain.architectures.families import Family
+from profiler.config.options.reading import FieldReader, show
+from profiler.domain.architectures.architecture import Architecture
+from profiler.domain.architectures.families import IDLE_TOWERS, Family
+from profiler.domain.errors import Fault
 
 
 class Direction(StrEnum):
@@ -116,55 +118,42 @@ SWITCHED_OFF: Mapping[str, Uncounted] = {
 }
 """The same of model types that have no such step by default. Gemma 2 always caps scores, which is counted."""
 
-FREE: Mapping[str, frozenset[str]] = {
-    "numbers by which the same tensors are multiplied, or made once": frozenset(
-        """
-        rms_norm_eps initializer_range attention_multiplier embedding_multiplier residual_multiplier logits_scaling
-        query_pre_attn_scalar router_aux_loss_coef norm_topk_prob routed_scaling_factor n_group topk_group
-        swiglu_alpha swiglu_limit rope_interleave
-        """.split()  # noqa: SIM905
-    ),
-    "rotary positions: tables of the same size, less than counted where layers or heads have none": frozenset(
-        """
-        rope_parameters rope_scaling rope_theta partial_rotary_factor original_max_position_embeddings
-        no_rope_layers no_rope_layer_interval tokens_per_second
-        """.split()  # noqa: SIM905
-    ),
-    "layers of the checkpoint that predict further tokens, which a model for training does not have": frozenset(
-        {"num_mtp_layers"}
-    ),
-    "tokens with a meaning of their own": frozenset(
-        """
-        bos_token_id eos_token_id eod_token_id pad_token_id image_token_id video_token_id vision_start_token_id
-        vision_end_token_id
-        """.split()  # noqa: SIM905
-    ),
-    "transformers 5.23 reads them in no layer of these types": frozenset(
-        "pretraining_tp embd_pdrop chunk_size_feed_forward problem_type id2label label2id".split()  # noqa: SIM905
-    ),
-    "of the file or of the call, not of the model; the type of the weights is a key of the trial": frozenset(
-        "transformers_version return_dict dtype torch_dtype".split()  # noqa: SIM905
-    ),
-    "they say which layers slide or are linear; `context.py` names rows beyond the window": frozenset(
-        "layer_types sliding_window sliding_window_pattern max_window_layers".split()  # noqa: SIM905
-    ),
-}
-"""Fields that change nothing that has to be said, by the reason."""
+OTHER_SENSES = ("vision_config", "audio_config", "vision_tower", "visual", "thinker_config", "speech_config")
+"""Fields by which a `config.json` describes more than a language model."""
 
-OF_TOWERS = frozenset(
-    """
-    depth embed_dim hidden_size intermediate_size mlp_ratio num_heads out_hidden_size in_channels patch_size
-    spatial_merge_size temporal_patch_size num_position_embeddings deepstack_visual_indexes
-    """.split()  # noqa: SIM905
-)
-"""Fields of vision towers that `architecture.py` reads."""
+_ABSENT: tuple[object, ...] = (None, {}, "")
 
-OF_TOWERS_FREE = frozenset(
+_MOST_OF_A_TOWER = 10**6
+
+_IDLE = f"vision_config (rows are counted as text, which passes by the tower: {Direction.LOW})"
+
+
+def passes_towers(config: Mapping[str, object]) -> bool:
+    """Return whether a `config.json` is of a model with a tower that rows of text pass by, and that has no other."""
+    others = [name for name in OTHER_SENSES if name != "vision_config" and config.get(name) not in _ABSENT]
+    is_known = str(config.get("model_type")) in IDLE_TOWERS and isinstance(config.get("text_config"), Mapping)
+    return is_known and isinstance(config.get("vision_config"), Mapping) and not others
+
+
+def with_idle_tower(
+    architecture: Architecture, config: Mapping[str, object], faults: tuple[Fault, ...]
+) -> tuple[Architecture, tuple[Fault, ...]]:
+    """Return the model with the tower of a `config.json` for which `passes_towers` holds, and the faults of both.
+
+    Args:
+        architecture: The decoder.
+        config: The content of the file.
+        faults: Those of the decoder.
     """
-    hidden_act initializer_range rope_parameters window_size fullatt_block_indexes tokens_per_second
-    """.split()  # noqa: SIM905
-)
-"""Fields of vision towers that it does not read: patches attend in pieces of any size, in the same tensors."""
+    tower, given = IDLE_TOWERS[str(config["model_type"])], config["vision_config"]
+    assert isinstance(given, Mapping)
+    stated = {name: value for name, value in given.items() if value is not None}
+    reader = FieldReader({**tower.defaults, **dict.fromkeys(tower.switches, True), **stated})
+    sizes = {name: reader.count(name, maximum=_MOST_OF_A_TOWER) for name in tower.defaults}
+    for name in filter(reader.flag, tower.switches):
+        reader.fail(name, "must be false, as in the published models: what it adds has no formula")
+    idle = tower.tensors(sizes, architecture.hidden_size)
+    return replace(architecture, idle=idle, uncounted=(*architecture.uncounted, _IDLE)), (*faults, *reader.faults)
 
 
 def sliding_window(config: Mapping[str, object], family: Family) -> int | None:

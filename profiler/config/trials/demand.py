@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Mapping
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.trials.keys import Key, MemoryOrder
-from profiler.domain.trials.optimizers import Optimizer
+from profiler.domain.trials.optimizers import OptimizerTraits, State
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
     RAGGED_ROWS,
@@ -22,14 +22,6 @@ from profiler.domain.trials.trial import (
 _COMPARED = tuple(
     sorted((key for key in TRIAL_KEYS if key.memory is not MemoryOrder.NO_EFFECT), key=lambda key: key.memory.value)
 )
-
-_STATE_BY_TENSOR_SIZE = (Optimizer.ADAMW_8BIT, Optimizer.PAGED_ADAMW_8BIT)
-"""Their state of a tensor shrinks where the tensor reaches a certain size: smaller tensors are kept in 32 bits, and on
-the GPU where larger ones are paged (bitsandbytes, `min_8bit_size` and `get_state_buffer`)."""
-
-_ENOUGH_RANKS = 3
-"""A rank so many times larger always needs more: at worst two bytes of weights and eight of states per parameter become
-two of each, or two and none where states are paged, which only much larger tensors are."""
 
 _FEW_LAYERS = 4
 """With fewer layers checkpointing can need more: backward computes one layer again while all inputs are kept."""
@@ -228,10 +220,24 @@ def _masks(spec: TrialSpec) -> tuple[bool, bool]:
 
 
 def _has_comparable_states(smaller: TrialSpec, larger: TrialSpec) -> bool:
+    traits = smaller.optim.traits
+    if traits.is_paged and traits.state is State.FLOAT32 and smaller.model != larger.model:
+        return False  # a little larger model can have a third of the bytes: all its states are paged
     one, other = smaller.lora_rank, larger.lora_rank
-    if one is None or other is None or one == other or smaller.optim not in _STATE_BY_TENSOR_SIZE:
-        return True
-    return other >= _ENOUGH_RANKS * one
+    return one is None or other is None or one == other or other >= _enough_ranks(traits) * one
+
+
+def _enough_ranks(traits: OptimizerTraits) -> int:
+    """Return how many times larger a rank has to be that always needs more.
+
+    The state of a tensor shrinks where the tensor reaches a certain size: smaller tensors are kept in 32 bits, and on
+    the GPU where larger ones are paged (bitsandbytes, `min_8bit_size` and `get_state_buffer`). At worst two bytes of
+    weights and four of each of k states per parameter become two and one of each, (2 + 4k) / (2 + k) < 3 for the three
+    of AdEMAMix; or two and none: in 8 bits (2 + k) / 2 < 3, in float32 (2 + 4k) / 2 = 1 + 2k. By hand, AdamW: 5.
+    """
+    if traits.state is State.EIGHT_BIT:
+        return 3
+    return 1 + 2 * sum(traits.values) if traits.state is State.FLOAT32 and traits.is_paged else 1
 
 
 def _is_no_larger_model(smaller: TrialSpec, larger: TrialSpec, architecture_of: Callable[[str], Architecture]) -> bool:
@@ -256,7 +262,7 @@ def _tokens(spec: TrialSpec) -> int:
 
 def _family(shape: Architecture) -> tuple[object, ...]:
     shares_keys = shape.num_key_value_heads < shape.num_attention_heads
-    return shape.model_type, shape.qkv_bias, shape.qk_norm, shares_keys, shape.num_experts > 1
+    return shape.model_type, shape.qkv_bias, shape.qk_norm, shares_keys, shape.num_experts > 1, shape.idle
 
 
 _LINEAR_FACTORS = 10

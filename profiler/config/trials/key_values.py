@@ -49,6 +49,15 @@ def unknown_targets(spec: TrialSpec, architecture: Architecture | None) -> Itera
         )
     if targets == (ALL_LINEAR,):
         return
+    if wrapped := [part.layer for part in architecture.idle if part.is_wrapped and part.layer in targets]:
+        yield Fault(
+            key="lora_target_modules",
+            found=",".join(targets),
+            problem=f"names {wrapped[0]}, which in the vision tower of this model is no linear layer but holds one, so "
+            "peft refuses the name",
+            hint=f"Use lora_target_modules={ALL_LINEAR}.",
+        )
+        return
     if architecture.model_type not in MODEL_TYPES or architecture.num_experts > 1:
         # The names of its modules are unknown, or its experts are no linear layers; peft checks them.
         return
@@ -76,7 +85,7 @@ def projection_names(family: Family) -> tuple[str, ...]:
 def _of_tower(architecture: Architecture) -> tuple[str, ...]:
     """Return the names of linear layers that only the vision tower has; peft takes them by the end of their paths."""
     if architecture.vision is None:
-        return ()
+        return tuple(part.layer for part in architecture.idle if part.layer not in (*PROJECTION_NAMES, ""))
     return ("qkv", "attn.proj", *(name for name in architecture.vision.mlp_names if name not in PROJECTION_NAMES))
 
 

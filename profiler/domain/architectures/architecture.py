@@ -72,6 +72,18 @@ class VisionTower:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IdleTensors:
+    """Parameters of the same shape of a tower that rows of text pass by: they are loaded, and get no gradient."""
+
+    shape: tuple[int, ...]
+    copies: int
+    layer: str = ""
+    """Name of the linear layer whose weight it is, as peft's `target_modules` takes it; empty for others."""
+    is_wrapped: bool = False
+    """Whether a module of that name holds the linear layer, which peft refuses to adapt by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LatentAttention:
     """Attention whose keys and values are made of one vector per token, which the cache keeps in their place."""
 
@@ -198,6 +210,9 @@ class Architecture:
 
     vision: VisionTower | None = None
     """The tower for images; None for a model of text alone."""
+
+    idle: tuple[IdleTensors, ...] = ()
+    """Its towers, where rows are text alone and no formula counts a row with images."""
 
     scores: int = 0
     """Outputs of a head that scores a row, in place of the LM head; 0 for a model with an LM head."""

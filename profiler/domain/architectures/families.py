@@ -6,9 +6,11 @@ Source: transformers 5.23, `configuration_<type>.py` and `modeling_<type>.py` in
 peft 0.21.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from profiler.domain.architectures.architecture import IdleTensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,8 @@ class Layers:
     """The same only with `use_qk_norm`."""
     normalises_all_heads: bool = False
     """Whether that norm is over all heads at once, not over each."""
+    normalises_after_values: bool = False
+    """Whether that norm comes after the projection of the values, so that in backward their gradient waits for it."""
     norms_per_layer: int = 2
     """Norms over hidden_size in each layer."""
     has_input_norms: bool = True
@@ -345,7 +349,7 @@ _FAMILIES = (
             head_dim=256,
             tie_word_embeddings=True,
         ),
-        layers=Layers(qk_norm=True, norms_per_layer=4, has_float32_norms=True),
+        layers=Layers(qk_norm=True, normalises_after_values=True, norms_per_layer=4, has_float32_norms=True),
         checks=Checks(
             multiple_of_heads=True,
             takes_null_key_value_heads=False,
@@ -479,6 +483,7 @@ _FAMILIES = (
         layers=Layers(
             biased=_QKV,
             qk_norm_on_request=True,
+            normalises_after_values=True,
             concatenates_heads=True,
             expert_width="moe_intermediate_size",
             expert_names=_EXPERT_NAMES,
@@ -611,14 +616,14 @@ _FAMILIES = (
     Family(
         model_type="exaone4",
         defaults=Defaults(max_position_embeddings=2048, num_key_value_heads=32),
-        layers=Layers(biased=(), qk_norm=True, has_input_norms=False),
+        layers=Layers(biased=(), qk_norm=True, normalises_after_values=True, has_input_norms=False),
         checks=Checks(takes_null_key_value_heads=False),
         sliding_window=4096,
     ),
     Family(
         model_type="hunyuan_v1_dense",
         defaults=Defaults(max_position_embeddings=2048),
-        layers=Layers(qk_norm=True),
+        layers=Layers(qk_norm=True, normalises_after_values=True),
         checks=Checks(needs_head_dim=True),
     ),
     Family(
@@ -718,6 +723,86 @@ _FAMILIES = (
 
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
 """By model type."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdleTower:
+    """A vision tower that rows of text pass by, of which parameters alone are counted."""
+
+    defaults: Mapping[str, int]
+    """Sizes in its `vision_config`, with transformers' defaults."""
+    switches: tuple[str, ...] = ()
+    """Fields that are true by default, and then add parameters without a formula."""
+    tensors: Callable[[Mapping[str, int], int], tuple[IdleTensors, ...]]
+    """Returns its parameters by these sizes and the hidden size of the decoder."""
+
+
+def _clippable_tower(sizes: Mapping[str, int], text: int) -> tuple[IdleTensors, ...]:
+    """Return the parameters of `Gemma4VisionModel` and of the projection to the decoder."""
+    hidden, inner, blocks = sizes["hidden_size"], sizes["intermediate_size"], sizes["num_hidden_layers"]
+    queries, keys = (sizes[heads] * sizes["head_dim"] for heads in ("num_attention_heads", "num_key_value_heads"))
+    layers = {
+        "q_proj": (queries, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "o_proj": (hidden, queries),
+        "gate_proj": (inner, hidden),
+        "up_proj": (inner, hidden),
+        "down_proj": (hidden, inner),
+    }
+    return (
+        IdleTensors(shape=(hidden, 3 * sizes["patch_size"] ** 2), copies=1, layer="input_proj"),
+        IdleTensors(shape=(text, hidden), copies=1, layer="embedding_projection"),
+        *(IdleTensors(shape=shape, copies=blocks, layer=name, is_wrapped=True) for name, shape in layers.items()),
+        IdleTensors(shape=(2, sizes["position_embedding_size"], hidden), copies=1),
+        IdleTensors(shape=(hidden,), copies=4 * blocks),
+        IdleTensors(shape=(sizes["head_dim"],), copies=2 * blocks),
+    )
+
+
+def _siglip_tower(sizes: Mapping[str, int], text: int) -> tuple[IdleTensors, ...]:
+    """Return the parameters of `SiglipVisionModel` without a head, and of `Gemma3MultiModalProjector`.
+
+    By hand, 1 block of h = 8, MLP 16 wide, patches of 2 x 2 x 3 in an image of 4 x 4, text of 10: linear layers of
+    4 x 64 + 2 x 128 and biases of 5 x 8 + 16, a convolution of 96 + 8, positions of 32, two norms and the last one of
+    2 x 8 each, a projection of 80 and its norm of 8: 840.
+    """
+    hidden, inner, blocks = sizes["hidden_size"], sizes["intermediate_size"], sizes["num_hidden_layers"]
+    patch, in_attention = sizes["patch_size"], ("q_proj", "k_proj", "v_proj", "out_proj")
+    return (
+        *(IdleTensors(shape=(hidden, hidden), copies=blocks, layer=name) for name in in_attention),
+        IdleTensors(shape=(inner, hidden), copies=blocks, layer="fc1"),
+        IdleTensors(shape=(hidden, inner), copies=blocks, layer="fc2"),
+        IdleTensors(shape=(inner,), copies=blocks),
+        IdleTensors(shape=(hidden, sizes["num_channels"], patch, patch), copies=1),
+        IdleTensors(shape=((sizes["image_size"] // patch) ** 2, hidden), copies=1),
+        # Biases of five layers and two norms; the convolution's bias, the last norm, and that of the projection.
+        IdleTensors(shape=(hidden,), copies=(5 + 4) * blocks + 1 + 2 + 1),
+        IdleTensors(shape=(hidden, text), copies=1),
+    )
+
+
+_USUAL_TOWER = {"hidden_size": 768, "intermediate_size": 3072, "patch_size": 16}
+
+IDLE_TOWERS: Mapping[str, IdleTower] = {
+    "gemma3": IdleTower(
+        defaults={**_USUAL_TOWER, "num_hidden_layers": 12, "num_channels": 3, "image_size": 224},
+        switches=("vision_use_head",),
+        tensors=_siglip_tower,
+    ),
+    "gemma4": IdleTower(
+        defaults={
+            **_USUAL_TOWER,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 12,
+            "head_dim": 64,
+            "position_embedding_size": 10_240,
+        },
+        tensors=_clippable_tower,
+    ),
+}
+"""By the model type of the whole model. `get_image_features` runs where there are images alone."""
 
 LINEAR_INPUTS = tuple(dict.fromkeys(name for family in _FAMILIES for name in family.layers.linear_inputs))
 """The linear layers before linear attention, of all families."""

@@ -55,7 +55,9 @@ def _known(name: str, architecture_of: ArchitectureLookup) -> Architecture:
         UsageError: There is no closed form for it.
     """
     architecture = architecture_of(name)
-    is_plain = architecture.num_experts <= 1 and architecture.vision is None and not architecture.quantization
+    is_plain = architecture.num_experts <= 1 and not (
+        architecture.vision or architecture.idle or architecture.quantization
+    )
     if architecture.has_closed_form and is_plain:
         return architecture
     kind = architecture.quantization or architecture.model_type

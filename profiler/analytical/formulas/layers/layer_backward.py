@@ -6,6 +6,7 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     ATTENTION_INPUTS,
     MLP_INPUTS,
     adapted_parts,
+    attention_inputs_saved_bytes,
     copied_output_bytes,
     layer_input_bytes,
     layer_saved_bytes,
@@ -29,15 +30,16 @@ from profiler.analytical.formulas.layers.experts import (
     recomputed_gate_bytes,
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import (
-    adapter_input_bytes,
     adapter_result_bytes,
     down_input_bytes,
     latent_forward_bytes,
     layer_without_gradient_bytes,
+    recomputed_up_bytes,
 )
 from profiler.analytical.formulas.layers.linear_attention import linear_backward_bytes, linear_forward_bytes
 from profiler.analytical.formulas.models.parameters import (
     is_mixture,
+    key_width,
     layers_of,
     mlp_width,
     norms_after,
@@ -51,7 +53,7 @@ from profiler.analytical.formulas.models.trained import (
     saved_input_bytes,
     trains_everything,
 )
-from profiler.analytical.formulas.models.weights import recomputed_copies_bytes, widened_bytes
+from profiler.analytical.formulas.models.weights import recomputed_copies_bytes
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, either, larger, negated, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
@@ -122,16 +124,11 @@ def _dropout_backward_bytes(spec: TrialKeys, architecture: DecoderShape, positio
     sizes, values, block = element_bytes(spec), positions * mlp_width(architecture), block_of(spec)
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return 0
-    dropped = (
-        where(spec.mixed_precision, linear_output_bytes(spec), sizes.adapter) if _keeps_input(spec) else sizes.adapter
-    )
+    # Over 4 bits it drops its input in that input's own type under autocast, and casts it afterwards.
+    given = where(spec.mixed_precision, linear_output_bytes(spec), sizes.adapter)
+    dropped = given if spec.tuning is Tuning.QLORA else sizes.adapter
     freed = _down_saved_bytes(spec, architecture, positions) - input_mask_bytes(spec, values)
     return where(drops_inputs(spec), 2 * block(values * dropped) - freed, 0)
-
-
-def _keeps_input(spec: TrialKeys) -> bool:
-    """Return whether adapters drop their input in its own type under autocast, and do not cast it before (4 bits)."""
-    return spec.tuning is Tuning.QLORA
 
 
 def _down_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -198,9 +195,32 @@ def last_norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch:
 
     By hand, T = 10, H = 8 in bfloat16, adapters: 160 B + 5 x 320 B.
     """
-    stream = layer_input_bytes(spec, architecture, batch)
-    found = stream + norm_backward(spec, architecture, batch).size
+    found = layer_input_bytes(spec, architecture, batch) + norm_backward(spec, architecture, batch).size
     return where(norms_after(architecture) > 0, found, 0)
+
+
+def head_norm_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
+    """Return the peak of the backward of the norm over queries in addition to what the layer saves; 0 or less without.
+
+    Its input and five float32 of the width of all queries; the layer has freed all but its first norm and the inputs of
+    linear layers. The gradients of the stream and of these inputs are there, or, if norms come after all projections,
+    those of keys and values. By hand, T = 10, H = 8, 2 heads of 8, full: 6 x 640 + 80 + 160 + 520 + 2 x 160 B.
+    """
+    block, positions, layers = block_of(spec), batch.positions, layers_of(architecture)
+    stream, compute = layer_input_bytes(spec, architecture, batch), element_bytes(spec).compute
+    made = (1 + _NORM_TENSORS) * block(positions * query_width(architecture) * FLOAT32_BYTES) + stream
+    made = made + block(positions * architecture.num_attention_heads * FLOAT32_BYTES)
+    inputs = attention_inputs_saved_bytes(spec, architecture, positions)
+    if layers.normalises_after_values:
+        made = made + inputs + 2 * block(positions * key_width(architecture) * compute)
+    else:
+        one = block(positions * architecture.hidden_size * compute)
+        made = made + stream + (one if trains_everything(spec) else inputs)
+    if layers.has_input_norms:
+        width, in_float32 = architecture.hidden_size, layers.has_float32_norms
+        made = made + norm_saved_bytes(spec, positions, width, in_float32=in_float32)
+    is_normed = architecture.qk_norm if not spec.use_liger_kernel else False
+    return where(is_normed, made - layer_saved_bytes(spec, architecture, batch), 0)
 
 
 def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
@@ -236,17 +256,15 @@ def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
     - At down: as the first forward, and the result of down, [T, H]. If down has an adapter, its gradients at the
       scaling come before the recomputation (`_scaling_gradient_bytes`). Of a mixture, at the experts, whose forward
       includes their result; the gate of the shared expert starts the recomputation before the scaling.
-    - At up: `_recomputed_up_bytes`. Experts have saved nothing by then.
+    - At up: `recomputed_up_bytes`. Experts have saved nothing by then.
 
     A stream that the layer saves before the MLP is counted there. A norm after the MLP starts the recomputation, and it
     ends with that norm: `_until_last_norm_bytes` in place of the scaling.
     """
     hidden = layer_input_bytes(spec, architecture, batch)
-    at_up = (
-        2 * hidden
-        + _mlp_input_bytes(spec, architecture, batch)
-        + _recomputed_up_bytes(spec, architecture, batch.positions)
-    )
+    at_up = 2 * hidden + _mlp_input_bytes(spec, architecture, batch)
+    at_up = at_up + recomputed_up_bytes(spec, architecture, batch.positions)
+    at_up = at_up - _down_saved_bytes(spec, architecture, batch.positions)  # which is not there yet
     at_down = hidden + down_forward_bytes(spec, architecture, batch)
     if layers_of(architecture).adds_shared_expert and is_mixture(architecture):
         at_up = at_up + added_bytes(spec, architecture, batch.positions)
@@ -274,10 +292,8 @@ def layer_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
     embeddings = block_of(spec)(batch.positions * architecture.hidden_size * element_bytes(spec).weight)
     referenced = embeddings + layer_input_bytes(spec, architecture, batch)
     if spec.gradient_checkpointing:
-        return (
-            layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=spec.mixed_precision)
-            - referenced
-        )
+        autocast = spec.mixed_precision
+        return layer_without_gradient_bytes(spec, architecture, batch, adapted=True, autocast=autocast) - referenced
     unsaved = where(saves_stream(spec, architecture, ATTENTION_INPUTS), 0, referenced)
     peak = down_forward_bytes(spec, architecture, batch)
     if architecture.latent is not None or architecture.linear is not None:
@@ -291,7 +307,8 @@ def layer_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
     With checkpointing, the layer is recomputed first.
     """
     mlp = mlp_backward_bytes(spec, architecture, batch)
-    norm = last_norm_backward_bytes(spec, architecture, batch)
+    of_heads = head_norm_backward_bytes(spec, architecture, batch)
+    norm = larger(last_norm_backward_bytes(spec, architecture, batch), of_heads)
     backward = larger(mlp, attention_backward_bytes(spec, architecture, batch), norm)
     if not spec.gradient_checkpointing:
         return backward
@@ -331,31 +348,6 @@ def _until_last_norm_bytes(spec: TrialKeys, architecture: DecoderShape, batch: B
     if not adapted_parts(spec, architecture, ("down_proj",)):
         return before, 0
     return before, adapter_result_bytes(spec, positions * hidden, autocast=spec.mixed_precision)
-
-
-def _recomputed_up_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
-    """Return what recomputation needs at up in addition to what the layer saves and to tensors of [T, H].
-
-    The larger of two: up's 4-bit weight, widened, with the gradient of the product, which a frozen down has by then; or
-    the copy of the input of up's adapter, and the adapter's results. What the adapter of down saves is not there yet.
-    """
-    values, hidden = positions * mlp_width(architecture), architecture.hidden_size
-    fused = layers_of(architecture).has_fused_mlp
-    made: Count = 0
-    if spec.tuning is Tuning.QLORA:
-        weight = mlp_width(architecture) * hidden
-        gradient = block_of(spec)(values * linear_output_bytes(spec))
-        waiting = 0 if adapted_parts(spec, architecture, ("down_proj",)) else gradient
-        made = waiting + widened_bytes(spec, 2 * weight if fused else weight, positions, autocast=spec.mixed_precision)
-    if adapted_parts(spec, architecture, ("up_proj", "gate_up_proj")):
-        results = adapter_result_bytes(spec, 2 * values if fused else values, autocast=spec.mixed_precision)
-        # Without autocast the adapter saves the copy.
-        copy = adapter_input_bytes(spec, positions * hidden, element_bytes(spec).stream, autocast=spec.mixed_precision)
-        made = larger(made, results + where(spec.mixed_precision, copy, 0))
-    if fused:
-        # The activation comes after the one product.
-        made = made - block_of(spec)(values * linear_output_bytes(spec))
-    return made - _down_saved_bytes(spec, architecture, positions)
 
 
 def saves_stream(spec: TrialKeys, architecture: DecoderShape, names: Sequence[str]) -> Flag:

@@ -325,7 +325,7 @@ def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
 
     These are the queries, their product with the cosine, their rotated halves, and the product of these with the sine.
     The products have the type of the residual stream, as have queries and keys after a norm of their own. Or if it is
-    more, that norm, when keys are not there: the queries, these in float32, and their product.
+    more, that norm: the queries, these in float32, and their product; keys and values are not there, or all are.
 
     By hand, T = 10, 2 query heads and 1 key head of 4 in bfloat16: 10 x (4 x 8 + 2 x 4) x 2 = 800 B.
 
@@ -345,9 +345,36 @@ def rotary_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch, *, a
         rotated = larger(rotated, 3 * block(queries * given))
     rotated = rotated + block(queries * element) + block(keys * element) + block(keys * given)
     normed = block(queries * given) + 2 * block(queries * FLOAT32_BYTES)
+    if layers_of(architecture).normalises_after_values:
+        normed = normed + 2 * block(keys * given)
     # A replay that requested it here would put it among what is there with keys.
     is_stage = not isinstance(spec, ItemisedKeys)
     return where(both(both(is_stage, architecture.qk_norm), normed > rotated), normed, rotated)
+
+
+def recomputed_up_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what recomputation needs at up in addition to what the layer saves and to tensors of [T, H].
+
+    The larger of two: up's 4-bit weight, widened, with the gradient of the product, which a frozen down has by then; or
+    the copy of the input of up's adapter, and the adapter's results.
+    """
+    values, hidden = positions * mlp_width(architecture), architecture.hidden_size
+    fused = layers_of(architecture).has_fused_mlp
+    made: Count = 0
+    if spec.tuning is Tuning.QLORA:
+        weight = mlp_width(architecture) * hidden
+        gradient = block_of(spec)(values * linear_output_bytes(spec))
+        waiting = 0 if adapted_parts(spec, architecture, ("down_proj",)) else gradient
+        made = waiting + widened_bytes(spec, 2 * weight if fused else weight, positions, autocast=spec.mixed_precision)
+    if adapted_parts(spec, architecture, ("up_proj", "gate_up_proj")):
+        results = adapter_result_bytes(spec, 2 * values if fused else values, autocast=spec.mixed_precision)
+        # Without autocast the adapter saves the copy.
+        copy = adapter_input_bytes(spec, positions * hidden, element_bytes(spec).stream, autocast=spec.mixed_precision)
+        made = larger(made, results + where(spec.mixed_precision, copy, 0))
+    if fused:
+        # The activation comes after the one product.
+        made = made - block_of(spec)(values * linear_output_bytes(spec))
+    return made
 
 
 def down_input_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

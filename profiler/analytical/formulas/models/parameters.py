@@ -177,12 +177,23 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     groups.append(TensorGroup(shape=(hidden,), copies=1))
     if architecture.vision is not None:
         groups.extend(tower_tensors(architecture.vision))
+    groups.extend(TensorGroup(shape=part.shape, copies=part.copies) for part in architecture.idle)
     if architecture.scores:
         groups.append(_head_of_scores(architecture))
     else:
         head = where(architecture.tie_word_embeddings, 0, 1)
         groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
     return tuple(group for group in groups if not (isinstance(group.copies, int) and group.copies == 0))
+
+
+def reached_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
+    """Return the parameters that get a gradient where all are trained: without towers that rows pass by.
+
+    By hand, toy with an idle matrix of 8 x 8: its parameters without 64.
+    """
+    if not architecture.idle:
+        return base_tensors(architecture)
+    return base_tensors(cast("DecoderShape", replace(cast("Any", architecture), idle=())))
 
 
 def _head_of_scores(architecture: DecoderShape) -> TensorGroup:
@@ -303,6 +314,20 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
     if architecture.scores:
         groups.append(_head_of_scores(architecture))
     return tuple(groups)
+
+
+def idle_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> tuple[TensorGroup, ...]:
+    """Return the LoRA matrices of towers that rows pass by, which get no gradient.
+
+    By hand, rank 2 on an idle layer of 8 x 16: A [2, 16] and B [8, 2].
+    """
+    everything = tuple(targets) == (ALL_LINEAR,)
+    return tuple(
+        TensorGroup(shape=shape, copies=part.copies)
+        for part in architecture.idle
+        if part.layer and (everything or part.layer in targets)
+        for shape in ((rank, part.shape[1]), (part.shape[0], rank))
+    )
 
 
 def layer_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> list[TensorGroup]:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from profiler.analytical.formulas.models.parameters import (
-    base_tensors,
     expert_lora_tensors,
     layer_lora_tensors,
     layer_tensors,
     lora_tensors,
+    reached_tensors,
 )
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.sizes.quantities import (
@@ -195,9 +195,9 @@ def linear_output_bytes(spec: TrialKeys, *, autocast: Flag = True) -> Count:
 
 
 def trained_tensors(spec: TrialKeys, architecture: DecoderShape) -> tuple[TensorGroup, ...]:
-    """Return the parameters that the optimizer updates."""
+    """Return the parameters that the optimizer updates: those with a gradient."""
     if trains_everything(spec):
-        return base_tensors(architecture)
+        return reached_tensors(architecture)
     return lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
 
 

@@ -1,11 +1,13 @@
 """Bytes of the models: weights, adapters, copies, a reference model, a critic and reward models."""
 
 from collections.abc import Sequence
+from math import prod
 
 from profiler.analytical.formulas.models.parameters import (
     active_parameter_count,
     base_tensors,
     expert_lora_tensors,
+    idle_lora_tensors,
     is_mixture,
     lora_tensors,
     parameter_count,
@@ -105,6 +107,11 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
         unpacked = sum(block(part.weights * element) for part in projections(kind))
         packed = sum(nf4_bytes(part.weights, block, double_quant=double_quant) for part in projections(kind))
         saved = saved + (packed - unpacked) * kind.num_hidden_layers
+    for part in architecture.idle:
+        if part.layer:
+            values = prod(part.shape)
+            packed = nf4_bytes(values, block, double_quant=double_quant)
+            saved = saved + (packed - block(values * element)) * part.copies
 
     def words() -> str:
         # Two values per byte, and the scales of a block.
@@ -150,7 +157,9 @@ def adapters(spec: TrialKeys, architecture: DecoderShape) -> Term:
     """
     if spec.tuning is Tuning.FULL:
         return NOTHING
-    tensors, element = _lora_tensors(spec, architecture), element_bytes(spec).adapter
+    element = element_bytes(spec).adapter
+    idle = idle_lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
+    tensors = (*_lora_tensors(spec, architecture), *idle)
     return Term(
         _tensors_bytes(spec, tensors, element),
         lambda: f"{count_text(count_of(tensors))} x {element} B, rank {lora_rank(spec)}",

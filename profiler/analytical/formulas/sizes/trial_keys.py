@@ -22,7 +22,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     where,
     whole_units,
 )
-from profiler.domain.architectures.architecture import LatentAttention, LinearAttention, VisionTower
+from profiler.domain.architectures.architecture import IdleTensors, LatentAttention, LinearAttention, VisionTower
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
@@ -191,6 +191,8 @@ class DecoderShape(Protocol):
     @property
     def vision(self) -> VisionTower | None: ...  # noqa: D102
     @property
+    def idle(self) -> Sequence[IdleTensors]: ...  # noqa: D102
+    @property
     def shared_expert_width(self) -> Count: ...  # noqa: D102
     @property
     def attention_dropout(self) -> Number: ...  # noqa: D102
@@ -205,8 +207,7 @@ def layer_kinds(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
 
     By hand, GLM 4.5 Air: 1 layer with a dense MLP, 45 with a mixture of experts.
     """
-    first = tuple(architecture.first_layers)
-    if not first:
+    if not (first := tuple(architecture.first_layers)):
         return (architecture,)
     rest = architecture.num_hidden_layers - sum(kind.num_hidden_layers for kind in first)
     return (*first, _with_layers(architecture, (), rest))
@@ -250,8 +251,7 @@ def _up_to(kinds: Sequence[DecoderShape], place: int, layers: Count) -> DecoderS
 
 
 def _with_layers(architecture: DecoderShape, first: Sequence[DecoderShape], layers: Count) -> DecoderShape:
-    whole = cast("Any", architecture)
-    return cast("DecoderShape", replace(whole, first_layers=first, num_hidden_layers=layers))
+    return cast("DecoderShape", replace(cast("Any", architecture), first_layers=first, num_hidden_layers=layers))
 
 
 def with_keys(spec: TrialKeys, **keys: object) -> TrialKeys:
