@@ -108,7 +108,7 @@ OF_SCORES: dict[str, Any] = {"recipe": Recipe.REWARD, "max_length": 24}
 OPTIMIZERS = [each for each in Optimizer if each.traits.kernels is Kernels.TORCH or "adamw" in each] + [
     Optimizer.ADEMAMIX_8BIT
 ]
-"""Others of bitsandbytes make the same tensors, fewer or without scales."""
+"""The others, of bitsandbytes, make the same tensors, fewer or without scales: they are among the further cases."""
 
 CASES: list[dict[str, Any]] = [
     *({"optim": optimizer, **ONE_PASS} for optimizer in OPTIMIZERS),
@@ -135,8 +135,9 @@ CASES: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"config": QWEN3 | DEEP_ENOUGH, "gradient_checkpointing": False, "steps": 6},
 ]
 FURTHER: list[dict[str, Any]] = [
-    *(LORA_KEYS | {"optim": optimizer} for optimizer in OPTIMIZERS),
-    *(QLORA_KEYS | {"optim": optimizer} for optimizer in OPTIMIZERS),
+    *({"optim": optimizer, **ONE_PASS} for optimizer in Optimizer if optimizer not in OPTIMIZERS),
+    *(LORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
+    *(QLORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
     {"config": TINY | {"num_hidden_layers": 48}, **LORA_KEYS},
     {"config": TINY | {"num_hidden_layers": 48}, "optim": Optimizer.ADAMW_TORCH},
     {"bf16": False, "gpu": "t4-16gb", "logprobs": Logprobs.FULL},
