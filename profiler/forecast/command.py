@@ -193,7 +193,7 @@ def read_command(words: Sequence[str]) -> Command:
 
 _NO_EVALUATION = (
     "has no forecast, because no simulated step evaluates",
-    "Leave it out; with per_device_eval_batch_size the estimate has the peak of an evaluation.",
+    "Leave it out; with per_device_eval_batch_size the estimate of grpo or rloo has the peak of an evaluation.",
 )
 _SCHEDULES = {
     "eval_steps": _NO_EVALUATION,
