@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import PurePath
 
 from profiler.analysis.forecast.lengths import FORMS, ONE, Distribution, SamplingStrategy, distribution_of
@@ -55,6 +56,19 @@ def _distribution(least: float, shown: str) -> Kind[Distribution]:
 _TOKENS, _FACTOR = _distribution(1, "LENGTHS"), _distribution(_LEAST_GROWTH, "FACTOR")
 
 
+class SaveStrategy(StrEnum):
+    """When checkpoints are written, by transformers' names.
+
+    Their tensors are copied to the host one by one, so that no step of one GPU has another memory. Sources: `_save` of
+    torch/serialization.py, and `_to_ndarray` of safetensors/torch.py.
+    """
+
+    NO = "no"
+    STEPS = "steps"
+    EPOCH = "epoch"
+    BEST = "best"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ForecastOptions:
     """The options, in the order of the help text."""
@@ -103,6 +117,15 @@ class ForecastOptions:
         False,
         FLAG,
         "forecast each change that may save the run too: shorter rows, smaller micro-batches, the allocator",
+    )
+    save_strategy: SaveStrategy | None = option(
+        None,
+        choice(SaveStrategy),
+        "when checkpoints are written, as transformers' key of this name; on one GPU none takes memory",
+        null="that of config",
+    )
+    save_steps: int | None = option(
+        None, count(), "steps between two checkpoints", unit="steps", null="those of config"
     )
     results_dir: PurePath = option(
         PurePath("results"), path("a folder", "FOLDER"), "page, tables and figure go to FOLDER/forecast/NAME"
@@ -170,16 +193,11 @@ def read_command(words: Sequence[str]) -> Command:
 
 _NO_EVALUATION = (
     "has no forecast, because no simulated step evaluates",
-    "Leave it out; with per_device_eval_batch_size the estimate has the peak of an evaluation.",
+    "Leave it out; with per_device_eval_batch_size the estimate of grpo or rloo has the peak of an evaluation.",
 )
-_NO_MEMORY = "takes no memory of one GPU: a checkpoint is copied to the host, tensor by tensor", "Leave it out."
-"""Sources: `_save` of torch/serialization.py, and `_to_ndarray` of safetensors/torch.py."""
-
 _SCHEDULES = {
     "eval_steps": _NO_EVALUATION,
     "eval_strategy": _NO_EVALUATION,
-    "save_steps": _NO_MEMORY,
-    "save_strategy": _NO_MEMORY,
 }
 """Keys of transformers, and why a forecast has none of this name: what is wrong, and what to do."""
 

@@ -60,7 +60,8 @@ def test_a_run_that_dies_says_when_and_of_what(capsys, tmp_path):
 
 def test_a_run_that_survives_states_the_interval(capsys):
     engine = FakeEngine(base_bytes=6 * GIB)
-    assert main([*WORDS, "seeds=10", "fail_if=dies"], engine=engine) == EXIT_OK
+    checkpoints = ["save_strategy=steps", "save_steps=9"]
+    assert main([*WORDS, *checkpoints, "seeds=10", "fail_if=dies"], engine=engine) == EXIT_OK
     said = " ".join(capsys.readouterr().out.split())
     assert (
         "survives 60 steps with each of 10 seeds; the probability to run out of memory is at most 28 % (95 %, Wilson)"
@@ -270,7 +271,8 @@ BIG = "7\n" * 1_000_001
         (["completions=5", "gpu=any"], {}, "gpu=any: asks for every card, and a forecast is for one"),
         (["completions=5", "beta=0,1"], {}, "beta=0,1: has several values, and a forecast is for one run"),
         (["completions=5", "eval_steps=50"], {}, "eval_steps=50: has no forecast, because no simulated step evaluates"),
-        (["completions=5", "save_steps=9"], {}, "save_steps=9: takes no memory of one GPU: a checkpoint is copied to"),
+        (["completions=5", "save_steps=0"], {}, "save_steps=0: must be"),
+        (["completions=5", "save_strategy=step"], {}, "save_strategy=step: must be one of no, steps, epoch, best"),
         (["completions=5", "per_device_eval_batch_size=8"], {}, "per_device_eval_batch_size=8: has no forecast"),
         (["completions=5", "use_dynamic_bsz=true"], {}, "use_dynamic_bsz=true: has no forecast, because it splits"),
         (["completions=5", "num_processes=2"], {}, "num_processes=2: has no forecast yet, only one GPU has"),

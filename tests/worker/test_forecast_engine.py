@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matrix import further
 from simulating import LORA, small_spec
+from transformers import Trainer
 
 from profiler.allocator.traces.trace import Piece
 from profiler.config.trials.identity import spec_to_mapping
@@ -38,6 +39,7 @@ from profiler.domain.trials.trial import Attention, Logprobs, Rollout, RowLength
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
 from profiler.simulation.tracing.recorder import Recorder
+from profiler.training.recipes import sft
 from profiler.worker import forecast
 from profiler.worker.forecast import answer, replayed
 from profiler.worker.forecast_steps import (
@@ -49,7 +51,7 @@ from profiler.worker.forecast_steps import (
     whole_steps,
     written_steps,
 )
-from profiler.worker.simulated import card_of
+from profiler.worker.simulated import card_of, simulate
 
 TINY = dict(BUILTIN_MODELS["tiny"].config)
 STEPS = 14
@@ -142,6 +144,19 @@ def test_written_steps_equal_steps_that_run(keys: dict[str, Any]) -> None:
     assert isinstance(died, Death)
     assert died == forecast_of(whole, "", smaller)[-1]
     assert died.rows == spec.training_rows
+
+
+def test_checkpoints_leave_the_memory_of_one_gpu_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, and states of the optimizer, are written after every step."""
+    spec = replace(spec_of(**OF_ROWS, tuning=Tuning.FULL), steps=3)
+    runs, written = [], []
+    arguments, save = sft.arguments_of_rows, Trainer._save_optimizer_and_scheduler
+    for keys in ({}, {"save_strategy": "steps", "save_steps": 1}):
+        monkeypatch.setattr(sft, "arguments_of_rows", lambda *own, keys=keys, **more: arguments(*own, **more) | keys)
+        monkeypatch.setattr(Trainer, "_save_optimizer_and_scheduler", lambda *own: written.append(save(*own)))
+        runs.append(simulate(spec, TINY | {"num_hidden_layers": 1}, rows=rows_of(spec)).trace)
+    assert len(written) == spec.steps
+    assert runs[0] == runs[1]
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1), st.floats(0.1, 1), st.sampled_from([1, 8]), st.integers(0, 7))
