@@ -116,7 +116,7 @@ def test_measured_rows_are_those_of_the_campaigns():
     assert (failed, apart) == (["deepseek-v2-lite"], [("gemma-3-1b", "grpo", "full")])
 
 
-def test_estimates_before_the_trials_are_those_of_the_campaigns_page():
+def test_estimates_before_the_trials_are_those_of_the_page():
     fifth = [each for each in all_rows() if each.row_id.startswith("h200_fourth-")]
     assert {each.trainer for each in fifth} == {f"trl {name}Trainer" for name in ("GRPO", "SFT", "KTO", "Reward")}
     found = scores(fifth, first_estimates())

@@ -149,7 +149,7 @@ def test_the_model_must_be_the_one_that_ran(share, tmp_path):
 
 
 @pytest.mark.parametrize(("job", "heads"), [(spec(), 1), (lora(), 2)])
-def test_a_reward_model_has_a_head_of_one_score_which_peft_copies(share, tmp_path, job, heads):
+def test_a_reward_model_has_a_head_of_one_score(share, tmp_path, job, heads):
     """Measured with 494,033,664 parameters and 494,034,560 (results/reference/h200_fourth)."""
     ran = outcome(work=Work(parameters=PARAMETERS + heads * 896))
     keys = {"recipe": Recipe.REWARD, "backend": Backend.CUDA, "gpu": None, "max_length": 512, "beta": 0.0}
