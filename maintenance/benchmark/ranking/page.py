@@ -130,7 +130,7 @@ def _about_measured(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
     found = scores(rows, first)
     if found.worst_too_low is None:
         return ()
-    since = [row for row in rows if today[row.row_id]["allocated"] != first[row.row_id]["allocated"]]
+    since = [row for row in rows if today[row.row_id].get("allocated") != first[row.row_id]["allocated"]]
     failed = [f"{row.row_id} ({row.job['model']})" for row in rows if not answers["simulation"].get(row.row_id)]
     return (
         "The table has today's estimate, some of whose formulas were corrected after a campaign had shown an error: "
