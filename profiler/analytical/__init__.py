@@ -8,6 +8,10 @@ maintenance.accuracy` compares it with sampled trials that are simulated.
 
 from profiler.analytical.baselines import rule_of_thumb
 from profiler.analytical.estimate import estimate
-from profiler.analytical.formulas.models.parameters import lora_parameter_count, parameter_count
+from profiler.analytical.formulas.models.parameters import (
+    lora_parameter_count,
+    model_of_recipe,
+    parameter_count,
+)
 
-__all__ = ["estimate", "lora_parameter_count", "parameter_count", "rule_of_thumb"]
+__all__ = ["estimate", "lora_parameter_count", "model_of_recipe", "parameter_count", "rule_of_thumb"]

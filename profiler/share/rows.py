@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from profiler.allocator import parse_alloc_conf
-from profiler.analytical import parameter_count
+from profiler.analytical import model_of_recipe, parameter_count
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.config.trials.specification import parse_point
@@ -105,7 +105,8 @@ def least_bytes(job: Mapping[str, object], architecture: Architecture) -> int:
     is_sharded = job.get("distributed_type") == DistributedType.FSDP or job.get("zero_stage") == ZERO_OF_WEIGHTS
     is_on_host = job.get("offload_param_device") == OffloadDevice.CPU or job.get("fsdp_offload_params") is True
     processes = int(str(job.get("num_processes", 1))) if is_sharded else 1
-    return 0 if is_on_host else int(int(parameter_count(architecture)) * size) // processes
+    model = model_of_recipe(Recipe(str(job.get("recipe", Recipe.GRPO))), architecture)
+    return 0 if is_on_host else int(int(parameter_count(model)) * size) // processes
 
 
 def impossible_peaks(row: Row) -> list[Fault]:
@@ -157,7 +158,7 @@ def row_of(key: str, spec: TrialSpec, versions: Versions, outcome: Outcome, *, m
         raise _left_out(key, "an emulated driver", "measures nothing: only rows of a real card are shared")
     if outcome.status not in (Status.OK, Status.OOM):
         raise _left_out(key, f"status={outcome.status}", "is no answer: a row has peaks, or ran out of memory")
-    of_parameters = int(parameter_count(architecture_of(spec.model)))
+    of_parameters = _counted_parameters(spec)
     if outcome.work.parameters not in (None, of_parameters):
         problem = f"is not the model that ran: it has {of_parameters:,} parameters, and {outcome.work.parameters:,} ran"
         raise UsageError([Fault(key="model", found=spec.model, problem=problem)])
@@ -182,6 +183,13 @@ def row_of(key: str, spec: TrialSpec, versions: Versions, outcome: Outcome, *, m
         peaks=peaks,
         source=SENT,
     )
+
+
+def _counted_parameters(spec: TrialSpec) -> int:
+    """Return the parameters that a trial's worker counts: also those of peft's trained copy of a head of scores."""
+    model = model_of_recipe(spec.recipe, architecture_of(spec.model))
+    copied = 0 if spec.tuning is Tuning.FULL else model.scores * model.hidden_size
+    return int(parameter_count(model) + copied)
 
 
 def known_card(key: str, outcome: Outcome) -> Gpu:

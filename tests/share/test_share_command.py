@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from builders import VERSIONS, lora
+from builders import VERSIONS, lora, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_runs import H100, PARAMETERS, outcome, simulated, stored, training, trial
@@ -21,6 +21,7 @@ from profiler.domain.memory import GIB
 from profiler.domain.runs.other_runs import Watcher
 from profiler.domain.runs.outcome import CardFacts, MeasuredDetails, Status, Verdict, Work
 from profiler.domain.runs.shared import Metric, ReadBy, RowEnd, RowOrigin
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend
 from profiler.share.main import main
 from profiler.share.rows import CAPPED, LONGEST_BATCH, OF_PROMPTS, row_line, row_of_trial
@@ -145,6 +146,16 @@ def test_the_model_must_be_the_one_that_ran(share, tmp_path):
     code, rows, _, err = share("mine")
     assert (code, len(rows)) == (EXIT_OK, 1)
     assert f"it has {PARAMETERS:,} parameters, and {PARAMETERS + 1:,} ran" in err
+
+
+@pytest.mark.parametrize(("job", "heads"), [(spec(), 1), (lora(), 2)])
+def test_a_reward_model_has_a_head_of_one_score(share, tmp_path, job, heads):
+    """Measured with 494,033,664 parameters and 494,034,560 (results/reference/h200_fourth)."""
+    ran = outcome(work=Work(parameters=PARAMETERS + heads * 896))
+    keys = {"recipe": Recipe.REWARD, "backend": Backend.CUDA, "gpu": None, "max_length": 512, "beta": 0.0}
+    stored(tmp_path / "mine", replace(trial(found=ran), spec=replace(job, **keys)))
+    code, (row,), _, err = share("mine")
+    assert (code, row.trainer, err) == (EXIT_OK, "trl RewardTrainer", "")
 
 
 EMULATED_UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"

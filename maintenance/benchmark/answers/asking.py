@@ -15,7 +15,7 @@ from pathlib import Path
 from maintenance.benchmark.adapters.question import NotCoveredError, Question, Said
 from maintenance.benchmark.answers.predictors import Predictor
 from maintenance.benchmark.rows.jobs import FOLDER, architecture_of, config_of, spec_of
-from profiler.analytical import parameter_count
+from profiler.analytical import model_of_recipe, parameter_count
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UsageError
 from profiler.domain.runs.shared import Metric, Row
@@ -51,7 +51,7 @@ def question_of(row: Row) -> Question:
         row_id=row.row_id,
         job=spec_to_mapping(spec),
         config=config_of(spec.model),
-        parameters=int(parameter_count(architecture_of(spec.model))),
+        parameters=int(parameter_count(model_of_recipe(spec.recipe, architecture_of(spec.model)))),
         card=row.card.name,
         card_bytes=row.card.memory_bytes,
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from maintenance.benchmark.adapters.question import Said
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS, RANKED, Predictor
 from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, pairs_of, scores
+from maintenance.benchmark.rows.kept import first_estimates
 from maintenance.pages.kept_page import kept_page
 from profiler.domain.runs.shared import Row, RowOrigin
 from profiler.rendering.document import Align
@@ -30,6 +31,7 @@ _SOURCES = {
     "h200_second": "this project's second campaign, H200",
     "h200_third": "this project's third campaign, H200",
     "h100": "this project's fourth campaign, H100",
+    "h200_fourth": "this project's fifth campaign, H200",
     "sent": "rows that were sent",
     "emulated": "emulated by this project, one GPU",
     "several_gpus": "emulated by this project, DDP and FSDP",
@@ -65,10 +67,10 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         + ", ".join(each.title for each in PREDICTORS.values() if each.own_trainer)
         + ". Their adapters are written, and their answers to the rows are kept.",
         "## Measured here",
-        "GRPO, SFT and DPO, on three NVIDIA H200 and one H100, in four campaigns. The predictions of this project were "
-        "committed before the trials of each ran, and are fitted to none after the first. The trainers are those of "
-        "trl 1.16, as below.",
+        "GRPO, SFT, DPO, KTO and reward models, on four NVIDIA H200 and one H100, in five campaigns. The predictions "
+        "of this project were committed before the trials of each ran. The trainers are those of trl 1.16, as below.",
         _table(_of_origin(stated, RowOrigin.OURS), answers),
+        *_about_measured(_of_origin(stated, RowOrigin.OURS), answers),
         *_sent(_of_origin(rows, RowOrigin.SENT), answers),
         "## Emulated jobs",
         "torch's CUDA build on an emulated driver. Nothing here is measured on a card. The samples of several GPUs "
@@ -120,6 +122,23 @@ def _origins(rows: Sequence[Row]) -> str:
 
 def _of_origin(rows: Sequence[Row], origin: RowOrigin) -> list[Row]:
     return [row for row in rows if row.origin is origin]
+
+
+def _about_measured(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
+    """Return how far the estimate was before the trials ran, and which trials the simulation did not finish."""
+    first, today = first_estimates(), answers["estimate"]
+    found = scores(rows, first)
+    if found.worst_too_low is None:
+        return ()
+    since = [row for row in rows if today[row.row_id].get("allocated") != first[row.row_id]["allocated"]]
+    failed = [f"{row.row_id} ({row.job['model']})" for row in rows if not answers["simulation"].get(row.row_id)]
+    return (
+        "The table has today's estimate, some of whose formulas were corrected after a campaign had shown an error: "
+        f"{len(since)} of {found.compared} answers are others since. Before the trials ran, it was "
+        f"{_percent(found.median_error)} off in the median, {_percent(found.p95_error)} in the 95th percentile and "
+        f"{100 * found.worst_too_low:+.1f} % at worst.",
+        *([f"Trials whose simulation failed, which count as not covered: {', '.join(failed)}."] if failed else []),
+    )
 
 
 def _sent(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:

@@ -17,15 +17,17 @@ from profiler.domain.runs.shared import Metric, Peak, ReadBy, Row, RowCard, RowE
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.share.rows import job_of, row_of_trial, trainer_of
 from profiler.storage.sweep_tables.earlier import stored_runs
+from profiler.storage.sweep_tables.tables import read_tables
 
 ROWS, SENT = FOLDER / "rows.jsonl", FOLDER / "sent.jsonl"
-CAMPAIGNS = ("h200", "h200_second", "h200_third", "h100")
+CAMPAIGNS = ("h200", "h200_second", "h200_third", "h100", "h200_fourth")
 """Folders of kept results of a real card."""
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
 _LICENCE = "Apache-2.0"
 _OF_SEVERAL_GPUS = ("several_gpus", "deepspeed", "deepspeed_blind")
 _EMULATED_VERSIONS = {"torch": "2.13.0", "trl": "1.16.0", "transformers": "5.23.0", "peft": "0.21.2"}
+_ESTIMATED = "estimated_peak_allocated_bytes"
 _FRACTION = "per_process_memory_fraction:"
 
 Sizes = Mapping[Metric, int]
@@ -73,6 +75,19 @@ def kept_simulations() -> Mapping[str, Sizes]:
     return {**measured, **emulated}
 
 
+@cache
+def first_estimates() -> Mapping[str, Mapping[str, int]]:
+    """Return what the estimate said before each campaign ran, in bytes of allocated memory, by the name of the row."""
+    found: dict[str, Mapping[str, int]] = {}
+    for campaign in CAMPAIGNS:
+        tables = (read_tables(grid).runs for grid in sorted((REFERENCE / campaign / "tables").iterdir()))
+        kept = {name: size for runs in tables for name, size in zip(runs.trial_id, runs[_ESTIMATED], strict=True)}
+        for record in _trials(campaign, Backend.CUDA):
+            name = _name_of_measured(campaign, row_of_trial(record))
+            found[name] = {Metric.ALLOCATED.value: int(kept[record.trial_id])}
+    return found
+
+
 def simulation_seconds() -> float:
     """Return the median time of a simulated trial of the measured ones' grids, in a worker that has started."""
     records = [record for campaign in CAMPAIGNS for record in _trials(campaign, Backend.SIMULATED)]
@@ -93,7 +108,7 @@ def _measured_in(campaign: str) -> tuple[Row, ...]:
     """Return the measured trials of a campaign, each once, as `python -m profiler.share` makes rows of them."""
     source = RowSource(url=f"results/reference/{campaign}", commit="of this repository", licence=_LICENCE)
     rows = (row_of_trial(record) for record in _trials(campaign, Backend.CUDA))
-    named = {f"{campaign}-{_digest(row)}": row for row in rows}
+    named = {_name_of_measured(campaign, row): row for row in rows}
     return tuple(replace(row, row_id=name, origin=RowOrigin.OURS, source=source) for name, row in sorted(named.items()))
 
 
@@ -103,11 +118,11 @@ def _trials(campaign: str, backend: Backend) -> tuple[TrialRecord, ...]:
     return tuple(record for record in stored.trials if record.spec.backend is backend)
 
 
-def _digest(row: Row) -> str:
-    """Return a name of a job; of a card that was capped, of both."""
+def _name_of_measured(campaign: str, row: Row) -> str:
+    """Return a name of a job, or of a job and the cap of its card."""
     cap = f" {row.card.memory_bytes}" if row.differs else ""
     job = {key: value for key, value in row.job.items() if (key, value) not in _SINCE_NAMED}
-    return sha256(f"{sorted(job.items())!r}{cap}".encode()).hexdigest()[:10]
+    return f"{campaign}-{sha256(f'{sorted(job.items())!r}{cap}'.encode()).hexdigest()[:10]}"
 
 
 _SINCE_NAMED = (("fp16", False),)

@@ -7,7 +7,7 @@ from typing import TypeVar
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.layers.layer_backward import norm_backward
-from profiler.analytical.formulas.models.parameters import scoring_model
+from profiler.analytical.formulas.models.parameters import model_of_recipe
 from profiler.analytical.formulas.models.trained import all_gradients, trains_everything
 from profiler.analytical.formulas.models.weights import (
     autocast_more_bytes,
@@ -86,9 +86,7 @@ def replayed_reserved_bytes(spec: TrialKeys, architecture: DecoderShape) -> int:
         architecture: Its model.
     """
     requests = Requests(str(spec.alloc_conf))
-    if not spec.recipe.facts.has_lm_head:
-        architecture = scoring_model(architecture)
-    _Trial(requests, itemised_keys(spec), architecture).run()
+    _Trial(requests, itemised_keys(spec), model_of_recipe(spec.recipe, architecture)).run()
     return requests.peak_reserved_bytes
 
 

@@ -10,6 +10,7 @@ from profiler.analytical.formulas.sizes.quantities import Count, both, everywher
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, layer_kinds
 from profiler.domain.architectures.architecture import Architecture, LinearAttention
 from profiler.domain.architectures.families import LINEAR_OUTPUT, Layers, family_of
+from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR
 
 _ROUTER = "gate"
@@ -208,6 +209,11 @@ def scoring_model(architecture: DecoderShape) -> DecoderShape:
     Source: transformers' `GenericForSequenceClassification` with `num_labels` of 1.
     """
     return cast("DecoderShape", replace(cast("Any", architecture), scores=1, tie_word_embeddings=False))
+
+
+def model_of_recipe(recipe: Recipe, architecture: DecoderShape) -> DecoderShape:
+    """Return the model that the trainer of a recipe makes of a decoder: itself, or with a head of one score."""
+    return architecture if recipe.facts.has_lm_head else scoring_model(architecture)
 
 
 @counted_once

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from profiler.analytical.formulas.models.parameters import scoring_model
+from profiler.analytical.formulas.models.parameters import model_of_recipe
 from profiler.analytical.formulas.sizes.quantities import Term, Terms, added
 from profiler.analytical.formulas.sizes.trial_keys import (
     Batch,
@@ -122,8 +122,7 @@ _SHARDINGS: Mapping[DistributedType, type[TrialSharding]] = {
 
 def trial_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant, ...]:
     """Return the instants of a trial, in the order of a step, on one of its GPUs."""
-    if not spec.recipe.facts.has_lm_head:
-        architecture = scoring_model(architecture)
+    architecture = model_of_recipe(spec.recipe, architecture)
     instants = _step(spec.recipe).instants(_of_one_gpu(spec), architecture)
     return _SHARDINGS[spec.distributed_type](spec, architecture).instants(instants)
 
