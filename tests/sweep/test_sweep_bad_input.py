@@ -34,7 +34,7 @@ def check(result, world, *sentences, count=1):
         ([GRID, "num_generations=3"], ["num_generations=3: must divide", "4 x 4 = 16"]),
         ([GRID, "max_prompt_length=0"], ["max_prompt_length=0: must be a whole number of at least 1"]),
         ([GRID, "per_device_train_batch_size=-4"], ["per_device_train_batch_size=-4: must be a whole number"]),
-        ([GRID, "optim=adamw_9bit"], ["optim=adamw_9bit: must be one of", "Did you mean 'adamw_8bit'?"]),
+        ([GRID, "optim=adamw_9bit"], ["optim=adamw_9bit: Did you mean 'adamw_8bit'? It must be one of"]),
         ([GRID, "model=/nowhere/config.json"], ["model=/nowhere/config.json: there is no file"]),
         ([GRID, "num_generations=4,"], ["num_generations=4,: cannot be read"]),
         ([GRID, "num_generations=interval(1,4)"], ["num_generations=interval(1,4): cannot be read"]),

@@ -180,7 +180,7 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         groups.extend(tower_tensors(architecture.vision))
     groups.extend(TensorGroup(shape=part.shape, copies=part.copies) for part in architecture.idle)
     if architecture.scores:
-        groups.append(_head_of_scores(architecture))
+        groups.append(TensorGroup(shape=(architecture.scores, hidden), copies=1))
     else:
         head = where(architecture.tie_word_embeddings, 0, 1)
         groups.append(TensorGroup(shape=(architecture.vocab_size, hidden), copies=head))
@@ -195,10 +195,6 @@ def reached_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
     if not architecture.idle:
         return base_tensors(architecture)
     return base_tensors(cast("DecoderShape", replace(cast("Any", architecture), idle=())))
-
-
-def _head_of_scores(architecture: DecoderShape) -> TensorGroup:
-    return TensorGroup(shape=(architecture.scores, architecture.hidden_size), copies=1)
 
 
 def scoring_model(architecture: DecoderShape) -> DecoderShape:
@@ -318,7 +314,7 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
     if architecture.vision is not None:
         groups.extend(tower_lora_tensors(architecture.vision, rank, targets))
     if architecture.scores:
-        groups.append(_head_of_scores(architecture))
+        groups.append(TensorGroup(shape=(architecture.scores, architecture.hidden_size), copies=1))
     return tuple(groups)
 
 
