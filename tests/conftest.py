@@ -155,6 +155,14 @@ _SLOWEST = (
     "analytical/test_preference_estimates.py",
     "bad_input/test_fuzz.py",
     "bad_input/test_odd_content.py",
+    "emulation/test_jobs_on_cards.py",
+    "execution/test_trials_on_gpus.py",
+    "execution/test_progress_and_host.py",
+    "analytical/test_replayed.py",
+    "campaign/test_kept_measurements.py",
+    "run/test_run_process.py",
+    "execution/test_ends_of_the_sweep.py",
+    "execution/test_stress.py",
 )
 """Modules with the longest tests, in their order. Last they would keep one process busy while the others have ended."""
 
