@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from profiler.analytical.baselines import rule_of_thumb
 from profiler.analytical.estimate import estimate, has_form, refuse_model, refuse_without_form
-from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, either, larger
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, Flag, Number, either, larger
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
@@ -183,7 +183,7 @@ class _Shapes:
     vision: VisionTower | None
     idle: tuple[IdleTensors, ...]
     shared_expert_width: Count
-    attention_dropout: float | NDArray[Any]
+    attention_dropout: Number
     reward_models: tuple[Architecture, ...]
     scores: int = 0
     linear: None = None

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from profiler.domain.cards.gpu import Gpu
 from profiler.domain.models.builtin_models import find_builtin
 from profiler.domain.trials.keys import Kind
 from profiler.domain.trials.trial import SPEC_KEYS, TrialSpec, key_named
+
+if TYPE_CHECKING:
+    from profiler.analytical.formulas.sizes.quantities import Array
 
 POINTS = 100_000
 """Estimated trials of all limits of a surface together."""
@@ -55,7 +59,10 @@ def estimated_limits(surface: Surface) -> tuple[EstimatedLimit, ...]:
 
 
 def _limit(gpu: Gpu, gpus: int, axes: Mapping[str, Sequence[Number]], estimates: EstimateTable) -> EstimatedLimit:
-    needed = unreleasable_bytes(estimates.peak_allocated_bytes, estimates.peak_reserved_bytes)
+    allocated, reserved = (
+        cast("Array", peaks) for peaks in (estimates.peak_allocated_bytes, estimates.peak_reserved_bytes)
+    )
+    needed = unreleasable_bytes(allocated, reserved)
     left = gpu.memory_bytes - outside_torch_bytes(gpu.compute_capability, gpus) - needed
     one, other = (np.array(values) for values in axes.values())
     return EstimatedLimit(gpu=gpu, values=(one, other), left_bytes=left.reshape(len(one), len(other)))

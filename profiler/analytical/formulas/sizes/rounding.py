@@ -8,16 +8,13 @@ rounding of every allocation to multiples of 512 bytes is left out.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
-from profiler.analytical.formulas.sizes.quantities import Coded, Count, Itemised, smaller, whole_units
+from profiler.analytical.formulas.sizes.quantities import Coded, Count, Itemised, np, smaller, whole_units
 from profiler.analytical.formulas.sizes.trial_keys import ItemisedKeys, TrialKeys
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-else:
-    from profiler.analytical.formulas.sizes.quantities import np
+    from profiler.analytical.formulas.sizes.quantities import Array
 
 Block = Callable[[Count], Count]
 """Function from the bytes of a tensor to the bytes of its block."""
@@ -109,7 +106,7 @@ def _rounding_of_one(divisions: Sequence[int]) -> Block:
     return block
 
 
-def _rounding(table: "NDArray[np.int64]") -> Block:
+def _rounding(table: "Array") -> Block:
     """Return the rounding of arrays by `table`: divisions by interval, for one trial or with one row per trial."""
 
     def block(size: Count) -> Count:
@@ -140,7 +137,7 @@ percentile, and 13 % above at the 95th. Estimated reserved memory alone is up to
 @overload
 def unreleasable_bytes(allocated_bytes: int, reserved_bytes: int) -> int: ...
 @overload
-def unreleasable_bytes(allocated_bytes: "NDArray[Any]", reserved_bytes: "NDArray[Any]") -> "NDArray[Any]": ...
+def unreleasable_bytes(allocated_bytes: "Array", reserved_bytes: "Array") -> "Array": ...
 def unreleasable_bytes(allocated_bytes: Count, reserved_bytes: Count) -> Count:
     """Return the segments that hold a tensor at the worst instant, at most: a full card cannot return them.
 
