@@ -1,5 +1,6 @@
 """Memory of the host: DeepSpeed's own buffers, what a checkpoint takes, libraries on a card, and the verdict."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,6 +170,7 @@ def test_a_checkpoint_takes_memory_where_its_type_changes(tmp_path, monkeypatch)
     monkeypatch.setattr(transformers.modeling_utils, "is_fsdp_enabled", lambda: True)
     monkeypatch.setattr(transformers.modeling_utils, "is_local_dist_rank_0", lambda: False)
     for dtype, element in ((torch.bfloat16, 0), (torch.float32, 4)):
+        gc.collect()  # what other tests have left would be freed meanwhile
         before = _private_bytes()
         model = transformers.Qwen2ForCausalLM.from_pretrained(tmp_path, dtype=dtype)
         taken = _private_bytes() - before
