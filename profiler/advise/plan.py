@@ -16,7 +16,8 @@ from profiler.rendering.answers.advice import Advice, AdvisedStep
 from profiler.rendering.answers.solve import leaves_free
 
 _WORTH = 0.005
-"""Smallest part of the card for which a lever is worth its cost, unless the trial fits by it."""
+"""Smallest part of the card, and of what the trial needs, for which a lever or a stronger one is worth its cost, unless
+the trial fits by it. Less is within the error of a replay."""
 
 _GIVEN_UP = ("num_generations", "max_completion_length", "max_length", "lora_rank")
 """Keys of which a smaller value hurts the result."""
@@ -45,7 +46,7 @@ class Step:
     @property
     def is_worth_its_cost(self) -> bool:
         """Whether the job starts by it, or it saves a part of the card that is worth naming."""
-        return self.starts or self.saved_bytes > _WORTH * self.at_before.gpu.memory_bytes
+        return self.starts or self.saved_bytes > _worth_bytes(self.at_before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +136,21 @@ class Planner:
             step = Step(lever=lever, before=spec, after=after, at_before=before, at_after=card)
             if until_it_fits and self._fits(card):
                 return step
-            if best is None or _rank(card) < _rank(best.at_after):
+            if best is None or _is_worth_more(step, best):
                 best = step
         return best if best is not None and best.is_worth_its_cost else None
+
+
+def _worth_bytes(card: CardVerdict) -> float:
+    """Return how much less memory is worth a change, for a trial with this verdict."""
+    return _WORTH * max(card.gpu.memory_bytes, card.needed_bytes)
+
+
+def _is_worth_more(step: Step, best: Step) -> bool:
+    """Return whether a stronger change is worth more than the best so far."""
+    if step.starts and not best.starts:
+        return True
+    return step.saved_bytes - best.saved_bytes > _worth_bytes(step.at_before)
 
 
 def _rank(card: CardVerdict) -> tuple[bool, int]:
@@ -208,7 +221,7 @@ class Advisor:
 
     def _verdict(self, spec: TrialSpec) -> CardVerdict | None:
         try:
-            return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)))
+            return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)), replays=True)
         except UsageError:
             return None
 

@@ -16,7 +16,7 @@ from profiler.analytical.formulas.models.parameters import (
     projections,
 )
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
-from profiler.analytical.replayed.trial import has_replay, replayed_reserved_bytes
+from profiler.analytical.replayed.trial import ReplayedPeaks, has_replay, replayed_peaks
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -157,7 +157,9 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
 
 
 def estimate_with_replay(spec: TrialSpec, architecture: Architecture) -> Estimate:
-    """Return the estimate with reserved memory by a replay of the trial's requests, where `has_replay` says so.
+    """Return the estimate with reserved memory and fragments by a replay of the trial's requests.
+
+    Without `has_replay` reserved memory is the bound, and fragments are not known.
 
     Raises:
         UsageError: As in `estimate`.
@@ -165,11 +167,15 @@ def estimate_with_replay(spec: TrialSpec, architecture: Architecture) -> Estimat
     found = estimate(spec, architecture)
     if not has_replay(spec):
         return found
-    reserved = max(found.peak_allocated_bytes, _replayed_once(spec, architecture))
-    return replace(found, peak_reserved_bytes=reserved)
+    replayed = _replayed_once(spec, architecture)
+    return replace(
+        found,
+        peak_reserved_bytes=max(found.peak_allocated_bytes, replayed.reserved_bytes),
+        peak_unreleasable_bytes=replayed.unreleasable_bytes,
+    )
 
 
 @lru_cache(maxsize=1024)
-def _replayed_once(spec: TrialSpec, architecture: Architecture) -> int:
+def _replayed_once(spec: TrialSpec, architecture: Architecture) -> ReplayedPeaks:
     """Replay a trial that an answer asks for several times: one about a file of trl does, for each of its releases."""
-    return replayed_reserved_bytes(spec, architecture)
+    return replayed_peaks(spec, architecture)

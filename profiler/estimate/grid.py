@@ -5,8 +5,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from profiler.analytical.explanation.explained import EstimatedGrid, EstimatedPoint, Fit, estimate_grid
-from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
+from profiler.analytical.explanation.explained import EstimatedGrid, EstimatedPoint, Fit, estimate_grid, needed_of
 from profiler.config.options.reading import show
 from profiler.config.trials.grid import refuse_too_many_points
 from profiler.config.trials.specification import parse_point
@@ -154,5 +153,5 @@ def _specs(inputs: Inputs, axes: Axes, architecture_of: ArchitectureOf) -> tuple
 
 def _needs(point: EstimatedPoint) -> tuple[bool, int, int]:
     """Return what is dearer the larger it is: a job that does not start, then memory."""
-    unreleasable = unreleasable_bytes(point.peak_allocated_bytes, point.peak_reserved_bytes)
-    return point.fit in (Fit.NO_ENGINE, Fit.NO_KERNEL), unreleasable // STEP_BYTES, point.peak_reserved_bytes
+    most_bytes = needed_of(point.spec, point.estimate).most_bytes
+    return point.fit in (Fit.NO_ENGINE, Fit.NO_KERNEL), most_bytes // STEP_BYTES, point.estimate.reserved_bytes

@@ -236,7 +236,7 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
         outlook=own,
         sampled=draws,
         learnt=answer.learnt,
-        estimate=card_verdict(spec, architecture, gpu) if has_form(spec, architecture) else None,
+        estimate=card_verdict(spec, architecture, gpu, replays=True) if has_form(spec, architecture) else None,
         levers=tuple(sorted(levers, key=lambda each: each.outlook.rank)),
         growth=_growth(job, own),
         notes=(*notes_of_all(job.inputs, [spec], job.architecture_of), *job.lengths.notes),

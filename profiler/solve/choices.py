@@ -128,7 +128,7 @@ def _choice(value: object, spec: TrialSpec | UsageError, architecture_of: Archit
         refuse_without_form(spec, architecture)
     except UsageError as error:
         return Choice(value=value, verdict=None, refusal=error.faults[0].sentence())
-    return Choice(value=value, verdict=card_verdict(spec, architecture, gpu_named(str(spec.gpu))))
+    return Choice(value=value, verdict=card_verdict(spec, architecture, gpu_named(str(spec.gpu)), replays=True))
 
 
 def peak_text(spec: TrialSpec, architecture_of: ArchitectureLookup) -> str:

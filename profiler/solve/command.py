@@ -156,8 +156,8 @@ prices, num_processes the fewest GPUs (1, 2,
 4, ...; with FSDP, if nothing else is said), and model the largest built-in model
 of the family that model=NAME is of. Two keys give a limit line: the
 largest value of the second for each value of the first. The closed form finds
-the boundary, and a simulation on each side confirms it. Where one does not, the
-boundary of the simulation is searched, and is the answer.
+the boundary, of long rows to 0.8 %. From there it is searched by simulations,
+whose boundary is the answer.
 
 {option_lines(_OWN.values(), indent=24)}
 {option_lines(COMMON_OPTIONS.values(), indent=24)}

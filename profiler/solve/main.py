@@ -38,7 +38,7 @@ from profiler.rendering.answers.solve import (
 from profiler.rendering.document import FigureKind
 from profiler.solve.choices import cards, counts, members, peak_text, rented
 from profiler.solve.command import CARD, CHOICES, COUNT, MODEL, Command, read_command, usage
-from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, limit_lines, simulated
+from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, is_as_near, limit_lines, simulated
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.foreign.number_files import PUBLISHED, load_prices
@@ -154,7 +154,7 @@ def _values(
     if command.options.confirm and (reason := why_not_simulated(specs, architecture_of)):
         print_error(reason)
     elif command.options.confirm:
-        print_error("Simulating both sides of each boundary, and more where one differs; confirm=false does without.")
+        print_error("Simulating values near each boundary; confirm=false does without.")
         answers = [
             _confirmed(command, point, answer, inputs, architecture_of, simulate)
             for point, answer in zip(points, answers, strict=True)
@@ -190,21 +190,20 @@ def _confirmed(
     simulate: Simulate,
 ) -> KeyAnswer:
     """Return an answer that agrees with its own simulations, which decide where they differ from the estimate."""
-    margin, known = command.options.margin, simulate(answer.specs)
-    confirmation = Confirmation(answer.key, simulate, margin, known, looks_ahead=usable_cores() > 1)
+    margin = command.options.margin
+    confirmation = Confirmation(answer.key, simulate, margin, looks_ahead=usable_cores() > 1)
     search = KeySearch(answer.key, point, inputs=inputs, margin=margin, architecture_of=architecture_of)
-    guess = (answer.boundary.largest, answer.boundary.beyond)
     try:
-        boundary = search.boundary_near(guess, confirmation)
+        boundary = search.boundary_near(answer.boundary, confirmation)
     except NoAnswerError:
         return replace(answer, sides=confirmation.sides, decided=Decided.UNDECIDED)
-    is_equal = (boundary.largest, boundary.beyond) == guess
+    by_both = is_as_near(boundary.largest, answer.boundary.largest)
     values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
     return replace(
         answer,
         specs={value: search.at(value) for value in values},
         boundary=boundary,
         sides=confirmation.sides,
-        decided=Decided.BOTH if is_equal else Decided.SIMULATION,
+        decided=Decided.BOTH if by_both else Decided.SIMULATION,
         estimated=answer.boundary.largest,
     )

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 from profiler.analytical.estimate import refuse_without_form
-from profiler.analytical.explanation.boundary import GAP, Boundary, boundary_near, largest_that_fits
+from profiler.analytical.explanation.boundary import GAP, Boundary, Judge, boundary_near, largest_that_fits
 from profiler.analytical.explanation.explained import CardVerdict, card_verdict
+from profiler.analytical.replayed.trial import has_replay
 from profiler.config.models.context import is_beyond_context
 from profiler.config.trials.demand import grows
 from profiler.config.trials.grid import refuse_too_many_points
@@ -22,8 +23,20 @@ from profiler.solve.command import Command
 MAXIMUM = 2**24
 """Largest value that is tried. No card holds a row of so many tokens, or so many rows."""
 
-PRECISION = 1 / 256
-"""Part of a value up to which a boundary is searched by simulation (our choice): each takes seconds."""
+PRECISION = 1 / 128
+"""Part of a value up to which a boundary is searched where fragments count (our choice): those of neighbouring lengths
+differ by as much."""
+
+
+def is_as_near(one: int | None, other: int | None) -> bool:
+    """Return whether two boundaries, each searched to `PRECISION`, may be one.
+
+    By hand, 1,000 and 1,014 may, and 63 and 64 may not.
+    """
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= 2 * int(PRECISION * max(one, other))
+
 
 _WITHOUT_GAPS = ("lora_rank", "max_prompt_length", "max_completion_length", "max_length", "steps")
 """Keys of which rules allow every value up to a largest one. Of others a number of rows may have to divide another."""
@@ -57,7 +70,7 @@ class KeySearch:
         self._within_context = self._begins_within_context()
 
     def boundary(self) -> Boundary[CardVerdict]:
-        """Return the boundary.
+        """Return the boundary: within the bounds of fragments, and then by replays of requests near it.
 
         Raises:
             UsageError: No value of the key is allowed, or the trial has no closed form or no card.
@@ -68,43 +81,70 @@ class KeySearch:
             raise UsageError([Fault(key="KEY", found=self._key.name, problem=problem, hint="Solve max_length.")])
         refuse_without_form(first, self._architecture_of(first.model))
         refuse_without_card(first)
-        return largest_that_fits(
-            self._verdict,
+        found = largest_that_fits(
+            self._within_bounds,
             self._fits,
             minimum=getattr(first, self._key.name),
             maximum=self._maximum(first),
             gap=self._gap,
         )
+        if not has_replay(first):
+            return found
+        judge: Judge[TrialSpec] = Judge(
+            fits=lambda spec: self._fits(self._verdict_of(spec)),
+            left=lambda spec: self._verdict_of(spec).left_bytes - self._margin_bytes,
+            per_value=self._per_value(found.largest or found.beyond or self._key.minimum),
+        )
+        return self._near(judge, found.largest or self._key.minimum)
 
-    def boundary_near(
-        self,
-        guess: tuple[int | None, int | None],
-        judge: "Confirmation",
-    ) -> Boundary[CardVerdict]:
+    def boundary_near(self, estimated: Boundary[CardVerdict], judge: "Confirmation") -> Boundary[CardVerdict]:
         """Return the boundary by another judge than the closed form, which is dear, with the verdicts of both sides.
 
         Args:
-            guess: The values on both sides of the boundary by the closed form.
+            estimated: The boundary by the closed form.
             judge: Says whether a trial fits, and what it leaves.
         """
+        card, value = estimated.at_largest or estimated.at_beyond, estimated.largest or estimated.beyond
+        assert card is not None and value is not None
+        per_value = self._per_value(value)
+        likely_left = card.gpu.memory_bytes - card.likely_bytes - self._margin_bytes
+        guess = value + int(likely_left / per_value) if card.starts else value
+        together = judge.simulate if judge.looks_ahead else None
+        return self._near(
+            Judge(fits=judge.fits, left=judge.left_bytes, per_value=per_value, together=together), max(guess, 1)
+        )
+
+    def _near(self, judge: Judge[TrialSpec], guess: int) -> Boundary[CardVerdict]:
         first = self.first_allowed()
         found = boundary_near(
             self._allowed,
-            judge.fits,
+            judge,
             guess,
             minimum=getattr(first, self._key.name),
             maximum=self._maximum(first),
             gap=self._gap,
             precision=PRECISION,
-            left=judge.left_bytes,
-            ahead=judge.simulate if judge.looks_ahead else None,
         )
         return Boundary(
             largest=found.largest,
-            at_largest=self._verdict(found.largest) if found.largest is not None else None,
+            at_largest=self._verdict_of(found.at_largest) if found.at_largest is not None else None,
             beyond=found.beyond,
-            at_beyond=self._verdict(found.beyond) if found.beyond is not None else None,
+            at_beyond=self._verdict_of(found.at_beyond) if found.at_beyond is not None else None,
         )
+
+    def _per_value(self, value: int) -> float:
+        """Return about how many bytes more each value needs than the one before it, up to a value."""
+        first = self.first_allowed()
+        above = self._allowed(value) or first
+        lowest, highest = (int(getattr(spec, self._key.name)) for spec in (first, above))
+        if highest == lowest:
+            return self._bounds_of(first).needed_bytes / lowest
+        more = self._bounds_of(above).needed_bytes - self._bounds_of(first).needed_bytes
+        return max(more, 1) / (highest - lowest)
+
+    @property
+    def _margin_bytes(self) -> float:
+        return self._margin * gpu_named(str(self.first_allowed().gpu)).memory_bytes
 
     def _maximum(self, first: TrialSpec) -> int:
         """Return the largest value that is tried. A group is a part of the completions that are generated together."""
@@ -169,11 +209,15 @@ class KeySearch:
         is_beyond = self._within_context and is_beyond_context(spec, self._architecture_of(spec.model))
         return None if is_beyond else spec
 
-    def _verdict(self, value: int) -> CardVerdict | None:
+    def _within_bounds(self, value: int) -> CardVerdict | None:
         spec = self._allowed(value)
-        if spec is None:
-            return None
+        return None if spec is None else self._bounds_of(spec)
+
+    def _bounds_of(self, spec: TrialSpec) -> CardVerdict:
         return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)))
+
+    def _verdict_of(self, spec: TrialSpec) -> CardVerdict:
+        return card_verdict(spec, self._architecture_of(spec.model), gpu_named(str(spec.gpu)), replays=True)
 
     def _fits(self, card: CardVerdict) -> bool:
         return leaves_free(card, self._margin)
@@ -287,21 +331,18 @@ class NoAnswerError(Exception):
 class Confirmation:
     """The simulations of one answer, of which each trial runs once."""
 
-    def __init__(
-        self, key: str, simulate: Simulate, margin: float, known: Sequence[SimulatedSide], *, looks_ahead: bool
-    ) -> None:
-        """Keep what was simulated.
+    def __init__(self, key: str, simulate: Simulate, margin: float, *, looks_ahead: bool) -> None:
+        """Begin with nothing simulated.
 
         Args:
             key: The key that is solved for.
             simulate: Returns the simulation of trials by their value of the key.
             margin: Part of the card that has to stay free.
-            known: Simulations of both sides of the boundary.
-            looks_ahead: Whether the value that is probably asked for next is simulated too: a core has time for it.
+            looks_ahead: Whether two values are simulated at the same time: a core has time for it.
         """
         self.looks_ahead = looks_ahead
         self._key, self._simulate, self._margin = key, simulate, margin
-        self._known = {side.value: side for side in known}
+        self._known: dict[int, SimulatedSide] = {}
 
     @property
     def sides(self) -> tuple[SimulatedSide, ...]:

@@ -30,7 +30,7 @@ def _advised(capsys, *words: str) -> dict:
 def _needed(spec: TrialSpec) -> tuple[int, Fit]:
     architecture = builtin_architecture(spec.model)
     assert architecture is not None
-    card = card_verdict(spec, architecture, gpu_named(str(spec.gpu)))
+    card = card_verdict(spec, architecture, gpu_named(str(spec.gpu)), replays=True)
     return card.needed_bytes, card.fit
 
 
@@ -62,7 +62,11 @@ def test_the_steps_add_up_to_a_trial_that_fits(capsys):
     ("keys", "lever", "lines"),
     [
         (("logprobs=full",), "fused log-probabilities", ['pip install "trl>=1.16"']),
-        (("attn_implementation=eager",), "attention without stored scores", ["attn_implementation: sdpa"]),
+        (
+            ("attn_implementation=eager", "max_completion_length=2048"),
+            "attention without stored scores",
+            ["attn_implementation: sdpa"],
+        ),
         (("gradient_checkpointing=false",), "gradient checkpointing", ["gradient_checkpointing: true"]),
         (
             (),
@@ -80,7 +84,7 @@ def test_the_steps_add_up_to_a_trial_that_fits(capsys):
             ["per_device_train_batch_size: 1", "gradient_accumulation_steps: 16", "steps_per_generation: 16"],
         ),
         (
-            ("max_completion_length=8192",),
+            ("max_completion_length=8192", "tuning=qlora"),
             "fewer completions generated at once, same effective batch",
             ["steps_per_generation: 1"],
         ),

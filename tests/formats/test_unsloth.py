@@ -187,7 +187,7 @@ def test_the_api_has_both_bounds(script):
     found = estimate(job, gpu="h100")
     assert found.bounds is not None and found.host is None
     assert found.bounds.most_bytes == found.peak_allocated_bytes > found.bounds.least_bytes
-    assert found.card is not None and found.card.floor_bytes == found.bounds.least_bytes
+    assert found.card is not None and found.card.needed.least_bytes == found.bounds.least_bytes
     assert "has bounds only" in str(found)
     with pytest.raises(UsageError, match="asks for more than the bounds of one job on one card"):
         estimate(job, confirm=True)

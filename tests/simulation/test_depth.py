@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from profiler.allocator.traces.trace import NO_LAYER, OUTSIDE_LAYERS, Site, Trace, TraceBuilder
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import Category, Phase
-from profiler.simulation.depth import continuation
+from profiler.simulation.depth import continuation, repetitions
 from profiler.simulation.depth.continuation import TrainedTensors, continued
 from profiler.simulation.depth.repetitions import (
     LAYERS_RUN,
@@ -22,6 +22,7 @@ from profiler.simulation.depth.repetitions import (
     Tokens,
     Zones,
     _combined,
+    repetitions_of,
     tokens_of,
 )
 
@@ -271,6 +272,30 @@ def test_events_are_numbered_as_one_by_one(
     with patch.object(continuation, "_AT_ONCE", at_once):
         found = outcome_of(lambda: continuation._numbered(*case, layers=layers).events.tolist())
     assert found == outcome_of(lambda: numbered_one_by_one(*case, layers))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=10, max_size=30), st.sampled_from((1, -1)))
+def test_steps_that_repeat_alike_are_found_as_one_by_one(steps: list[tuple[int, int]], step: int) -> None:
+    """Each step has some events of no layer, and then three layers; kinds of blocks are those of one step."""
+    layer_of, kinds = [], []
+    for number, (outside, inside) in enumerate(steps):
+        for layer in (-1, *range(LAYERS_RUN)[::step]):
+            for place in range(outside if layer < 0 else inside):
+                layer_of.append(OUTSIDE_LAYERS if layer < 0 else layer)
+                kinds.append(20 * number + (10 if layer < 0 else 1) + place)
+    made = len(kinds)
+    tokens = Tokens(
+        trace=Trace(sizes_bytes=(), categories=(), events=range(1, made + 1), phase_starts=()),
+        tokens=np.array(kinds, dtype=np.int64),
+        block=np.arange(made),
+        layer_of=np.array(layer_of),
+        marks=(Phase.ROLLOUT,),
+        starts=(0,),
+    )
+    at_one_time = list(repetitions_of(tokens))
+    with patch.object(repetitions, "_OFTEN", 10**9):
+        assert at_one_time == list(repetitions_of(tokens))
+    assert [found.length for found in at_one_time] == [inside for _, inside in steps]
 
 
 def test_a_block_that_is_freed_before_it_is_made_is_refused() -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from maintenance.campaign.compared.simulated import MEASURED, grid_folders, host_of, predicted_alloc_conf
 from profiler.analytical.explanation.explained import Fit, fit_of_memory
+from profiler.analytical.formulas.sizes.rounding import Needed
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import WORKLOAD_KEYS, Backend
@@ -101,7 +102,7 @@ def fit_of_estimate(row: Mapping[Hashable, Any]) -> Fit:
     card = host if pd.isna(row["gpu"]) else KNOWN_GPUS[str(row["gpu"])]
     assert card is not None
     sizes = (int(row["estimated_peak_allocated_bytes"]), int(row["estimated_peak_reserved_bytes"]))
-    return fit_of_memory(card, gpus=1, allocated_bytes=sizes[0], reserved_bytes=sizes[1])
+    return fit_of_memory(card, Needed.within_bounds(*sizes), gpus=1)
 
 
 def _rows(grid: str, runs: pd.DataFrame) -> pd.DataFrame:

@@ -3,6 +3,8 @@
 Whether a job of verl fits a card, and how long its rows can be on average where padding is removed.
 """
 
+import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -17,7 +19,7 @@ from profiler.analytical.explanation.explained import (
     explained_phase,
     fit_of_memory,
 )
-from profiler.analytical.formulas.sizes.rounding import with_fragments
+from profiler.analytical.formulas.sizes.rounding import Needed, with_fragments
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.card import cuda_context_bytes, nccl_bytes
@@ -28,12 +30,6 @@ Answer = TypeVar("Answer")
 
 GAP = 4096
 """Most values in a row that rules may refuse: a batch size that must be a multiple of 4,096 is still found."""
-
-_FIRST_STEP = 64
-"""A guess is first left by this part of it (our choice): the estimate is mostly within some percent."""
-
-_MOST_STEPS = 8
-"""How many steps at once a line may be followed beyond what was asked (our choice)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,223 +63,210 @@ def largest_that_fits(
         maximum: The largest value to try.
         gap: Most values in a row that rules refuse below the largest that they allow.
     """
-    search = _Search(answer, fits, gap)
-    low = search.next_allowed(minimum, min(minimum + gap, maximum))
+    values = _Values(answer, minimum, maximum, gap)
+    low = values.following(minimum)
     if low is None:
         return Boundary(largest=None, at_largest=None, beyond=None, at_beyond=None)
-    if not search.fits_at(low):
-        return Boundary(largest=None, at_largest=None, beyond=low, at_beyond=search.at(low))
-    low, high = search.upwards(low, maximum, lambda last, _: 2 * last)
-    if high is None:
-        return Boundary(largest=low, at_largest=search.at(low), beyond=None, at_beyond=None)
-    low, high = search.halved(low, high)
-    return Boundary(largest=low, at_largest=search.at(low), beyond=high, at_beyond=search.at(high))
+    if not fits(values.known(low)):
+        return values.boundary(None, low)
+    high: int | None = None
+    while high is None and (asked := values.near(2 * low, low, None)) is not None:
+        low, high = (asked, None) if fits(values.known(asked)) else (low, asked)
+    while high is not None and (asked := values.near((low + high) // 2, low, high)) is not None:
+        low, high = (asked, high) if fits(values.known(asked)) else (low, asked)
+    return values.boundary(low, high)
 
 
 def boundary_near(
     answer: Callable[[int], Answer | None],
-    fits: Callable[[Answer], bool],
-    guess: tuple[int | None, int | None],
+    judge: "Judge[Answer]",
+    guess: int,
     *,
     minimum: int,
     maximum: int,
     gap: int = GAP,
     precision: float = 0.0,
-    left: Callable[[Answer], float] | None = None,
-    ahead: Callable[[Sequence[Answer]], object] | None = None,
 ) -> Boundary[Answer]:
-    """Return the boundary, searched from a guess in steps that double, for answers that are dear.
+    """Return the boundary, searched from a guess by a judge that is dear, two values at a time.
 
-    By hand, a guess of 100 and 101 where 90 is the largest that fits: 100, 99, 97, 93 and 85 are asked, then those
-    between 85 and 93. The first step is a 64th of the value. With `left`, the line through two answers says where to
-    ask next: 100, 99, 90 and 91.
+    The two are asked on both sides of where nothing should be left: by the line through both sides of the boundary, and
+    before both are known by `Judge.per_value`. Where memory does not rise steadily, as with fragments, they divide what
+    is between the sides in three.
+
+    By hand, with one unit per value and 90 the largest that fits, from a guess of 100: 100 and 101, which lack 10; then
+    90 and 91.
 
     Args:
-        answer: Returns what `fits` judges; None if rules refuse the value. It is cheap.
-        fits: Whether an answer is one that fits; it may be asked again about the same answer.
-        guess: A value that should fit, and the next allowed one, which should not; either may be None.
+        answer: Returns what is judged; None if rules refuse the value. It is cheap.
+        judge: Says what fits.
+        guess: Where the boundary should be.
         minimum: The smallest allowed value.
         maximum: The largest value to try.
         gap: Most values in a row that rules refuse below the largest that they allow.
         precision: Part of a value by which `beyond` may be larger than the next allowed value.
-        left: How much an answer leaves free, in any unit; negative if it needs more than there is.
-        ahead: Gets what is asked next, and what is probably asked after it, to judge both at the same time.
     """
-    search = _Search(answer, fits, gap, precision=precision, left=left, ahead=ahead)
-    low, high = guess
-    if low is not None and not search.fits_at(low):
-        low, high = search.stepped_down(low, minimum)
-    elif high is not None and search.fits_at(high):
-        low, high = search.stepped_up(high, maximum)
-    if low is not None and high is not None:
-        low, high = search.halved(low, high)
-    return Boundary(
-        largest=low,
-        at_largest=search.at(low) if low is not None else None,
-        beyond=high,
-        at_beyond=search.at(high) if high is not None else None,
-    )
+    return _Nearing(_Values(answer, minimum, maximum, gap), judge, precision).found(guess)
 
 
-class _Search(Generic[Answer]):
-    """Answers that were asked for already, and allowed values near a value."""
+@dataclass(frozen=True, kw_only=True)
+class Judge(Generic[Answer]):
+    """Says what fits."""
 
-    def __init__(
-        self,
-        answer: Callable[[int], Answer | None],
-        fits: Callable[[Answer], bool],
-        gap: int,
-        *,
-        precision: float = 0.0,
-        left: Callable[[Answer], float] | None = None,
-        ahead: Callable[[Sequence[Answer]], object] | None = None,
-    ) -> None:
-        self._answer, self._fits, self._gap = answer, fits, gap
-        self._precision, self._left_of, self._ahead = precision, left, ahead
-        self._known: dict[int, Answer | None] = {}
-        self._left: dict[int, float] = {}
-        self._judged: set[int] = set()  # together with another one
+    fits: Callable[[Answer], bool]
+    """It may be asked again about the same answer."""
+    left: Callable[[Answer], float]
+    """How much an answer leaves free, in any unit; negative if it needs more than there is."""
+    per_value: float
+    """About how much less a value leaves than the one before it, in that unit."""
+    together: Callable[[Sequence[Answer]], object] | None = None
+    """Judges answers at the same time, before `fits` is asked about each; None: one after the other."""
 
-    def at(self, value: int) -> Answer | None:
-        if value not in self._known:
-            self._known[value] = self._answer(value)
-        return self._known[value]
 
-    def fits_at(self, value: int) -> bool:
-        found = self.at(value)
-        if found is None:
-            return False
-        does = self._fits(found)
-        if self._left_of is not None:
-            self._left[value] = self._left_of(found)
-        return does
+class _Values(Generic[Answer]):
+    """The values that rules allow, and their answers."""
 
-    def _asked_with(self, value: int, low: int, high: int, *, first: int) -> bool:
-        """Return whether a value fits, near the boundary asked with its neighbour in direction `first` or the other."""
-        if self._ahead is None or value in self._judged:
-            return self.fits_at(value)
-        width = max(1, int(self._precision * value))
-        end = self._nothing_left(*((low, high) if {low, high} <= set(self._left) else self._outermost))
-        if end is not None and abs(end - value) <= 2 * width:
-            near = self.next_allowed(value + width, high - 1), self.previous_allowed(value - width, low + 1)
-            values = [value, *[each for each in near[::first] if each is not None][:1]]
-            self._ahead([found for each in values if (found := self.at(each)) is not None])
-            self._judged.update(values)
-        return self.fits_at(value)
+    def __init__(self, answer: Callable[[int], Answer | None], minimum: int, maximum: int, gap: int) -> None:
+        self._answer, self._minimum, self._maximum, self._gap = answer, minimum, maximum, gap
+        self._answers: dict[int, Answer | None] = {}
 
-    def _judged_in(self, low: int, high: int) -> int | None:
-        """Return a value between two others that was judged together with another one."""
-        return next((value for value in self._judged if low < value < high), None)
+    def known(self, value: int) -> Answer:
+        """Return the answer for an allowed value."""
+        found = self._at(value)
+        assert found is not None
+        return found
 
-    @property
-    def _outermost(self) -> tuple[int, int]:
-        """The smallest and the largest value that were asked for."""
-        return min(self._left, default=0), max(self._left, default=0)
+    def boundary(self, largest: int | None, beyond: int | None) -> Boundary[Answer]:
+        """Return the boundary between two allowed values."""
+        sides = (None if value is None else self.known(value) for value in (largest, beyond))
+        at_largest, at_beyond = sides
+        return Boundary(largest=largest, at_largest=at_largest, beyond=beyond, at_beyond=at_beyond)
 
-    def _nothing_left(self, low: int, high: int) -> int | None:
-        """Return the largest value that leaves something, on the line through two values; None without such a line."""
-        first, last = self._left.get(low), self._left.get(high)
-        if first is None or last is None or first <= last:
+    def following(self, value: int, ceiling: int | None = None) -> int | None:
+        """Return the first allowed value from this one on and below `ceiling`; None if the next ones are refused."""
+        end = min(value + self._gap, self._maximum) + 1
+        values = range(max(value, self._minimum), end if ceiling is None else min(end, ceiling))
+        return next((each for each in values if self._at(each) is not None), None)
+
+    def near(self, value: int, low: int | None, high: int | None) -> int | None:
+        """Return an allowed value near this one, between two others; None if there is none.
+
+        Without `high` everything may be refused from some value on, as beyond a model's context; that is remembered.
+        """
+        floor = self._minimum - 1 if low is None else low
+        ceiling = self._maximum + 1 if high is None else high
+        value = min(max(value, floor + 1), ceiling - 1)
+        if value <= floor:
             return None
-        return int(low + (high - low) * first / (first - last))
+        found = self.following(value, ceiling)
+        if found is not None:
+            return found
+        if high is None:
+            self._maximum = value - 1
+            return self._last(floor)
+        before = range(value - 1, max(value - 1 - self._gap, floor), -1)
+        return next((each for each in before if self._at(each) is not None), None)
 
-    def _next(self, last: int, step: int) -> int:
-        """Return the value to ask after `last`: a step away, or where nothing is left if that is not much farther.
+    def _at(self, value: int) -> Answer | None:
+        if value not in self._answers:
+            self._answers[value] = self._answer(value)
+        return self._answers[value]
 
-        A negative step is one downwards. The line goes through the outermost values.
-        """
-        smallest, largest = self._outermost
-        # The values of a guess are next to each other, and say nothing of a line of thousands.
-        found = self._nothing_left(smallest, largest) if largest - smallest >= abs(step) / 2 else None
-        if found is None or not 0 < (found - last) / step <= _MOST_STEPS:
-            return last + step
-        return found - int(self._precision * found / 2) if step < 0 else found + 1 + int(self._precision * found / 2)
-
-    def next_allowed(self, first: int, last: int) -> int | None:
-        return next(
-            (value for value in range(first, min(first + self._gap, last) + 1) if self.at(value) is not None), None
-        )
-
-    def previous_allowed(self, first: int, last: int) -> int | None:
-        values = range(first, max(first - self._gap, last) - 1, -1)
-        return next((value for value in values if self.at(value) is not None), None)
-
-    def stepped_up(self, low: int, maximum: int) -> tuple[int, int | None]:
-        """As `upwards`, in steps that double."""
-        first = max(1, low // _FIRST_STEP)
-        return self.upwards(low, maximum, lambda last, turn: self._next(last, first * 2**turn))
-
-    def upwards(self, low: int, ceiling: int, after: Callable[[int, int], int]) -> tuple[int, int | None]:
-        """Return a value that fits, and a larger allowed one that does not; None for the latter if there is none.
-
-        `after` returns the value to ask after one that fits, in a turn from 0.
-        """
-        turn = 0
-        while low < ceiling:
-            target = min(self._judged_in(low, ceiling + 1) or max(after(low, turn), low + 1), ceiling)
-            candidate = self.next_allowed(target, ceiling)
-            if candidate is None:
-                # Rules refuse everything from here on, as beyond a model's context.
-                ceiling = target - 1
-                candidate = self._last_allowed(low, ceiling)
-            if candidate is None:
-                return low, None
-            if not self._asked_with(candidate, low, ceiling + 1, first=-1):
-                return low, candidate
-            low, turn = candidate, turn + 1
-        return low, None
-
-    def _between(self, low: int, high: int, turn: int) -> int:
-        """Return the value to ask next: where nothing is left, so that one more closes the gap; each third the middle.
-
-        By hand, 40 leaves 57 and 50 lacks 43: 45, then 46.
-        """
-        found = self._nothing_left(low, high)
-        if found is None or turn % 3 == 2:
-            return (low + high) // 2
-        width = max(1, int(self._precision * low))
-        if found - low < width:
-            return low + width
-        return high - width if high - found <= width else found - width // 2
-
-    def halved(self, low: int, high: int) -> tuple[int, int]:
-        """Return allowed values that fit and do not, next to each other or as near as `precision` says."""
-        turn = 0
-        while high - low > max(1, self._precision * low):
-            middle = self._judged_in(low, high) or min(max(self._between(low, high, turn), low + 1), high - 1)
-            turn += 1
-            candidate = self.next_allowed(middle, high - 1) or self.previous_allowed(middle, low + 1)
-            if candidate is None:
-                break
-            does = self._asked_with(candidate, low, high, first=1)
-            low, high = (candidate, high) if does else (low, candidate)
-        return low, high
-
-    def stepped_down(self, high: int, minimum: int) -> tuple[int | None, int]:
-        """Return a value that fits, and one above it that does not; None for the former if there is none."""
-        step = max(1, high // _FIRST_STEP)
-        while high > minimum:
-            asked = self._judged_in(minimum - 1, high) or max(minimum, self._next(high, -step))
-            candidate = self.previous_allowed(asked, minimum)
-            if candidate is None:
-                return None, high
-            if self._asked_with(candidate, minimum - 1, high, first=1):
-                return candidate, high
-            high, step = candidate, 2 * step
-        return None, high
-
-    def _last_allowed(self, low: int, ceiling: int) -> int | None:
-        """Return the largest allowed value above `low` up to `ceiling`, where allowed values end somewhere between."""
-        found, refused = None, ceiling + 1
-        bottom = low
+    def _last(self, floor: int) -> int | None:
+        """Return the largest allowed value above `floor`, where allowed values end somewhere between."""
+        found, refused = None, self._maximum + 1
+        bottom = floor
         while refused - bottom > 1:
             middle = (bottom + refused) // 2
-            allowed = self.next_allowed(middle, refused - 1)
+            allowed = self.following(middle, refused)
             if allowed is None:
                 refused = middle
             else:
                 found = bottom = allowed
         return found
+
+
+class _Nearing(Generic[Answer]):
+    """The boundary as it is known so far."""
+
+    def __init__(self, values: _Values[Answer], judge: Judge[Answer], precision: float) -> None:
+        self._values, self._judge, self._precision = values, judge, precision
+        self._low: int | None = None
+        self._high: int | None = None
+        self._rounds_on_one_side = 0
+        self._width_before: int | None = None
+
+    def found(self, guess: int) -> Boundary[Answer]:
+        """Return the boundary."""
+        target, apart = guess, self._apart(guess)
+        while pair := self._pair(target, apart):
+            self._ask(pair)
+            if self._is_near_enough:
+                break
+            target, apart = self._next()
+        return self._values.boundary(self._low, self._high)
+
+    def _precise(self, value: int) -> int:
+        return max(1, int(self._precision * value))
+
+    def _apart(self, value: int) -> int:
+        """Return how far apart two values are asked: neighbours, or twice what is near enough (our choice)."""
+        near_enough = self._precise(value)
+        return near_enough if near_enough == 1 else 2 * near_enough
+
+    @property
+    def _is_near_enough(self) -> bool:
+        low, high = self._low, self._high
+        return low is not None and high is not None and high - low <= max(1, self._precision * low)
+
+    def _pair(self, target: int, apart: int) -> Sequence[int]:
+        """Return up to two allowed values around a target that are not decided yet, ascending."""
+        # Of neighbours, the target is the one that should fit.
+        one = self._values.near(target - apart // 2, self._low, self._high)
+        if one is None:
+            return ()
+        other = self._values.near(target - apart // 2 + apart, one, self._high)
+        return [one] if other is None else [one, other]
+
+    def _ask(self, values: Sequence[int]) -> None:
+        """Move both sides by what fits of some values, ascending."""
+        answers = [self._values.known(value) for value in values]
+        if self._judge.together is not None:
+            self._judge.together(answers)
+        for value, answer in zip(values, answers, strict=True):
+            if not self._judge.fits(answer):
+                self._high = value
+                return
+            self._low = value
+
+    def _next(self) -> tuple[int, int]:
+        """Return where nothing should be left, and how far apart to ask around it."""
+        low, high = self._low, self._high
+        if low is not None and high is not None:
+            return self._between(low, high)
+        known = low if low is not None else high
+        assert known is not None
+        least = self._precise(known) << 3 * self._rounds_on_one_side
+        self._rounds_on_one_side += 1
+        left, upwards = self._left(known), 1 if low is not None else -1
+        step = min(max(upwards * left / max(self._judge.per_value, sys.float_info.min), least), _FARTHEST)
+        target = math.floor(known + upwards * step)
+        return target, self._apart(target)
+
+    def _between(self, low: int, high: int) -> tuple[int, int]:
+        width, apart = high - low, self._apart(low)
+        did_not_halve = self._width_before is not None and 2 * width > self._width_before
+        self._width_before = width
+        first, last = self._left(low), self._left(high)
+        if 2 * width <= 3 * apart or did_not_halve or first <= last:
+            return (low + high) // 2, max(1, width // 3)
+        return low + int(width * first / (first - last)), apart
+
+    def _left(self, value: int) -> float:
+        return self._judge.left(self._values.known(value))
+
+
+_FARTHEST = 2**32
+"""Farther than any value, so that a line that hardly falls has an end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,15 +295,13 @@ def verl_card(found: VerlEstimate) -> CardVerdict:
     """
     no_engine = engine_text(found)
     with_cache = max(found.engine_peak_bytes, int(with_fragments(found.training_peak_bytes)))
+    needed = Needed.within_bounds(found.peak_bytes, with_cache)
     return CardVerdict(
         gpu=found.gpu,
-        fit=Fit.NO_ENGINE
-        if no_engine
-        else fit_of_memory(
-            found.gpu, gpus=found.job.n_gpus, allocated_bytes=found.peak_bytes, reserved_bytes=with_cache
-        ),
+        fit=Fit.NO_ENGINE if no_engine else fit_of_memory(found.gpu, needed, gpus=found.job.n_gpus),
         peak_allocated_bytes=found.peak_bytes,
         peak_reserved_bytes=with_cache,
+        needed=needed,
         context_bytes=cuda_context_bytes(found.gpu.compute_capability),
         nccl_bytes=nccl_bytes(found.gpu.compute_capability, found.job.n_gpus),
         missing=None,

@@ -26,7 +26,7 @@ from profiler.analytical.formulas.models.tensor_groups import count_of
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, element_bytes, lora_rank
 from profiler.analytical.formulas.models.weights import NF4_BLOCK, nf4_bytes, weights
 from profiler.analytical.formulas.rollout import kv_cache, kv_element_bytes
-from profiler.analytical.formulas.sizes.rounding import with_fragments
+from profiler.analytical.formulas.sizes.rounding import Needed, with_fragments
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import optimizer_state
 from profiler.domain.architectures.architecture import Architecture
@@ -302,7 +302,8 @@ def _verdict(card: CardVerdict, least: int, most: int, kernels: OtherKernels) ->
         fit=Fit.UNDECIDED,
         peak_allocated_bytes=most,
         peak_reserved_bytes=reserved,
-        floor_bytes=least,
+        needed=Needed(least_bytes=least, likely_bytes=most, most_bytes=reserved),
+        has_bounds=True,
         missing=None,
         no_engine="",
         server="",

@@ -78,7 +78,7 @@ def _checked(spec: TrialSpec, architecture: Architecture, settings: str) -> str:
     """Return settings with which vLLM starts as advice, if the job also fits with them; else what is missing."""
     card, found = gpu_named(str(spec.gpu)), estimate(spec, architecture)
     context = outside_torch_bytes(card.compute_capability, spec.num_processes)
-    needed = unreleasable_bytes(found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes)
+    needed = unreleasable_bytes(found.peak_allocated_bytes, found.reserved_bytes)
     if needed + context <= card.memory_bytes:
         return f"{_ADVICE}{settings}"
     whole = f"{gib_text(needed + context)} of {gib_text(card.memory_bytes)}"

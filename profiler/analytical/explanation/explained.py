@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants
 from profiler.analytical.explanation.engine_start import engine_start_text, server_text
-from profiler.analytical.formulas.sizes.rounding import unreleasable_bytes
+from profiler.analytical.formulas.sizes.rounding import Needed
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import host_instants
 from profiler.analytical.timeline.sharding.sharding import HostInstant
@@ -25,13 +25,13 @@ class Fit(StrEnum):
     """The memory of a trial compared with that of a card."""
 
     FITS = "fits"
-    """What a full card cannot return, the CUDA context and NCCL fit, with the largest share of fragments."""
+    """What a full card cannot return at most, the CUDA context and NCCL fit."""
     TIGHT = "tight"
-    """Allocated memory, the CUDA context and NCCL fit; whether the fragments do is within the error of the method."""
+    """What it cannot return at least fits; whether the most of it does is within the error of the method."""
     UNDECIDED = "not decided"
     """Something that changes memory has no formula, or the card lies between the bounds of a job."""
     TOO_LARGE = "does not fit"
-    """Allocated memory, the CUDA context and NCCL do not fit."""
+    """What it cannot return at least, the CUDA context and NCCL do not fit."""
     NO_ENGINE = "vLLM does not start"
     """vLLM refuses to start with the part of the card that it may use."""
     NO_KERNEL = "no kernel"
@@ -53,6 +53,7 @@ class CardVerdict:
     fit: Fit
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+    needed: Needed
     context_bytes: int
     nccl_bytes: int
     """0 for one GPU."""
@@ -62,8 +63,8 @@ class CardVerdict:
     """What an engine on a card of its own needs of such a card. Empty if there is none."""
     no_engine: str = ""
     """Why vLLM refuses to start on the card, and what to change. Empty if it starts or runs elsewhere."""
-    floor_bytes: int | None = None
-    """The lower bound of allocated memory where `peak_allocated_bytes` is an upper one; None: it is no bound."""
+    has_bounds: bool = False
+    """Whether allocated memory itself is known by bounds only, of which `peak_allocated_bytes` is the upper one."""
 
     @property
     def starts(self) -> bool:
@@ -83,7 +84,7 @@ class CardVerdict:
     @property
     def needed_bytes(self) -> int:
         """What a full card cannot return, at most, and what is outside of torch's allocator."""
-        return unreleasable_bytes(self.peak_allocated_bytes, self.peak_reserved_bytes) + self.outside_bytes
+        return self.needed.most_bytes + self.outside_bytes
 
     @property
     def no_kernel_text(self) -> str:
@@ -92,8 +93,13 @@ class CardVerdict:
 
     @property
     def least_bytes(self) -> int:
-        """Allocated memory, and what is outside of torch's allocator: less is never enough."""
-        return (self.peak_allocated_bytes if self.floor_bytes is None else self.floor_bytes) + self.outside_bytes
+        """What it cannot return, at least, and what is outside of torch's allocator: less is not enough."""
+        return self.needed.least_bytes + self.outside_bytes
+
+    @property
+    def likely_bytes(self) -> int:
+        """What it cannot return by the method itself, without its error, and what is outside of torch's allocator."""
+        return self.needed.likely_bytes + self.outside_bytes
 
     @property
     def left_bytes(self) -> int:
@@ -104,7 +110,7 @@ class CardVerdict:
 def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, *, replays: bool = False) -> CardVerdict:
     """Return whether `spec` fits `gpu`, with the kernels and workspaces of that card.
 
-    Reserved memory is the bound, as a search needs it, or with `replays` that of `estimate_with_replay`.
+    Reserved memory and fragments are bounds, or with `replays` those of `estimate_with_replay`.
 
     Raises:
         UsageError: As in `estimate`.
@@ -117,18 +123,13 @@ def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estim
     """Return the verdict from the estimate for that card."""
     on_card = replace(spec, gpu=gpu.name)
     no_engine = engine_start_text(on_card, architecture)
-    reserved = found.peak_reserved_bytes or found.peak_allocated_bytes
+    needed = needed_of(spec, found)
     return CardVerdict(
         gpu=gpu,
-        fit=fit_of(
-            spec,
-            gpu,
-            allocated_bytes=found.peak_allocated_bytes,
-            reserved_bytes=reserved,
-            engine_starts=not no_engine,
-        ),
+        fit=fit_of(spec, gpu, needed, engine_starts=not no_engine),
         peak_allocated_bytes=found.peak_allocated_bytes,
-        peak_reserved_bytes=reserved,
+        peak_reserved_bytes=found.reserved_bytes,
+        needed=needed,
         context_bytes=cuda_context_bytes(gpu.compute_capability),
         nccl_bytes=nccl_bytes(gpu.compute_capability, spec.num_processes),
         missing=missing_kernel(spec, gpu.chip),
@@ -137,35 +138,50 @@ def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estim
     )
 
 
-def fit_of(spec: TrialSpec, gpu: Gpu, *, allocated_bytes: int, reserved_bytes: int, engine_starts: bool = True) -> Fit:
-    """Return whether a trial with these peaks fits `gpu`, and whether it comes so far."""
+def needed_of(spec: TrialSpec, found: Estimate) -> Needed:
+    """Return what a full card must hold by an estimate: by its replay, or else within bounds."""
+    allocated, unreleasable = found.peak_allocated_bytes, found.peak_unreleasable_bytes
+    if unreleasable is None:
+        return Needed.within_bounds(allocated, found.reserved_bytes)
+    return Needed.by_replay(allocated, unreleasable, alloc_conf=str(spec.alloc_conf))
+
+
+def fit_of(spec: TrialSpec, gpu: Gpu, needed: Needed, *, engine_starts: bool = True) -> Fit:
+    """Return whether a trial that needs so much fits `gpu`, and whether it comes so far."""
     if missing_kernel(spec, gpu.chip) is not None:
         return Fit.NO_KERNEL
     if not engine_starts:
         return Fit.NO_ENGINE
-    return fit_of_memory(gpu, gpus=spec.num_processes, allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes)
+    return fit_of_memory(gpu, needed, gpus=spec.num_processes)
 
 
-def fit_of_memory(gpu: Gpu, *, gpus: int, allocated_bytes: int, reserved_bytes: int) -> Fit:
+def fit_of_memory(gpu: Gpu, needed: Needed, *, gpus: int) -> Fit:
     """Return whether the memory of a job on `gpus` cards fits one of them."""
     available = gpu.memory_bytes - outside_torch_bytes(gpu.compute_capability, gpus)
-    if unreleasable_bytes(allocated_bytes, reserved_bytes) <= available:
+    if needed.most_bytes <= available:
         return Fit.FITS
-    return Fit.TIGHT if allocated_bytes <= available else Fit.TOO_LARGE
+    return Fit.TIGHT if needed.least_bytes <= available else Fit.TOO_LARGE
 
 
 def all_cards(
     spec: TrialSpec, architecture: Architecture, cards: Iterable[Gpu] = KNOWN_GPUS.values()
 ) -> tuple[CardVerdict, ...]:
-    """Return the verdict for each card, the smallest card first.
+    """Return the verdict for each card, the smallest card first; by a replay where fragments may decide.
 
     Raises:
         UsageError: As in `estimate`.
     """
-    ordered = sorted(cards, key=lambda gpu: gpu.memory_bytes)
-    alike = {what_counts(spec, gpu): gpu for gpu in reversed(ordered)}
-    estimates = {each: estimate(replace(spec, gpu=gpu.name), architecture) for each, gpu in alike.items()}
-    return tuple(_verdict(spec, architecture, gpu, estimates[what_counts(spec, gpu)]) for gpu in ordered)
+    alike: dict[Hashable, list[Gpu]] = {}
+    for gpu in sorted(cards, key=lambda gpu: gpu.memory_bytes):
+        alike.setdefault(what_counts(spec, gpu), []).append(gpu)
+    found: list[CardVerdict] = []
+    for each in alike.values():
+        on_first = replace(spec, gpu=each[0].name)
+        of_all = estimate(on_first, architecture)
+        if any(0 <= gpu.memory_bytes - of_all.peak_allocated_bytes < of_all.peak_allocated_bytes for gpu in each):
+            of_all = estimate_with_replay(on_first, architecture)
+        found += [_verdict(spec, architecture, gpu, of_all) for gpu in each]
+    return tuple(sorted(found, key=lambda card: card.gpu.memory_bytes))
 
 
 def what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
@@ -290,7 +306,7 @@ def explain(
 ) -> ExplainedEstimate:
     """Return the estimate of `spec` with its reasons; `host_bytes` and `gpus_per_node` as of `host_verdict`.
 
-    Reserved memory of the trial and of its own card is by a replay, that of other cards the bound.
+    Reserved memory of the trial and of its own card is by a replay, that of other cards is the bound.
 
     Raises:
         UsageError: As in `estimate`.
@@ -330,10 +346,7 @@ class EstimatedPoint:
     """The estimate of one trial of a grid."""
 
     spec: TrialSpec
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    peak_rule_bytes: int
-    peak_phase: Phase
+    estimate: Estimate
     fit: Fit | None
     """The verdict for the card of the trial; None if it names none."""
 
@@ -367,23 +380,11 @@ def estimate_grid(
     """
     points = []
     for spec, found in zip(specs, _estimates(specs, architectures), strict=True):
-        allocated = found.peak_allocated_bytes
-        reserved = found.peak_reserved_bytes or allocated
-        gpu = find_gpu(spec.gpu)
-        fit = None
+        gpu, fit = find_gpu(spec.gpu), None
         if gpu is not None:
             starts = not engine_start_text(spec, architectures[spec.model])
-            fit = fit_of(spec, gpu, allocated_bytes=allocated, reserved_bytes=reserved, engine_starts=starts)
-        points.append(
-            EstimatedPoint(
-                spec=spec,
-                peak_allocated_bytes=allocated,
-                peak_reserved_bytes=reserved,
-                peak_rule_bytes=found.peak_rule_bytes,
-                peak_phase=found.peak_phase,
-                fit=fit,
-            )
-        )
+            fit = fit_of(spec, gpu, needed_of(spec, found), engine_starts=starts)
+        points.append(EstimatedPoint(spec=spec, estimate=found, fit=fit))
     return EstimatedGrid(keys=tuple(keys), points=tuple(points))
 
 

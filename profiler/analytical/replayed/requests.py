@@ -93,6 +93,11 @@ class Requests:
         """Most bytes of segments."""
         return self._allocator.peak_reserved_bytes
 
+    @property
+    def peak_unreleasable_bytes(self) -> int:
+        """Most bytes of segments that hold a block in use: a full card cannot return them."""
+        return self._allocator.stats().peak_unreleasable_bytes
+
     def has(self, group: Hashable) -> bool:
         """Return whether a group has blocks."""
         return group in self._groups

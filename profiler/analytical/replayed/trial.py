@@ -1,7 +1,7 @@
 """Reserved memory of a trial by a replay: its passes and steps, and the peak of the segments that they take."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes
@@ -75,8 +75,17 @@ def has_replay(spec: TrialKeys) -> bool:
     )
 
 
-def replayed_reserved_bytes(spec: TrialKeys, architecture: DecoderShape) -> int:
-    """Return the peak of reserved memory of a trial on a card that is large enough for it.
+@dataclass(frozen=True)
+class ReplayedPeaks:
+    """Peaks of a trial on a card that is large enough for it."""
+
+    reserved_bytes: int
+    unreleasable_bytes: int
+    """Segments that hold a tensor: a full card returns the others."""
+
+
+def replayed_peaks(spec: TrialKeys, architecture: DecoderShape) -> ReplayedPeaks:
+    """Return the peaks of what the allocator takes for a trial.
 
     The formulas of the closed form say the size of each tensor, here one by one (`Itemised`), and the program of the
     trainer their order. The model of the allocator takes the segments.
@@ -87,7 +96,7 @@ def replayed_reserved_bytes(spec: TrialKeys, architecture: DecoderShape) -> int:
     """
     requests = Requests(str(spec.alloc_conf))
     _Trial(requests, itemised_keys(spec), model_of_recipe(spec.recipe, architecture)).run()
-    return requests.peak_reserved_bytes
+    return ReplayedPeaks(requests.peak_reserved_bytes, requests.peak_unreleasable_bytes)
 
 
 def replayed_steps(steps: int, empties: int | None) -> list[int]:

@@ -432,3 +432,10 @@ class Estimate:
     peak_phase: Phase
     breakdown: tuple[CategoryShare, ...] = ()
     """Of the estimated peak; sums to `peak_allocated_bytes`."""
+    peak_unreleasable_bytes: int | None = None
+    """Segments that hold a tensor at the worst instant, where the trial's requests were replayed."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Reserved memory at the peak, at least that of the tensors."""
+        return self.peak_reserved_bytes or self.peak_allocated_bytes

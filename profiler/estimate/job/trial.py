@@ -280,7 +280,7 @@ def _bounds(spec: TrialSpec, architecture_of: ArchitectureOf) -> tuple[tuple[boo
 def _peaks(spec: TrialSpec, architecture: Architecture) -> tuple[int, int]:
     """Return allocated and reserved memory at the peak."""
     found = estimate_with_replay(spec, architecture)
-    return found.peak_allocated_bytes, found.peak_reserved_bytes or found.peak_allocated_bytes
+    return found.peak_allocated_bytes, found.reserved_bytes
 
 
 def _peaks_line(candidates: Sequence[Candidate], chosen: Candidate, architecture_of: ArchitectureOf) -> Iterator[str]:

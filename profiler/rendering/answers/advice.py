@@ -11,8 +11,9 @@ from profiler.config.trl.yaml import TrlFile, yaml_lines
 from profiler.domain.memory import Origin, as_gib, gib_text
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Block, Code, Document, Section, Step, paragraphs
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, fragments_text, method_text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, fragments_text, method_text
 from profiler.rendering.layouts.plain_text import WIDTH, json_text, plain_text
+from profiler.rendering.memory_words import fragments_note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def advice_blocks(advice: Advice, notes: Sequence[str]) -> Sequence[Block]:
     if advice.alone:
         others = ", ".join(f"{step.name} ({gib_text(step.saved_bytes)})" for step in advice.alone)
         last.append(f"Not needed, with what each saves alone: {others}.")
-    sections.append(paragraphs(*last, f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"))
+    sections.append(paragraphs(*last, f"Estimated. {fragments_note(advice.spec)} {CONTEXT_NOTE}"))
     sections.append(Section("", [Code("\n".join(file_lines(advice.after, advice.file)), language="yaml")]))
     return sections
 

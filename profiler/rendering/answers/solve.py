@@ -15,9 +15,9 @@ from profiler.domain.trials.labels import key_words
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Section, Table, Text, paragraphs
 from profiler.rendering.estimate.card_list import price_object, price_text, sourced_text
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import gib_number
+from profiler.rendering.memory_words import fragments_note, gib_number
 
 _CHOICE_COLUMNS = (Column(title="value", align=Align.LEFT, width=22), Column(title="verdict", align=Align.LEFT))
 
@@ -66,7 +66,12 @@ class KeyAnswer:
     """Empty if nothing was simulated."""
     decided: Decided = Decided.ESTIMATE
     estimated: int | None = None
-    """The largest value by the estimate, where the simulation decided."""
+    """The largest value by the estimate, where `boundary` is that of the simulation."""
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the boundary is that of the simulation, which the estimate's may equal."""
+        return self.decided in (Decided.BOTH, Decided.SIMULATION)
 
     @property
     def spec(self) -> TrialSpec:
@@ -127,7 +132,7 @@ def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
     blocks: list[Block] = [*map(Text, notes)]
     for answer in answers:
         blocks += [Text(_headline(answer)), *_sides(answer), *map(Text, _decided(answer))]
-    blocks.append(Text(f"Estimated. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"))
+    blocks.append(Text(f"Estimated. {fragments_note(answers[0].spec)} {CONTEXT_NOTE}"))
     return plain_text(Document(title="Solved", blocks=blocks))
 
 
@@ -157,7 +162,7 @@ def choice_text(answer: ChoiceAnswer, notes: Sequence[str]) -> str:
         Table(_CHOICE_COLUMNS, rows, has_titles=False),
         *([Text(_none_text(answer))] if answer.best is None else ()),
         *([Text(_cheapest_text(answer))] if answer.prices and answer.best is not None else ()),
-        Text(f"Estimated{with_margin(answer.margin)}. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"),
+        Text(f"Estimated{with_margin(answer.margin)}. {fragments_note(answer.spec)} {CONTEXT_NOTE}"),
     ]
     return plain_text(Document(title=answer.spec.model, blocks=blocks))
 
@@ -261,7 +266,7 @@ def _key_object(answer: KeyAnswer) -> dict[str, object]:
         "beyond": boundary.beyond,
         "beyond_needed_bytes": boundary.at_beyond.needed_bytes if boundary.at_beyond is not None else None,
         "decided_by": answer.decided.value,
-        "estimated_largest": answer.estimated if answer.decided is Decided.SIMULATION else boundary.largest,
+        "estimated_largest": answer.estimated if answer.is_simulated else boundary.largest,
         "simulated": [
             {"value": side.value, "status": side.status.value, "needed_bytes": side.needed_bytes}
             for side in answer.sides
@@ -348,7 +353,7 @@ def line_text(lines: Sequence[LimitLine], notes: Sequence[str], *, figure: Path 
         text = f"All values of {second} that the other keys allow fit, so that it has no limit here."
         sections.append(paragraphs(text))
     last = f"Drawn in {figure}." if figure is not None else "figure=FILE.png draws it."
-    sections.append(paragraphs(f"GiB. Estimated, not simulated. {FRAGMENTS_NOTE} {CONTEXT_NOTE} {last}"))
+    sections.append(paragraphs(f"GiB. Estimated, not simulated. {fragments_note(lines[0].spec)} {CONTEXT_NOTE} {last}"))
     return plain_text(Document(title="Limit lines", blocks=sections))
 
 

@@ -10,9 +10,9 @@ from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.memory import Origin, gib_text
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import Align, Block, Cell, Column, Document, Section, Table, Text, Wrap, paragraphs
-from profiler.rendering.estimate.table import CONTEXT_NOTE, FRAGMENTS_NOTE, method_text
+from profiler.rendering.estimate.table import CONTEXT_NOTE, method_text
 from profiler.rendering.layouts.plain_text import json_text, plain_text
-from profiler.rendering.memory_words import RESERVED_NOTE, gib_number, reserved_note
+from profiler.rendering.memory_words import RESERVED_NOTE, fragments_note, gib_number, reserved_note
 
 _COLUMNS = (
     Column(title="GPU", align=Align.LEFT, width=24),
@@ -35,7 +35,7 @@ def card_list(
         *map(Text, notes),
         Text(f"{spec.model}, {method_text(spec)}. Estimated, for each card:"),
         Table(_COLUMNS, rows, has_titles=False),
-        Text(" ".join([*_sources(prices), FRAGMENTS_NOTE, CONTEXT_NOTE])),
+        Text(" ".join([*_sources(prices), fragments_note(spec), CONTEXT_NOTE])),
     ]
     return plain_text(Document(title=spec.model, blocks=blocks))
 
@@ -148,10 +148,10 @@ def grid_json(grid: EstimatedGrid) -> str:
     points = [
         {
             "trial": {key: value for key, value in trial.items() if key not in common},
-            "peak_allocated_bytes": point.peak_allocated_bytes,
-            "peak_reserved_bytes": point.peak_reserved_bytes,
-            "peak_rule_bytes": point.peak_rule_bytes,
-            "peak_phase": point.peak_phase.value,
+            "peak_allocated_bytes": point.estimate.peak_allocated_bytes,
+            "peak_reserved_bytes": point.estimate.reserved_bytes,
+            "peak_rule_bytes": point.estimate.peak_rule_bytes,
+            "peak_phase": point.estimate.peak_phase.value,
             "verdict": point.fit.value if point.fit else None,
         }
         for trial, point in zip(trials, grid.points, strict=True)
@@ -162,10 +162,10 @@ def grid_json(grid: EstimatedGrid) -> str:
 def _cells(point: EstimatedPoint, keys: Sequence[str]) -> list[str]:
     return [
         *(show(getattr(point.spec, key)) for key in keys),
-        gib_number(point.peak_allocated_bytes),
-        gib_number(point.peak_reserved_bytes),
-        gib_number(point.peak_rule_bytes),
-        point.peak_phase.value,
+        gib_number(point.estimate.peak_allocated_bytes),
+        gib_number(point.estimate.reserved_bytes),
+        gib_number(point.estimate.peak_rule_bytes),
+        point.estimate.peak_phase.value,
         point.fit.value if point.fit else "",
     ]
 

@@ -8,7 +8,6 @@ from profiler.analytical.explanation.explained import (
     ExplainedPhase,
     Fit,
 )
-from profiler.analytical.formulas.sizes.rounding import FRAGMENTS_PERCENT
 from profiler.analytical.replayed.trial import has_replay
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu_names import gpu_named
@@ -22,18 +21,17 @@ from profiler.rendering.estimate.host import HOST_NOTE, PHASE_COLUMNS, host_obje
 from profiler.rendering.layouts.plain_text import json_text, plain_text
 from profiler.rendering.memory_words import (
     CATEGORY_TITLES,
+    FRAGMENTS_NOTE,
     bounds_text,
     cards_by_verdict,
     cards_in_one_line,
     compared_text,
+    fragments_note,
     gib_number,
     percent,
     reserved_note,
 )
 
-FRAGMENTS_NOTE = (
-    f"Fragments: what a full card cannot return, at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials."
-)
 CONTEXT_NOTE = "The CUDA context is assumed, by compute capability."
 
 
@@ -116,7 +114,7 @@ def methods_text(explained: ExplainedEstimate, simulated: Outcome | None = None)
     spec = explained.spec
     if explained.bounds is not None:
         return f"No card has confirmed these bounds. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"
-    notes = [reserved_note(spec), FRAGMENTS_NOTE, CONTEXT_NOTE, *_uncompared(spec)]
+    notes = [reserved_note(spec), fragments_note(spec), CONTEXT_NOTE, *_uncompared(spec)]
     if simulated is not None and simulated.needed_bytes is not None:
         notes.append(f"Simulations: {compared_text(lambda found: found.simulated)}")
     return " ".join(notes)
@@ -222,7 +220,7 @@ def verdict_text(card: CardVerdict) -> str:
     least, most = gib_text(card.least_bytes), gib_text(card.needed_bytes)
     nccl, fragments = _nccl_text(card), fragments_text(card)
     match card.fit:
-        case Fit.FITS if card.floor_bytes is not None:
+        case Fit.FITS if card.has_bounds:
             left = gib_text(card.left_bytes)
             return f"Fits: at most {most} with {fragments}, at least {left} of the {whole} are left."
         case Fit.FITS:

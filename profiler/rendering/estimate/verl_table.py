@@ -11,12 +11,12 @@ from profiler.domain.verl import Strategy, VerlJob
 from profiler.rendering.document import Align, Block, Column, Details, Document, Section, Table, Text, paragraphs
 from profiler.rendering.estimate.table import (
     CONTEXT_NOTE,
-    FRAGMENTS_NOTE,
     other_phases_text,
     phase_table,
     verdict_text,
 )
 from profiler.rendering.layouts.plain_text import json_text, plain_text
+from profiler.rendering.memory_words import FRAGMENTS_NOTE
 
 TAG = "estimated, not yet measured"
 

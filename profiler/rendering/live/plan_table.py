@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from profiler.analysis.times.durations import Likeness
 from profiler.analysis.times.sweep_time import HOUR_S, USUAL, Basis, TimedTrials
-from profiler.analytical.explanation.explained import Fit, fit_of
+from profiler.analytical.explanation.explained import Fit, fit_of, needed_of
 from profiler.domain.cards.card import outside_torch_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.machines.engines import Money
@@ -112,7 +112,7 @@ def _verdict(spec: TrialSpec, estimate: Estimate) -> str:
     if spec.gpu is None:
         return ""
     gpu, peak = KNOWN_GPUS[spec.gpu], estimate.peak_allocated_bytes
-    fit = fit_of(spec, gpu, allocated_bytes=peak, reserved_bytes=estimate.peak_reserved_bytes or peak)
+    fit = fit_of(spec, gpu, needed_of(spec, estimate))
     if fit is not Fit.TOO_LARGE:
         return f"{fit.value}: {gpu.name}"
     missing = peak + outside_torch_bytes(gpu.compute_capability, spec.num_processes) - gpu.memory_bytes

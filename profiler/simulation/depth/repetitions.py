@@ -1,5 +1,6 @@
 """A trace as a sequence of tokens, in which a layer's part looks the same in each layer, and where layers repeat."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,6 +31,9 @@ _MOST_CANDIDATES = 8
 
 _WINDOW = 512
 """Events in which the next layer is looked for, before the whole phase is."""
+
+_OFTEN = 8
+"""Repetitions of one length after which it is looked for in the whole phase at one time."""
 
 _BARE_PHASES = frozenset({Phase.LOAD, Phase.OPTIMIZER})
 """Phases that work on parameters one after another, outside modules."""
@@ -151,10 +155,12 @@ def _spread(values: Mapping[int, int], blocks: int) -> Numbers:
 
 def _combined(columns: Iterable[Numbers]) -> Numbers:
     """Return one number per row of `columns`, equal for equal rows."""
-    rows: Any = 0
+    rows: Any = None
     for column in columns:
-        values = ranks(column)
-        rows = ranks(rows * (int(values.max(initial=0)) + 1) + values)
+        # Most columns have one value for all blocks.
+        if rows is None or (column != column[:1]).any():
+            values = ranks(column)
+            rows = values if rows is None else ranks(rows * (int(values.max(initial=0)) + 1) + values)
     return np.asarray(rows, dtype=np.int64)
 
 
@@ -192,7 +198,7 @@ def repetitions_of(tokens: Tokens) -> Iterator[Repetition]:
     layer = tokens.layer_of[tokens.block]
     middle = np.flatnonzero(layer == MIDDLE)
     for start, end, _ in spans(tokens):
-        search = _Search(tokens.tokens, layer, end)
+        search = _Search(tokens.tokens, layer, start, end)
         at = start
         for event in middle[np.searchsorted(middle, start) : np.searchsorted(middle, end)].tolist():
             if event >= at:
@@ -202,19 +208,31 @@ def repetitions_of(tokens: Tokens) -> Iterator[Repetition]:
 
 
 class _Search:
-    """Finds repetitions by layer before the event `end`."""
+    """Finds repetitions by layer from the event `start` on and before `end`."""
 
-    def __init__(self, tokens: Numbers, layer: Numbers, end: int) -> None:
-        self._tokens, self._layer, self._end = tokens, layer, end
+    def __init__(self, tokens: Numbers, layer: Numbers, start: int, end: int) -> None:
+        self._tokens, self._layer, self._start, self._end = tokens, layer, start, end
+        self._found: Counter[tuple[int, int]] = Counter()
+        self._differ: dict[tuple[int, int], Numbers] = {}
+        """The events that do not repeat, for lengths and steps that were found often, as in a rollout's steps."""
 
     def around(self, event: int, begin: int) -> Repetition:
         """Return the repetition with an event of the middle layer, which begins at `begin` or later."""
-        for window in (_WINDOW, self._end):
-            for length, step in self._possible_lengths(event, min(self._end, event + window)):
+        for window in (0, _WINDOW, self._end):
+            until = min(self._end, event + window)
+            for length, step in self._possible_lengths(event, until) if window else tuple(self._differ):
                 start, end = self._extended(event, begin, length, step)
                 if end - start >= 2 * length:
+                    self._count(length, step)
                     return Repetition(start=start, length=length, end=end, step=step)
         raise DepthDiffersError(f"event {event} of a layer repeats nothing")
+
+    def _count(self, length: int, step: int) -> None:
+        """Note a length that was found; once it was found often, look for what it does not repeat at one time."""
+        self._found[length, step] += 1
+        if self._found[length, step] == _OFTEN:
+            differs = np.flatnonzero(~self._repeats(self._start, self._end - length, length, step))
+            self._differ[length, step] = np.concatenate([[-1], differs + self._start, [self._end - length]])
 
     def _possible_lengths(self, event: int, until: int) -> Sequence[tuple[int, int]]:
         """Return distances to equal events of the layers after and before, and which layer, shortest first."""
@@ -226,6 +244,11 @@ class _Search:
 
     def _extended(self, event: int, begin: int, length: int, step: int) -> tuple[int, int]:
         """Return the range around `event` whose events all repeat the one `length` events before."""
+        if (length, step) in self._differ:
+            differ = self._differ[length, step]
+            following = int(np.searchsorted(differ, event))
+            after = int(differ[following]) if following < len(differ) else event
+            return max(begin, int(differ[following - 1]) + 1), max(after, event) + length
         end = size = event
         last = self._end - length
         size = length
