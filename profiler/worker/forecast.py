@@ -123,7 +123,13 @@ class _CompiledSteps(StepReplay):
 
 
 def replayed(
-    steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | None, total_bytes: int | None = None
+    steps: Steps,
+    *,
+    seed: int,
+    alloc_conf: str,
+    capacity_bytes: int | None,
+    total_bytes: int | None = None,
+    evaluated: MicroBatch | None = None,
 ) -> Iterator[ForecastStep | Death]:
     """Yield each step of a run after its replay, up to the one that the card refuses.
 
@@ -133,6 +139,7 @@ def replayed(
         alloc_conf: Settings of torch's allocator.
         capacity_bytes: What the process can take from the driver, without its context; None: unlimited.
         total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
+        evaluated: The widest batch of the evaluations; None if there are none.
     """
     config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
     replay: StepReplay | None = None
@@ -143,9 +150,11 @@ def replayed(
             peaks = replay.step(pieces)
         except RefusedError as error:
             # Before the first micro-batch the rows are those that it will have.
-            batch = max(0, error.piece - (len(pieces) - len(shape.micro_batches)))
-            refused = shape.micro_batches[batch], error.refusal
-            yield _death(*refused, seed=seed, alloc_conf=alloc_conf, step=number)
+            count = sum(piece.phases[0][1] is not Phase.EVALUATION for piece in pieces)
+            batch = shape.micro_batches[max(0, error.piece - (count - len(shape.micro_batches)))]
+            if evaluated is not None and error.refusal.phase is Phase.EVALUATION:
+                batch = evaluated
+            yield _death(batch, error.refusal, seed=seed, alloc_conf=alloc_conf, step=number)
             return
         yield ForecastStep(
             seed=seed,
