@@ -27,6 +27,7 @@ from profiler.allocator.traces.trace import Piece
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.memory import Phase
 from profiler.domain.runs.forecast import (
     AnswerLine,
     Death,
@@ -46,6 +47,7 @@ from profiler.measurement.samples.host_usage import usable_cores
 
 with compiled_at_first_call():
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
+    from profiler.training.recipes.step_grouping import widest_evaluated
     from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
     from profiler.worker.replays import CompiledAllocator, block_sizes, compiled, is_known
     from profiler.worker.simulated import card_of
@@ -211,14 +213,15 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
     spec = replace(spec_from_mapping(request.spec), steps=request.steps)
     if (fault := why_rows_are_unknown(spec)) is not None:
         raise UnsupportedTrialError(fault.sentence())
-    draws = {draw.seed: _rows(draw, request.steps) for draw in request.draws}
+    draws = {draw.seed: _rows(draw, request) for draw in request.draws}
+    evaluated = None if request.evaluations is None else widest_evaluated(spec, request.evaluations)
     last = {(run.seed, run.alloc_conf): run.steps[-1].step if run.steps else 0 for run in done.runs}
     runs = [(draw.seed, conf) for draw, conf in done.open_runs(request)]
 
     def lines(run: _Run, steps: Steps) -> Iterator[AnswerLine]:
         (seed, conf), gpu = run, card_of(spec)
         limits = {"capacity_bytes": gpu.usable_bytes, "total_bytes": gpu.memory_bytes}
-        found = replayed(steps, seed=seed, alloc_conf=conf, **limits)
+        found = replayed(steps, seed=seed, alloc_conf=conf, evaluated=evaluated, **limits)
         return (line for line in found if line.step > last.get(run, 0))
 
     # An answer that was learnt for is not of a card that is full at once.
@@ -319,10 +322,11 @@ def _send_lines(
             into.send(error)
 
 
-def _rows(draw: Draw, steps: int) -> RowLengths:
+def _rows(draw: Draw, request: ForecastRequest) -> RowLengths:
     random = Random(draw.seed)
-    shuffles = tuple(random.randrange(2**32) for _ in range(steps))
-    return RowLengths(prompts=draw.prompts, completions=draw.completions, shuffles=shuffles)
+    shuffles = tuple(random.randrange(2**32) for _ in range(request.steps))
+    lengths = {"prompts": draw.prompts, "completions": draw.completions}
+    return RowLengths(**lengths, shuffles=shuffles, evaluations=request.evaluations)
 
 
 def _learnt(learnt: RunLearnt | None, reason: str | None) -> Learnt:

@@ -160,7 +160,7 @@ def _plane(found: Numbers, values: Numbers) -> tuple[npt.NDArray[np.bool_], Numb
 
 
 def step_bounds(trace: Trace) -> list[tuple[int, int]]:
-    """Return the first event and the end of each optimizer step. What follows it, logging or an evaluation, belongs to it."""
+    """Return the first event and the end of each optimizer step, with the logging and the evaluation after it."""
     starts: list[int] = []
     before = Phase.LOAD
     for first, phase in trace.phase_starts:
