@@ -48,7 +48,7 @@ from profiler.estimate.job.inputs import (
     read_inputs,
 )
 from profiler.estimate.job.trial import dearest_spec, notes_of_all, why_not_simulated, with_reward_models
-from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, read_command, usage
+from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, counted, read_command, usage
 from profiler.forecast.inputs import (
     LengthInputs,
     Lever,
@@ -158,8 +158,7 @@ class _Job:
 
     def draws(self, spec: TrialSpec, lengths: RunLengths, seeds: int) -> tuple[Sampled, ...]:
         """Return the lengths of all seeds for a trial."""
-        counts = RowCounts.of(spec, self.steps)
-        return tuple(sampled(lengths, counts, seed) for seed in range(seeds))
+        return tuple(sampled(lengths, RowCounts.of(spec, self.steps), seed) for seed in range(seeds))
 
 
 def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
@@ -241,7 +240,7 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
         estimate=card_verdict(spec, architecture, gpu) if has_form(spec, architecture) else None,
         levers=tuple(sorted(levers, key=lambda each: each.outlook.rank)),
         growth=_growth(job, own),
-        notes=(*notes_of_all(job.inputs, [spec], job.architecture_of), *job.lengths.notes),
+        notes=(*counted(notes_of_all(job.inputs, [spec], job.architecture_of)), *job.lengths.notes),
     )
     _write(folder, forecast, answer.runs)
     return forecast, folder

@@ -151,11 +151,11 @@ def replayed(
         try:
             peaks = replay.step(pieces)
         except RefusedError as error:
-            # Before the first micro-batch the rows are those that it will have.
-            count = sum(piece.phases[0][1] is not Phase.EVALUATION for piece in pieces)
-            batch = shape.micro_batches[max(0, error.piece - (count - len(shape.micro_batches)))]
-            if evaluated is not None and error.refusal.phase is Phase.EVALUATION:
-                batch = evaluated
+            batch = evaluated
+            if batch is None or error.refusal.phase is not Phase.EVALUATION:
+                # Before the first micro-batch the rows are those that it will have.
+                before = sum(piece.phases[0][1] is not Phase.EVALUATION for piece in pieces) - len(shape.micro_batches)
+                batch = shape.micro_batches[max(0, error.piece - before)]
             yield _death(batch, error.refusal, seed=seed, alloc_conf=alloc_conf, step=number)
             return
         yield ForecastStep(

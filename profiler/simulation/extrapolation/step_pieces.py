@@ -164,9 +164,8 @@ def step_bounds(trace: Trace) -> list[tuple[int, int]]:
     starts: list[int] = []
     before = Phase.LOAD
     for first, phase in trace.phase_starts:
-        if phase is Phase.EVALUATION:
-            continue
-        if phase is not Phase.OPTIMIZER and before in (Phase.LOAD, Phase.OPTIMIZER) and phase is not Phase.LOAD:
+        between = (Phase.LOAD, Phase.OPTIMIZER)
+        if phase not in (*between, Phase.EVALUATION) and before in between:
             starts.append(first)
         before = phase
     return list(pairwise([*starts, len(trace.events)]))
