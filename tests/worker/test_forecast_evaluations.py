@@ -62,7 +62,7 @@ def _check_deaths(spec: TrialSpec, evaluations: Evaluations, whole: Any, written
     """A card that lacks a KiB of the peak of the first evaluation."""
     conf, widest = "expandable_segments:True", widest_evaluated(spec, evaluations)
     fourth = forecast_of(whole, conf)[3]
-    smaller = {"alloc_conf": conf, "capacity_bytes": fourth.reserved_bytes - KIB, "evaluated": widest}
+    smaller = {"alloc_conf": conf, "capacity_bytes": fourth.allocated_bytes - KIB, "evaluated": widest}
     died, again = (list(replayed(steps, seed=0, **smaller))[-1] for steps in (whole, written))
     assert died == again
     if isinstance(fourth, ForecastStep) and fourth.phase is Phase.EVALUATION:
