@@ -172,8 +172,8 @@ def _peaks(forecast: Forecast) -> Iterator[str]:
         returned = " where a card is never full" if worst.peak_reserved_bytes > usable and verdict == "fits" else ""
         yield (
             f"The estimate's worst case{of_training}, every row at its longest: "
-            f"{gib_text(worst.peak_allocated_bytes)} allocated, {gib_text(worst.peak_reserved_bytes)} reserved{returned}; "
-            f"it {verdict}."
+            f"{gib_text(worst.peak_allocated_bytes)} allocated, {gib_text(worst.peak_reserved_bytes)} reserved"
+            f"{returned}; it {verdict}."
         )
 
 
