@@ -1,7 +1,9 @@
 """The command line of `python -m profiler.forecast`: its options beyond those of an estimate, and the help text."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 
@@ -19,11 +21,12 @@ from profiler.config.options.option import (
     options_of,
     path,
 )
-from profiler.config.options.reading import FieldReader
+from profiler.config.options.reading import FieldReader, show
 from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_path
-from profiler.domain.errors import FailIf, Fault
-from profiler.domain.trials.trial import Lengths
+from profiler.domain.errors import FailIf, Fault, UsageError
+from profiler.domain.trials.recipe import GENERATING
+from profiler.domain.trials.trial import Lengths, TrialSpec
 from profiler.estimate.command import COMMON_OPTIONS, LAUNCH, NO_LENGTHS, TOKENIZER
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
@@ -37,6 +40,12 @@ DEFAULT_STEPS = 1000
 """Steps of a run that states none (our choice): public reports die at 600 to 700."""
 
 MOST_STEPS = 100_000
+
+DEFAULT_EVAL_BATCH = 8
+"""transformers' default of `per_device_eval_batch_size`."""
+
+DEFAULT_EVALUATED = 128
+"""Rows of an evaluation where none are stated (our choice): 16 batches of the default."""
 
 _MOST_SEEDS = 1000
 _LEAST_GROWTH = 0.01
@@ -54,6 +63,14 @@ def _distribution(least: float, shown: str) -> Kind[Distribution]:
 
 
 _TOKENS, _FACTOR = _distribution(1, "LENGTHS"), _distribution(_LEAST_GROWTH, "FACTOR")
+
+
+class EvalStrategy(StrEnum):
+    """When the model is evaluated, by transformers' names."""
+
+    NO = "no"
+    STEPS = "steps"
+    EPOCH = "epoch"
 
 
 class SaveStrategy(StrEnum):
@@ -127,6 +144,29 @@ class ForecastOptions:
     save_steps: int | None = option(
         None, count(), "steps between two checkpoints", unit="steps", null="those of config"
     )
+    eval_strategy: EvalStrategy | None = option(
+        None,
+        choice(EvalStrategy),
+        "when the model is evaluated, as transformers' key of this name",
+        null="steps with eval_steps, else that of config",
+    )
+    eval_steps: int | None = option(
+        None, count(), "steps from one evaluation to the next", unit="steps", null="that of config"
+    )
+    per_device_eval_batch_size: int | None = option(
+        None,
+        count(),
+        "rows, or pairs, that are evaluated at once",
+        unit="rows",
+        null=f"that of config, else {DEFAULT_EVAL_BATCH}, transformers' default",
+    )
+    max_eval_samples: int | None = option(
+        None,
+        count(),
+        "rows, or pairs, of each evaluation; their lengths are drawn as those of training",
+        unit="rows",
+        null=f"that of config, else {DEFAULT_EVALUATED}",
+    )
     results_dir: PurePath = option(
         PurePath("results"), path("a folder", "FOLDER"), "page, tables and figure go to FOLDER/forecast/NAME"
     )
@@ -191,25 +231,6 @@ def read_command(words: Sequence[str]) -> Command:
     return Command(options=options, rest=rest, wants_help=given.wants_help, faults=faults)
 
 
-_NO_EVALUATION = (
-    "has no forecast, because no simulated step evaluates",
-    "Leave it out; with per_device_eval_batch_size the estimate of grpo or rloo has the peak of an evaluation.",
-)
-_SCHEDULES = {
-    "eval_steps": _NO_EVALUATION,
-    "eval_strategy": _NO_EVALUATION,
-}
-"""Keys of transformers, and why a forecast has none of this name: what is wrong, and what to do."""
-
-
-def scheduled(fault: Fault) -> Fault:
-    """Return the fault of an unknown key, in the words for one that says when something happens."""
-    if fault.key not in _SCHEDULES:
-        return fault
-    problem, hint = _SCHEDULES[fault.key]
-    return replace(fault, problem=problem, hint=hint)
-
-
 def _faults_of_one_run(rest: EstimateCommand) -> list[Fault]:
     faults = []
     if rest.any_card:
@@ -222,6 +243,110 @@ def _faults_of_one_run(rest: EstimateCommand) -> list[Fault]:
     return faults + [
         Fault(key=key, found=",".join(map(str, values)), problem=problem) for key, values in rest.axes.items()
     ]
+
+
+# ---- evaluations -----------------------------------------------------------------------------------------------------
+
+_LOGGING_STEPS = 10
+"""trl's default of `logging_steps`, which is that of `eval_steps` too (`_BaseConfig` of trl 1.16)."""
+
+EVAL_BATCH = "per_device_eval_batch_size"
+
+
+def eval_steps_of(
+    options: ForecastOptions, values: Mapping[str, object], *, steps: int, epoch: int | None
+) -> int | None:
+    """Return the steps from one evaluation to the next; None if none follows a step.
+
+    Args:
+        options: What the command says, which wins.
+        values: What a file of trl says.
+        steps: Of the run, which a fraction is of.
+        epoch: Steps of an epoch; None if they are unknown.
+
+    Source of the defaults: `TrainingArguments.__post_init__` and `TrainerState.compute_steps` of transformers 5.23.
+
+    Raises:
+        UsageError: It is unknown how many steps an epoch has, or the number is none.
+    """
+    strategy = _strategy(options, values)
+    if strategy is EvalStrategy.NO:
+        return None
+    if strategy is EvalStrategy.EPOCH:
+        if epoch is None:
+            problem = "has no forecast without a data set, whose size says how many steps an epoch has"
+            hint = "eval_steps=N says it, or lengths=FILE has its rows."
+            raise UsageError([Fault(key="eval_strategy", found="epoch", problem=problem, hint=hint)])
+        return epoch
+    stated = options.eval_steps or values.get("eval_steps") or values.get("logging_steps") or _LOGGING_STEPS
+    if not isinstance(stated, int | float) or stated <= 0:
+        raise UsageError([Fault(key="eval_steps", found=show(stated), problem="must be a number above 0")])
+    return math.ceil(stated * steps) if stated < 1 else int(stated)
+
+
+def _strategy(options: ForecastOptions, values: Mapping[str, object]) -> EvalStrategy:
+    if options.eval_strategy is not None:
+        return options.eval_strategy
+    if options.eval_steps is not None:
+        return EvalStrategy.STEPS
+    named = str(values.get("eval_strategy") or values.get("evaluation_strategy") or EvalStrategy.NO)
+    return EvalStrategy(named) if named in list(EvalStrategy) else EvalStrategy.NO
+
+
+def eval_delay_of(values: Mapping[str, object], steps: int | None) -> float:
+    """Return the steps before which there is no evaluation; a file that evaluates by epoch states epochs."""
+    delay = values.get("eval_delay")
+    if not isinstance(delay, int | float):
+        return 0
+    is_epochs = EvalStrategy.EPOCH in (values.get("eval_strategy"), values.get("evaluation_strategy"))
+    return delay * (steps or 1) if is_epochs else delay
+
+
+def whole_number(values: Mapping[str, object], key: str) -> int | None:
+    """Return the whole number above 0 that a file has for a key; None if it has none."""
+    value = values.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def generated_evaluation(spec: TrialSpec, options: ForecastOptions) -> Fault | None:
+    """Return the fault of a trial whose evaluations generate completions."""
+    if spec.recipe not in GENERATING or options.eval_strategy is EvalStrategy.NO:
+        return None
+    known = {key: getattr(options, key) for key in ("eval_strategy", "eval_steps", EVAL_BATCH, "max_eval_samples")}
+    known[EVAL_BATCH] = known[EVAL_BATCH] or spec.per_device_eval_batch_size
+    key = next((key for key, value in known.items() if value is not None), None)
+    if key is None:
+        return None
+    problem = f"has no forecast with recipe={spec.recipe}, whose evaluations generate"
+    hint = "With eval_strategy=no training alone has one; the estimate has the peak of an evaluation."
+    return Fault(key=key, found=str(known[key]), problem=problem, hint=hint)
+
+
+_UNKNOWN_IN_EVALUATION = {
+    "batch_eval_metrics": "empties the cache after every batch of an evaluation",
+    "include_for_metrics": "keeps inputs of an evaluation on the card",
+}
+"""Keys of transformers that change an evaluation as no forecast does."""
+
+
+def refuse_other_evaluations(values: Mapping[str, object]) -> None:
+    """Refuse evaluations that a file changes in a way that has no forecast.
+
+    Raises:
+        UsageError: It does.
+    """
+    for key, problem in _UNKNOWN_IN_EVALUATION.items():
+        if values.get(key):
+            raise UsageError([Fault(key=key, found=show(values[key]), problem=f"{problem}, which has no forecast")])
+
+
+def counted(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return the notes of an estimate, which counts no evaluation of rows, without those about evaluations."""
+    found = (re.sub(r"(?:(?<=: )|, )evaluation \(batches of [^)]*\)(?:, )?", "", note) for note in notes)
+    return tuple(note for note in found if not note.endswith(": ."))
+
+
+# ---- the help text ---------------------------------------------------------------------------------------------------
 
 
 def usage() -> str:

@@ -1,6 +1,6 @@
 """What a forecast is made of: lengths, from files, data sets, distributions and logs; and the changes that it tries."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from profiler.analysis.forecast.lengths import (
     RunLengths,
     SamplingStrategy,
     Source,
+    evaluated_rows,
 )
 from profiler.analysis.forecast.outlook import why_not_compared
 from profiler.analysis.forecast.training_log import (
@@ -29,12 +30,26 @@ from profiler.domain.cards.gpu_names import find_gpu, gpu_named, name_card
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.runs.forecast import why_rows_are_unknown
 from profiler.domain.trials.kernels import missing_kernel
-from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.recipe import GENERATING, Recipe
+from profiler.domain.trials.trial import Evaluations, TrialSpec
 from profiler.estimate.job.counting import length_file
 from profiler.estimate.job.inputs import ArchitectureLookup, Inputs
 from profiler.estimate.job.trial import dearest_spec
-from profiler.forecast.command import LOG, SAMPLING, Command, ForecastOptions
+from profiler.forecast.command import (
+    DEFAULT_EVAL_BATCH,
+    DEFAULT_EVALUATED,
+    EVAL_BATCH,
+    LOG,
+    SAMPLING,
+    Command,
+    EvalStrategy,
+    ForecastOptions,
+    eval_delay_of,
+    eval_steps_of,
+    generated_evaluation,
+    refuse_other_evaluations,
+    whole_number,
+)
 from profiler.storage.foreign.number_files import (
     LENGTHS,
     LengthFile,
@@ -55,6 +70,7 @@ class LengthInputs:
     lengths: RunLengths
     notes: tuple[str, ...]
     """What was assumed; a sentence each."""
+    evaluation: "EvaluationPlan | None"
 
 
 def training_log(options: ForecastOptions) -> TrainingLog | None:
@@ -87,24 +103,104 @@ def limit_of_card(command: Command) -> int | None:
     return gpu.usable_bytes
 
 
-def refuse_without_forecast(spec: TrialSpec) -> None:
-    """Refuse a job whose rows are grouped in an unknown way, that evaluates, or that its card has no kernel for.
+def with_forecast(spec: TrialSpec, options: ForecastOptions) -> TrialSpec:
+    """Return a trial that has a forecast: with eval_strategy=no without its evaluations.
 
     Raises:
-        UsageError: It is one.
+        UsageError: Its rows are grouped in an unknown way, its evaluations generate, or its card has no kernel for it.
     """
-    fault = why_rows_are_unknown(spec)
-    if fault is None and spec.per_device_eval_batch_size is not None:
-        found = str(spec.per_device_eval_batch_size)
-        problem = "has no forecast, because no simulated step evaluates"
-        hint = "With eval_strategy=no in config training alone has one; the estimate has the peak of an evaluation."
-        fault = Fault(key="per_device_eval_batch_size", found=found, problem=problem, hint=hint)
+    if options.eval_strategy is EvalStrategy.NO:
+        spec = replace(spec, per_device_eval_batch_size=None)
+    fault = why_rows_are_unknown(spec) or generated_evaluation(spec, options)
     missing = missing_kernel(spec, gpu_named(str(spec.gpu)).chip)
     if fault is None and missing is not None:
         problem = f"has no kernel for this job: {missing.name} does not run there"
         fault = Fault(key="gpu", found=str(spec.gpu), problem=problem, hint=missing.hint)
     if fault is not None:
         raise UsageError([fault])
+    return spec
+
+
+# ---- evaluations -----------------------------------------------------------------------------------------------------
+
+_MOST_BATCHES = 1000
+"""Of one evaluation (our choice): all of them run on the simulated card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """The evaluations of a run."""
+
+    when: Evaluations
+    """Without lengths."""
+    rows: int
+    """Or pairs."""
+    lengths: RunLengths
+    is_packed: bool
+    """Whether every row is as long as `max_length` allows."""
+
+    def of(self, spec: TrialSpec) -> Evaluations:
+        """Return the evaluations of a trial, with the lengths of their rows."""
+        found = evaluated_rows(self.when, self.rows, self.lengths, spec)
+        return replace(found, completions=(spec.row_tokens,) * len(found.completions)) if self.is_packed else found
+
+    def sentence(self, spec: TrialSpec, *, are_rows_assumed: bool) -> str:
+        """Return when is evaluated, and what."""
+        when = self.when
+        is_older = spec.recipe.facts.has_lm_head and not spec.logprobs.has_fused_head
+        as_training = " Assumed: earlier releases of trl evaluate with the loss of training." if is_older else ""
+        every = "" if when.eval_steps is None else f" after every {when.eval_steps:,} steps and the last one"
+        start = ("" if when.eval_steps is None else " and") + " before the first step" if when.eval_on_start else ""
+        assumed = " (assumed; see max_eval_samples)" if are_rows_assumed else ""
+        return (
+            f"Evaluated{every}{start}: {self.rows:,} rows{assumed}, {when.per_device_eval_batch_size:,} at once, the "
+            f"same ones with every seed. With compute_metrics their logits would stay too.{as_training}"
+        )
+
+
+def evaluation_plan(
+    options: ForecastOptions, values: Mapping[str, object], lengths: RunLengths, spec: TrialSpec
+) -> EvaluationPlan | None:
+    """Return the evaluations that options and a file of trl ask for; None if there are none.
+
+    Raises:
+        UsageError: They have no forecast.
+    """
+    if spec.recipe in GENERATING:
+        return None
+    source, rows_per_step = lengths.completions, spec.training_rows * spec.gradient_accumulation_steps
+    epoch = None
+    if isinstance(source, Recorded) and source.is_data_set:
+        epoch = -(-len(source.values) // rows_per_step)
+    steps = eval_steps_of(options, values, steps=spec.steps, epoch=epoch)
+    on_start = values.get("eval_on_start") is True and options.eval_strategy is not EvalStrategy.NO
+    if steps is None and not on_start:
+        return None
+    refuse_other_evaluations(values)
+    at_once = options.per_device_eval_batch_size or whole_number(values, EVAL_BATCH) or DEFAULT_EVAL_BATCH
+    rows = options.max_eval_samples or whole_number(values, "max_eval_samples") or DEFAULT_EVALUATED
+    if spec.recipe is Recipe.KTO:  # a batch has the KL term of whole micro-batches of training
+        rows = -(-rows // spec.per_device_train_batch_size) * spec.per_device_train_batch_size
+    if rows > _MOST_BATCHES * at_once:
+        problem = f"is more than {_MOST_BATCHES:,} batches of {EVAL_BATCH}={at_once}, which all run to be learnt"
+        raise UsageError([Fault(key="max_eval_samples", found=str(rows), problem=problem, hint="Give fewer.")])
+    packed = values.get("eval_packing")
+    return EvaluationPlan(
+        when=Evaluations(
+            eval_steps=steps,
+            per_device_eval_batch_size=at_once,
+            completions=(),
+            eval_delay=eval_delay_of(values, steps),
+            eval_on_start=on_start,
+            eval_accumulation_steps=whole_number(values, "eval_accumulation_steps"),
+        ),
+        rows=rows,
+        lengths=lengths,
+        is_packed=spec.recipe is Recipe.SFT and (values.get("packing") if packed is None else packed) is True,
+    )
+
+
+# ---- lengths ---------------------------------------------------------------------------------------------------------
 
 
 def _sampling(options: ForecastOptions, part: "JobFile | None", spec: TrialSpec) -> tuple[SamplingStrategy, str]:
@@ -181,15 +277,15 @@ def length_inputs(
     if log is not None and (reason := why_not_compared(log, completions)):
         notes.append(f"Leak or longer rows? Not compared: {reason}.")
     _refuse_beyond_context(spec, architecture)
-    return LengthInputs(
-        lengths=RunLengths(
-            prompts=prompts,
-            completions=completions,
-            growth=options.growth,
-            train_sampling_strategy=strategy,
-        ),
-        notes=tuple(notes),
+    lengths = RunLengths(
+        prompts=prompts, completions=completions, growth=options.growth, train_sampling_strategy=strategy
     )
+    values = part.values if part is not None else {}
+    plan = evaluation_plan(options, values, lengths, spec)
+    if plan is not None:
+        is_stated = options.max_eval_samples or whole_number(values, "max_eval_samples")
+        notes.append(plan.sentence(spec, are_rows_assumed=not is_stated))
+    return LengthInputs(lengths=lengths, notes=tuple(notes), evaluation=plan)
 
 
 def _longest(spec: TrialSpec) -> int:
@@ -263,12 +359,14 @@ class Lever:
     name: str
     spec: TrialSpec
     lengths: RunLengths
+    evaluations: Evaluations | None
 
 
 def trial_levers(
-    spec: TrialSpec, lengths: RunLengths, inputs: Inputs, architecture_of: ArchitectureLookup
+    own: Lever, plan: EvaluationPlan | None, inputs: Inputs, architecture_of: ArchitectureLookup
 ) -> Iterator[Lever]:
-    """Yield changes of the trial or of its lengths that may save it, each by itself, as far as rules allow them."""
+    """Yield changes of a trial or of its lengths that may save it, each by itself, as far as rules allow them."""
+    spec, lengths = own.spec, own.lengths
     longest = "max_completion_length" if spec.recipe.facts.has_rollout else "max_length"
     changes: list[dict[str, object]] = [{longest: max(1, int(getattr(spec, longest) * _LEVER_LENGTH))}]
     rows, batches = spec.per_device_train_batch_size, spec.gradient_accumulation_steps
@@ -283,11 +381,18 @@ def trial_levers(
             changed = dearest_spec(inputs, change, architecture_of)
         except UsageError:
             continue
+        changed = replace(changed, per_device_eval_batch_size=spec.per_device_eval_batch_size)
         key, value = next(iter(change.items()))
-        yield Lever(
-            name=f"{key}={value}" + (" (accumulated)" if len(change) > 1 else ""), spec=changed, lengths=lengths
+        yield replace(
+            own,
+            name=f"{key}={value}" + (" (accumulated)" if len(change) > 1 else ""),
+            spec=changed,
+            evaluations=None if plan is None else plan.of(changed),
         )
+    if own.evaluations is not None and (at_once := own.evaluations.per_device_eval_batch_size) > 1:
+        fewer = replace(own.evaluations, per_device_eval_batch_size=at_once // 2)
+        yield replace(own, name=f"{EVAL_BATCH}={at_once // 2}", evaluations=fewer)
     grouped = SamplingStrategy.GROUP_BY_LENGTH
     if spec.recipe is Recipe.SFT and lengths.train_sampling_strategy is not grouped:
         sorted_lengths = replace(lengths, train_sampling_strategy=grouped)
-        yield Lever(name=f"{SAMPLING}={grouped}", spec=spec, lengths=sorted_lengths)
+        yield replace(own, name=f"{SAMPLING}={grouped}", lengths=sorted_lengths)

@@ -48,15 +48,16 @@ from profiler.estimate.job.inputs import (
     read_inputs,
 )
 from profiler.estimate.job.trial import dearest_spec, notes_of_all, why_not_simulated, with_reward_models
-from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, read_command, scheduled, usage
+from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, counted, read_command, usage
 from profiler.forecast.inputs import (
     LengthInputs,
+    Lever,
     length_inputs,
     limit_of_card,
-    refuse_without_forecast,
     settings_levers,
     training_log,
     trial_levers,
+    with_forecast,
 )
 from profiler.rendering.answers.forecast import (
     Forecast,
@@ -157,8 +158,7 @@ class _Job:
 
     def draws(self, spec: TrialSpec, lengths: RunLengths, seeds: int) -> tuple[Sampled, ...]:
         """Return the lengths of all seeds for a trial."""
-        counts = RowCounts.of(spec, self.steps)
-        return tuple(sampled(lengths, counts, seed) for seed in range(seeds))
+        return tuple(sampled(lengths, RowCounts.of(spec, self.steps), seed) for seed in range(seeds))
 
 
 def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
@@ -186,13 +186,12 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
         problem, hint = "says how long rows were, and not what is trained", "Add config=FILE or model=NAME."
         raise UsageError([Fault(key=LOG, found=str(command.options.log), problem=problem, hint=hint)])
     if faults or read.faults:
-        raise UsageError(tuple(dict.fromkeys(map(scheduled, (*faults, *read.faults)))))
+        raise UsageError(tuple(dict.fromkeys((*faults, *read.faults))))
     inputs, architecture_of = with_reward_models(read, architecture_of)
     if inputs.faults:
         raise UsageError(inputs.faults)
-    spec = dearest_spec(inputs, {}, architecture_of)
+    spec = with_forecast(dearest_spec(inputs, {}, architecture_of), command.options)
     refuse_without_card(spec)
-    refuse_without_forecast(spec)
     if reason := why_not_simulated([spec], architecture_of):
         problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
         raise UsageError([Fault(key="model", found=spec.model, problem=problem)])
@@ -217,15 +216,17 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
     """Return the forecast after writing its files, and their folder."""
     options, spec = command.options, job.spec
     root = Path(options.results_dir) / "forecast"
-    draws = job.draws(spec, job.lengths.lengths, options.seeds)
+    lengths, plan = job.lengths.lengths, job.lengths.evaluation
+    change = Lever(name="nothing", spec=spec, lengths=lengths, evaluations=None if plan is None else plan.of(spec))
+    draws = job.draws(spec, lengths, options.seeds)
     settings = (spec.alloc_conf, *(settings_levers(spec) if options.levers else ()))
-    request = _request(job, spec, draws, settings)
+    request = _request(job, change, draws, settings)
     folder = root / _name(request)
     answer = _answered(request, folder, engine)
     own = _outlook(answer, request, spec.alloc_conf)
     levers = [LeverForecast(name=conf, outlook=_outlook(answer, request, conf)) for conf in settings[1:]]
-    for lever in trial_levers(spec, job.lengths.lengths, job.inputs, job.architecture_of) if options.levers else ():
-        other = _request(job, lever.spec, job.draws(lever.spec, lever.lengths, options.seeds), (lever.spec.alloc_conf,))
+    for lever in trial_levers(change, plan, job.inputs, job.architecture_of) if options.levers else ():
+        other = _request(job, lever, job.draws(lever.spec, lever.lengths, options.seeds), (lever.spec.alloc_conf,))
         found = _answered(other, root / _name(other), engine)
         levers.append(LeverForecast(name=lever.name, outlook=_outlook(found, other, lever.spec.alloc_conf)))
     gpu, architecture = gpu_named(str(spec.gpu)), job.architecture_of(spec.model)
@@ -239,7 +240,7 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
         estimate=card_verdict(spec, architecture, gpu, replays=True) if has_form(spec, architecture) else None,
         levers=tuple(sorted(levers, key=lambda each: each.outlook.rank)),
         growth=_growth(job, own),
-        notes=(*notes_of_all(job.inputs, [spec], job.architecture_of), *job.lengths.notes),
+        notes=(*counted(notes_of_all(job.inputs, [spec], job.architecture_of)), *job.lengths.notes),
     )
     _write(folder, forecast, answer.runs)
     return forecast, folder
@@ -250,10 +251,9 @@ def _growth(job: _Job, outlook: Outlook) -> MemoryGrowth | None:
     if job.log is None or why_not_compared(job.log, job.lengths.lengths.completions):
         return None
     is_reserved = bool(can_compare(job.log))
-    reached = min(len(run.steps) for run in outlook.runs)
     sizes = {
         steps[0].step: [each.reserved_bytes if is_reserved else each.allocated_bytes for each in steps]
-        for steps in zip(*(run.steps[:reached] for run in outlook.runs), strict=True)
+        for steps in zip(*(run.steps for run in outlook.runs), strict=False)
     }
     return memory_growth(job.log, sizes, is_reserved=is_reserved) if sizes else None
 
@@ -261,13 +261,14 @@ def _growth(job: _Job, outlook: Outlook) -> MemoryGrowth | None:
 # ---- asking, and going on --------------------------------------------------------------------------------------------
 
 
-def _request(job: _Job, spec: TrialSpec, draws: Sequence[Sampled], settings: tuple[str, ...]) -> ForecastRequest:
+def _request(job: _Job, change: Lever, draws: Sequence[Sampled], settings: tuple[str, ...]) -> ForecastRequest:
     return ForecastRequest(
-        spec=spec_to_mapping(spec),
+        spec=spec_to_mapping(change.spec),
         model_config=job.model_config,
         steps=job.steps,
         settings=settings,
         draws=tuple(each.draw for each in draws),
+        evaluations=change.evaluations,
     )
 
 

@@ -58,6 +58,10 @@ class Extrapolation:
     """Leave the scratch of kernels open, so that it can be computed for other lengths."""
 
 
+_NEVER_OPENING = (Phase.LOAD, Phase.EVALUATION)
+"""An evaluation before the first step opens no cycle of phases."""
+
+
 class Simulation:
     """A session of training on a simulated GPU. One per process.
 
@@ -130,7 +134,7 @@ class Simulation:
 
     def enter(self, phase: Phase) -> None:
         """Begin `phase`. Reference cycles are collected once per cycle of phases, at the same points in every run."""
-        if self._opening is None and self._is_ready:
+        if self._opening is None and self._is_ready and phase not in _NEVER_OPENING:
             self._opening = phase
         if phase is self._opening:
             gc.collect()

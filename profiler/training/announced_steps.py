@@ -27,6 +27,7 @@ class AnnouncedSteps(Trainer):
 
     def __init__(self, *, observer: PhaseObserver, **trl_arguments: Any) -> None:
         self._observer = observer
+        self._evaluates = False
         self.micro_batches_run = 0
         super().__init__(**trl_arguments)
 
@@ -42,11 +43,26 @@ class AnnouncedSteps(Trainer):
 
     def _announced_loss(self, *args: Any) -> torch.Tensor:
         self._announce_engine()
-        self._observer.enter(Phase.FORWARD)
+        self._announce(Phase.FORWARD)
         loss = super().compute_loss(*args)
         # transformers runs backward as soon as it has the loss.
-        self._observer.enter(Phase.BACKWARD)
+        self._announce(Phase.BACKWARD)
         return loss
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate: one phase, in which no micro-batch is counted. What follows it belongs to the optimizer."""
+        counted, self._evaluates = self.micro_batches_run, True
+        self._observer.enter(Phase.EVALUATION)
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self.micro_batches_run, self._evaluates = counted, False
+            self._observer.enter(Phase.OPTIMIZER if self.state.global_step else Phase.LOAD)
+
+    def _announce(self, phase: Phase) -> None:
+        """Enter a phase of training; an evaluation has none of its own."""
+        if not self._evaluates:
+            self._observer.enter(phase)
 
     def _clip_grad_norm(self, model: Any) -> Any:
         self._observer.enter(Phase.OPTIMIZER)

@@ -7,7 +7,7 @@ from typing import Any
 from accelerate.parallelism_config import ParallelismConfig
 from peft import LoraConfig
 
-from profiler.domain.trials.trial import ALL_LINEAR, DistributedType, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, DistributedType, Evaluations, TrialSpec, Tuning
 from profiler.training.data.source_data import sequence_length
 
 
@@ -49,6 +49,18 @@ def arguments_of_rows(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> di
         "activation_offloading": spec.activation_offloading,
         "train_sampling_strategy": "sequential",
     }
+
+
+def set_evaluations(arguments: Any, evaluations: Evaluations) -> None:
+    """Let transformers' arguments evaluate."""
+    arguments.set_evaluate(
+        strategy="no" if evaluations.eval_steps is None else "steps",
+        steps=evaluations.eval_steps or 1,
+        batch_size=evaluations.per_device_eval_batch_size,
+        accumulation_steps=evaluations.eval_accumulation_steps,
+        delay=evaluations.eval_delay,
+    )
+    arguments.eval_on_start = evaluations.eval_on_start
 
 
 def _sharding(spec: TrialSpec) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from huggingface_hub import constants
 from transformers import AutoTokenizer, set_seed
 
 from profiler.domain.memory import Phase
-from profiler.domain.trials.trial import RowLengths, TrialSpec, Weights
+from profiler.domain.trials.trial import Evaluations, RowLengths, TrialSpec, Weights
 from profiler.seams.patching import patched, uncounted
+from profiler.training.arguments import set_evaluations
 from profiler.training.data.source_data import build_tokenizer
 from profiler.training.models.model import build_config, build_model
 from profiler.training.models.parameter_count import parameter_counts
@@ -45,11 +47,14 @@ def build_trainer(
     recipe = recipe_of(spec)
     session.enter(Phase.LOAD)
     arguments = recipe.arguments(spec, session, output_dir)
+    if rows is not None and rows.evaluations is not None:
+        set_evaluations(arguments, rows.evaluations)
     session.adopt(arguments)
     # trl sets the seed only after the model exists.
     set_seed(spec.seed)
     tokenizer = _tokenizer(spec)
     data = recipe.data(spec, tokenizer, rows)
+    evaluated = None if rows is None else _evaluated(spec, tokenizer, rows.evaluations)
     config = build_config(model_config, name=spec.model)
     return recipe.trainer(
         TrainerParts(
@@ -58,11 +63,25 @@ def build_trainer(
             arguments=arguments,
             tokenizer=tokenizer,
             data=data,
+            evaluated=evaluated,
             config=config,
             model=build_model(spec, config, session),
             rows=rows,
         )
     )
+
+
+def _evaluated(spec: TrialSpec, tokenizer: Any, evaluations: Evaluations | None) -> Dataset | None:
+    """Return the rows that are evaluated, made as those of training."""
+    if evaluations is None:
+        return None
+    sides = 1 if spec.recipe.facts.rows_are_single else 2
+    count = len(evaluations.completions) // sides
+    # Neighbours of a KL term are those within the micro-batches of training (`KTOTrainer.__init__` of trl 1.16).
+    batches = -(-count // spec.per_device_train_batch_size)
+    lengths = RowLengths(prompts=evaluations.prompts, completions=evaluations.completions)
+    found = recipe_of(spec).data(replace(spec, steps=batches, gradient_accumulation_steps=1), tokenizer, lengths)
+    return found.select(range(count))
 
 
 def _tokenizer(spec: TrialSpec) -> Any:

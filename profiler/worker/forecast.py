@@ -27,6 +27,7 @@ from profiler.allocator.traces.trace import Piece
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
+from profiler.domain.memory import Phase
 from profiler.domain.runs.forecast import (
     AnswerLine,
     Death,
@@ -46,6 +47,7 @@ from profiler.measurement.samples.host_usage import usable_cores
 
 with compiled_at_first_call():
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
+    from profiler.training.recipes.step_grouping import widest_evaluated
     from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
     from profiler.worker.replays import CompiledAllocator, block_sizes, compiled, is_known
     from profiler.worker.simulated import card_of
@@ -123,7 +125,13 @@ class _CompiledSteps(StepReplay):
 
 
 def replayed(
-    steps: Steps, *, seed: int, alloc_conf: str, capacity_bytes: int | None, total_bytes: int | None = None
+    steps: Steps,
+    *,
+    seed: int,
+    alloc_conf: str,
+    capacity_bytes: int | None,
+    total_bytes: int | None = None,
+    evaluated: MicroBatch | None = None,
 ) -> Iterator[ForecastStep | Death]:
     """Yield each step of a run after its replay, up to the one that the card refuses.
 
@@ -133,6 +141,7 @@ def replayed(
         alloc_conf: Settings of torch's allocator.
         capacity_bytes: What the process can take from the driver, without its context; None: unlimited.
         total_bytes: All memory of the card, for `per_process_memory_fraction`; None: the capacity.
+        evaluated: The widest batch of the evaluations; None if there are none.
     """
     config = parse_alloc_conf(alloc_conf, torch_version=installed_torch_version())
     replay: StepReplay | None = None
@@ -142,10 +151,12 @@ def replayed(
         try:
             peaks = replay.step(pieces)
         except RefusedError as error:
-            # Before the first micro-batch the rows are those that it will have.
-            batch = max(0, error.piece - (len(pieces) - len(shape.micro_batches)))
-            refused = shape.micro_batches[batch], error.refusal
-            yield _death(*refused, seed=seed, alloc_conf=alloc_conf, step=number)
+            batch = evaluated
+            if batch is None or error.refusal.phase is not Phase.EVALUATION:
+                # Before the first micro-batch the rows are those that it will have.
+                before = sum(piece.phases[0][1] is not Phase.EVALUATION for piece in pieces) - len(shape.micro_batches)
+                batch = shape.micro_batches[max(0, error.piece - before)]
+            yield _death(batch, error.refusal, seed=seed, alloc_conf=alloc_conf, step=number)
             return
         yield ForecastStep(
             seed=seed,
@@ -202,14 +213,15 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
     spec = replace(spec_from_mapping(request.spec), steps=request.steps)
     if (fault := why_rows_are_unknown(spec)) is not None:
         raise UnsupportedTrialError(fault.sentence())
-    draws = {draw.seed: _rows(draw, request.steps) for draw in request.draws}
+    draws = {draw.seed: _rows(draw, request) for draw in request.draws}
+    evaluated = None if request.evaluations is None else widest_evaluated(spec, request.evaluations)
     last = {(run.seed, run.alloc_conf): run.steps[-1].step if run.steps else 0 for run in done.runs}
     runs = [(draw.seed, conf) for draw, conf in done.open_runs(request)]
 
     def lines(run: _Run, steps: Steps) -> Iterator[AnswerLine]:
         (seed, conf), gpu = run, card_of(spec)
         limits = {"capacity_bytes": gpu.usable_bytes, "total_bytes": gpu.memory_bytes}
-        found = replayed(steps, seed=seed, alloc_conf=conf, **limits)
+        found = replayed(steps, seed=seed, alloc_conf=conf, evaluated=evaluated, **limits)
         return (line for line in found if line.step > last.get(run, 0))
 
     # An answer that was learnt for is not of a card that is full at once.
@@ -310,10 +322,11 @@ def _send_lines(
             into.send(error)
 
 
-def _rows(draw: Draw, steps: int) -> RowLengths:
+def _rows(draw: Draw, request: ForecastRequest) -> RowLengths:
     random = Random(draw.seed)
-    shuffles = tuple(random.randrange(2**32) for _ in range(steps))
-    return RowLengths(prompts=draw.prompts, completions=draw.completions, shuffles=shuffles)
+    shuffles = tuple(random.randrange(2**32) for _ in range(request.steps))
+    lengths = {"prompts": draw.prompts, "completions": draw.completions}
+    return RowLengths(**lengths, shuffles=shuffles, evaluations=request.evaluations)
 
 
 def _learnt(learnt: RunLearnt | None, reason: str | None) -> Learnt:

@@ -4,14 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from random import Random
 from typing import Any
 
-from profiler.allocator.traces.trace import Piece, piece_of
+from profiler.allocator.traces.trace import Piece, Trace, piece_of
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING
-from profiler.domain.trials.trial import Attention, Rollout, RowLengths, TrialSpec
+from profiler.domain.trials.trial import Attention, Evaluations, Rollout, RowLengths, TrialSpec
 from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import (
@@ -23,7 +23,7 @@ from profiler.simulation.extrapolation.parametric_steps import (
     Variant,
     variants,
 )
-from profiler.simulation.extrapolation.step_pieces import micro_batch_starts, step_bounds
+from profiler.simulation.extrapolation.step_pieces import evaluation_spans, micro_batch_starts, step_bounds
 from profiler.training.recipes.step_grouping import step_shapes, steps_per_unit, unit_rows
 from profiler.worker.simulated import card_of, simulate
 
@@ -53,6 +53,8 @@ class RunLearnt:
     runs: int
     steps_run: int
     layers_run: int | None
+    evaluation: Piece | None
+    """An evaluation after a step, the same each time; None: there is none."""
 
 
 def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowLengths]) -> RunLearnt:
@@ -71,9 +73,11 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     first_steps = plan.first_units * steps_per_unit(spec)
     runs, layers = [], None
     every = spec.torch_empty_cache_steps
-    for units in plan.runs():
+    for number, units in enumerate(plan.runs()):
         learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
         rows = _joined(units)
+        if number == 0:  # of which the first steps are
+            rows = replace(rows, evaluations=_on_start(draws[0].evaluations))
         run = simulate(learning, model_config, rows=rows, defers_scratch=True)
         layers = run.layers_run
         runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
@@ -88,7 +92,53 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         runs=len(runs),
         steps_run=sum(len(run.shapes) for run in runs),
         layers_run=layers,
+        evaluation=_evaluation(spec, model_config, draws[0]),
     )
+
+
+def _on_start(evaluations: Evaluations | None) -> Evaluations | None:
+    """Return the evaluation before the first step alone; None if there is none."""
+    return replace(evaluations, eval_steps=None) if evaluations is not None and evaluations.eval_on_start else None
+
+
+_BLOCKS_OF_EVALUATION = 2**40
+"""Number of the first block of an evaluation, which no block of training reaches; each frees all that it makes."""
+
+
+def _evaluation(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Piece | None:
+    """Return the events of an evaluation after a step; None if none follows a step.
+
+    Its rows are the same each time. Two of one run, after the first and after the second step, confirm each other.
+
+    Raises:
+        UnequalStepsError: They differ, or leave something behind.
+    """
+    if draw.evaluations is None or draw.evaluations.eval_steps is None:
+        return None
+    each = replace(draw.evaluations, eval_steps=1, eval_delay=0, eval_on_start=False)
+    trace = simulate(replace(spec, steps=2), model_config, rows=replace(draw, evaluations=each)).trace
+    trace = trace.on(card_of(spec).chip)
+    first, second = (_closed_piece(trace, *span) for span in evaluation_spans(trace))
+    if first != second:
+        raise UnequalStepsError("evaluations of the same rows differ")
+    return first
+
+
+def _closed_piece(trace: Trace, first: int, end: int) -> Piece:
+    """Return a part of a trace that frees what it makes and nothing else, with numbers of its own.
+
+    Raises:
+        UnequalStepsError: It does not.
+    """
+    events = trace.events[first:end]
+    made = [event for event in events if event > 0]
+    if sorted(-event for event in events if event < 0) != made:
+        raise UnequalStepsError("an evaluation leaves blocks behind, or frees others")
+    base = made[0] - 1
+    moved = _BLOCKS_OF_EVALUATION - base
+    piece = piece_of(trace, first, end, first_block=base)
+    numbered = [event + moved if event > 0 else event - moved for event in events]
+    return replace(piece, events=numbered, first_block=_BLOCKS_OF_EVALUATION, sizes_bytes=list(piece.sizes_bytes))
 
 
 def check_known(steps: ParametricSteps, runs: Iterable[Sequence[StepLengths]], *, before: int) -> None:
@@ -286,7 +336,7 @@ def _joined(units: Sequence[RowLengths]) -> RowLengths:
 
 
 Steps = Iterable[tuple[StepLengths, Iterable[Piece]]]
-"""The shape of each step of a run, and its pieces, of which the last ones are its micro-batches."""
+"""The shape of each step of a run, and its pieces: what precedes its micro-batches, these, and an evaluation."""
 
 
 def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps:
@@ -295,9 +345,12 @@ def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps
     Raises:
         UnequalStepsError: The draw is not among those that were learnt for, and a step unlike all of theirs.
     """
-    yield from zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
-    for shape in step_shapes(spec, draw)[len(learnt.first_shapes) :]:
-        yield shape, list(learnt.steps.written(shape))
+    later = step_shapes(spec, draw)[len(learnt.first_shapes) :]
+    begun = zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
+    training = chain(begun, ((shape, list(learnt.steps.written(shape))) for shape in later))
+    for step, (shape, pieces) in enumerate(training, start=1):
+        is_evaluated = draw.evaluations is not None and draw.evaluations.follows(step, spec.steps)
+        yield shape, [*pieces, learnt.evaluation] if is_evaluated and learnt.evaluation is not None else pieces
 
 
 def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Steps:
@@ -308,11 +361,13 @@ def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
     """
     trace = simulate(spec, model_config, rows=draw).trace.on(card_of(spec).chip)
     before = first_block = 0
+    evaluations = dict(evaluation_spans(trace))
     for shape, (_, end) in zip(step_shapes(spec, draw), step_bounds(trace), strict=True):
         forwards = micro_batch_starts(trace, before, end)
         # Of those that pass the model in parts, the first part.
         begins = forwards[:: max(1, len(forwards) // len(shape.micro_batches))]
-        bounds = [before, *begins[: len(shape.micro_batches)], end]
+        evaluated = [at for at in evaluations if begins[0] < at < end]
+        bounds = [before, *begins[: len(shape.micro_batches)], *evaluated, end]
         pieces = []
         for first, last in pairwise(bounds):
             pieces.append(piece_of(trace, first, last, first_block=first_block))
@@ -330,4 +385,8 @@ def first_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
     # One unit more, because the end of training frees more in the last step.
     units, per_unit = _first_units(spec), steps_per_unit(spec)
     short = replace(spec, steps=min(spec.steps, (units + 1) * per_unit))
+    known = draw.evaluations
+    if known is not None and not any(known.follows(step, spec.steps) for step in range(1, units * per_unit + 1)):
+        # The end of the short run would have an evaluation that nobody reads.
+        draw = replace(draw, evaluations=_on_start(known))
     yield from islice(whole_steps(short, model_config, draw), units * per_unit)

@@ -58,6 +58,8 @@ class FakeEngine:
             parts = [own[place : place + rows] for place in range(0, len(own), rows)]
             longest = max(max(part) * len(part) for part in parts)
             allocated = self._base + TOKEN_BYTES * longest
+            is_evaluated = job.evaluations is not None and job.evaluations.follows(step, job.steps)
+            allocated += GIB * is_evaluated
             held = 0 if conf else 128 * MIB
             wanted = max(reserved, allocated + held)
             line = ForecastStep(
@@ -71,7 +73,7 @@ class FakeEngine:
                 reserved_bytes=wanted,
                 reserved_after_bytes=wanted,
                 inactive_split_bytes=held,
-                phase=Phase.BACKWARD,
+                phase=Phase.EVALUATION if is_evaluated else Phase.BACKWARD,
             )
             if wanted > usable:
                 yield Death(

@@ -17,6 +17,7 @@ from profiler.domain.runs.forecast import Learnt, line_object
 from profiler.forecast.main import main, run_engine
 from profiler.storage.records import versioned
 
+SFT = ["recipe=sft", "max_length=512"]
 JOB = ["model=qwen2.5-7b", "tuning=lora", "gpu=4090", "num_generations=4", "max_completion_length=3000"]
 LAWS = ["prompts=lognormal(180,0.6)", "completions=lognormal(300,0.45)"]
 SFT = ["model=qwen2.5-7b", "recipe=sft", "tuning=lora", "gpu=4090", "max_length=1024"]
@@ -270,7 +271,9 @@ BIG = "7\n" * 1_000_001
         (["completions=5", "recipe=sft", "prompts=5"], {}, "prompts=5: has no meaning with recipe=sft"),
         (["completions=5", "gpu=any"], {}, "gpu=any: asks for every card, and a forecast is for one"),
         (["completions=5", "beta=0,1"], {}, "beta=0,1: has several values, and a forecast is for one run"),
-        (["completions=5", "eval_steps=50"], {}, "eval_steps=50: has no forecast, because no simulated step evaluates"),
+        (["completions=5", "eval_steps=50"], {}, "eval_steps=50: has no forecast with recipe=grpo, whose evaluations"),
+        (["completions=5", *SFT, "eval_strategy=epoch"], {}, "eval_strategy=epoch: has no forecast without a data set"),
+        (["completions=5", *SFT, "eval_steps=5", "max_eval_samples=9000"], {}, "is more than 1,000 batches of"),
         (["completions=5", "save_steps=0"], {}, "save_steps=0: must be"),
         (["completions=5", "save_strategy=step"], {}, "save_strategy=step: must be one of no, steps, epoch, best"),
         (["completions=5", "per_device_eval_batch_size=8"], {}, "per_device_eval_batch_size=8: has no forecast"),

@@ -6,13 +6,13 @@ Only `random.Random` of the standard library draws, so that a seed gives the sam
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 from typing import Protocol
 
 from profiler.domain.runs.forecast import Draw
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import Evaluations, TrialSpec
 
 MOST_TOKENS = 10**8
 """Largest number of a distribution (our choice): no model reads longer rows."""
@@ -285,6 +285,20 @@ def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
         cut_completions=sum(round(each) > most for each, most in zip(completions, longest, strict=True)),
         growth=growth,
     )
+
+
+_SEED_OF_EVALUATION = 1_000_003
+"""That no run has: every run evaluates the same rows."""
+
+
+def evaluated_rows(evaluations: Evaluations, rows: int, lengths: RunLengths, spec: TrialSpec) -> Evaluations:
+    """Return the evaluations with the lengths of so many rows, or pairs, which do not grow; `rows` is at least 1."""
+    at_once = min(rows, evaluations.per_device_eval_batch_size)
+    batches = replace(spec, per_device_train_batch_size=at_once, gradient_accumulation_steps=1)
+    counts = RowCounts.of(batches, math.ceil(rows / at_once))
+    draw = sampled(replace(lengths, growth=ONE), counts, _SEED_OF_EVALUATION).draw
+    completions = rows * batches.training_rows // at_once
+    return replace(evaluations, prompts=draw.prompts[:rows], completions=draw.completions[:completions])
 
 
 def _all(source: Source, random: Random, count: int, row_of: Callable[[int], int], counts: RowCounts) -> list[float]:

@@ -97,6 +97,14 @@ class Outlook:
         return max((each.allocated_bytes for run in self.runs for each in run.lines), default=0)
 
     @property
+    def trained_bytes(self) -> int | None:
+        """The largest level of steps of training, where that of all is an evaluation's; None where it is not."""
+        lines = [each for run in self.runs for each in run.lines]
+        if not lines or max(lines, key=lambda each: each.allocated_bytes).phase is not Phase.EVALUATION:
+            return None
+        return max((each.allocated_bytes for each in lines if each.phase is not Phase.EVALUATION), default=0)
+
+    @property
     def reserved_bytes(self) -> int:
         """The largest level of all seeds."""
         return max((each.reserved_bytes for run in self.runs for each in run.lines), default=0)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from profiler.domain.errors import Fault
 from profiler.domain.memory import Phase
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import TrialSpec
+from profiler.domain.trials.trial import Evaluations, TrialSpec
 
 ENGINE = "profiler.worker.forecast"
 """The module of that process."""
@@ -64,10 +64,16 @@ class ForecastRequest:
     settings: tuple[str, ...]
     """Settings of the allocator (`PYTORCH_ALLOC_CONF`), each replayed with every draw."""
     draws: tuple[Draw, ...]
+    evaluations: Evaluations | None = None
+    """Of every draw."""
 
     def as_object(self) -> dict[str, object]:
         """Return the request as values of JSON."""
-        return {**asdict(self), "spec": dict(self.spec), "model_config": dict(self.model_config)}
+        found = {**asdict(self), "spec": dict(self.spec), "model_config": dict(self.model_config)}
+        if self.evaluations is None:
+            # Requests of earlier versions have none, and keep their names.
+            del found["evaluations"]
+        return found
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "ForecastRequest":
@@ -76,7 +82,12 @@ class ForecastRequest:
             Draw(seed=each["seed"], prompts=tuple(each["prompts"]), completions=tuple(each["completions"]))
             for each in values["draws"]
         )
-        return cls(**{**values, "settings": tuple(values["settings"]), "draws": draws})
+        evaluations = None
+        if (known := values.get("evaluations")) is not None:
+            lengths = {key: tuple(known[key]) for key in ("prompts", "completions")}
+            evaluations = Evaluations(**{**known, **lengths})
+        settings = tuple(values["settings"])
+        return cls(**{**values, "settings": settings, "draws": draws, "evaluations": evaluations})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1078,6 +1078,35 @@ def completion_lengths(*, lengths: Lengths, rows: int, max_completion_length: in
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluations:
+    """Evaluations of a run: when they come, and their rows, which are the same each time. Keys are transformers'."""
+
+    eval_steps: int | None
+    """Optimizer steps from one to the next; None: only before training."""
+    per_device_eval_batch_size: int
+    """Rows at once, or pairs."""
+    prompts: Sequence[int] = ()
+    """Tokens of each prompt; empty for rows that are whole."""
+    completions: Sequence[int]
+    """Tokens of each row, of a pair the chosen one first."""
+    eval_delay: float = 0
+    """Steps before which none comes."""
+    eval_on_start: bool = False
+    """Whether one comes before the first step."""
+    eval_accumulation_steps: int | None = None
+    """Batches whose losses stay on the card together; None: all."""
+
+    def follows(self, step: int, steps: int) -> bool:
+        """Return whether one follows a step, from 1 on; the last step of a run has one in any case.
+
+        Source: `DefaultFlowCallback.on_step_end` of transformers 5.23.
+        """
+        if self.eval_steps is None or step < self.eval_delay:
+            return False
+        return step == steps or step % self.eval_steps == 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowLengths:
     """Tokens of the rows of one run, instead of those that a trial's specification gives them.
 
@@ -1090,6 +1119,8 @@ class RowLengths:
     """Of each completion, in the order of generation; of rows of data without a prompt, the whole row."""
     shuffles: Sequence[int] = ()
     """Seed by which each generation is shuffled into micro-batches; they repeat too. Empty: its number, from 0."""
+    evaluations: Evaluations | None = None
+    """None: the run has none."""
 
 
 @dataclass(frozen=True, kw_only=True)

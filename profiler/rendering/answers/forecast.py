@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from profiler.analysis.forecast.lengths import Sampled, StepWidths
@@ -11,7 +12,7 @@ from profiler.analytical.explanation.explained import CardVerdict
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.errors import shortened
-from profiler.domain.memory import Origin, as_gib, gib_text
+from profiler.domain.memory import Origin, Phase, as_gib, gib_text
 from profiler.domain.runs.forecast import Learnt
 from profiler.domain.trials.trial import TrialSpec
 from profiler.rendering.document import (
@@ -139,8 +140,9 @@ def _killer(forecast: Forecast) -> Iterator[str]:
         if len(deaths) == 1
         else f"step {first.step:,} at the earliest, {middle.step:,} in the middle"
     )
+    batch = "batch" if first.phase is Phase.EVALUATION else "micro-batch"
     yield (
-        f"It dies in {when}. The first (seed {first.seed}): a micro-batch of {first.rows:,} rows padded to the "
+        f"It dies in {when}. The first (seed {first.seed}): a {batch} of {first.rows:,} rows padded to the "
         f"longest, {first.row_tokens:,} tokens, asks for {gib_text(first.requested_bytes, 2)} in phase {first.phase}, "
         f"with {gib_text(first.free_bytes, 2)} free on the card, {gib_text(first.allocated_bytes)} allocated and "
         f"{gib_text(first.reserved_bytes - first.allocated_bytes)} reserved but not allocated."
@@ -159,31 +161,25 @@ def _peaks(forecast: Forecast) -> Iterator[str]:
         f"Peaks over all steps and seeds: {gib_text(outlook.allocated_bytes)} allocated, "
         f"{gib_text(outlook.reserved_bytes)} reserved, of {gib_text(usable)} that the card has beyond CUDA's context."
     )
+    if outlook.trained_bytes is not None:
+        yield (
+            f"The largest peak is that of an evaluation; steps of training take {gib_text(outlook.trained_bytes)} at "
+            "most. A smaller per_device_eval_batch_size lowers it."
+        )
     if worst is not None:
         verdict = "fits" if worst.left_bytes >= 0 else "does not fit"
+        of_training = " of training alone" if outlook.trained_bytes is not None else ""
         returned = " where a card is never full" if worst.peak_reserved_bytes > usable and verdict == "fits" else ""
         yield (
-            f"The estimate's worst case, every row at its longest: {gib_text(worst.peak_allocated_bytes)} allocated, "
-            f"{gib_text(worst.peak_reserved_bytes)} reserved{returned}; it {verdict}."
+            f"The estimate's worst case{of_training}, every row at its longest: "
+            f"{gib_text(worst.peak_allocated_bytes)} allocated, {gib_text(worst.peak_reserved_bytes)} reserved"
+            f"{returned}; it {verdict}."
         )
 
 
 def _kept_table(outlook: Outlook) -> Table:
-    rows = [
-        (
-            f"{each.step:,}",
-            *(
-                gib_number(size)
-                for size in (
-                    each.allocated_bytes,
-                    each.reserved_bytes,
-                    each.reserved_after_bytes,
-                    each.inactive_split_bytes,
-                )
-            ),
-        )
-        for each in outlook.kept()
-    ]
+    sizes = attrgetter("allocated_bytes", "reserved_bytes", "reserved_after_bytes", "inactive_split_bytes")
+    rows = [(f"{each.step:,}", *map(gib_number, sizes(each))) for each in outlook.kept()]
     titles = ("allocated", "reserved", "held after it", "not returnable")
     return Table(number_columns("step", titles), rows)
 

@@ -160,14 +160,21 @@ def _plane(found: Numbers, values: Numbers) -> tuple[npt.NDArray[np.bool_], Numb
 
 
 def step_bounds(trace: Trace) -> list[tuple[int, int]]:
-    """Return the first event and the end of each optimizer step. What follows the optimizer, logging, belongs to it."""
+    """Return the first event and the end of each optimizer step, with the logging and the evaluation after it."""
     starts: list[int] = []
     before = Phase.LOAD
     for first, phase in trace.phase_starts:
-        if phase is not Phase.OPTIMIZER and before in (Phase.LOAD, Phase.OPTIMIZER) and phase is not Phase.LOAD:
+        between = (Phase.LOAD, Phase.OPTIMIZER)
+        if phase not in (*between, Phase.EVALUATION) and before in between:
             starts.append(first)
         before = phase
     return list(pairwise([*starts, len(trace.events)]))
+
+
+def evaluation_spans(trace: Trace) -> list[tuple[int, int]]:
+    """Return the first event and the end of each evaluation."""
+    starts = [*trace.phase_starts, (len(trace.events), Phase.LOAD)]
+    return [(first, end) for (first, phase), (end, _) in pairwise(starts) if phase is Phase.EVALUATION]
 
 
 def micro_batch_starts(trace: Trace, first: int, end: int) -> list[int]:

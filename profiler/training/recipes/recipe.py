@@ -38,6 +38,8 @@ class TrainerParts:
     """Of `TrainerRecipe.arguments`, on the session's device."""
     tokenizer: Any
     data: Dataset
+    evaluated: Dataset | None = None
+    """The rows that are evaluated."""
     config: Any
     """transformers' configuration of the model."""
     model: Any
@@ -52,6 +54,7 @@ class TrainerParts:
             "model": self.model,
             "args": self.arguments,
             "train_dataset": self.data,
+            "eval_dataset": self.evaluated,
             "processing_class": self.tokenizer,
             "peft_config": lora_config(self.spec),
         }

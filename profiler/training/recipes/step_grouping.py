@@ -6,7 +6,7 @@ from itertools import compress
 
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import Logprobs, RowLengths, TrialSpec
+from profiler.domain.trials.trial import Evaluations, Logprobs, RowLengths, TrialSpec
 from profiler.training.data.source_data import prompt_lengths_of
 from profiler.training.recipes.grpo.trainer import shuffled_rows
 
@@ -35,6 +35,15 @@ def unit_rows(spec: TrialSpec, lengths: RowLengths, unit: int) -> RowLengths:
         completions=_cycled(lengths.completions, unit * completions, completions),
         shuffles=(lengths.shuffles[unit % len(lengths.shuffles)] if lengths.shuffles else unit,),
     )
+
+
+def widest_evaluated(spec: TrialSpec, evaluations: Evaluations) -> MicroBatch:
+    """Return a batch of an evaluation that is padded to its longest row of all."""
+    sides = spec.training_rows // spec.per_device_train_batch_size
+    size, count = evaluations.per_device_eval_batch_size, len(evaluations.completions) // sides
+    once = replace(spec, per_device_train_batch_size=count, gradient_accumulation_steps=1)
+    lengths = RowLengths(prompts=evaluations.prompts, completions=evaluations.completions)
+    return replace(_of_data(once, lengths, 0).micro_batches[0], rows=sides * min(size, count))
 
 
 def _prompts_of_unit(spec: TrialSpec) -> int:

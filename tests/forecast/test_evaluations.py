@@ -1,0 +1,53 @@
+"""Evaluations of a forecast: what a file and a command line say of them, and how the answer speaks of them."""
+
+import json
+
+import pytest
+from fake_engine import FakeEngine
+
+from profiler.domain.errors import EXIT_OK
+from profiler.forecast.main import main
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def answer(capsys, *words, engine):
+    assert main([*words, "format=json"], engine=engine) == EXIT_OK
+    return json.loads(capsys.readouterr().out)
+
+
+SFT_FILE = """
+model_name_or_path: Qwen/Qwen2.5-7B
+max_length: 2048
+use_peft: true
+eval_strategy: steps
+eval_steps: 0.1
+eval_on_start: true
+eval_delay: 3
+"""
+
+
+def test_evaluations_of_a_file_are_counted(capsys, tmp_path):
+    file, engine = tmp_path / "sft.yaml", FakeEngine()
+    file.write_text(SFT_FILE)
+    words = ["gpu=h100", "steps=50", "seeds=2", "completions=uniform(100,3000)"]
+    found = answer(capsys, f"config={file}", *words, engine=engine)
+    (request,) = engine.requests
+    evaluations = request.evaluations
+    assert (evaluations.eval_steps, evaluations.eval_delay, evaluations.eval_on_start) == (5, 3, True)
+    assert (evaluations.per_device_eval_batch_size, len(evaluations.completions)) == (8, 128)
+    assert max(evaluations.completions) <= 2048
+    assert not any("Not counted: evaluation" in note for note in found["notes"])
+    assert any(note.startswith("Evaluated after every 5 steps and the last one and before") for note in found["notes"])
+    answer(capsys, f"config={file}", *words, "eval_strategy=no", engine=engine)
+    assert engine.requests[-1].evaluations is None
+
+
+def test_a_peak_of_an_evaluation_is_said(capsys):
+    words = ["recipe=sft", "max_length=512", "completions=100", "eval_steps=4", "steps=8", "seeds=1"]
+    assert main(["model=qwen2.5-7b", "tuning=lora", "gpu=h100", *words], engine=FakeEngine()) == EXIT_OK
+    said = capsys.readouterr().out
+    assert "The largest peak is that of an evaluation; steps of training take" in " ".join(said.split())

@@ -1,0 +1,109 @@
+"""Evaluations that are written out into the steps of a run, against evaluations that all run."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from matrix import further
+from test_forecast_engine import COMPARED, JUDGED, LORA_KEYS, OF_ROWS, PAIRED, RTX, TINY, forecast_of, rows_of, spec_of
+
+from profiler.allocator.traces.trace import Piece, TraceBuilder
+from profiler.domain.memory import KIB, Category, Phase
+from profiler.domain.runs.forecast import Death, ForecastStep
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
+from profiler.domain.trials.trial import Evaluations, Logprobs, TrialSpec, Tuning
+from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
+from profiler.training.recipes.step_grouping import widest_evaluated
+from profiler.worker.forecast import replayed
+from profiler.worker.forecast_steps import _closed_piece, learn, whole_steps, written_steps
+
+EVALUATED: list[dict[str, Any]] = [
+    OF_ROWS | LORA_KEYS | {"on_start": True},
+    # An evaluation is learnt once, with the older loss too, and by few layers.
+    PAIRED | LORA_KEYS,
+]
+FURTHER_EVALUATED: list[dict[str, Any]] = [
+    OF_ROWS | LORA_KEYS | {"logprobs": Logprobs.NLL_ENTROPY},
+    OF_ROWS | LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
+    COMPARED | LORA_KEYS,
+    JUDGED | RTX | {"tuning": Tuning.FULL, "torch_empty_cache_steps": 3},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [*EVALUATED, *further(*FURTHER_EVALUATED)], ids=str)
+def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) -> None:
+    """They follow steps 4, 8, 12 and the last one, 14; step 2 comes before `eval_delay`."""
+    config = {**keys}.pop("config", TINY | {"num_hidden_layers": 1})
+    spec = spec_of(**{key: value for key, value in keys.items() if key not in ("config", "on_start")})
+    rows = rows_of(spec)
+    evaluations = Evaluations(
+        eval_steps=4,
+        per_device_eval_batch_size=7,
+        prompts=rows.prompts[20:32] if spec.rows_per_prompt else (),
+        completions=rows.completions[100:124],
+        eval_delay=3,
+        eval_on_start=keys.get("on_start", False),
+    )
+    rows = replace(rows, evaluations=evaluations)
+    learnt, whole = learn(spec, config, [rows]), list(whole_steps(spec, config, rows))
+    evaluated = [_evaluations_in(pieces) for _, pieces in whole]
+    assert [bool(each) for each in evaluated[1:]] == [step in (4, 8, 12, 14) for step in range(2, 15)]
+    assert bool(evaluated[0]) is evaluations.eval_on_start
+    for conf in ("", "expandable_segments:True"):
+        found = forecast_of(written_steps(spec, learnt, rows), conf)
+        assert found == forecast_of(whole, conf)
+        assert len({step.allocated_bytes for step in found}) > 3
+    _check_deaths(spec, evaluations, whole, list(written_steps(spec, learnt, rows)))
+
+
+def _check_deaths(spec: TrialSpec, evaluations: Evaluations, whole: Any, written: Any) -> None:
+    """A card that lacks a KiB of the peak of the first evaluation."""
+    conf, widest = "expandable_segments:True", widest_evaluated(spec, evaluations)
+    fourth = forecast_of(whole, conf)[3]
+    smaller = {"alloc_conf": conf, "capacity_bytes": fourth.allocated_bytes - KIB, "evaluated": widest}
+    died, again = (list(replayed(steps, seed=0, **smaller))[-1] for steps in (whole, written))
+    assert died == again
+    if isinstance(fourth, ForecastStep) and fourth.phase is Phase.EVALUATION:
+        assert isinstance(died, Death)
+        assert died.phase is Phase.EVALUATION
+        assert died.rows == evaluations.per_device_eval_batch_size * (
+            spec.training_rows // spec.per_device_train_batch_size
+        )
+
+
+def _evaluations_in(pieces: Iterable[Piece]) -> int:
+    return sum(phase is Phase.EVALUATION for piece in pieces for _, phase in piece.phases)
+
+
+def test_evaluations_that_leave_a_block_are_not_written_out() -> None:
+    trace = TraceBuilder()
+    for phase in (Phase.OPTIMIZER, Phase.EVALUATION):
+        trace.enter(phase)
+        trace.allocate(512, Category.OTHER)
+    with pytest.raises(UnequalStepsError, match="leaves blocks behind"):
+        _closed_piece(trace.finished(), 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [({}, [4, 8, 10]), ({"eval_delay": 5}, [8, 10]), ({"eval_steps": 5}, [5, 10]), ({"eval_steps": None}, [])],
+)
+def test_evaluations_follow_their_steps_and_the_last(keys: dict[str, Any], steps: list[int]) -> None:
+    evaluations = Evaluations(**{"eval_steps": 4, "per_device_eval_batch_size": 8, "completions": (3,)} | keys)
+    assert [step for step in range(1, 11) if evaluations.follows(step, 10)] == steps
+
+
+def test_a_death_in_an_evaluation_names_its_rows() -> None:
+    def batch(rows: int) -> MicroBatch:
+        return MicroBatch(rows=rows, widths=(30,), scored=(30,), padded=(False,))
+
+    pieces = [
+        Piece(events=[place + 1], first_block=place, sizes_bytes=[size], phases=[(0, phase)])
+        for place, (size, phase) in enumerate([(512, Phase.FORWARD)] * 2 + [(2**40, Phase.EVALUATION)])
+    ]
+    steps = [(StepLengths(micro_batches=(batch(2),)), pieces)]
+    (died,) = replayed(steps, seed=0, alloc_conf="", capacity_bytes=2**30, evaluated=batch(7))
+    assert isinstance(died, Death)
+    assert (died.phase, died.rows) == (Phase.EVALUATION, 7)
