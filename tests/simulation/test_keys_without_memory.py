@@ -75,7 +75,7 @@ VALUES: dict[str, dict[tuple[Recipe, str], object]] = {
 }
 """A value of each key that is not trl's default."""
 
-ELSEWHERE = {
+LEFT_OUT = {
     "num_train_epochs": "the number of steps",
     "max_steps": "the number of steps",
     "warmup_ratio": "an argument of transformers 4",
@@ -133,6 +133,6 @@ def test_clipping_gradients_changes_no_peak(recipe: Recipe, monkeypatch: pytest.
 @pytest.mark.parametrize("reason", VALUES)
 def test_every_such_key_is_compared_or_says_why_not(reason: str) -> None:
     compared = {key for _, key in VALUES[reason]}
-    assert FREE_KEYS_BY_REASON[reason] == compared | (FREE_KEYS_BY_REASON[reason] & ELSEWHERE.keys())
-    assert not compared & ELSEWHERE.keys()
-    assert ELSEWHERE.keys() <= set().union(*(FREE_KEYS_BY_REASON[each] for each in VALUES))
+    assert FREE_KEYS_BY_REASON[reason] == compared | (FREE_KEYS_BY_REASON[reason] & LEFT_OUT.keys())
+    assert not compared & LEFT_OUT.keys()
+    assert LEFT_OUT.keys() <= set().union(*(FREE_KEYS_BY_REASON[each] for each in VALUES))
