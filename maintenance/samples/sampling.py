@@ -47,6 +47,7 @@ FIXED: Mapping[str, object] = {
     "dataset": None,
     "seed": 0,
     "lora_dropout": 0.0,
+    "weight_decay": 0.0,
     "use_liger_kernel": False,
     "fp16": False,
     "bnb_4bit_use_double_quant": True,

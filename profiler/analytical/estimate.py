@@ -15,8 +15,10 @@ from profiler.analytical.formulas.models.parameters import (
     expert_names,
     projections,
 )
+from profiler.analytical.formulas.models.trained import bfloat16_tensors
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.replayed.trial import ReplayedPeaks, has_replay, replayed_peaks
+from profiler.analytical.optimizers import has_wide_states
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -30,6 +32,7 @@ from profiler.domain.machines.extras import simulation_hint
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.runs.readings import CategoryShare
+from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import ALL_LINEAR, TrialSpec
 
 
@@ -83,14 +86,16 @@ def refuse_model(architecture: Architecture, *, of_verl: bool = False, with_expe
 
 def _case(spec: TrialSpec, architecture: Architecture) -> Case:
     """Return a trial with what the formulas say of its adapters."""
+    wide = spec.optim is Optimizer.RMSPROP_8BIT and has_wide_states(bfloat16_tensors(spec, architecture))
     if architecture.num_experts <= 1:
-        return Case(spec=spec, architecture=architecture)
+        return Case(spec=spec, architecture=architecture, has_wide_states=wide)
     targets = spec.lora_target_modules or ()
     experts = adapted_experts(architecture, targets)
     return Case(
         spec=spec,
         architecture=architecture,
         adapts_experts=experts.gate_up or experts.down,
+        has_wide_states=wide,
         counts_adapters=_can_adapt(spec, architecture, targets),
     )
 

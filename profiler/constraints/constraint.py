@@ -33,6 +33,8 @@ class Case:
     """The model; None if it is not known."""
     adapts_experts: bool = False
     """Whether adapters are on the experts of a mixture; the formulas of adapters say so."""
+    has_wide_states: bool = False
+    """Whether a tensor that is trained in bfloat16 has states in 32 bits in an optimizer of 8; the formulas say so."""
     counts_adapters: bool = True
     """Whether there are formulas for the adapters."""
 

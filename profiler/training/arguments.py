@@ -23,6 +23,7 @@ def common_arguments(spec: TrialSpec, *, use_cpu: bool, output_dir: Path) -> dic
         "fp16": spec.fp16,
         "seed": spec.seed,
         "optim": spec.optim.value,
+        "weight_decay": spec.weight_decay,
         "per_device_train_batch_size": spec.per_device_train_batch_size,
         "gradient_accumulation_steps": spec.gradient_accumulation_steps,
         "gradient_checkpointing": spec.gradient_checkpointing,

@@ -190,4 +190,15 @@ OPTIMIZER_ROWS = (
     row(optimizer_scratch, Optimizer.ADAMW_TORCH, [group(100, 50), group(50, copies=3)], element=2, is_=10_000),
     row(optimizer_scratch, Optimizer.ADAFACTOR, [group(100, 50), group(50, copies=3)], element=2, is_=80_000),
     row(optimizer_scratch, Optimizer.ADAMW_TORCH_FUSED, [group(100, 50), group(50, copies=3)], element=2, is_=0),
+    row(optimizer_scratch, Optimizer.SGD, [group(100, 50), group(50, copies=3)], element=2, is_=0),
+    row(
+        optimizer_scratch,
+        Optimizer.SGD,
+        [group(100, 50), group(50, copies=3)],
+        element=2,
+        weight_decay=0.1,
+        is_=10_000,
+        why="transformers decays matrices only",
+    ),
+    row(optimizer_scratch, Optimizer.ADAFACTOR, [group(100, 50)], element=2, weight_decay=0.1, is_=80_000),
 )

@@ -1,12 +1,21 @@
 """Kernels that old cards do not have."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiler.analytical.estimate import has_form
 from profiler.analytical.explanation.explained import Fit, card_verdict
+from profiler.analytical.formulas.models.trained import bfloat16_tensors
+from profiler.analytical.optimizers import has_wide_states
+from profiler.config.models.lookup import builtin_architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.trials.kernels import FLASH_ATTENTION, FLASH_OF_FLOAT32, FUSED_HEAD, missing_kernel
+from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
-from profiler.domain.trials.trial import Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning
+from profiler.domain.trials.trial import ALL_LINEAR, Attention, Backend, Dtype, Logprobs, TrialSpec, Tuning
 
 T4, L4 = KNOWN_GPUS["t4-16gb"], KNOWN_GPUS["l4-24gb"]
 
@@ -73,3 +82,31 @@ def test_the_verdict_names_the_kernel_and_what_to_change(half_billion):
         "Use fp16=true (tuning=full needs dtype=float32 then), or with recipe=grpo logprobs=full."
     )
     assert card_verdict(_spec(bf16=True), half_billion, L4).no_kernel_text == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_update"),
+    [
+        # B of k and v has 128 x 16 values, below 4,096, and 128 x 32 are 4,096.
+        ({}, False),
+        ({"lora_rank": 32}, True),
+        ({"lora_target_modules": ("q_proj", "o_proj")}, True),
+        ({"optim": Optimizer.RMSPROP_32BIT, "lora_rank": 32}, False),
+        ({"tuning": Tuning.LORA, "optim": Optimizer.RMSPROP_32BIT}, True),
+        ({"tuning": Tuning.LORA, "recipe": Recipe.REWARD, "max_length": 64}, False),
+    ],
+)
+def test_rmsprop_over_4_bits_needs_large_adapters(changes, has_update):
+    adapted = {"lora_rank": 16, "lora_alpha": 32, "lora_target_modules": (ALL_LINEAR,), "optim": Optimizer.RMSPROP_8BIT}
+    spec = _spec(**{"tuning": Tuning.QLORA, **adapted, **changes})
+    assert has_form(spec, builtin_architecture(spec.model)) is has_update
+
+
+@given(rank=st.integers(1, 128), targets=st.sampled_from(["q_proj", "k_proj", "down_proj"]))
+def test_a_larger_rank_never_lacks_a_kernel_that_a_smaller_has(rank, targets):
+    spec = _spec(tuning=Tuning.QLORA, optim=Optimizer.RMSPROP_8BIT, lora_alpha=8, lora_target_modules=(targets,))
+    small, large = (
+        has_wide_states(bfloat16_tensors(replace(spec, lora_rank=each), builtin_architecture(spec.model)))
+        for each in (rank, 2 * rank)
+    )
+    assert small or not large

@@ -15,6 +15,7 @@ from profiler.analytical.formulas.models.weights import (
     weights,
 )
 from profiler.analytical.optimizers import (
+    optimizer_scratch,
     optimizer_state,
 )
 from profiler.analytical.timeline.instants import (
@@ -54,6 +55,22 @@ def test_state_is_the_sum_over_tensors_and_paged_is_never_more(optim, rows, colu
         <= optimizer_state(Optimizer.ADAMW_8BIT, [one], 2).size
     )
     assert optimizer_state(Optimizer.PAGED_ADAMW_32BIT, [one], 2).size in (0, 2 * rows * columns * 4)
+
+
+@given(
+    optim=st.sampled_from(Optimizer),
+    rows=st.integers(1, 500),
+    columns=st.integers(1, 500),
+    decays=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_only_sgd_needs_memory_for_weight_decay(optim, rows, columns, decays):
+    tensors = [TensorGroup(shape=(rows, columns), copies=2), TensorGroup(shape=(columns,), copies=3)]
+    sizes = [optimizer_scratch(optim, tensors, 2, weight_decay=decay).size for decay in (0.0, *decays)]
+
+    if optim is Optimizer.SGD:
+        assert sizes == [0, *(2 * rows * columns * 2 * (decay > 0) for decay in decays)]
+    else:
+        assert len(set(sizes)) == 1
 
 
 @pytest.mark.parametrize("elements", [1, 63, 64, 65, 4_095, 1_000_001])

@@ -107,7 +107,7 @@ def test_no_phase_of_a_larger_trial_needs_less_along_any_key(key):
     compared = Counter()
 
     # Caps of a card are compared only on a real card and without vLLM: one pair in thirty.
-    examples = 400 if key.name == "gpu" else 120
+    examples = 400 if key.name == "gpu" else 160
 
     @settings(max_examples=examples)
     @given(rising_pairs([key], most=1))

@@ -110,6 +110,11 @@ OPTIMIZERS = [each for each in Optimizer if each.traits.kernels is Kernels.TORCH
 ]
 """The others, of bitsandbytes, make the same tensors, fewer or without scales: they are among the further cases."""
 
+OF_RMSPROP: dict[Optimizer, dict[str, Any]] = {
+    optimizer: {"dtype": Dtype.FLOAT32} for optimizer in (Optimizer.RMSPROP_8BIT, Optimizer.RMSPROP_32BIT)
+}
+"""RMSprop of bitsandbytes has no kernel for small tensors in bfloat16."""
+
 CASES: list[dict[str, Any]] = [
     *({"optim": optimizer, **ONE_PASS} for optimizer in OPTIMIZERS),
     LORA_KEYS,
@@ -135,9 +140,9 @@ CASES: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"config": QWEN3 | DEEP_ENOUGH, "gradient_checkpointing": False, "steps": 6},
 ]
 FURTHER: list[dict[str, Any]] = [
-    *({"optim": optimizer, **ONE_PASS} for optimizer in Optimizer if optimizer not in OPTIMIZERS),
+    *(OF_RMSPROP.get(each, {}) | {"optim": each, **ONE_PASS} for each in Optimizer if each not in OPTIMIZERS),
     *(LORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
-    *(QLORA_KEYS | {"optim": optimizer} for optimizer in Optimizer),
+    *(QLORA_KEYS | {"optim": optimizer} for optimizer in Optimizer if optimizer not in OF_RMSPROP),
     {"config": TINY | {"num_hidden_layers": 48}, **LORA_KEYS},
     {"config": TINY | {"num_hidden_layers": 48}, "optim": Optimizer.ADAMW_TORCH},
     {"bf16": False, "gpu": "t4-16gb", "logprobs": Logprobs.FULL},
@@ -174,7 +179,8 @@ ANY_VALUE = """
     bnb_4bit_use_double_quant optim num_generations max_prompt_length max_completion_length lengths steps
     per_device_train_batch_size gradient_accumulation_steps steps_per_generation gradient_checkpointing beta
     attn_implementation dtype bf16 fp16 rollout max_length precompute_ref_log_probs precompute_ref_batch_size
-    activation_offloading torch_empty_cache_steps use_dynamic_bsz ppo_max_token_len_per_gpu per_device_eval_batch_size
+    weight_decay activation_offloading torch_empty_cache_steps use_dynamic_bsz ppo_max_token_len_per_gpu
+    per_device_eval_batch_size
 """
 WITHOUT_EFFECT = """
     min_pixels max_pixels

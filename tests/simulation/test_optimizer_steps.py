@@ -4,16 +4,19 @@ Two bfloat16 parameters of 1,024 x 1,024 and 512 x 1,024: 2 MiB and 1 MiB, and t
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from simulating import simulate
 from torch import nn
 from transformers.optimization import Adafactor
 
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.trials.optimizers import Kernels, Optimizer
+from profiler.domain.trials.trial import Tuning
 from profiler.simulation.cuda.optimizers import PATCHES
 from profiler.simulation.session import Simulation
 
@@ -79,3 +82,15 @@ def test_adafactor_works_in_float32_one_parameter_at_a_time() -> None:
 
 def test_every_library_of_kernels_is_patched() -> None:
     assert set(PATCHES) == set(Kernels) == {optim.traits.kernels for optim in Optimizer}
+
+
+@pytest.mark.parametrize(
+    ("optim", "rank", "fails"),
+    [(Optimizer.RMSPROP_32BIT, 64, True), (Optimizer.RMSPROP_8BIT, 32, True), (Optimizer.RMSPROP_8BIT, 64, False)],
+)
+def test_rmsprop_updates_bfloat16_in_8_bits_only(optim: Optimizer, rank: int, fails: bool) -> None:
+    """Adapters of rank 64 on a layer of 64 have 4,096 values, the fewest with states in 8 bits."""
+    adapters = {"lora_rank": rank, "lora_alpha": 16, "lora_target_modules": ("q_proj",)}
+    expected = pytest.raises(ValueError, match=r"no kernel of rmsprop for gradients in torch\.bfloat16")
+    with expected if fails else nullcontext():
+        simulate(tuning=Tuning.QLORA, optim=optim, **adapters)

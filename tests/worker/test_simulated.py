@@ -45,6 +45,8 @@ def together(values: dict[str, list[Any]]) -> list[dict[str, Any]]:
         {key: found[place % len(found)] for key, found in values.items()}
         for place in range(max(map(len, values.values())))
     ]
+    # RMSprop of bitsandbytes has no kernel for bfloat16.
+    trials = [keys | ({"dtype": Dtype.FLOAT32} if "rmsprop" in keys["optim"] else {}) for keys in trials]
     return [{**keys, "bf16": keys["dtype"] is not Dtype.FLOAT16, "beta": 0.04} for keys in trials]
 
 

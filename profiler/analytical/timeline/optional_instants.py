@@ -141,7 +141,8 @@ def _before_a_step(spec: TrialKeys, architecture: DecoderShape, persistent: Term
 
 def _scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
     element = element_bytes(spec).weight
-    return optimizer_scratch(spec.optim, critic_tensors(architecture), element, block_of(spec))
+    tensors, decay = critic_tensors(architecture), spec.weight_decay
+    return optimizer_scratch(spec.optim, tensors, element, block_of(spec), weight_decay=decay)
 
 
 _NAMES = {

@@ -323,7 +323,7 @@ def optimizer_instant(spec: TrialKeys, architecture: DecoderShape, persistent: T
 def step_scratch(spec: TrialKeys, architecture: DecoderShape) -> Term:
     """Return the peak of what exists only during `step()`."""
     tensors, element = trained_tensors(spec, architecture), trained_element_bytes(spec)
-    return optimizer_scratch(spec.optim, tensors, element, block_of(spec))
+    return optimizer_scratch(spec.optim, tensors, element, block_of(spec), weight_decay=spec.weight_decay)
 
 
 _INPUTS = 2

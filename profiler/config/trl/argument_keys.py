@@ -21,6 +21,9 @@ ANY_TRAINER: Mapping[str, Uncounted] = {
     "full_determinism": Uncounted(
         what="kernels that always add in one order need other scratch", direction=Direction.LOW, neutral=(False,)
     ),
+    "mask_truncated_completions": Uncounted(
+        what="completions without an end are not scored", direction=Direction.HIGH, neutral=(False,)
+    ),
     "pad_to_multiple_of": Uncounted(
         what="rows are padded to a multiple of it", direction=Direction.LOW, neutral=(0, 1)
     ),
@@ -28,6 +31,7 @@ ANY_TRAINER: Mapping[str, Uncounted] = {
 """Keys of every trainer."""
 
 OF_GENERATION: Mapping[str, Uncounted] = {
+    "temperature": Uncounted(what="sampling divides the logits", direction=Direction.LOW, neutral=(1, 1.0)),
     "top_k": Uncounted(what="sampling sorts the logits", direction=Direction.LOW, neutral=(0, -1)),
     "top_p": Uncounted(what="sampling sorts the logits", direction=Direction.LOW, neutral=(1, 1.0)),
     "min_p": Uncounted(what="sampling makes probabilities of the logits", direction=Direction.LOW, neutral=(0, 0.0)),
@@ -167,17 +171,17 @@ FREE_KEYS_BY_REASON: Mapping[str, frozenset[str]] = {
     "how long, and by which numbers, the same tensors are updated": frozenset(
         """
         num_train_epochs max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio
-        weight_decay adam_beta1 adam_beta2 adam_epsilon average_tokens_across_devices max_grad_norm tf32 data_seed
+        adam_beta1 adam_beta2 adam_epsilon average_tokens_across_devices max_grad_norm tf32 data_seed
         """.split()  # noqa: SIM905
     ),
     "numbers of the loss: values of some bytes per token at most": frozenset(
         """
         num_generations_eval epsilon delta epsilon_high sapo_temperature_neg sapo_temperature_pos vespo_k_pos
         vespo_lambda_pos vespo_k_neg vespo_lambda_neg importance_sampling_level reward_weights
-        multi_objective_aggregation scale_rewards loss_type mask_truncated_completions normalize_advantages
+        multi_objective_aggregation scale_rewards loss_type normalize_advantages
         reward_clip_range vllm_importance_sampling_mode vllm_importance_sampling_clip_max
         vllm_importance_sampling_clip_min vllm_importance_sampling_cap off_policy_mask_threshold
-        use_bias_correction_kl completion_only_loss assistant_only_loss temperature discopop_tau f_divergence_type
+        use_bias_correction_kl completion_only_loss assistant_only_loss discopop_tau f_divergence_type
         f_alpha_divergence_coef label_smoothing ld_alpha loss_weights use_weighting desirable_weight undesirable_weight
         center_rewards_coefficient
         """.split()  # noqa: SIM905

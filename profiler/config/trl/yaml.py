@@ -144,8 +144,9 @@ def trl_arguments(spec: TrialSpec) -> dict[str, object]:
             name: value for name, value in values.items() if name in ("use_vllm", "vllm_mode") or "vllm" not in name
         }
     values["model_name_or_path"] = checkpoint(spec.model)
-    if not spec.fp16:
-        del values["fp16"]  # trl's default
+    for name in ("fp16", "weight_decay"):
+        if not values[name]:
+            del values[name]  # trl's default
     if spec.tuning is Tuning.FULL:
         del values["lora_dropout"]
     else:

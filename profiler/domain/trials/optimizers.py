@@ -30,6 +30,8 @@ class Scratch(StrEnum):
     """Updates are in place."""
     ROOTS_OF_A_GROUP = "roots of a group"
     """A square root per parameter of the larger group (matrices or vectors), in the type of the parameter."""
+    DECAYED_GRADIENTS = "decayed gradients"
+    """A gradient per parameter of the group with weight decay (matrices), in its type; nothing without decay."""
     COPIES_OF_THE_LARGEST = "copies of the largest"
     """Float32 copies of one parameter at a time."""
 
@@ -150,7 +152,9 @@ _TRAITS: Mapping[Optimizer, OptimizerTraits] = {
     Optimizer.SGD: OptimizerTraits(
         kernels=Kernels.TORCH,
         state=State.NONE,  # transformers asks for no momentum
+        scratch=Scratch.DECAYED_GRADIENTS,
         state_text="none",
+        scratch_text="a decayed gradient of every matrix",
     ),
     Optimizer.LION_8BIT: _eight_bit(*_ONE),
     Optimizer.LION_32BIT: _float32(*_ONE),

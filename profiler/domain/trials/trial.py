@@ -458,6 +458,19 @@ class TrialSpec:
             trl_names=("optim",),
         ),
     )
+    weight_decay: float = field(
+        default=0.0,
+        metadata=declared(
+            "weight decay of matrices; of the optimizers only sgd needs memory for it",
+            group=Group.METHOD,
+            memory=_SAME,
+            unit="weight",
+            null_given="0, which is transformers' default",
+            trl_names=("weight_decay",),
+            since="0.2.0",
+            earlier=0.0,
+        ),
+    )
     num_generations: int = field(
         default=4,
         metadata=declared(

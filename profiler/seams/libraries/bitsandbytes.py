@@ -61,6 +61,7 @@ _PRODUCTS = (
         "_gemm_4bit_use_custom_cuda", Parameters("device_index", "dtype", "M", "N", "K"),
         "the table that decides which products read 4-bit weights directly",
     ),
+    _seam(_CUDA, "str2optimizer32bit", Exists(), _OPTIMIZERS, "for which types of gradients an optimizer has a kernel"),
     _since_0_50("_gemm_4bit_custom_max_m", Exists(), "rows above which every product widens its weight"),
     _since_0_50(
         "_gpu_dispatch_props", Parameters("device_index"), "multiprocessors and compute capability of the card"

@@ -58,6 +58,23 @@ def _no_kernel(*_: Any, **__: Any) -> None:
     """Do nothing: the kernel updates in place and allocates nothing."""
 
 
+def _update_32bit(optimizer_name: str, gradient: torch.Tensor, *_: Any, **__: Any) -> None:
+    """Update in place, where bitsandbytes has a kernel for the type of the gradient.
+
+    Raises:
+        ValueError: It has none, as RMSprop for bfloat16.
+    """
+    kernels = len(bitsandbytes_cuda().str2optimizer32bit[optimizer_name])
+    if gradient.dtype is torch.bfloat16 and kernels < _WITH_BFLOAT16:
+        raise ValueError(
+            f"bitsandbytes has no kernel of {optimizer_name} for gradients in {gradient.dtype} and states in 32 bits"
+        )
+
+
+_WITH_BFLOAT16 = 3
+"""Kernels of an optimizer that has one for each of float32, float16 and bfloat16 (`backends/cuda/ops.py`)."""
+
+
 def _torch_patches() -> Sequence[Patch]:
     """Let torch choose its fused and foreach kernels for `meta`, as it does for CUDA."""
     return [
@@ -75,7 +92,7 @@ def _bitsandbytes_patches() -> Sequence[Patch]:
         (bnb_functional, "fill", _no_kernel),
         (bnb_functional, "prefetch_tensor", _no_kernel),
         (bnb_functional, "optimizer_update_8bit_blockwise", _no_kernel),
-        (bnb_functional, "optimizer_update_32bit", _no_kernel),
+        (bnb_functional, "optimizer_update_32bit", _update_32bit),
         # It keeps which parameters have 32-bit states by their position and address, for the life of the process.
         (bnb_optimizer.GlobalOptimManager, "_instance", None),
     ]

@@ -25,8 +25,9 @@ from profiler.analytical.formulas.sizes.quantities import (
 )
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
+from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.text import count_text
-from profiler.domain.trials.trial import DistributedType, Dtype, Tuning
+from profiler.domain.trials.trial import DistributedType, Dtype, TrialSpec, Tuning
 
 _DTYPE_BYTES = {Dtype.BFLOAT16: 2, Dtype.FLOAT16: 2, Dtype.FLOAT32: 4}
 
@@ -199,6 +200,19 @@ def trained_tensors(spec: TrialKeys, architecture: DecoderShape) -> tuple[Tensor
     if trains_everything(spec):
         return reached_tensors(architecture)
     return lora_tensors(architecture, lora_rank(spec), spec.lora_target_modules or ())
+
+
+def bfloat16_tensors(spec: TrialSpec, architecture: Architecture) -> tuple[TensorGroup, ...]:
+    """Return the trained parameters in bfloat16: weights, adapters over 4 bits, and the head of a reward model.
+
+    By hand, LoRA in bfloat16 of a decoder: none; of a reward model of H = 8: the head, [1, 8].
+    """
+    weights = spec.dtype is Dtype.BFLOAT16
+    if trains_everything(spec):
+        return trained_tensors(spec, architecture) if weights else ()
+    adapters = trained_tensors(spec, architecture) if spec.tuning is Tuning.QLORA else ()
+    head = TensorGroup(shape=(1, architecture.hidden_size), copies=1)
+    return adapters if spec.recipe.facts.has_lm_head or not weights else (*adapters, head)
 
 
 def trained_element_bytes(spec: TrialKeys) -> Count:

@@ -64,6 +64,8 @@ class TrialKeys(Protocol):
     @property
     def optim(self) -> Optimizer | Coded[Optimizer]: ...  # noqa: D102
     @property
+    def weight_decay(self) -> Number: ...  # noqa: D102
+    @property
     def dtype(self) -> Dtype | Coded[Dtype]: ...  # noqa: D102
     @property
     def lengths(self) -> Lengths | Coded[Lengths]: ...  # noqa: D102

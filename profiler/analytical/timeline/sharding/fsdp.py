@@ -165,7 +165,7 @@ class Fsdp(TrialSharding):
         """Return the scratch of the optimizer's step, which updates shards."""
         if alone.name is not InstantName.STEP:
             return {}
-        scratch = optimizer_scratch(self.spec.optim, self.tensors, FLOAT32_BYTES)
+        scratch = optimizer_scratch(self.spec.optim, self.tensors, FLOAT32_BYTES, weight_decay=self.spec.weight_decay)
         return {Category.WORKSPACE: workspace_in_step(self.workspace, scratch)}
 
     def at_load(self, alone: Instant) -> tuple[Instant, ...]:

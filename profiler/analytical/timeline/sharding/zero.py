@@ -11,7 +11,7 @@ Source: `DeepSpeedZeroOptimizer` in DeepSpeed 0.19's `runtime/zero/stage_1_and_2
 `runtime/fp16/unfused_optimizer.py`, and the defaults in `runtime/zero/config.py`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -215,18 +215,23 @@ class Zero(TrialSharding):
         """
         if self.is_offloaded:
             return 0
-        optim, count = self.spec.optim, self.own
+        count = self.own
         both_copies = (BFLOAT16_BYTES + FLOAT32_BYTES) * count
         if self._stage == 0:
-            return both_copies + optimizer_scratch(optim, self._trained, FLOAT32_BYTES).size
+            return both_copies + self._scratch(self._trained)
         if self._stage == 3:
             group = smaller(count, SUB_GROUP)
-            in_step = FLOAT32_BYTES * group + optimizer_scratch(optim, _flat(group), FLOAT32_BYTES).size
+            in_step = FLOAT32_BYTES * group + self._scratch([TensorGroup(shape=(1, group), copies=1)])
             return BFLOAT16_BYTES * count + larger((BFLOAT16_BYTES + FLOAT32_BYTES) * group, in_step)
         largest = smaller(self._largest_tensor, count) if self._trains_everything else 0
         in_norm = self.kept_gradient_bytes + _NORM_BYTES * largest
-        in_step = FLOAT32_BYTES * count + optimizer_scratch(optim, _flat(count), FLOAT32_BYTES).size
+        in_step = FLOAT32_BYTES * count + self._scratch([TensorGroup(shape=(1, count), copies=1)])
         return larger(larger(in_norm, self.kept_gradient_bytes + both_copies), in_step)
+
+    def _scratch(self, tensors: Sequence[TensorGroup]) -> Count:
+        """Return the scratch of a step. Flattened values are those of a matrix: all but a few are decayed."""
+        decay = self.spec.weight_decay
+        return optimizer_scratch(self.spec.optim, tensors, FLOAT32_BYTES, weight_decay=decay).size
 
     def kept(self, alone: Instant) -> Terms:
         """Return weights, adapters, and states, which exist from the beginning."""
