@@ -325,3 +325,15 @@ def test_a_command_begins_with_its_settings_and_its_workers(monkeypatch, tmp_pat
     assert "trainer.total_training_steps=2" in settings_of(tmp_path)
     assert (choice_of(tmp_path), worker_groups.os.environ[RANKS_RUN]) == (2, "2")
     assert choice_of(Path(tmp_path / "none")) is None
+
+
+def test_vllm_loads_nothing_from_a_folder_that_the_job_made(tmp_path):
+    def load_weights(self: object, model: object, config: Any) -> str:
+        return f"loaded {config.model}"
+
+    module = ModuleType("default_loader")
+    module.DefaultModelLoader = type("DefaultModelLoader", (), {"load_weights": load_weights})
+    worker_groups.load_no_weights(str(tmp_path))(module)
+    loader = module.DefaultModelLoader()
+    assert loader.load_weights(None, SimpleNamespace(model=str(tmp_path / "models" / "Qwen--Qwen3-8B"))) is None
+    assert loader.load_weights(None, SimpleNamespace(model="/checkpoints/mine")) == "loaded /checkpoints/mine"

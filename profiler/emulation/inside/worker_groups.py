@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +34,15 @@ def answers_alone(environment: Mapping[str, str]) -> bool:
 def ranks_run(environment: Mapping[str, str]) -> int:
     """Return the number of workers of each group that run; 0 stands for all."""
     return int(environment.get(RANKS_RUN) or 0)
+
+
+def prepare_frameworks(environment: Mapping[str, str]) -> None:
+    """Register what happens around the imports of verl and of its engine in a process of a job."""
+    around_import("verl.utils.device", after=settle_configurations)
+    unloaded = load_no_weights(environment[PROCESSES_VARIABLE])
+    around_import("vllm.model_executor.model_loader.default_loader", after=unloaded)
+    if ranks_run(environment):
+        run_first_workers(environment)
 
 
 def run_first_workers(environment: Mapping[str, str]) -> None:
@@ -222,6 +232,30 @@ def _lengths(value: Any) -> list[int]:
 
 def _tools() -> Any:
     return importlib.import_module("verl.utils.tensordict_utils")
+
+
+# ---- the engine ------------------------------------------------------------------------------------------------------
+
+
+def load_no_weights(folder: str) -> Callable[[ModuleType], None]:
+    """Return what has to be done after the import of vLLM's `default_loader`.
+
+    A model's folder that a job has made has a configuration and no weights: those of vLLM stay as they were allocated.
+    A framework that asks vLLM for `load_format=dummy` instead may do more, as verl, which then sends the base too.
+    """
+
+    def after_import(module: ModuleType) -> None:
+        load = module.DefaultModelLoader.load_weights
+
+        @wraps(load)
+        def loaded(self: Any, model: Any, model_config: Any, *args: Any, **kwargs: Any) -> Any:
+            if Path(model_config.model).is_relative_to(folder):
+                return None
+            return load(self, model, model_config, *args, **kwargs)
+
+        module.DefaultModelLoader.load_weights = loaded
+
+    return after_import
 
 
 # ---- the configuration of verl's command -----------------------------------------------------------------------------
