@@ -17,8 +17,8 @@ from profiler.analytical.formulas.models.parameters import (
 )
 from profiler.analytical.formulas.models.trained import bfloat16_tensors
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
-from profiler.analytical.replayed.trial import ReplayedPeaks, has_replay, replayed_peaks
 from profiler.analytical.optimizers import has_wide_states
+from profiler.analytical.replayed.trial import ReplayedPeaks, has_replay, replayed_peaks
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants

@@ -40,6 +40,9 @@ Not known:
     - **NCCL's buffers** and those of other libraries on the card, which torch's counters do not see either.
     - **Workers that `ranks=` leaves out** are taken to hold what the first ones hold. Their rows are zeros, and the one
       engine generates the rows of all.
+    - **Saving, testing and validation of verl**, in a command that does not set `trainer.total_training_steps`: two
+      steps run, without them. Its agents, reward workers, storage units and data loaders are one process each, the
+      dashboard of Ray is off, and loggers without their package are left out. A key that the command sets is kept.
     - **The choice of algorithms** by cuBLAS and cuDNN; workspaces that torch itself allocates for them are real.
     - **What the host has no memory for.** DeepSpeed's stage 3 copies a GPU's weights through the host: `qwen2.5-32b`
       on 2 GPUs needs 33 GB there, and is the one trial of `+grid=fsdp` that is not kept.

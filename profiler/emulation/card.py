@@ -1,6 +1,7 @@
 """The emulated card: as the driver reports it, marks on its figures, and what the processes of a job did with it."""
 
 import ctypes
+import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -130,8 +131,37 @@ def _marks(pairs: Iterable[list[str]]) -> Marks:
 
 RANKS_RUN = "EMULATED_RANKS_RUN"
 """Environment variable: the number of workers of each group that run; without it all do."""
+RANKS_POSSIBLE = "EMULATED_RANKS_POSSIBLE"
+"""Environment variable: how many such workers the machine holds; of groups with more, the workers of one engine run."""
 PROCESSES_VARIABLE = "EMULATED_PROCESSES"
 """Environment variable of an emulated process: the folder in which the processes of its job say what they hold."""
+
+_SETTINGS, _CHOICE = "settings", "ranks"
+"""Files of that folder: keys that a process has set for the run, and how many workers it lets run."""
+
+
+def note_setting(folder: str, key: str, value: object) -> None:
+    """Keep a key of a framework's configuration that is set for this run."""
+    with (Path(folder) / _SETTINGS).open("a") as file:
+        file.write(f"{key}={json.dumps(value)}\n")
+
+
+def note_choice(folder: str, ranks: int) -> None:
+    """Keep how many workers of each group run, where the command line has not said it."""
+    (Path(folder) / _CHOICE).write_text(str(ranks))
+
+
+def settings_of(folder: Path) -> tuple[str, ...]:
+    """Return the keys that the processes of a job have set, as ``"key=value"``, each once."""
+    notes = folder / _SETTINGS
+    return tuple(dict.fromkeys(notes.read_text().splitlines())) if notes.is_file() else ()
+
+
+def choice_of(folder: Path) -> int | None:
+    """Return the number of workers that a process of a job has chosen; None if none has."""
+    note = folder / _CHOICE
+    return int(note.read_text()) if note.is_file() else None
+
 
 _TABLE = "cards"
 """File of that folder; `driver/processes.c` writes it, and says at its beginning what is where."""

@@ -15,7 +15,14 @@ from profiler.domain.errors import Fault, ProfilerError, UsageError
 from profiler.domain.machines.extras import safe_path_flags
 from profiler.emulation.building.build import installed_environment, libraries_of
 from profiler.emulation.building.library_sources import packed_folder
-from profiler.emulation.card import FILE_VARIABLE, PROCESSES_VARIABLE, RANKS_RUN, card_description, processes_folder
+from profiler.emulation.card import (
+    FILE_VARIABLE,
+    PROCESSES_VARIABLE,
+    RANKS_POSSIBLE,
+    RANKS_RUN,
+    card_description,
+    processes_folder,
+)
 from profiler.emulation.interpreter import TRIED_TORCH, Interpreter, probe
 
 
@@ -210,6 +217,7 @@ def job_environment(
     base: Mapping[str, str],
     folder: Path,
     ranks: int | None = None,
+    possible: int = 0,
     strict: bool = True,
 ) -> dict[str, str]:
     """Return the environment of a command whose processes, however they are started, share the cards of one machine.
@@ -220,7 +228,9 @@ def job_environment(
         cards: Number of cards of the machine.
         base: Environment of the caller.
         folder: Where the processes say what they hold, and what the host read (`job_of`, `marks_of_file`).
-        ranks: How many workers of each group of equal ones run; None runs all.
+        ranks: How many workers of each group of equal ones run; None chooses.
+        possible: How many workers the machine holds; where a group has more and `ranks` is None, those of one engine
+            run. 0 runs all.
         strict: As in `process_environment`.
     """
     own = {name: value for name, value in base.items() if name not in _OF_A_RANK} | {PROCESSES_VARIABLE: str(folder)}
@@ -228,7 +238,7 @@ def job_environment(
     if not any(found.get(name) for name in _RAY_TOKENS):
         found[_RAY_TOKENS[0]] = secrets.token_hex(32)
     found.setdefault(_RAY_RESOURCES, json.dumps({"CPU": max(os.cpu_count() or 1, _CPUS_PER_CARD * cards)}))
-    run = {} if ranks is None else {RANKS_RUN: str(ranks)}
+    run = {RANKS_POSSIBLE: str(possible)} if ranks is None else {RANKS_RUN: str(ranks)}
     return found | _OF_A_JOB | run | {FILE_VARIABLE: str(folder / MARKS)}
 
 

@@ -123,9 +123,9 @@ class ScriptOptions:
         None,
         count(maximum=MOST_CARDS),
         "with gpus=, start only N workers of each worker group of verl, which answer for the others; N is the size of "
-        "an engine (its tensor_model_parallel_size)",
+        "an engine (its tensor_model_parallel_size), or the number of all workers",
         unit="processes",
-        null="all",
+        null="all if the machine has a processor and 12 GiB of free memory for each, else those of one engine",
     )
     weights: ScriptWeights = option(
         ScriptWeights.RANDOM,

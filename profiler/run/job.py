@@ -23,10 +23,11 @@ from typing import NoReturn, Self
 from profiler.command_line import print_line, print_text
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
+from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Status
 from profiler.emulation.card import remove_ended
 from profiler.emulation.launch import emulated_python, job_environment, write_nvidia_smi
-from profiler.measurement.samples.host_usage import process_tree
+from profiler.measurement.samples.host_usage import host_memory, process_tree, usable_cores
 from profiler.rendering.runs.script import job_table
 from profiler.run.command import JobCommand
 from profiler.run.results import JobEnd, job_record
@@ -76,6 +77,7 @@ def run_job(command: JobCommand) -> int:
         base=os.environ,
         folder=processes,
         ranks=options.ranks,
+        possible=workers_held(),
         strict=options.strict,
     )
     write_nvidia_smi(processes / _PROGRAMS, python)
@@ -100,6 +102,24 @@ def run_job(command: JobCommand) -> int:
     if record.status is Status.OOM:
         return EXIT_OK if options.fail_if is None else EXIT_ANSWER_IS_NO
     return EXIT_OK if record.status is Status.OK else EXIT_SOME_TRIALS_FAILED
+
+
+_WORKER_BYTES = 12 * GIB
+"""Memory of the host by which all workers run if nobody says how many: GRPO of Qwen3-8B by verl's own command on eight
+emulated cards takes 9 to 12 GB with one worker and its engine, and more than 24 GB with two."""
+
+
+def workers_held(available_bytes: int | None = None, processors: int | None = None) -> int:
+    """Return how many workers of verl this machine runs at once, each with an engine: at least one.
+
+    Args:
+        available_bytes: Memory of the host that is free; None asks the kernel.
+        processors: That it has; None asks the kernel. Each worker computes for 12 s and more before it begins.
+    """
+    if available_bytes is None:
+        used, total = host_memory()
+        available_bytes = (total or 0) - (used or 0)
+    return max(1, min(available_bytes // _WORKER_BYTES, processors or usable_cores()))
 
 
 _RAY_ADDRESS = "RAY_ADDRESS"

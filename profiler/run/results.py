@@ -9,7 +9,7 @@ from profiler.analysis.runs import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
 from profiler.domain.runs.other_runs import JobMemory, JobProcess, JobRecord, ScriptRecord
 from profiler.domain.runs.outcome import Status
-from profiler.emulation.card import job_of, marks_of_file
+from profiler.emulation.card import choice_of, job_of, marks_of_file, settings_of
 from profiler.emulation.launch import MARKS
 from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.theme import rendered
@@ -85,6 +85,7 @@ def job_record(command: JobCommand, gpu: str, end: JobEnd, processes: Path) -> J
     """Return the record of a command that has ended; `processes` is the folder in which its processes have written."""
     memory = job_of(processes)
     status, message = _verdict(end, memory, command.options.timeout_s)
+    ranks, chosen = command.options.ranks, choice_of(processes)
     return JobRecord(
         command=command.words,
         gpu=gpu,
@@ -97,7 +98,9 @@ def job_record(command: JobCommand, gpu: str, end: JobEnd, processes: Path) -> J
         values=marks_of_file(processes / MARKS).values,
         left=end.left,
         substitutes=Replaced.of_job(processes).phrases(),
-        ranks=command.options.ranks,
+        ranks=chosen if ranks is None else ranks,
+        ranks_chosen=ranks is None and chosen is not None,
+        settings=settings_of(processes),
     )
 
 

@@ -1,15 +1,18 @@
 """The first workers of a group run, and answer for the others."""
 
 import asyncio
+import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from profiler.emulation.card import RANKS_RUN
+from profiler.emulation.card import PROCESSES_VARIABLE, RANKS_POSSIBLE, RANKS_RUN, choice_of, settings_of
 from profiler.emulation.inside import worker_groups
-from profiler.emulation.inside.worker_groups import answers_alone, share_of_batch
+from profiler.emulation.inside.worker_groups import answers_alone, chosen_ranks, settings_of_run, share_of_batch
 
 OF_GROUP = {"WG_BACKEND": "ray", "WORLD_SIZE": "8", RANKS_RUN: "2"}
 
@@ -204,15 +207,133 @@ def test_what_has_no_batch_is_called_as_it_is():
 
 
 def test_a_share_that_is_not_known_is_an_error_and_not_a_guess():
-    with pytest.raises(RuntimeError, match="The lengths of odd are those of no input: leave ranks= out"):
+    with pytest.raises(RuntimeError, match="The lengths of odd are those of no input: run all of them"):
         Worker().other_lengths(BATCH)
-    with pytest.raises(RuntimeError, match="3 rows cannot be divided among 2 workers: leave ranks= out"):
+    with pytest.raises(RuntimeError, match="3 rows cannot be divided among 2 workers: run all of them"):
         Worker().outer(rows_of(BATCH, [0, 1, 2]))
     worker = Worker()
     del worker.actor
-    with pytest.raises(RuntimeError, match="The share of Worker is not known: leave ranks= out"):
+    with pytest.raises(RuntimeError, match="The share of Worker is not known: run all of them"):
         worker.outer(BATCH)
     worker = Worker()
     with pytest.raises(AttributeError):
         worker.outer(TensorDict({"tokens": object()}, [4]))
     assert worker.outer(BATCH).batch_size == [4]  # an error leaves nothing behind
+
+
+# ---- the configuration of a command ----------------------------------------------------------------------------------
+
+
+def configuration(*words: str) -> Any:
+    """What Hydra makes of verl's keys and of these words; a key that it does not know is an error."""
+    known = {
+        "actor_rollout_ref": {
+            "rollout": {
+                "tensor_model_parallel_size": 2,
+                "data_parallel_size": 1,
+                "pipeline_model_parallel_size": 1,
+                "agent": {"num_workers": 8},
+            }
+        },
+        "data": {"dataloader_num_workers": 8},
+        "ray_kwargs": {"ray_init": {"num_cpus": None}},
+        "reward": {"num_workers": 8},
+        "trainer": {
+            "n_gpus_per_node": 8,
+            "nnodes": 1,
+            "total_training_steps": None,
+            "save_freq": 20,
+            "test_freq": 2,
+            "val_before_train": True,
+            "logger": ["console", "file"],
+        },
+    }
+    found = OmegaConf.merge(OmegaConf.create(known), OmegaConf.from_dotlist([word.lstrip("+") for word in words]))
+    OmegaConf.set_struct(found, True)
+    return found
+
+
+OF_THE_HOST = {
+    "actor_rollout_ref.rollout.agent.num_workers": 1,
+    "data.dataloader_num_workers": 0,
+    "ray_kwargs.ray_init.include_dashboard": False,
+    "reward.num_workers": 1,
+    "trainer.val_before_train": False,
+}
+
+
+def test_keys_that_cost_the_host_alone_are_set():
+    steps = {"trainer.total_training_steps": 2, "trainer.save_freq": -1}  # test_freq=2 is within two steps
+    assert settings_of_run(configuration(), []) == OF_THE_HOST | steps
+
+
+@pytest.mark.parametrize(
+    ("word", "kept"),
+    [
+        ("reward.num_workers=3", ["reward.num_workers"]),
+        ("trainer.val_before_train=True", ["trainer.val_before_train"]),
+        ("+ray_kwargs.ray_init.include_dashboard=True", ["ray_kwargs.ray_init.include_dashboard"]),
+        ("trainer.total_training_steps=30", ["trainer.total_training_steps", "trainer.save_freq"]),
+    ],
+)
+def test_what_a_user_sets_is_kept(word, kept):
+    found = settings_of_run(configuration(word), [word])
+    assert not set(kept) & set(found)
+    whole = settings_of_run(configuration(), [])
+    assert found == {key: value for key, value in whole.items() if key not in kept}
+
+
+def test_a_logger_whose_package_is_not_here_is_left_out(monkeypatch):
+    monkeypatch.setattr(worker_groups.importlib.util, "find_spec", lambda name: None if name == "wandb" else object())
+    for loggers, found in (("[console,wandb]", ["console"]), ("[wandb]", ["console"]), ("[file,mlflow]", None)):
+        word = f"trainer.logger={loggers}"
+        assert settings_of_run(configuration(word), [word]).get("trainer.logger") == found
+
+
+@pytest.mark.parametrize(
+    ("possible", "words", "expected"),
+    [
+        ("8", [], None),
+        ("7", [], 2),
+        ("1", [], 2),
+        ("", [], None),
+        ("8", ["trainer.nnodes=2"], 2),
+        ("1", ["actor_rollout_ref.rollout.pipeline_model_parallel_size=2"], 4),
+        ("1", ["trainer.n_gpus_per_node=2"], None),
+    ],
+)
+def test_the_workers_of_one_engine_run_where_all_do_not_fit(possible, words, expected):
+    assert chosen_ranks(configuration(*words), {RANKS_POSSIBLE: possible}) == expected
+    assert chosen_ranks(configuration(*words), {RANKS_POSSIBLE: possible, RANKS_RUN: "8"}) is None
+
+
+def test_a_command_begins_with_its_settings_and_its_workers(monkeypatch, tmp_path):
+    monkeypatch.setenv(PROCESSES_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(RANKS_POSSIBLE, "1")
+    monkeypatch.setenv(RANKS_RUN, "")
+    monkeypatch.setattr(sys, "argv", ["main_ppo.py", "reward.num_workers=8"])
+    module = ModuleType("device")
+    module.auto_set_device = lambda config: None
+    worker_groups.settle_configurations(module)
+    of_another_trainer = OmegaConf.create({"trainer": {"total_training_steps": None}})
+    module.auto_set_device(of_another_trainer)
+    assert (of_another_trainer.trainer.total_training_steps, settings_of(tmp_path)) == (None, ())
+    config = configuration()
+    module.auto_set_device(config)
+    assert config.ray_kwargs.ray_init.include_dashboard is False
+    assert (config.reward.num_workers, config.data.dataloader_num_workers) == (8, 0)
+    assert "trainer.total_training_steps=2" in settings_of(tmp_path)
+    assert (choice_of(tmp_path), worker_groups.os.environ[RANKS_RUN]) == (2, "2")
+    assert choice_of(Path(tmp_path / "none")) is None
+
+
+def test_vllm_loads_nothing_from_a_folder_that_the_job_made(tmp_path):
+    def load_weights(self: object, model: object, config: Any) -> str:
+        return f"loaded {config.model}"
+
+    module = ModuleType("default_loader")
+    module.DefaultModelLoader = type("DefaultModelLoader", (), {"load_weights": load_weights})
+    worker_groups.load_no_weights(str(tmp_path))(module)
+    loader = module.DefaultModelLoader()
+    assert loader.load_weights(None, SimpleNamespace(model=str(tmp_path / "models" / "Qwen--Qwen3-8B"))) is None
+    assert loader.load_weights(None, SimpleNamespace(model="/checkpoints/mine")) == "loaded /checkpoints/mine"

@@ -343,7 +343,7 @@ def test_one_worker_of_verl_speaks_for_two(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     words = ("bash", str(PROGRAMS / "verl_grpo.sh"), "trainer.n_gpus_per_node=2")
     both, alone = (
-        run_job(tmp_path, "gpus=2xh100-80gb", *ranks, *words, limit_s=900)[1:] for ranks in ((), ("ranks=1",))
+        run_job(tmp_path, "gpus=2xh100-80gb", f"ranks={number}", *words, limit_s=900)[1:] for number in (2, 1)
     )
     assert [record.status for _, record in (both, alone)] == [Status.OK, Status.OK]
     phases = [

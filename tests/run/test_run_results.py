@@ -13,6 +13,7 @@ from profiler.domain.memory import GIB
 from profiler.domain.runs.other_runs import JobMemory, JobProcess
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend
+from profiler.emulation.card import note_choice, note_setting
 from profiler.rendering.runs.script import job_sentences, script_table
 from profiler.run.command import JobCommand, read_command
 from profiler.run.results import JobEnd, job_record, report_run, write_pages
@@ -221,3 +222,18 @@ def test_a_command_says_which_workers_ran(ended, words, ranks, expected):
     text = " ".join(job_sentences(ended(process(2, held=GIB, ranks=ranks), words=words)))
     assert expected in text
     assert ("ranks=" in text) is bool(expected)
+
+
+def test_a_command_says_that_it_chose_its_workers_and_keys(ended, tmp_path):
+    note_choice(str(tmp_path), 1)
+    for _ in range(2):  # two processes that read the configuration
+        note_setting(str(tmp_path), "reward.num_workers", 1)
+    found = ended(process(2, held=GIB, ranks=8))
+    assert (found.ranks, found.ranks_chosen, found.settings) == (1, True, ("reward.num_workers=1",))
+    text = " ".join(job_sentences(found))
+    assert "Of 8 equal workers the first worker ran (ranks=1)" in text
+    assert "This machine was taken not to hold all of them: ranks=8 runs all." in text
+    assert "Set for this run, to spare the host's memory and time: reward.num_workers=1." in text
+    found = ended(process(2, held=GIB, ranks=8), words=("ranks=2",))
+    assert (found.ranks, found.ranks_chosen) == (2, False)
+    assert "ranks=8 runs all" not in " ".join(job_sentences(found))

@@ -177,3 +177,12 @@ def test_shared_memory_and_sockets_that_are_left_are_removed(tmp_path):
     assert not (folder / name).exists()
     assert not ours.exists()
     assert not Path(own).exists()
+
+
+@pytest.mark.parametrize(
+    ("gib", "processors", "expected"), [(11, 64, 1), (24, 64, 2), (96, 8, 8), (96, 2, 2), (200, 8, 8), (0, 1, 1)]
+)
+def test_as_many_workers_run_as_the_machine_holds(gib, processors, expected):
+    """12 GiB and a processor each."""
+    assert job.workers_held(gib << 30, processors) == expected
+    assert job.workers_held() >= 1

@@ -237,6 +237,10 @@ class JobRecord:
     """A phrase for each model, tokenizer or data set that the machine lacks and a process has replaced."""
     ranks: int | None = None
     """How many workers of each group of equal ranks were to run; None means all."""
+    ranks_chosen: bool = False
+    """Whether the command line has not said so, and the machine does not hold all of them."""
+    settings: tuple[str, ...] = ()
+    """Keys of a framework's configuration that were set for this run, as ``"key=value"``."""
 
 
 RANK = "-rank"

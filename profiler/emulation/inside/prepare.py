@@ -18,7 +18,7 @@ from typing import Any
 from profiler.domain.memory import Phase
 from profiler.emulation.card import PROCESSES_VARIABLE
 from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
-from profiler.emulation.inside.worker_groups import answers_alone, ranks_run, run_first_workers
+from profiler.emulation.inside.worker_groups import answers_alone, prepare_frameworks
 from profiler.seams.patching import around_import
 
 RUNTIME = "libcudart"
@@ -341,9 +341,8 @@ def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any],
         around_import("torch", after=lambda _torch: follow(lambda phase: card.em_phase(tuple(Phase).index(phase))))
     around_import("transformers.generation.utils", after=note_generation)
     around_import("vllm.v1.worker.gpu_worker", after=note_requests)
-    if of_job and ranks_run(environment):
-        run_first_workers(environment)
     if of_job:
+        prepare_frameworks(environment)
         around_import("ray._private.services", after=refuse_other_clusters(environment[PROCESSES_VARIABLE]))
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))

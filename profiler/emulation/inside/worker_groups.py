@@ -3,18 +3,26 @@
 verl's driver calls every worker of a group, and joins what they return. Here the workers that are not run have the
 handles of those that are. Each of these takes the whole batch, computes its own share of it, and makes up what the
 others would have returned: zeros of the size of their rows. Its collectives are answered as those of a single rank.
+
+Where verl's command reads its configuration, the number of workers that run is chosen, and keys that cost the host's
+memory or time without changing memory of a GPU are set, unless the user has set them.
 """
 
 import importlib
+import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from profiler.emulation.card import RANKS_RUN
+from profiler.emulation.card import PROCESSES_VARIABLE, RANKS_POSSIBLE, RANKS_RUN, note_choice, note_setting
 from profiler.seams.patching import around_import
+
+_RUN_ALL = "run all of them, by ranks= with their number"
 
 
 def answers_alone(environment: Mapping[str, str]) -> bool:
@@ -26,6 +34,15 @@ def answers_alone(environment: Mapping[str, str]) -> bool:
 def ranks_run(environment: Mapping[str, str]) -> int:
     """Return the number of workers of each group that run; 0 stands for all."""
     return int(environment.get(RANKS_RUN) or 0)
+
+
+def prepare_frameworks(environment: Mapping[str, str]) -> None:
+    """Register what happens around the imports of verl and of its engine in a process of a job."""
+    around_import("verl.utils.device", after=settle_configurations)
+    unloaded = load_no_weights(environment[PROCESSES_VARIABLE])
+    around_import("vllm.model_executor.model_loader.default_loader", after=unloaded)
+    if ranks_run(environment):
+        run_first_workers(environment)
 
 
 def run_first_workers(environment: Mapping[str, str]) -> None:
@@ -166,7 +183,7 @@ def _shares(worker: Any) -> tuple[int, int]:
     for each in (worker, *(getattr(worker, name, None) for name in ("actor", "ref", "critic"))):
         if (engine := getattr(each, "engine", None)) is not None:
             return engine.get_data_parallel_size(), engine.get_data_parallel_rank()
-    raise RuntimeError(f"The share of {type(worker).__name__} is not known: leave ranks= out")
+    raise RuntimeError(f"The share of {type(worker).__name__} is not known: {_RUN_ALL}")
 
 
 def _share(value: Any, count: int, place: int) -> Any:
@@ -174,7 +191,7 @@ def _share(value: Any, count: int, place: int) -> Any:
         return value
     rows = value.batch_size[0]
     if rows % count:
-        raise RuntimeError(f"{rows} rows cannot be divided among {count} workers: leave ranks= out")
+        raise RuntimeError(f"{rows} rows cannot be divided among {count} workers: {_RUN_ALL}")
     return _tools().index_select_tensor_dict(value, list(range(place * rows // count, (place + 1) * rows // count)))
 
 
@@ -190,7 +207,7 @@ def _with_rows_of_others(output: Any, batch: Any, count: int, place: int) -> Any
         elif _is_ragged(value):
             of_rows = next((each for each in lengths if each[begin:end] == _lengths(value)), None)
             if of_rows is None:
-                raise RuntimeError(f"The lengths of {name} are those of no input: leave ranks= out")
+                raise RuntimeError(f"The lengths of {name} are those of no input: {_RUN_ALL}")
             own = value.unbind()
             whole[name] = _tools().nested_tensor_from_tensor_list(
                 [
@@ -215,3 +232,118 @@ def _lengths(value: Any) -> list[int]:
 
 def _tools() -> Any:
     return importlib.import_module("verl.utils.tensordict_utils")
+
+
+# ---- the engine ------------------------------------------------------------------------------------------------------
+
+
+def load_no_weights(folder: str) -> Callable[[ModuleType], None]:
+    """Return what has to be done after the import of vLLM's `default_loader`.
+
+    A model's folder that a job has made has a configuration and no weights: those of vLLM stay as they were allocated.
+    A framework that asks vLLM for `load_format=dummy` instead may do more, as verl, which then sends the base too.
+    """
+
+    def after_import(module: ModuleType) -> None:
+        load = module.DefaultModelLoader.load_weights
+
+        @wraps(load)
+        def loaded(self: Any, model: Any, model_config: Any, *args: Any, **kwargs: Any) -> Any:
+            if Path(model_config.model).is_relative_to(folder):
+                return None
+            return load(self, model, model_config, *args, **kwargs)
+
+        module.DefaultModelLoader.load_weights = loaded
+
+    return after_import
+
+
+# ---- the configuration of verl's command -----------------------------------------------------------------------------
+
+STEPS = 2
+"""Training steps where none are given: states of the optimizer exist from the first one's end."""
+_OF_THE_HOST: Mapping[str, object] = {
+    "actor_rollout_ref.rollout.agent.num_workers": 1,
+    "data.dataloader_num_workers": 0,
+    "ray_kwargs.ray_init.include_dashboard": False,
+    "reward.num_workers": 1,
+    "trainer.val_before_train": False,
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+}
+"""Keys of verl that decide processes of the host and its time. Each process takes 0.3 to 0.7 GB of the host."""
+_STEPS = "trainer.total_training_steps"
+_AT_STEPS = ("trainer.save_freq", "trainer.test_freq")
+_LOGGER = "trainer.logger"
+_TRACKERS = ("clearml", "mlflow", "swanlab", "trackio", "wandb")
+"""Loggers of verl that are packages of the same name."""
+_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+
+
+def settle_configurations(module: ModuleType) -> None:
+    """Set keys of verl's configuration and choose its workers in `auto_set_device`, which its commands call first."""
+    set_device = module.auto_set_device
+
+    @wraps(set_device)
+    def settled(config: Any) -> Any:
+        result = set_device(config)
+        if "actor_rollout_ref" in config:
+            folder = os.environ[PROCESSES_VARIABLE]
+            for key, value in settings_of_run(config, sys.argv[1:]).items():
+                _omegaconf().update(config, key, value, force_add=True)
+                note_setting(folder, key, value)
+            if run := chosen_ranks(config, os.environ):
+                os.environ[RANKS_RUN] = str(run)  # of Ray's processes, which start later
+                note_choice(folder, run)
+        return result
+
+    module.auto_set_device = settled  # type: ignore[attr-defined]
+
+
+def settings_of_run(config: Any, words: Sequence[str]) -> dict[str, object]:
+    """Return the keys of verl's configuration to set, with their values.
+
+    Args:
+        config: As Hydra has composed it.
+        words: Arguments of the command, by which users set keys. These keys are kept; how often a run saves and tests
+            is not where the run is shortened to `STEPS`: verl would do both after its last step.
+    """
+    given = {word.lstrip("+~").partition("=")[0] for word in words}
+    found = {key: value for key, value in _OF_THE_HOST.items() if key not in given and _has(config, key)}
+    if _STEPS not in given and _value(config, _STEPS) is None:
+        found[_STEPS] = STEPS
+        found |= {key: -1 for key in _AT_STEPS if (_value(config, key) or 0) > STEPS}
+    loggers = _value(config, _LOGGER)
+    names = [loggers] if isinstance(loggers, str) else list(loggers or [])
+    known = [name for name in names if name not in _TRACKERS or importlib.util.find_spec(name) is not None]
+    if known != names:
+        found[_LOGGER] = known or ["console"]
+    return {key: value for key, value in found.items() if _value(config, key) != value}
+
+
+def chosen_ranks(config: Any, environment: Mapping[str, str]) -> int | None:
+    """Return how many workers of each group run, where nobody has said it; None if all run.
+
+    Where the machine does not hold all of them, those of one engine run.
+    """
+    possible = int(environment.get(RANKS_POSSIBLE) or 0)
+    workers = (_value(config, "trainer.n_gpus_per_node") or 1) * (_value(config, "trainer.nnodes") or 1)
+    if environment.get(RANKS_RUN) or not 0 < possible < workers:
+        return None
+    size = 1
+    for name in _SIZES:
+        size *= _value(config, f"actor_rollout_ref.rollout.{name}") or 1
+    return size if size < workers else None
+
+
+def _has(config: Any, key: str) -> bool:
+    parent, _, name = key.rpartition(".")
+    found = _value(config, parent)
+    return found is not None and (name in found or parent == "ray_kwargs.ray_init")
+
+
+def _value(config: Any, key: str) -> Any:
+    return _omegaconf().select(config, key)
+
+
+def _omegaconf() -> Any:
+    return importlib.import_module("omegaconf").OmegaConf

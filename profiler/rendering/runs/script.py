@@ -319,7 +319,9 @@ def job_sentences(record: JobRecord) -> Iterator[str]:
     if record.memory.processes and any(record.memory.card_peak_bytes):
         yield f"The most on each card at once: {', '.join(peaks)}."
     if record.ranks is not None:
-        yield _ranks_run(record.ranks, record.memory.processes)
+        yield _ranks_run(record)
+    if record.settings:
+        yield f"Set for this run, to spare the host's memory and time: {', '.join(record.settings)}."
     if record.message:
         yield first_lines(record.message)
     errors = [process for process in record.memory.processes if process.last_sentence]
@@ -332,15 +334,18 @@ def job_sentences(record: JobRecord) -> Iterator[str]:
     yield f"Status: {record.status}."
 
 
-def _ranks_run(run: int, processes: Sequence[JobProcess]) -> str:
+def _ranks_run(record: JobRecord) -> str:
     """Return which workers ran, and who speaks for the others."""
-    size = max((process.ranks or 0 for process in processes), default=0)
+    run = record.ranks or 0
+    size = max((process.ranks or 0 for process in record.memory.processes), default=0)
     if size <= run:
         return f"ranks={run} left nothing out: no worker group of verl had more workers."
     ran = "worker" if run == 1 else f"{run} workers"
+    why = f" This machine was taken not to hold all of them: ranks={size} runs all." if record.ranks_chosen else ""
     return (
         f"Of {size} equal workers the first {ran} ran (ranks={run}), with one engine; its collectives were answered. "
         "Each other worker and engine is taken to hold the same on a card of its own."
+        f"{why}"
     )
 
 
