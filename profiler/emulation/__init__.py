@@ -42,7 +42,8 @@ Not known:
       engine generates the rows of all.
     - **Saving, testing and validation of verl**, in a command that does not set `trainer.total_training_steps`: two
       steps run, without them. Its agents, reward workers, storage units and data loaders are one process each, the
-      dashboard of Ray is off, and loggers without their package are left out. A key that the command sets is kept.
+      dashboard of Ray is off, and loggers without their package are left out, even those that the command
+      names. Other keys that the command sets are kept.
     - **The choice of algorithms** by cuBLAS and cuDNN; workspaces that torch itself allocates for them are real.
     - **What the host has no memory for.** DeepSpeed's stage 3 copies a GPU's weights through the host: `qwen2.5-32b`
       on 2 GPUs needs 33 GB there, and is the one trial of `+grid=fsdp` that is not kept.

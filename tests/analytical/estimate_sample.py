@@ -22,7 +22,7 @@ from profiler.analytical.baselines import baseline_view
 from profiler.analytical.estimate import estimate, has_form
 from profiler.analytical.explanation.boundary import verl_fit
 from profiler.analytical.explanation.engine_start import engine_start_text
-from profiler.analytical.explanation.explained import fit_of
+from profiler.analytical.explanation.explained import fit_of, needed_of
 from profiler.analytical.explanation.tensors import named_tensors
 from profiler.analytical.many import estimate_specs, fits_in_arrays
 from profiler.analytical.timeline.recipes.registry import trial_instants
@@ -229,13 +229,7 @@ def trial_lines(spec: TrialSpec) -> list[str]:
 
 
 def _verdict(spec: TrialSpec, found: Estimate, no_engine: str) -> str:
-    fit = fit_of(
-        spec,
-        KNOWN_GPUS[str(spec.gpu)],
-        allocated_bytes=found.peak_allocated_bytes,
-        reserved_bytes=found.peak_reserved_bytes or 0,
-        engine_starts=not no_engine,
-    )
+    fit = fit_of(spec, KNOWN_GPUS[str(spec.gpu)], needed_of(spec, found), engine_starts=not no_engine)
     return f"{fit} {no_engine}"
 
 
