@@ -40,9 +40,7 @@ class PhaseWatch:
             any_thread: Watch the thread that begins to work while no other one is in a pass or call: actors of Ray with
                 `async` methods run all of them outside of the main thread.
         """
-        self._any_thread = any_thread
-        self._session = session
-        self._steps = steps
+        self._session, self._steps, self._any_thread = session, steps, any_thread
         self._place = self._here()
         self._phase = Phase.LOAD
         self._within = False
@@ -51,15 +49,12 @@ class PhaseWatch:
         """Modules that run within each other, outside of such calls."""
         self._before_pass: Phase | None = None
         """The phase that a pass without gradient interrupts."""
-        self._has_stepped = False
-        self._stepped_in_backward = False
-        self._has_optimizer = False
+        self._has_stepped = self._stepped_in_backward = self._has_optimizer = False
         self._trained: set[int] = set()
         self._models: WeakSet[Any] = WeakSet()
         self._models_with_gradient: WeakSet[Any] = WeakSet()
         self._optimizers: WeakSet[Any] = WeakSet()
-        self.steps_run = 0
-        self.backwards_run = 0
+        self.steps_run = self.backwards_run = 0
         self.has_ended_script = False
         """Whether `EndOfStepsError` was raised; a script may let it end the program in its own way."""
         session.enter(Phase.LOAD)
@@ -78,9 +73,7 @@ class PhaseWatch:
     def move_here(self) -> None:
         """Watch this thread from here on, such as that of a forked process, which begins with loading."""
         self._place = self._here()
-        self._within = False
-        self._depth = 0
-        self._before_pass = None
+        self._within, self._depth, self._before_pass = False, 0, None
         self._enter(Phase.LOAD)
 
     def finish(self) -> None:

@@ -134,9 +134,9 @@ def test_memory_that_does_not_rise_steadily_takes_few_rounds():
     """Fragments of 0.3 % of the memory, and a guess that is 4 % away: three rounds of two in the mean."""
     rounds = []
     for seed in range(200):
-        drawn = random.Random(seed)
-        end = drawn.randint(1_500, 25_000)
-        noise = {value: drawn.gauss(0, 0.006) * end for value in range(1, 2 * end)}
+        numbers = random.Random(seed)
+        end = numbers.randint(1_500, 25_000)
+        noise = {value: numbers.gauss(0, 0.006) * end for value in range(1, 2 * end)}
         left = {value: end - value + noise[value] for value in noise}
         judged: list[Sequence[int]] = []
         judge = Judge(
@@ -145,7 +145,7 @@ def test_memory_that_does_not_rise_steadily_takes_few_rounds():
             per_value=1.2,
             together=judged.append,
         )
-        guess = int(end * drawn.uniform(0.96, 1.04))
+        guess = int(end * numbers.uniform(0.96, 1.04))
         found = boundary_near(lambda value: value, judge, guess, minimum=1, maximum=2 * end - 1, precision=1 / 128)
         assert left[found.largest] >= 0 > left[found.beyond]
         assert found.beyond - found.largest <= found.largest / 128

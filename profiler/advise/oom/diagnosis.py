@@ -167,11 +167,12 @@ def _job(advice: Advice, cause: Cause) -> str:
     card = advice.card
     needs = f"{gib_text(card.least_bytes)} to {gib_text(card.needed_bytes)}"
     whole = f"{gib_text(card.gpu.memory_bytes)} of {card.gpu.name}"
+    tensors_fit = card.peak_allocated_bytes + card.outside_bytes <= card.gpu.memory_bytes
     verdict = {
         Fit.FITS: _FITS.get(cause, "so it fits, and the job that ran needed more than its configuration says"),
         Fit.TIGHT: "so it is tight",
         Fit.UNDECIDED: "which does not decide it",
-        Fit.TOO_LARGE: "so it does not fit, whatever the fragments",
+        Fit.TOO_LARGE: "so it does not fit" if tensors_fit else "so it does not fit, whatever the fragments",
         Fit.NO_ENGINE: "and vLLM does not start there",
         Fit.NO_KERNEL: "and one of its kernels does not run there",
     }[card.fit]

@@ -1,13 +1,9 @@
-"""Kernels of optimizers and of 4-bit weights on the simulated GPU, those of bitsandbytes among them.
-
-Optimizers on the simulated GPU: the paths of torch for CUDA, and the kernels of bitsandbytes.
+"""Kernels of optimizers and of 4-bit weights on the simulated GPU: those of torch for CUDA, and of bitsandbytes.
 
 The only file that uses their private names; a test fails if they move.
 
-Products with 4-bit weights on the simulated GPU: bitsandbytes reads the weights directly, or widens them first.
-
-The choice depends on the size and on the card, by a table of bitsandbytes that is used here. Before bitsandbytes 0.50
-there was no choice: its Python code widened every weight.
+Products with 4-bit weights: bitsandbytes reads the weights directly, or widens them first, by size and card, as a table
+of bitsandbytes says that is used here. Before bitsandbytes 0.50 its Python code widened every weight.
 
 On CUDA the code that widens the weight runs under autocast. Therefore the product is a kernel of the same dispatch key
 as the simulation's autocast, where autocast is still active.
@@ -59,20 +55,10 @@ def _no_kernel(*_: Any, **__: Any) -> None:
 
 
 def _update_32bit(optimizer_name: str, gradient: torch.Tensor, *_: Any, **__: Any) -> None:
-    """Update in place, where bitsandbytes has a kernel for the type of the gradient.
-
-    Raises:
-        ValueError: It has none, as RMSprop for bfloat16.
-    """
-    kernels = len(bitsandbytes_cuda().str2optimizer32bit[optimizer_name])
-    if gradient.dtype is torch.bfloat16 and kernels < _WITH_BFLOAT16:
-        raise ValueError(
-            f"bitsandbytes has no kernel of {optimizer_name} for gradients in {gradient.dtype} and states in 32 bits"
-        )
-
-
-_WITH_BFLOAT16 = 3
-"""Kernels of an optimizer that has one for each of float32, float16 and bfloat16 (`backends/cuda/ops.py`)."""
+    """Update in place; raise `ValueError` without a kernel for the gradient's type, as RMSprop for bfloat16."""
+    # Three: for float32, float16 and bfloat16 (`backends/cuda/ops.py`).
+    if gradient.dtype is torch.bfloat16 and len(bitsandbytes_cuda().str2optimizer32bit[optimizer_name]) < 3:
+        raise ValueError(f"bitsandbytes has no kernel of {optimizer_name} for gradients in bfloat16")
 
 
 def _torch_patches() -> Sequence[Patch]:

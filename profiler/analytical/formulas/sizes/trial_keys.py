@@ -1,8 +1,7 @@
 """Protocols of the trial and of the model that the formulas read, and the shapes of batches.
 
-`TrialSpec` and `Architecture` match them. `profiler.analytical.many` builds objects of the same form whose numbers are
-arrays. The keys that decide which formula applies (recipe, tuning, log-probs, attention, checkpointing, LoRA modules,
-engine, sharding) are single values in both.
+`TrialSpec` and `Architecture` match them, and objects of `profiler.analytical.many`, whose numbers are arrays. The keys
+that decide which formula applies (recipe, tuning, log-probs, attention and others) are single values in both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -397,6 +396,5 @@ def longest_rows(spec: TrialKeys, rows: Count) -> Count:
 
     By hand, 3 of 8 ragged rows, two of which are longest: 3 x 2 // 8 = 0.
     """
-    generated = spec.generation_batch_size
-    is_ragged = holds(spec.lengths, lambda lengths: lengths is Lengths.RAGGED)
+    generated, is_ragged = spec.generation_batch_size, holds(spec.lengths, lambda each: each is Lengths.RAGGED)
     return where(is_ragged, rows * whole_units(generated, _RAGGED_ROWS) // generated, rows)
