@@ -27,13 +27,15 @@ from profiler.constraints.constraint import Case
 from profiler.constraints.table import fault_of_closed_form
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.architectures.families import family_of
+from profiler.domain.cards.gpu import KNOWN_GPUS
+from profiler.domain.cards.gpu_names import find_gpu
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.extras import simulation_hint
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.outcome import Estimate
 from profiler.domain.runs.readings import CategoryShare
 from profiler.domain.trials.optimizers import Optimizer
-from profiler.domain.trials.trial import ALL_LINEAR, TrialSpec
+from profiler.domain.trials.trial import ALL_LINEAR, TrialSpec, Tuning
 
 
 def refuse_without_form(spec: TrialSpec, architecture: Architecture) -> None:
@@ -172,7 +174,7 @@ def estimate_with_replay(spec: TrialSpec, architecture: Architecture) -> Estimat
     found = estimate(spec, architecture)
     if not has_replay(spec):
         return found
-    replayed = _replayed_once(spec, architecture)
+    replayed = _replayed_once(_on_first_alike(spec), architecture)
     return replace(
         found,
         peak_reserved_bytes=max(found.peak_allocated_bytes, replayed.reserved_bytes),
@@ -184,3 +186,15 @@ def estimate_with_replay(spec: TrialSpec, architecture: Architecture) -> Estimat
 def _replayed_once(spec: TrialSpec, architecture: Architecture) -> ReplayedPeaks:
     """Replay a trial that an answer asks for several times: one about a file of trl does, for each of its releases."""
     return replayed_peaks(spec, architecture)
+
+
+def _on_first_alike(spec: TrialSpec) -> TrialSpec:
+    """Return the trial on the first card with the same requests: products with 4-bit weights go by the whole chip."""
+    card = find_gpu(spec.gpu)
+    if card is None:
+        return spec
+    if spec.tuning is Tuning.QLORA:
+        alike = (gpu.name for gpu in KNOWN_GPUS.values() if gpu.chip == card.chip)
+    else:
+        alike = (gpu.name for gpu in KNOWN_GPUS.values() if gpu.compute_capability == card.compute_capability)
+    return replace(spec, gpu=next(alike, spec.gpu))

@@ -107,7 +107,7 @@ class KeySearch:
         card, value = estimated.at_largest or estimated.at_beyond, estimated.largest or estimated.beyond
         assert card is not None and value is not None
         per_value = self._per_value(value)
-        likely_left = card.gpu.memory_bytes - card.likely_bytes - self._margin_bytes
+        likely_left = card.gpu.memory_bytes - card.needed.likely_bytes - card.outside_bytes - self._margin_bytes
         guess = value + int(likely_left / per_value) if card.starts else value
         together = judge.simulate if judge.looks_ahead else None
         return self._near(

@@ -100,21 +100,26 @@ def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowe
 
 
 @pytest.mark.parametrize(
-    ("largest", "guess", "precision", "rounds"),
+    ("largest", "guess", "per_value", "precision", "rounds"),
     [
         # By hand: 101 lacks 10.5, so that the line ends at 90.
-        (90, 100, 0.0, [[100, 101], [90, 91]]),
-        (100, 100, 0.0, [[100, 101]]),
-        (47, 45, 1 / 128, [[45, 46], [47, 48]]),
+        (90, 100, 1.0, 0.0, [[100, 101], [90, 91]]),
+        (100, 100, 1.0, 0.0, [[100, 101]]),
+        (47, 45, 1.0, 1 / 128, [[45, 46], [47, 48]]),
         # A 128th of 10,000 is 78: that far apart from the guess, then from the end of the line, then a third of it.
-        (9_300, 10_000, 1 / 128, [[9_922, 10_078], [9_228, 9_372], [9_276, 9_324]]),
-        (10_700, 10_000, 1 / 128, [[9_922, 10_078], [10_617, 10_783], [10_673, 10_728]]),
+        (9_300, 10_000, 1.0, 1 / 128, [[9_922, 10_078], [9_228, 9_372], [9_276, 9_324]]),
+        (10_700, 10_000, 1.0, 1 / 128, [[9_922, 10_078], [10_617, 10_783], [10_673, 10_728]]),
+        # A tenth of what a value needs leads to 3,707, and the line through 3,736 and 9,922 to 9,300.
+        (9_300, 10_000, 0.1, 1 / 128, [[9_922, 10_078], [3_679, 3_735], [9_271, 9_329]]),
     ],
 )
-def test_two_values_are_judged_where_nothing_is_left(largest, guess, precision, rounds):
+def test_two_values_are_judged_where_nothing_is_left(largest, guess, per_value, precision, rounds):
     judged: list[list[int]] = []
     judge, asked = _judge(
-        largest, left=lambda value: largest + 0.5 - value, together=lambda values: judged.append(list(values))
+        largest,
+        left=lambda value: largest + 0.5 - value,
+        per_value=per_value,
+        together=lambda values: judged.append(list(values)),
     )
     found = boundary_near(lambda value: value, judge, guess, minimum=1, maximum=10**6, precision=precision)
 
@@ -124,7 +129,13 @@ def test_two_values_are_judged_where_nothing_is_left(largest, guess, precision, 
     assert found.largest <= largest < found.beyond <= found.largest + max(1, precision * found.largest)
 
 
-def test_the_second_of_two_values_is_not_judged_alone_where_the_first_does_not_fit():
+def test_a_line_that_creeps_takes_few_values():
+    judge, asked = _judge(300_000, left=lambda value: 1.0 if value <= 300_000 else -1e6, per_value=1e-5)
+    assert boundary_near(lambda value: value, judge, 10, minimum=1, maximum=10**6).largest == 300_000
+    assert len(asked) <= 60
+
+
+def test_the_larger_of_two_values_is_not_judged_in_vain():
     judge, asked = _judge(90, left=lambda value: 90.5 - value)
     assert boundary_near(lambda value: value, judge, 100, minimum=1, maximum=10**6).largest == 90
     assert asked == [100, 90, 91]

@@ -91,6 +91,6 @@ def test_every_library_of_kernels_is_patched() -> None:
 def test_rmsprop_updates_bfloat16_in_8_bits_only(optim: Optimizer, rank: int, fails: bool) -> None:
     """Adapters of rank 64 on a layer of 64 have 4,096 values, the fewest with states in 8 bits."""
     adapters = {"lora_rank": rank, "lora_alpha": 16, "lora_target_modules": ("q_proj",)}
-    expected = pytest.raises(ValueError, match=r"no kernel of rmsprop for gradients in torch\.bfloat16")
+    expected = pytest.raises(ValueError, match=r"no kernel of rmsprop for gradients in bfloat16")
     with expected if fails else nullcontext():
         simulate(tuning=Tuning.QLORA, optim=optim, **adapters)

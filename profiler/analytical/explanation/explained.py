@@ -97,11 +97,6 @@ class CardVerdict:
         return self.needed.least_bytes + self.outside_bytes
 
     @property
-    def likely_bytes(self) -> int:
-        """What it cannot return by the method itself, without its error, and what is outside of torch's allocator."""
-        return self.needed.likely_bytes + self.outside_bytes
-
-    @property
     def left_bytes(self) -> int:
         """Free memory at the peak; negative if the card may be too small."""
         return self.gpu.memory_bytes - self.needed_bytes
@@ -110,12 +105,14 @@ class CardVerdict:
 def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, *, replays: bool = False) -> CardVerdict:
     """Return whether `spec` fits `gpu`, with the kernels and workspaces of that card.
 
-    Reserved memory and fragments are bounds, or with `replays` those of `estimate_with_replay`.
+    Reserved memory and fragments are bounds; with `replays` those of a replay, where fragments may decide.
 
     Raises:
         UsageError: As in `estimate`.
     """
-    found = (estimate_with_replay if replays else estimate)(replace(spec, gpu=gpu.name), architecture)
+    found = estimate(on_card := replace(spec, gpu=gpu.name), architecture)
+    if replays and _may_decide(found, gpu):
+        found = estimate_with_replay(on_card, architecture)
     return _verdict(spec, architecture, gpu, found)
 
 
@@ -166,22 +163,25 @@ def fit_of_memory(gpu: Gpu, needed: Needed, *, gpus: int) -> Fit:
 def all_cards(
     spec: TrialSpec, architecture: Architecture, cards: Iterable[Gpu] = KNOWN_GPUS.values()
 ) -> tuple[CardVerdict, ...]:
-    """Return the verdict for each card, the smallest card first; by a replay where fragments may decide.
+    """Return the verdict for each card, the smallest card first, with replays as of `card_verdict`.
 
     Raises:
         UsageError: As in `estimate`.
     """
-    alike: dict[Hashable, list[Gpu]] = {}
-    for gpu in sorted(cards, key=lambda gpu: gpu.memory_bytes):
-        alike.setdefault(what_counts(spec, gpu), []).append(gpu)
-    found: list[CardVerdict] = []
-    for each in alike.values():
-        on_first = replace(spec, gpu=each[0].name)
-        of_all = estimate(on_first, architecture)
-        if any(0 <= gpu.memory_bytes - of_all.peak_allocated_bytes < of_all.peak_allocated_bytes for gpu in each):
-            of_all = estimate_with_replay(on_first, architecture)
-        found += [_verdict(spec, architecture, gpu, of_all) for gpu in each]
-    return tuple(sorted(found, key=lambda card: card.gpu.memory_bytes))
+    ordered = sorted(cards, key=lambda gpu: gpu.memory_bytes)
+    alike = {what_counts(spec, gpu): gpu for gpu in reversed(ordered)}
+    estimates = {each: estimate(replace(spec, gpu=gpu.name), architecture) for each, gpu in alike.items()}
+    return tuple(
+        card_verdict(spec, architecture, gpu, replays=True)
+        if _may_decide(found := estimates[what_counts(spec, gpu)], gpu)
+        else _verdict(spec, architecture, gpu, found)
+        for gpu in ordered
+    )
+
+
+def _may_decide(found: Estimate, gpu: Gpu) -> bool:
+    """Return whether fragments may decide: the tensors fit the card, and with as much again they would not."""
+    return 0 <= gpu.memory_bytes - found.peak_allocated_bytes < found.peak_allocated_bytes
 
 
 def what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
@@ -312,13 +312,13 @@ def explain(
         UsageError: As in `estimate`.
     """
     found = estimate_with_replay(spec, architecture)
-    instants = phase_instants(spec, architecture).values()
-    phases = tuple(explained_phase(instant) for instant in instants)
+    phases = tuple(map(explained_phase, phase_instants(spec, architecture).values()))
     own = find_gpu(spec.gpu)
     cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
     verdicts = all_cards(spec, architecture, cards.values())
     if own is not None:
-        on_own = _verdict(spec, architecture, own, found)
+        decided = found if _may_decide(found, own) else replace(found, peak_unreleasable_bytes=None)
+        on_own = _verdict(spec, architecture, own, decided)
         verdicts = tuple(on_own if verdict.gpu == own else verdict for verdict in verdicts)
     host = host_verdict(spec, architecture, memory_bytes=host_bytes, gpus_per_node=gpus_per_node)
     return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts, host=host)
