@@ -164,14 +164,19 @@ def estimate(spec: TrialSpec, architecture: Architecture) -> Estimate:
 
 
 def estimate_with_replay(spec: TrialSpec, architecture: Architecture) -> Estimate:
-    """Return the estimate with reserved memory and fragments by a replay of the trial's requests.
-
-    Without `has_replay` reserved memory is the bound, and fragments are not known.
+    """Return the estimate as of `with_replay`.
 
     Raises:
         UsageError: As in `estimate`.
     """
-    found = estimate(spec, architecture)
+    return with_replay(estimate(spec, architecture), spec, architecture)
+
+
+def with_replay(found: Estimate, spec: TrialSpec, architecture: Architecture) -> Estimate:
+    """Return an estimate with reserved memory and fragments by a replay of the trial's requests.
+
+    Without `has_replay` reserved memory is the bound, and fragments are not known.
+    """
     if not has_replay(spec):
         return found
     replayed = _replayed_once(_on_first_alike(spec), architecture)

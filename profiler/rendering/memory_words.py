@@ -1,15 +1,13 @@
 """Words for models, sizes of memory, their errors and verdicts, which are shown before pandas is imported."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
 from profiler.analytical.explanation.explained import CardVerdict, Fit
 from profiler.analytical.formulas.sizes.rounding import (
     FRAGMENTS_PERCENT,
     REPLAYED_LESS_PERCENT,
-    REPLAYED_PERCENT,
-    has_expandable_segments,
 )
 from profiler.analytical.replayed.trial import has_replay
 from profiler.domain.cards.capabilities import COMPARED, Compared, Within
@@ -56,14 +54,18 @@ def reserved_note(spec: TrialSpec) -> str:
     return REPLAYED_NOTE if has_replay(spec) else RESERVED_NOTE
 
 
-def fragments_note(spec: TrialSpec) -> str:
-    """Return how what a full card cannot return is estimated for one trial, and how wrong that has been."""
-    if not has_replay(spec):
+def fragments_note(cards: Iterable[CardVerdict]) -> str:
+    """Return how what a full card cannot return is estimated for these cards, and how wrong that has been."""
+    more = {card.needed.more_percent for card in cards}
+    percents = " or ".join(map(str, sorted(each for each in more if each is not None)))
+    if not percents:
         return FRAGMENTS_NOTE
-    more = REPLAYED_PERCENT[has_expandable_segments(spec.alloc_conf)]
+    where = ""
+    if None in more:
+        where = f" where they may decide, else at most {FRAGMENTS_PERCENT} % of the tensors in 95 % of the trials"
     return (
-        "Fragments: what a full card cannot return, by a replay of the trial's requests; "
-        f"in 95 % of the trials at most {more} % more, in 95 % at most {REPLAYED_LESS_PERCENT} % less."
+        f"Fragments: what a full card cannot return, by a replay of the trial's requests{where}; a replay is at most "
+        f"{percents} % too low, and at most {REPLAYED_LESS_PERCENT} % too high, in 95 % of the trials each."
     )
 
 

@@ -43,7 +43,7 @@ class WithMargin:
 
     margin: float = option(0.0, ratio(maximum=MAX_MARGIN), "part of the card that has to stay free, such as 5%")
     confirm: bool = option(
-        True, FLAG, "ask the simulation too, in advise about the job of a log; false: answer within a second"
+        True, FLAG, "ask the simulation too, in advise about the job of a log; false: formulas alone"
     )
 
 
@@ -156,8 +156,8 @@ prices, num_processes the fewest GPUs (1, 2,
 4, ...; with FSDP, if nothing else is said), and model the largest built-in model
 of the family that model=NAME is of. Two keys give a limit line: the
 largest value of the second for each value of the first. The closed form finds
-the boundary, of long rows to 0.8 %. From there it is searched by simulations,
-whose boundary is the answer.
+the boundary. From there it is searched by simulations, of long rows to 0.4 %,
+and their boundary is the answer.
 
 {option_lines(_OWN.values(), indent=24)}
 {option_lines(COMMON_OPTIONS.values(), indent=24)}

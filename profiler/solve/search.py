@@ -23,19 +23,18 @@ from profiler.solve.command import Command
 MAXIMUM = 2**24
 """Largest value that is tried. No card holds a row of so many tokens, or so many rows."""
 
-PRECISION = 1 / 128
-"""Part of a value up to which a boundary is searched where fragments count (our choice): those of neighbouring lengths
-differ by as much."""
+PRECISION = 1 / 256
+"""Part of a value up to which a boundary is searched by simulation (our choice): each takes seconds."""
 
 
 def is_as_near(one: int | None, other: int | None) -> bool:
-    """Return whether two boundaries, each searched to `PRECISION`, may be one.
+    """Return whether two boundaries, one of them searched to `PRECISION`, may be one.
 
-    By hand, 1,000 and 1,014 may, and 63 and 64 may not.
+    By hand, 1,000 and 1,003 may, and 63 and 64 may not.
     """
     if one is None or other is None:
         return one is other
-    return abs(one - other) <= 2 * int(PRECISION * max(one, other))
+    return abs(one - other) <= int(PRECISION * max(one, other))
 
 
 _WITHOUT_GAPS = ("lora_rank", "max_prompt_length", "max_completion_length", "max_length", "steps")
@@ -95,7 +94,7 @@ class KeySearch:
             left=lambda spec: self._verdict_of(spec).left_bytes - self._margin_bytes,
             per_value=self._per_value(found.largest or found.beyond or self._key.minimum),
         )
-        return self._near(judge, found.largest or self._key.minimum)
+        return self._near(judge, found.largest or self._key.minimum, precision=0.0)
 
     def boundary_near(self, estimated: Boundary[CardVerdict], judge: "Confirmation") -> Boundary[CardVerdict]:
         """Return the boundary by another judge than the closed form, which is dear, with the verdicts of both sides.
@@ -111,10 +110,12 @@ class KeySearch:
         guess = value + int(likely_left / per_value) if card.starts else value
         together = judge.simulate if judge.looks_ahead else None
         return self._near(
-            Judge(fits=judge.fits, left=judge.left_bytes, per_value=per_value, together=together), max(guess, 1)
+            Judge(fits=judge.fits, left=judge.left_bytes, per_value=per_value, together=together),
+            max(guess, 1),
+            precision=PRECISION,
         )
 
-    def _near(self, judge: Judge[TrialSpec], guess: int) -> Boundary[CardVerdict]:
+    def _near(self, judge: Judge[TrialSpec], guess: int, *, precision: float) -> Boundary[CardVerdict]:
         first = self.first_allowed()
         found = boundary_near(
             self._allowed,
@@ -123,7 +124,7 @@ class KeySearch:
             minimum=getattr(first, self._key.name),
             maximum=self._maximum(first),
             gap=self._gap,
-            precision=PRECISION,
+            precision=precision,
         )
         return Boundary(
             largest=found.largest,

@@ -95,7 +95,7 @@ def test_a_boundary_near_a_guess_is_that_of_the_whole_search(step, limit, allowe
         )
         found = boundary_near(answer, judge, guess, minimum=step, maximum=10**6)
         assert found == whole
-        assert len(set(asked)) <= 90
+        assert len(set(asked)) <= 60
     assert all(value % step == 0 and value <= allowed_to for value in together)
 
 

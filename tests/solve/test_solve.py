@@ -60,9 +60,9 @@ def test_the_largest_value_fits_and_the_next_does_not(capsys):
     words = ("max_completion_length", f"model={MODEL}", "tuning=lora", "gpu=rtx-4090-24gb")
     (answer,) = _solved(capsys, *words)["answers"]
     largest = answer["largest"]
-    assert largest < answer["beyond"] <= largest * (1 + PRECISION)
+    assert answer["beyond"] == largest + 1
     assert _fit("rtx-4090-24gb", tuning="lora", max_completion_length=largest) is Fit.FITS
-    assert _fit("rtx-4090-24gb", tuning="lora", max_completion_length=answer["beyond"]) is not Fit.FITS
+    assert _fit("rtx-4090-24gb", tuning="lora", max_completion_length=largest + 1) is not Fit.FITS
     assert answer["largest_needed_bytes"] <= KNOWN_GPUS["rtx-4090-24gb"].memory_bytes < answer["beyond_needed_bytes"]
 
 

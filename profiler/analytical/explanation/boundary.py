@@ -43,6 +43,11 @@ class Boundary(Generic[Answer]):
     """The next allowed value, which does not fit; None if every allowed value fits."""
     at_beyond: Answer | None
 
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """The answers on both sides, as far as there are any."""
+        return [each for each in (self.at_largest, self.at_beyond) if each is not None]
+
 
 def largest_that_fits(
     answer: Callable[[int], Answer | None],
@@ -228,7 +233,7 @@ class _Nearing(Generic[Answer]):
         return [one] if other is None else [one, other]
 
     def _ask(self, values: Sequence[int]) -> None:
-        """Move both sides by what fits of some values, ascending."""
+        """Move both sides by what fits of some values, ascending; of two that should fit one alone is asked."""
         answers = [self._values.known(value) for value in values]
         if self._judge.together is not None:
             self._judge.together(answers)
@@ -237,6 +242,9 @@ class _Nearing(Generic[Answer]):
                 self._high = value
                 return
             self._low = value
+            to_the_last = self._judge.per_value * (values[-1] - value)
+            if self._judge.together is None and self._left(value) > to_the_last:
+                return
 
     def _next(self) -> tuple[int, int]:
         """Return where nothing should be left, and how far apart to ask around it."""

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants
+from profiler.analytical.estimate import estimate, estimate_with_replay, phase_instants, with_replay
 from profiler.analytical.explanation.engine_start import engine_start_text, server_text
 from profiler.analytical.formulas.sizes.rounding import Needed
 from profiler.analytical.timeline.instants import Instant, InstantName
@@ -110,26 +110,33 @@ def card_verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, *, repla
     Raises:
         UsageError: As in `estimate`.
     """
-    found = estimate(on_card := replace(spec, gpu=gpu.name), architecture)
-    if replays and _may_decide(found, gpu):
-        found = estimate_with_replay(on_card, architecture)
-    return _verdict(spec, architecture, gpu, found)
-
-
-def _verdict(spec: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estimate) -> CardVerdict:
-    """Return the verdict from the estimate for that card."""
     on_card = replace(spec, gpu=gpu.name)
+    found = estimate(on_card, architecture)
+    return _judged(on_card, architecture, gpu, found) if replays else _verdict(on_card, architecture, gpu, found)
+
+
+def _judged(on_card: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estimate) -> CardVerdict:
+    """Return the verdict, with a replay where fragments may decide: tensors fit, and with as much again would not."""
+    may_decide = 0 <= gpu.memory_bytes - found.peak_allocated_bytes < found.peak_allocated_bytes
+    if may_decide and found.peak_unreleasable_bytes is None:
+        found = with_replay(found, on_card, architecture)
+    decides = found if may_decide else replace(found, peak_unreleasable_bytes=None)
+    return _verdict(on_card, architecture, gpu, decides)
+
+
+def _verdict(on_card: TrialSpec, architecture: Architecture, gpu: Gpu, found: Estimate) -> CardVerdict:
+    """Return the verdict from the estimate for that card."""
     no_engine = engine_start_text(on_card, architecture)
-    needed = needed_of(spec, found)
+    needed = needed_of(on_card, found)
     return CardVerdict(
         gpu=gpu,
-        fit=fit_of(spec, gpu, needed, engine_starts=not no_engine),
+        fit=fit_of(on_card, gpu, needed, engine_starts=not no_engine),
         peak_allocated_bytes=found.peak_allocated_bytes,
         peak_reserved_bytes=found.reserved_bytes,
         needed=needed,
         context_bytes=cuda_context_bytes(gpu.compute_capability),
-        nccl_bytes=nccl_bytes(gpu.compute_capability, spec.num_processes),
-        missing=missing_kernel(spec, gpu.chip),
+        nccl_bytes=nccl_bytes(gpu.compute_capability, on_card.num_processes),
+        missing=missing_kernel(on_card, gpu.chip),
         no_engine=no_engine,
         server=server_text(on_card, architecture),
     )
@@ -172,16 +179,8 @@ def all_cards(
     alike = {what_counts(spec, gpu): gpu for gpu in reversed(ordered)}
     estimates = {each: estimate(replace(spec, gpu=gpu.name), architecture) for each, gpu in alike.items()}
     return tuple(
-        card_verdict(spec, architecture, gpu, replays=True)
-        if _may_decide(found := estimates[what_counts(spec, gpu)], gpu)
-        else _verdict(spec, architecture, gpu, found)
-        for gpu in ordered
+        _judged(replace(spec, gpu=gpu.name), architecture, gpu, estimates[what_counts(spec, gpu)]) for gpu in ordered
     )
-
-
-def _may_decide(found: Estimate, gpu: Gpu) -> bool:
-    """Return whether fragments may decide: the tensors fit the card, and with as much again they would not."""
-    return 0 <= gpu.memory_bytes - found.peak_allocated_bytes < found.peak_allocated_bytes
 
 
 def what_counts(spec: TrialSpec, gpu: Gpu) -> Hashable:
@@ -317,8 +316,7 @@ def explain(
     cards = {**KNOWN_GPUS, **({own.name: own} if own is not None else {})}
     verdicts = all_cards(spec, architecture, cards.values())
     if own is not None:
-        decided = found if _may_decide(found, own) else replace(found, peak_unreleasable_bytes=None)
-        on_own = _verdict(spec, architecture, own, decided)
+        on_own = _judged(spec, architecture, own, found)
         verdicts = tuple(on_own if verdict.gpu == own else verdict for verdict in verdicts)
     host = host_verdict(spec, architecture, memory_bytes=host_bytes, gpus_per_node=gpus_per_node)
     return ExplainedEstimate(spec=spec, estimate=found, phases=phases, cards=verdicts, host=host)

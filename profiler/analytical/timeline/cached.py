@@ -36,7 +36,7 @@ from profiler.analytical.formulas.models.parameters import widest_inner
 from profiler.analytical.formulas.models.trained import element_bytes
 from profiler.analytical.formulas.rollout import growth_copy, kv_element_bytes
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, both, holds, larger, smaller, where
-from profiler.analytical.formulas.sizes.rounding import block_of, with_fragments
+from profiler.analytical.formulas.sizes.rounding import block_of, has_expandable_segments, with_fragments
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, generated_micro_batch, layer_kinds
 from profiler.analytical.formulas.vllm_memory import engine_sleeps
 from profiler.analytical.timeline.instants import Instant, InstantName
@@ -109,9 +109,6 @@ def own_segments_bytes(growth: Growth) -> Count:
     return where(last < _OWN_SEGMENT_BYTES, 0, total)
 
 
-_EXPANDABLE = "expandable_segments:True"
-
-
 def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, instants: Sequence[Instant]) -> Count:
     """Return the peak of reserved memory of a trial on a card that is large enough for it.
 
@@ -135,7 +132,7 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, instants: S
         others = [instant for instant in step if instant.phase is not Phase.ROLLOUT]
         training = _sum_of_largest(spec, architecture, others, growth=None)
         envelope = where(engine_sleeps(spec), larger(_of_woken_engine(rollout), training), envelope)
-    is_expandable = holds(spec.alloc_conf, lambda settings: _EXPANDABLE in settings)
+    is_expandable = holds(spec.alloc_conf, has_expandable_segments)
     return where(is_expandable, peak, larger(peak, envelope))
 
 

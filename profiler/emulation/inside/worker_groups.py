@@ -279,7 +279,7 @@ _TRACKERS = ("clearml", "mlflow", "swanlab", "trackio", "wandb")
 _SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 
 
-def settle_configurations(module: ModuleType) -> None:
+def settle_configurations(module: Any) -> None:
     """Set keys of verl's configuration and choose its workers in `auto_set_device`, which its commands call first."""
     set_device = module.auto_set_device
 
@@ -296,7 +296,7 @@ def settle_configurations(module: ModuleType) -> None:
                 note_choice(folder, run)
         return result
 
-    module.auto_set_device = settled  # type: ignore[attr-defined]
+    module.auto_set_device = settled
 
 
 def settings_of_run(config: Any, words: Sequence[str]) -> dict[str, object]:

@@ -76,7 +76,8 @@ def advice_blocks(advice: Advice, notes: Sequence[str]) -> Sequence[Block]:
     if advice.alone:
         others = ", ".join(f"{step.name} ({gib_text(step.saved_bytes)})" for step in advice.alone)
         last.append(f"Not needed, with what each saves alone: {others}.")
-    sections.append(paragraphs(*last, f"Estimated. {fragments_note(advice.spec)} {CONTEXT_NOTE}"))
+    note = fragments_note([advice.card, *(step.card for step in advice.steps)])
+    sections.append(paragraphs(*last, f"Estimated. {note} {CONTEXT_NOTE}"))
     sections.append(Section("", [Code("\n".join(file_lines(advice.after, advice.file)), language="yaml")]))
     return sections
 

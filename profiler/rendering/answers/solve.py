@@ -50,6 +50,9 @@ class Decided(StrEnum):
     UNDECIDED = "estimate, because a simulation has no answer"
 
 
+_SIMULATED = (Decided.BOTH, Decided.SIMULATION)
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeyAnswer:
     """The largest value of a key that fits."""
@@ -67,11 +70,6 @@ class KeyAnswer:
     decided: Decided = Decided.ESTIMATE
     estimated: int | None = None
     """The largest value by the estimate, where `boundary` is that of the simulation."""
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether the boundary is that of the simulation, which the estimate's may equal."""
-        return self.decided in (Decided.BOTH, Decided.SIMULATION)
 
     @property
     def spec(self) -> TrialSpec:
@@ -132,7 +130,8 @@ def key_text(answers: Sequence[KeyAnswer], notes: Sequence[str]) -> str:
     blocks: list[Block] = [*map(Text, notes)]
     for answer in answers:
         blocks += [Text(_headline(answer)), *_sides(answer), *map(Text, _decided(answer))]
-    blocks.append(Text(f"Estimated. {fragments_note(answers[0].spec)} {CONTEXT_NOTE}"))
+    note = fragments_note(card for answer in answers for card in answer.boundary.answers)
+    blocks.append(Text(f"Estimated. {note} {CONTEXT_NOTE}"))
     return plain_text(Document(title="Solved", blocks=blocks))
 
 
@@ -162,7 +161,7 @@ def choice_text(answer: ChoiceAnswer, notes: Sequence[str]) -> str:
         Table(_CHOICE_COLUMNS, rows, has_titles=False),
         *([Text(_none_text(answer))] if answer.best is None else ()),
         *([Text(_cheapest_text(answer))] if answer.prices and answer.best is not None else ()),
-        Text(f"Estimated{with_margin(answer.margin)}. {fragments_note(answer.spec)} {CONTEXT_NOTE}"),
+        Text(f"Estimated{with_margin(answer.margin)}. {fragments_note(answer.verdicts)} {CONTEXT_NOTE}"),
     ]
     return plain_text(Document(title=answer.spec.model, blocks=blocks))
 
@@ -219,8 +218,8 @@ def _decided(answer: KeyAnswer) -> list[str]:
         return []
     said = f"at most {answer.estimated:,}" if answer.estimated is not None else "that none fits"
     lines = [f"The simulation decides; the estimate says {said}."]
-    largest, beyond = boundary.largest, boundary.beyond
-    if largest is not None and beyond is not None and beyond > largest + 1:
+    beyond = boundary.beyond
+    if boundary.largest is not None and beyond is not None and beyond > boundary.largest + 1:
         lines.append(f"Simulated: {key}={', '.join(f'{side.value:,}' for side in answer.sides)}.")
     again = [f"{side.value:,}" for side in answer.sides if side.fits and beyond is not None and side.value > beyond]
     if again:
@@ -266,7 +265,7 @@ def _key_object(answer: KeyAnswer) -> dict[str, object]:
         "beyond": boundary.beyond,
         "beyond_needed_bytes": boundary.at_beyond.needed_bytes if boundary.at_beyond is not None else None,
         "decided_by": answer.decided.value,
-        "estimated_largest": answer.estimated if answer.is_simulated else boundary.largest,
+        "estimated_largest": answer.estimated if answer.decided in _SIMULATED else boundary.largest,
         "simulated": [
             {"value": side.value, "status": side.status.value, "needed_bytes": side.needed_bytes}
             for side in answer.sides
@@ -353,7 +352,8 @@ def line_text(lines: Sequence[LimitLine], notes: Sequence[str], *, figure: Path 
         text = f"All values of {second} that the other keys allow fit, so that it has no limit here."
         sections.append(paragraphs(text))
     last = f"Drawn in {figure}." if figure is not None else "figure=FILE.png draws it."
-    sections.append(paragraphs(f"GiB. Estimated, not simulated. {fragments_note(lines[0].spec)} {CONTEXT_NOTE} {last}"))
+    note = fragments_note(card for line in lines for point in line.points for card in point.boundary.answers)
+    sections.append(paragraphs(f"GiB. Estimated, not simulated. {note} {CONTEXT_NOTE} {last}"))
     return plain_text(Document(title="Limit lines", blocks=sections))
 
 

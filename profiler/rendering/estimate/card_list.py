@@ -35,7 +35,7 @@ def card_list(
         *map(Text, notes),
         Text(f"{spec.model}, {method_text(spec)}. Estimated, for each card:"),
         Table(_COLUMNS, rows, has_titles=False),
-        Text(" ".join([*_sources(prices), fragments_note(spec), CONTEXT_NOTE])),
+        Text(" ".join([*_sources(prices), fragments_note(cards), CONTEXT_NOTE])),
     ]
     return plain_text(Document(title=spec.model, blocks=blocks))
 

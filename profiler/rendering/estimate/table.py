@@ -114,7 +114,7 @@ def methods_text(explained: ExplainedEstimate, simulated: Outcome | None = None)
     spec = explained.spec
     if explained.bounds is not None:
         return f"No card has confirmed these bounds. {FRAGMENTS_NOTE} {CONTEXT_NOTE}"
-    notes = [reserved_note(spec), fragments_note(spec), CONTEXT_NOTE, *_uncompared(spec)]
+    notes = [reserved_note(spec), fragments_note(explained.cards), CONTEXT_NOTE, *_uncompared(spec)]
     if simulated is not None and simulated.needed_bytes is not None:
         notes.append(f"Simulations: {compared_text(lambda found: found.simulated)}")
     return " ".join(notes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, overload
 
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.analytical.formulas.sizes.quantities import Coded, Count, Itemised, np, smaller, whole_units
 from profiler.analytical.formulas.sizes.trial_keys import ItemisedKeys, TrialKeys
 
@@ -165,8 +166,8 @@ REPLAYED_LESS_PERCENT = 3
 
 
 def has_expandable_segments(alloc_conf: str) -> bool:
-    """Return whether settings of the allocator, as in `PYTORCH_CUDA_ALLOC_CONF`, make its segments expandable."""
-    return "expandable_segments:true" in alloc_conf.lower().replace(" ", "")
+    """Return whether settings of the allocator, as in `PYTORCH_ALLOC_CONF`, make its segments expandable."""
+    return parse_alloc_conf(alloc_conf).expandable_segments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +178,8 @@ class Needed:
     likely_bytes: int
     """What the method itself says; within bounds the tensors alone."""
     most_bytes: int
+    more_percent: int | None = None
+    """The part by which `most_bytes` is above what a replay says; None: no replay says it."""
 
     @classmethod
     def within_bounds(cls, allocated_bytes: int, reserved_bytes: int) -> "Needed":
@@ -197,4 +200,5 @@ class Needed:
             least_bytes=max(allocated_bytes, likely * (100 - REPLAYED_LESS_PERCENT) // 100),
             likely_bytes=likely,
             most_bytes=likely * (100 + more) // 100,
+            more_percent=more,
         )
