@@ -5,8 +5,9 @@ ended, and when this program is gone; this program does the same if that process
 """
 
 import ctypes
-import json
+import errno
 import os
+import secrets
 import shutil
 import signal
 import stat
@@ -30,10 +31,8 @@ from profiler.emulation.launch import emulated_python, job_environment, write_nv
 from profiler.measurement.samples.host_usage import host_memory, process_tree, usable_cores
 from profiler.rendering.runs.script import job_table
 from profiler.run.command import JobCommand
-from profiler.run.results import JobEnd, job_record
-from profiler.storage.files.atomic import write_atomically
+from profiler.run.results import JOBS_FOLDER, JobEnd, job_record, write_job
 from profiler.storage.files.foreign_files import expanded, start_reason
-from profiler.storage.files.typed_json import to_json
 from profiler.substitutes.options import SubstituteOptions, job_variables
 from profiler.substitutes.unavailable_packages import PACKAGES, write_flash_package
 
@@ -47,11 +46,6 @@ _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _SHARED_MEMORY = Path("/dev/shm")
 _OF_LIBRARIES = ("psm_", "sem.mp-", "mp-", "torch_", "pym-", "pymp-", "loky-", "nccl-", "vllm", "ray")
 """Beginnings of names in shared memory that Python's multiprocessing, torch, joblib, NCCL, vLLM and Ray choose."""
-
-
-JOBS_FOLDER = "jobs"
-"""Folder of the results of commands, in `results_dir`."""
-RECORD = "job.json"
 _PROCESSES, _PROGRAMS = "processes", "bin"
 
 
@@ -69,7 +63,7 @@ def run_job(command: JobCommand) -> int:
     folder = Path(options.results_dir).expanduser().absolute() / JOBS_FOLDER / command.name
     processes = folder / f"{_PROCESSES}-{os.getpid()}"
     remove_ended(folder, f"{_PROCESSES}-")
-    processes.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     environment = job_environment(
         python,
         gpu,
@@ -80,8 +74,6 @@ def run_job(command: JobCommand) -> int:
         possible=workers_held(),
         strict=options.strict,
     )
-    write_nvidia_smi(processes / _PROGRAMS, python)
-    write_flash_package(processes / PACKAGES)
     environment["PATH"] = f"{processes / _PROGRAMS}{os.pathsep}{environment['PATH']}"
     substitutes = SubstituteOptions(
         weights=options.weights,
@@ -91,14 +83,18 @@ def run_job(command: JobCommand) -> int:
     )
     environment |= job_variables(substitutes)
     print_line(f"{cards.count} x {gpu.title}, emulated, with torch {python.torch} in {python.executable}.")
-    try:
-        end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s, own_folder=processes)
+
+    def fill() -> None:
+        processes.mkdir()
+        write_nvidia_smi(processes / _PROGRAMS, python)
+        write_flash_package(processes / PACKAGES)
+
+    with _removed_at_the_end(processes):
+        end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s, own_folder=processes, fill=fill)
         record = job_record(command, gpu.title, end, processes)
-        write_atomically(folder / RECORD, json.dumps(to_json(record), indent=1).encode())
-    finally:
-        shutil.rmtree(processes, ignore_errors=True)
+        written = write_job(folder, record)
     print_text(job_table(record))
-    print_line(f"Record: {folder / RECORD}")
+    print_line(f"Record: {written}")
     if record.status is Status.OOM:
         return EXIT_OK if options.fail_if is None else EXIT_ANSWER_IS_NO
     return EXIT_OK if record.status is Status.OK else EXIT_SOME_TRIALS_FAILED
@@ -133,7 +129,12 @@ def _refuse_ray_address(environment: Mapping[str, str]) -> None:
 
 
 def run_to_the_end(
-    words: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, own_folder: Path | None = None
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    timeout_s: float,
+    own_folder: Path | None = None,
+    fill: Callable[[], None] = lambda: None,
 ) -> JobEnd:
     """Run a command until it ends or its time is over, and end every process that it has started, in any group.
 
@@ -142,23 +143,23 @@ def run_to_the_end(
         environment: Of its processes.
         timeout_s: After which it is ended.
         own_folder: Of the caller, who removes it; it is removed too if the caller is killed.
+        fill: Makes that folder. It is called where the removal is certain, in the process that starts the command.
 
     Raises:
         UsageError: The command cannot be started.
     """
     started_s = time.monotonic()
     files = Files.now()
-    with (
-        tempfile.TemporaryDirectory(prefix=f"grpo-vram-job-{os.getuid()}-", ignore_cleanup_errors=True) as folder,
-        _adopting_orphans(),
-    ):
+    temporary = Path(tempfile.gettempdir(), f"grpo-vram-job-{os.getuid()}-{secrets.token_hex(8)}")
+    with _removed_at_the_end(temporary), _adopting_orphans():
         caller, others = os.getpid(), process_tree()
         reader, writer = os.pipe()
         keeper = os.fork()
         if keeper == 0:
             os.close(reader)
-            task = _Task(words=words, environment={**environment, "TMPDIR": folder}, caller=caller, files=files)
-            _keep(task, writer, [Path(folder), *([own_folder] if own_folder else [])])
+            own = {**environment, "TMPDIR": str(temporary)}
+            folders = (temporary, *([own_folder] if own_folder else []))
+            _keep(_Task(words, own, caller=caller, files=files, folders=folders, fill=fill), writer)
         os.close(writer)
         try:
             said, timed_out = _hear(reader, keeper, started_s + timeout_s)
@@ -168,6 +169,9 @@ def run_to_the_end(
             end_descendants(except_for=others)
             left = files.removed_since()  # also after Ctrl-C, if the keeper took too long and was killed
     kind, _, rest = said.partition(b" ")
+    if kind == b"unwritten":
+        number, _, name = rest.partition(b" ")
+        raise OSError(int(number), os.strerror(int(number)), os.fsdecode(name))
     if kind == b"refused":
         problem = f"cannot be started ({rest.decode(errors='replace')})"
         raise UsageError([Fault(key="command", found=words[0], problem=problem, hint="Name a program or a script.")])
@@ -177,6 +181,14 @@ def run_to_the_end(
 
 
 # ---- this program ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _removed_at_the_end(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -250,14 +262,16 @@ def end_descendants(*, grace_s: float = 0.0, except_for: frozenset[int] = frozen
 # ---- the keeper ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Task:
-    """What the keeper runs."""
+    """What the keeper runs; of its folders it makes the first, and `fill` the others."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     caller: int
     files: "Files"
+    folders: Sequence[Path]
+    fill: Callable[[], None]
 
     @property
     def is_wanted(self) -> bool:
@@ -265,7 +279,7 @@ class _Task:
         return os.getppid() == self.caller
 
 
-def _keep(task: _Task, writer: int, folders: Sequence[Path]) -> NoReturn:
+def _keep(task: _Task, writer: int) -> NoReturn:
     """Start the command, wait for its end or for a signal, end what is left, and say how it ended.
 
     The folders are removed if nobody else is there to do so.
@@ -282,7 +296,7 @@ def _keep(task: _Task, writer: int, folders: Sequence[Path]) -> NoReturn:
         end_descendants(grace_s=_GRACE_S)
         left = task.files.removed_since()
         if not task.is_wanted:
-            for folder in folders:
+            for folder in task.folders:
                 shutil.rmtree(folder, ignore_errors=True)
         os.write(writer, b"\0".join([said, *map(os.fsencode, left)]))
     except BaseException as error:
@@ -295,6 +309,11 @@ def _said(task: _Task, stops: Sequence[signal.Signals]) -> bytes:
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
+    try:
+        task.folders[0].mkdir(mode=0o700)
+        task.fill()
+    except OSError as error:
+        return b"unwritten %d %s" % (error.errno or errno.EIO, os.fsencode(error.filename or task.folders[0]))
     try:
         process = subprocess.Popen(
             task.words,

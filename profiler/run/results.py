@@ -1,5 +1,6 @@
 """The end of a run: tables, pages and figures of all runs of a script, the table on the terminal, a job's record."""
 
+import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +20,15 @@ from profiler.rendering.layouts.markdown import markdown
 from profiler.rendering.runs.script import ended_by, process_name, run_title, script_page, script_table
 from profiler.run.command import JobCommand
 from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
+from profiler.storage.files.typed_json import to_json
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.tables.run_tables import write_script_tables
 from profiler.substitutes.options import Replaced
 
 PAGE, MARKDOWN = "report.html", "report.md"
+JOBS_FOLDER = "jobs"
+"""Folder of the results of commands, in `results_dir`."""
+_RECORD = "job.json"
 
 
 def report_run(folder: Path, record: ScriptRecord) -> None:
@@ -128,3 +133,13 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
 def _when_on_a_card(process: JobProcess) -> tuple[bool, float]:
     """Order processes by when they failed, those without memory on a card last: a script may look for a package."""
     return not any(process.peak_bytes), process.last_sentence_s
+
+
+def write_job(folder: Path, record: JobRecord) -> Path:
+    """Write the record of a command into its folder, and return the file.
+
+    Raises:
+        StorageError: It could not be written.
+    """
+    write_atomically(folder / _RECORD, json.dumps(to_json(record), indent=1).encode())
+    return folder / _RECORD

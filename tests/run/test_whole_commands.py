@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -105,6 +106,38 @@ from profiler.run import job
 job._GRACE_S = 0.2
 job.run_to_the_end([sys.executable, "-c", *sys.argv[1:]], dict(os.environ), timeout_s=600)
 """
+
+
+KILLED_AT_THE_START = """
+import os, signal, sys
+from pathlib import Path
+from profiler.run import job
+own, caller = Path(sys.argv[1]), os.getpid()
+def fill():
+    own.mkdir()
+    os.kill(caller, signal.SIGKILL)
+    (own / "written").touch()
+job.run_to_the_end([sys.executable, "-c", ""], dict(os.environ), timeout_s=600, own_folder=own, fill=fill)
+"""
+
+
+def test_a_caller_that_is_killed_at_the_start_leaves_no_folder(tmp_path):
+    (place := tmp_path / "temporary").mkdir()
+    own = tmp_path / "own"
+    killed = command(KILLED_AT_THE_START, own)
+    assert subprocess.run(killed, env={**os.environ, "TMPDIR": str(place)}).returncode == -signal.SIGKILL
+    ends_s = time.monotonic() + 60
+    while (own.exists() or any(place.iterdir())) and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    assert not own.exists()
+    assert list(place.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    own = tmp_path / "file" / "own"
+    own.parent.touch()
+    with pytest.raises(NotADirectoryError, match=re.escape(str(own))):
+        run_to_the_end(command(""), environment(), timeout_s=5, own_folder=own, fill=own.mkdir)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
