@@ -268,3 +268,33 @@ def test_a_device_is_the_card_wherever_a_script_names_it(script: SimulatedScript
     finally:
         torch.set_default_device(None)
     assert not torch.zeros(3).is_cuda
+
+
+def test_the_device_of_a_tensor_is_the_card(script: SimulatedScript) -> None:
+    """For a script; libraries that the simulation runs see `meta`, also where they only pass it on."""
+    tensor, layer = one(), torch.nn.Linear(2, 2).cuda()
+    assert tensor.device == layer.weight.device == torch.device("cuda:0")
+    assert not tensor.is_meta
+    assert torch.zeros(2).device == torch.device("cpu")
+    assert torch.zeros(2, device=tensor.device).is_cuda
+    assert torch.tensor([3], device=tensor.device).tolist() == [3]
+    assert torch.nn.Linear(2, 2).to(tensor.device).weight.is_cuda
+    library = {"__name__": "transformers.modeling_utils"}
+    exec("def device(model): return next(each.device for each in model.parameters())", library)
+    exec("def forward(model): return next(each.device for each in model.parameters())", library)
+    assert library["device"](layer) == torch.device("cuda:0")
+    assert library["forward"](layer) == torch.device("meta")
+
+
+def test_unknown_numbers_are_finite(script: SimulatedScript) -> None:
+    many = torch.ones(1024, 2048, device="cuda")  # too large for host values
+    for tensor in (one(), many):
+        unknown = tensor * torch.randn((), device="cuda")
+        assert torch.isfinite(unknown.sum())
+        assert torch.isfinite(unknown).all()
+        assert unknown.isfinite().all(dim=0).all()
+        assert torch.all(torch.isfinite(unknown))
+        assert not torch.isnan(unknown).any()
+    known = torch.tensor([1.0, float("nan")]).cuda()
+    assert torch.isfinite(known).tolist() == [True, False]
+    assert not torch.isfinite(known).all()

@@ -1,6 +1,8 @@
 """The names of a card and of types of its tensors in a script, which mean the simulated GPU."""
 
+import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -94,7 +96,8 @@ def on_simulated(device: Any) -> Any:
 class CardNames(TorchFunctionMode):
     """While active, functions and methods of torch take the name of a card for the simulated GPU.
 
-    `tensor.is_cuda` is true of its tensors; `tensor.device` remains `meta`.
+    `tensor.is_cuda` is true of its tensors, whose `device` is the card for the script and what it imports; for the
+    libraries that the simulation runs it remains `meta`.
     """
 
     def __torch_function__(
@@ -139,6 +142,52 @@ def _named(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_cuda(_: Any, args: tuple[Any, ...], __: Any) -> bool:
     return bool(args[0].is_meta)
+
+
+_SEE_META = frozenset({"torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "profiler"})
+"""Packages whose choices by device the simulation knows, and puts back where CUDA chooses otherwise."""
+_CARD = torch.device("cuda", 0)
+_BETWEEN = ("__torch_function__", "device", "<genexpr>", "get_parameter_device")
+"""Functions by which these packages only pass on what was asked: another mode, and `device` of a model."""
+
+
+def _device_of(func: Any, args: tuple[Any, ...], _: Any) -> torch.device:
+    found: torch.device = func(*args)
+    return _CARD if found.type == "meta" and not _asked_by_a_library() else found
+
+
+def _is_meta(func: Any, args: tuple[Any, ...], _: Any) -> bool:
+    return bool(func(*args)) and _asked_by_a_library()
+
+
+def _asked_by_a_library() -> bool:
+    frame = sys._getframe(3)
+    while frame.f_code.co_name in _BETWEEN and _is_library(frame) and frame.f_back is not None:
+        frame = frame.f_back
+    return _is_library(frame)
+
+
+def _is_library(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _SEE_META
+
+
+_FINITE = "_finite"
+
+
+def _is_finite(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Numbers of the card that are not known are finite: what a script reads of them is a number."""
+    found: torch.Tensor = func(*args, **kwargs)
+    if found.is_meta and host_value(found) is None:
+        set_host_value(found, torch.ones(()).bool().expand(found.shape))
+        setattr(found, _FINITE, True)  # also where it is too large for a host value
+    return found
+
+
+def _all(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    found: torch.Tensor = func(*args, **kwargs)
+    if getattr(args[0] if args else kwargs.get("input"), _FINITE, False):
+        set_host_value(found, torch.ones(()).bool().expand(found.shape))
+    return found
 
 
 def _get_device(func: Any, args: tuple[Any, ...], _: Any) -> Any:
@@ -209,7 +258,13 @@ def _set_data(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:
 
 _HANDLER_OF: Mapping[Any, Any] = {
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: _device_of,  # type: ignore[attr-defined]
+    torch.Tensor.is_meta.__get__: _is_meta,  # type: ignore[attr-defined]
     torch.Tensor.get_device: _get_device,
+    torch.isfinite: _is_finite,
+    torch.Tensor.isfinite: _is_finite,
+    torch.all: _all,
+    torch.Tensor.all: _all,
     torch.device: _device,
     torch._C._nn._parse_to: _parse_to,
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
