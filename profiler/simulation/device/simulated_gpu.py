@@ -538,6 +538,12 @@ def _unscale(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return result
 
 
+_UNIQUE = (
+    *(aten.unique_consecutive.default, aten.unique_dim.default, aten.unique_dim_consecutive.default),
+    *(aten._unique.default, aten._unique2.default, aten.bincount.default),
+)
+
+
 def _sized_by_values(operation: Any) -> Handler:
     """Return the handler of an operation whose result has a size that depends on values, all of them on the host."""
 
@@ -579,6 +585,6 @@ HANDLERS: dict[Any, Handler] = {
     aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
     aten.argmax.default: _argmax,
     aten.repeat_interleave.Tensor: _sized_by_values(aten.repeat_interleave.Tensor),
-    aten.unique_consecutive.default: _sized_by_values(aten.unique_consecutive.default),
+    **{each: _sized_by_values(each) for each in _UNIQUE},
 }
 _HANDLER_OF = {id(operation): handler for operation, handler in HANDLERS.items()}

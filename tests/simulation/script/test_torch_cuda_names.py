@@ -298,3 +298,14 @@ def test_unknown_numbers_are_finite(script: SimulatedScript) -> None:
     known = torch.tensor([1.0, float("nan")]).cuda()
     assert torch.isfinite(known).tolist() == [True, False]
     assert not torch.isfinite(known).all()
+
+
+def test_tensors_are_compared_by_what_a_script_would_read(script: SimulatedScript) -> None:
+    unknown, known = torch.randn(2, device="cuda"), torch.tensor([1.0, 2.0]).cuda()
+    assert torch.equal(unknown, unknown.clone())
+    assert torch.allclose(known, torch.tensor([1.0, 2.0], device="cuda"))
+    assert not known.equal(torch.tensor([1.0, 3.0], device="cuda"))
+    assert not torch.allclose(input=known, other=unknown)
+    assert not torch.equal(unknown, unknown[:1])
+    big = torch.randn(2000, 2000, device="cuda")
+    assert torch.equal(big, big)

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from profiler.seams.patching import Patch
 from profiler.simulation.script.torch_cuda.refused import refused_class
-from profiler.simulation.tracing.host_values import host_value, set_host_value
+from profiler.simulation.tracing.host_values import host_value, placeholder, set_host_value
 
 _DTYPES = {
     "Byte": torch.uint8, "Char": torch.int8, "Short": torch.int16, "Int": torch.int32, "Long": torch.int64,
@@ -190,6 +190,20 @@ def _all(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tens
     return found
 
 
+def _compared(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compare tensors of the card by what a script would read of them."""
+    return func(*map(_readable, args), **{name: _readable(value) for name, value in kwargs.items()})
+
+
+def _readable(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.is_meta:
+        return value
+    known = host_value(value)
+    if known is None:
+        known = torch.full((), placeholder(value.dtype), dtype=value.dtype, device="cpu").expand(value.shape)
+    return known
+
+
 def _get_device(func: Any, args: tuple[Any, ...], _: Any) -> Any:
     """Return the number of a tensor's device; `meta` has none, and the card is 0."""
     return 0 if args[0].is_meta else func(*args)
@@ -263,6 +277,10 @@ _HANDLER_OF: Mapping[Any, Any] = {
     torch.Tensor.get_device: _get_device,
     torch.isfinite: _is_finite,
     torch.Tensor.isfinite: _is_finite,
+    torch.equal: _compared,
+    torch.Tensor.equal: _compared,
+    torch.allclose: _compared,
+    torch.Tensor.allclose: _compared,
     torch.all: _all,
     torch.Tensor.all: _all,
     torch.device: _device,
