@@ -14,7 +14,7 @@ from pathlib import Path
 from maintenance.benchmark.answers.asking import ask, keep, kept_answers, kept_costs
 from maintenance.benchmark.answers.environments import install_bytes, python_of
 from maintenance.benchmark.answers.predictors import PREDICTORS, RANKED
-from maintenance.benchmark.answers.simulating import simulate
+from maintenance.benchmark.answers.simulating import simulate, simulate_scripts
 from maintenance.benchmark.imported.canifinetune import CANIFINETUNE
 from maintenance.benchmark.imported.fms import FMS
 from maintenance.benchmark.imported.held import coursia_rows, fitcheck_rows
@@ -42,7 +42,13 @@ CLONES: tuple[Clone, ...] = (PEFT, FMS, CANIFINETUNE)
 _MOST_BYTES = 64 * MIB
 PAGE, FIGURE = FOLDER.parent / "docs" / "benchmark.md", FOLDER / "errors.png"
 
-_DEFAULTS: Mapping[str, object] = {"clones": None, "environments": None, "simulations": None, "check": None}
+_DEFAULTS: Mapping[str, object] = {
+    "clones": None,
+    "environments": None,
+    "simulations": None,
+    "scripts": None,
+    "check": None,
+}
 
 _USAGE = f"""\
 python -m maintenance.benchmark [key=value ...]
@@ -53,8 +59,9 @@ docs/benchmark.md and its figure. Keys and defaults:
 clones=FOLDER reads rows of others anew, from git repositories OWNER+NAME below
 it; environments=FOLDER asks the predictors that have a package, in environments
 that are made there; simulations=FOLDER simulates rows of others that have no
-record there. check=FILE checks rows of python -m profiler.share, and does nothing
-else.
+record there; scripts=FOLDER runs the scripts that others publish with their rows
+on the simulated card, where their output is not there yet. check=FILE checks
+rows of python -m profiler.share, and does nothing else.
 
 Examples:
   python -m maintenance.benchmark
@@ -70,6 +77,7 @@ class Settings:
     clones: Path | None
     environments: Path | None
     simulations: Path | None
+    scripts: Path | None
     check: Path | None
 
 
@@ -100,6 +108,9 @@ def _run(settings: Settings) -> int:
     if settings.simulations is not None:
         found = simulate(others_rows(), settings.simulations, options=RunOptions())
         print_line(f"{found} rows of others are simulated.")
+    if settings.scripts is not None:
+        found = simulate_scripts(others_rows(), settings.scripts)
+        print_line(f"{found} rows of others are simulated by the script that measured them.")
     rows = all_rows()
     for predictor in PREDICTORS.values():
         if not predictor.package:

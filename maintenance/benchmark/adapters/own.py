@@ -31,14 +31,15 @@ def estimate(row: Row) -> Said:
 def simulation(row: Row) -> Said:
     """Return what the simulation said: kept results, and rows of others that ran in it."""
     kept = {name.value: size for name, size in kept_simulations().get(row.row_id, {}).items()}
-    said = kept or _simulated_rows().get(row.row_id)
+    said = kept or simulated_rows().get(row.row_id)
     if not said:
         raise NotCoveredError("not simulated")
     return said
 
 
 @cache
-def _simulated_rows() -> dict[str, Said]:
+def simulated_rows() -> dict[str, Said]:
+    """Return what rows of others need in the simulation, by their names."""
     if not SIMULATED.exists():
         return {}
     with SIMULATED.open(newline="") as file:

@@ -105,7 +105,8 @@ PREDICTORS: Mapping[str, Predictor] = {
             title="our simulation",
             source=_OWN_SOURCE,
             says="allocated and reserved memory",
-            covers="kept results of it, and rows that were run in it; the others are left to run",
+            covers="kept results of it, and rows that were run in it, by the keys of a trial or by the script that "
+            "measured them; the others are left to run",
             from_row=own.simulation,
             is_ours=True,
             seconds=simulation_seconds,
