@@ -58,9 +58,10 @@ Models:
       critic, ZeRO, FSDP of Qwen3.5 (accelerate does not find its layers), Liger, other types than bfloat16 with
       autocast, and `layer_types` in another order. Of `qwen3_next` peft adapts experts with `all-linear`, of
       `qwen3_5_moe_text` linear layers only. Qwen3.5 with its vision tower is refused.
-    - **Gemma 4** as a model of text has a closed form without embeddings per layer, layers that share keys and experts:
-      with the sizes of Gemma 4 31B, not with those of E2B, E4B and 26B-A4B, which are simulated, as are **Gemma 3n**
-      and **Nemotron-H**. Refused are its vLLM, ZeRO, FSDP, Liger, and FlashAttention-2, which lacks heads of 512.
+    - **Gemma 4** as a model of text has a closed form without embeddings per layer and layers that share keys: with the
+      sizes of Gemma 4 31B and 26B-A4B, not with those of E2B and E4B, which are simulated, as are **Gemma 3n** and
+      **Nemotron-H**. Refused are its vLLM, ZeRO, FSDP, Liger, and FlashAttention-2, which lacks heads of 512. Of
+      26B-A4B, `all-linear` adapts the linear layers and the router (`proj`), not the experts, which stay in 16 bits.
       Llama 4's has no base model for trl 1.16, so no trial runs it.
     - **Gemma 3 and 4 with their vision tower**, as published, are counted for rows of text, which pass by the tower: it
       is loaded, and gets no gradient and no state; `all-linear` adapts it. trl loads the class that the file names

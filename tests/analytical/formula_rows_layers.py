@@ -52,7 +52,6 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     latent_saved_bytes,
     linear_inputs_saved_bytes,
     mlp_saved_bytes,
-    norm_saved_bytes,
     other_inputs_saved_bytes,
     output_gate_saved_bytes,
 )
@@ -84,6 +83,7 @@ from profiler.analytical.formulas.layers.linear_attention import (
     linear_without_gradient_bytes,
     rule_saved_bytes,
 )
+from profiler.analytical.formulas.models.trained import norm_saved_bytes
 from profiler.analytical.timeline.training_pass import stack_saved_bytes
 from profiler.domain.trials.trial import Attention, Dtype
 

@@ -17,6 +17,7 @@ from toy_models import (
     LATENT,
     MIXTRAL,
     NO_AUTOCAST,
+    NORMED_EXPERTS,
     OF_EXPERTS,
     OLMOE,
     QWEN2,
@@ -38,7 +39,9 @@ from profiler.analytical.formulas.layers.experts import (
     experts_saved_bytes,
     experts_without_gradient_bytes,
     merged_bytes,
+    norms_saved_bytes,
     recomputed_gate_bytes,
+    sum_norm_bytes,
 )
 from profiler.analytical.formulas.models.parameters import (
     active_parameter_count,
@@ -214,6 +217,13 @@ EXPERT_ROWS = (
         is_=2 * 8 * 4 * (2 + 4) + 4 * 64,
         why="a softmax in float32, whatever autocast does",
     ),
+    row(norms_saved_bytes, TWO_STEPS, replace(NORMED_EXPERTS, hidden_size=8), 10, is_=2720),
+    row(norms_saved_bytes, OF_EXPERTS, replace(NORMED_EXPERTS, hidden_size=8), 10, is_=4 * 360),
+    row(norms_saved_bytes, EVERYTHING, NORMED_EXPERTS, 2, is_=4 * 40 + 2 * 4 * 2 + 2 * 16 * 2, why="an adapted router"),
+    row(norms_saved_bytes, TWO_STEPS, SOME_EXPERTS, 2, is_=0),
+    row(sum_norm_bytes, TWO_STEPS, replace(NORMED_EXPERTS, hidden_size=8), 10, is_=680),
+    row(experts_without_gradient_bytes, TWO_STEPS, NORMED_EXPERTS, 2, **AUTOCAST, is_=384 + 4 * 64 + 2 * 16),
+    row(experts_backward_bytes, OF_EXPERTS, NORMED_EXPERTS, 2, is_=3 * 8 * 4 * 4 + 16 - 40, why="less a norm"),
     row(recomputed_gate_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=192),
     row(experts_saved_bytes, OF_EXPERTS, BIASED_EXPERTS, 2, is_=8 * (4 + 6 * 2) * 2 + 4 * 64, why="a clamped gate"),
     row(

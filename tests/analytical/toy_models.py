@@ -172,6 +172,8 @@ SOME_EXPERTS = replace(mixture(CONFIG), hidden_size=4, expert_width=2, experts_p
 """A layer of experts that is small enough to compute by hand."""
 ADDED_EXPERT = replace(SOME_EXPERTS, model_type="glm4_moe", shared_expert_width=2)
 """The same with a shared expert that is added."""
+NORMED_EXPERTS = replace(SOME_EXPERTS, model_type="gemma4_text", shared_expert_width=2)
+"""The same after an MLP, with norms."""
 BIASED_EXPERTS = replace(SOME_EXPERTS, model_type="gpt_oss")
 
 GATED = VisionTower(

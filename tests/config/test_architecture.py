@@ -21,9 +21,12 @@ LLAMA = {
 def test_every_builtin_model_has_an_architecture(name):
     architecture = builtin_architecture(name)
     config = BUILTIN_MODELS[name].config
+    config = config.get("text_config", config)
     assert architecture.hidden_size == config["hidden_size"]
     assert architecture.qkv_bias == (config["model_type"] in ("qwen2", "glm4_moe", "gpt_oss"))
-    assert architecture.qk_norm == (config["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2"))
+    assert architecture.qk_norm == (
+        config["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text", "gemma4_text", "olmo2")
+    )
 
 
 def test_a_hub_id_names_a_builtin_model():

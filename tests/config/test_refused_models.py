@@ -153,6 +153,22 @@ def test_gemma_4_has_layers_with_other_heads():
     assert "must be left out" in ours(small_config("gemma4_text", rope_scaling=None))
 
 
+def test_gemma_4_has_experts_where_its_switch_says_so():
+    sizes = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
+    six = small_config("gemma4_text", enable_moe_block=True, num_hidden_layers=6, **sizes)
+    read = read_architecture(six, model="m")
+    assert (read.num_experts, read.experts_per_token, read.expert_width) == (4, 2, 32)
+    assert (read.shared_expert_width, read.norms_per_layer) == (128, 4)
+    assert read.has_closed_form
+    assert not read_architecture(six | {"global_head_dim": 16}, model="m").has_closed_form
+    off = read_architecture(small_config("gemma4_text", enable_moe_block=False, **sizes), model="m")
+    assert (off.num_experts, off.shared_expert_width) == (1, 0)
+    for name in sizes:
+        left = small_config("gemma4_text", enable_moe_block=True, **sizes) | {name: None}
+        with pytest.raises(UsageError, match="must be a whole number"):
+            read_architecture(left, model="m")
+
+
 def test_latent_attention_has_keys_for_every_head():
     assert "must be num_attention_heads=4" in ours(small_config("deepseek_v3", num_key_value_heads=2))
     assert ours(small_config("deepseek_v3", num_key_value_heads=None)) == ""

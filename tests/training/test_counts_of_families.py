@@ -48,7 +48,7 @@ LATENT: dict[str, Any] = {
 OF_MIXTURES = [key for key in SIZES if any(word in key for word in ("expert", "moe", "sparse", "group", "dense"))]
 MIXTURES = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v2", "deepseek_v3"),
-    *("glm4_moe_lite", "qwen3_next", "qwen3_5_moe_text"),
+    *("glm4_moe_lite", "qwen3_next", "qwen3_5_moe_text", "gemma4_text, experts"),
 )
 LINEAR: dict[str, Any] = {
     "num_hidden_layers": 4,
@@ -65,6 +65,7 @@ GLOBAL: dict[str, Any] = {
 }
 OWN: dict[str, dict[str, Any]] = {
     "gemma4_text": GLOBAL,
+    "gemma4_text, experts": {**GLOBAL, "enable_moe_block": True, "top_k_experts": 2},
     "qwen3_next": LINEAR,
     "qwen3_5_text": LINEAR,
     "qwen3_5_moe_text": LINEAR,
@@ -72,14 +73,18 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek_v3": LATENT,
     "glm4_moe_lite": LATENT,
 }
-TEXTS = [family for family in MODEL_TYPES if not family.endswith("_vl")]
+TEXTS = [*(family for family in MODEL_TYPES if not family.endswith("_vl")), "gemma4_text, experts"]
 TIED = [False, True]
+
+
+def type_of(family: str) -> str:
+    return family.partition(",")[0]
 
 
 def config_of(family: str, *, tied: bool) -> dict[str, Any]:
     left = {} if family in MIXTURES else dict.fromkeys(OF_MIXTURES)
     sizes = {key: value for key, value in SIZES.items() if key not in left} | OWN.get(family, {})
-    return {"model_type": family, **sizes, "tie_word_embeddings": tied}
+    return {"model_type": type_of(family), **sizes, "tie_word_embeddings": tied}
 
 
 def made(config: dict[str, Any], kind: Any = AutoModelForCausalLM, **more: Any) -> nn.Module:
@@ -113,7 +118,7 @@ def test_a_layer_and_what_is_outside_are_those_of_the_model(family, tied):
 @pytest.mark.parametrize("family", TEXTS)
 def test_a_critic_is_a_model_with_a_head_of_one_value_and_its_bias(family, tied):
     config = config_of(family, tied=tied)
-    if AutoConfig.for_model(family).__class__ in AutoModelForTokenClassification._model_mapping:
+    if AutoConfig.for_model(type_of(family)).__class__ in AutoModelForTokenClassification._model_mapping:
         expected = count(made(config, AutoModelForTokenClassification, num_labels=1))
     else:
         expected = count(made(config).model) + count(nn.Linear(config["hidden_size"], 1))
@@ -150,4 +155,4 @@ def test_the_decoder_of_a_model_with_images_has_the_same_layers(family):
 def test_accelerate_finds_what_a_class_names_or_a_sweep_refuses(family):
     model = made(config_of(family, tied=False))
     there = {type(each).__name__ for each in model.modules()}
-    assert (set(model._no_split_modules) <= there) is not family_of(family).checks.names_tower_layers
+    assert (set(model._no_split_modules) <= there) is not family_of(type_of(family)).checks.names_tower_layers

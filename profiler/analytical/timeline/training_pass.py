@@ -13,11 +13,11 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     first_layer_unsaved_bytes,
     layer_input_bytes,
     layer_saved_bytes,
-    norm_saved_bytes,
 )
 from profiler.analytical.formulas.layers.eager_attention import attention_mask_bytes
 from profiler.analytical.formulas.layers.layer_backward import layer_backward_bytes, layer_forward_bytes, norm_backward
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
+from profiler.analytical.formulas.models import trained
 from profiler.analytical.formulas.models.parameters import adapted_projections, layers_of
 from profiler.analytical.formulas.models.trained import element_bytes, layer_gradients_bytes, trains_everything
 from profiler.analytical.formulas.models.weights import autocast_more_bytes, autocast_saved_bytes
@@ -130,7 +130,7 @@ def _row_saved(spec: TrialKeys, architecture: DecoderShape, row: Batch) -> Terms
 def final_norm(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
     """Return what the norm after the last layer saves."""
     in_float32 = layers_of(architecture).has_float32_norms
-    return Term(norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=in_float32))
+    return Term(trained.norm_saved_bytes(spec, batch.positions, architecture.hidden_size, in_float32=in_float32))
 
 
 def stack_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:

@@ -11,9 +11,11 @@ from dataclasses import asdict, replace
 
 from profiler.config.models.context import has_rotary_positions, scaled_context
 from profiler.config.models.fields import (
+    DEQUANTISED,
     OTHER_SENSES,
     REFUSED,
     attention_dropout,
+    is_dequantised,
     passes_towers,
     quantization,
     sliding_window,
@@ -24,14 +26,7 @@ from profiler.config.models.fields import (
 from profiler.config.models.refused_models import refuse_fields
 from profiler.config.options.reading import FieldReader, show
 from profiler.domain.architectures.architecture import Architecture, LatentAttention, LinearAttention, VisionTower
-from profiler.domain.architectures.families import (
-    FAMILIES,
-    WITH_OPTIONAL_KERNELS,
-    Defaults,
-    Family,
-    Tower,
-    family_of,
-)
+from profiler.domain.architectures.families import FAMILIES, WITH_OPTIONAL_KERNELS, Family, Tower, family_of
 from profiler.domain.errors import Fault, UsageError
 
 _DEEPSTACK = (8, 16, 24)
@@ -133,7 +128,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         text_config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text_config}
     elif passes_towers(config):  # which tie by the outer field alone
         text_config = {**text_config, "tie_word_embeddings": config.get("tie_word_embeddings", True)}
-    filled = _with_defaults(text_config, family.defaults)
+    filled = _with_defaults(text_config, family)
     if not is_known:
         filled["intermediate_size"] = widest(filled["intermediate_size"])
     if family.checks.needs_head_dim:
@@ -148,7 +143,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     architecture = replace(
         architecture,
         has_known_layers=is_known and is_plain and not any(map(text_config.get, REFUSED)),
-        quantization="" if _is_dequantised(config, family) else quantization(config),
+        quantization="" if is_dequantised(config, family) else quantization(config),
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
         has_rotary_positions=is_known or has_rotary_positions(text_config),
         other_head=_other_head(config),
@@ -157,7 +152,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         sliding_window=sliding_window(text_config, family) if is_known else None,
         uncounted=(
             *(uncounted_fields(text_config, family) if is_known else ()),
-            *([_DEQUANTISED] if _is_dequantised(config, family) else []),
+            *([DEQUANTISED] if is_dequantised(config, family) else []),
         ),
     )
     if architecture.num_experts > 1 and _has_known_experts(filled, family):
@@ -174,6 +169,10 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     if family.layers.alternates:
         wide = _global(reader, architecture, text_config)
         architecture = _alternating(architecture, text_config.get("layer_types"), wide)
+        if family.layers.norms_experts and architecture.num_experts > 1:
+            # Others could be sharded, or run by vLLM, of which nothing was compared.
+            is_wide = any(kind.head_dim != architecture.head_dim for kind in architecture.first_layers)
+            architecture = replace(architecture, has_known_layers=architecture.has_known_layers and is_wide)
     if is_known:
         refuse_fields(reader, text_config, filled, family)
     faults = reader.faults
@@ -203,6 +202,8 @@ def _dense_layers(config: Mapping[str, object], family: Family) -> int | None:
 
 
 def _shared_width(reader: FieldReader, family: Family) -> int:
+    if family.layers.norms_experts:
+        return reader.count("intermediate_size")
     if family.defaults.n_shared_experts:
         return reader.count("n_shared_experts") * reader.count(family.layers.expert_width)
     return reader.count("shared_expert_intermediate_size") if family.defaults.shared_expert_intermediate_size else 0
@@ -234,14 +235,6 @@ def _first_layers(reader: FieldReader, architecture: Architecture) -> tuple[Arch
             shared_expert_width=0,
         ),
     )
-
-
-_DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, which are counted)"
-
-
-def _is_dequantised(config: Mapping[str, object], family: Family) -> bool:
-    """Return whether a checkpoint is in MXFP4, of which nothing is left where trl trains it (`Mxfp4Config`)."""
-    return family.layers.has_biased_experts and quantization(config) == "mxfp4"
 
 
 def _global(reader: FieldReader, architecture: Architecture, config: Mapping[str, object]) -> Architecture:
@@ -350,14 +343,17 @@ def _read(reader: FieldReader, *, model_type: str, family: Family) -> Architectu
     )
 
 
-def _with_defaults(config: Mapping[str, object], defaults: Defaults) -> dict[str, object]:
-    filled = dict(config)
+def _with_defaults(config: Mapping[str, object], family: Family) -> dict[str, object]:
+    filled, defaults = dict(config), family.defaults
     if filled.get("attention_bias") is None and config.get("qkv_bias") is not None:
         filled["attention_bias"] = config["qkv_bias"]
     filled["num_experts"] = next((config[name] for name in _EXPERT_FIELDS if config.get(name) is not None), None)
     for name, default in asdict(defaults).items():
         if filled.get(name) is None and not (name in _NULL_IS_DERIVED and name in config):
             filled[name] = default
+    if family.layers.norms_experts:
+        filled["num_experts"] = config.get("num_experts") if config.get("enable_moe_block") else 1
+        filled["num_experts_per_tok"] = config.get("top_k_experts")
     if filled.get("intermediate_size") is None:  # each layer is a mixture
         filled["intermediate_size"] = filled["moe_intermediate_size"]
     if filled["num_key_value_heads"] is None:

@@ -183,6 +183,14 @@ def quantization(config: Mapping[str, object]) -> str:
     return method if bits is None else f"{method} {show(bits)}-bit"
 
 
+DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, which are counted)"
+
+
+def is_dequantised(config: Mapping[str, object], family: Family) -> bool:
+    """Return whether a checkpoint is in MXFP4, of which nothing is left where trl trains it (`Mxfp4Config`)."""
+    return family.layers.has_biased_experts and quantization(config) == "mxfp4"
+
+
 def attention_dropout(config: Mapping[str, object]) -> float:
     """Return the part that attention drops; 0 for a value that is refused."""
     value = config.get("attention_dropout", 0.0)

@@ -92,6 +92,9 @@ class Layers:
     (`DeepseekV3TopkRouter`), but for a softmax in float32 (`DeepseekV2TopkRouter`, with `has_float32_router`)."""
     adds_shared_expert: bool = False
     """The shared expert comes after the others, and its result is added as it is; else before them, and weighed."""
+    norms_experts: bool = False
+    """With `enable_moe_block`, experts come after the MLP and are added to it: three more norms, and a router that is a
+    linear layer behind a norm and a product with a weight (`Gemma4TextDecoderLayer`, `Gemma4TextRouter`)."""
     has_biased_experts: bool = False
     """Experts and their router have biases, and gate and up are clamped (`GptOssExperts`)."""
     has_sinks: bool = False
@@ -112,6 +115,11 @@ class Layers:
     """Each layer ends with a product with a number that it keeps, which starts its recomputation (`layer_scalar`)."""
     alternates: bool = False
     """Some layers slide, by default every other, or with `global_head_dim` five of six; their windows are counted."""
+
+    @property
+    def weighs_shared_expert(self) -> bool:
+        """Whether a shared expert comes before the others, and a linear layer weighs its result."""
+        return not (self.adds_shared_expert or self.norms_experts)
 
     @property
     def joins_linear_inputs(self) -> bool:
@@ -380,6 +388,9 @@ _FAMILIES = (
             normalises_values=True,
             scales_layers=True,
             alternates=True,
+            expert_width="moe_intermediate_size",
+            has_float32_router=True,
+            norms_experts=True,
         ),
         checks=Checks(
             takes_null_key_value_heads=False,

@@ -14,6 +14,8 @@ from profiler.domain.models.qwen import QWEN2, QWEN3
 
 __all__ = ["BUILTIN_MODELS", "VISION_MODELS", "BuiltinModel", "find_builtin"]
 
+_HEADS = {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 72}
+
 _TINY = BuiltinModel(
     name="tiny",
     hub_ids=(),
@@ -247,6 +249,34 @@ _MIXTURES = (
             "vocab_size": 151552,
         },
     ),
+    BuiltinModel(
+        name="gemma-4-26b-a4b",
+        hub_ids=("google/gemma-4-26B-A4B", "google/gemma-4-26B-A4B-it"),
+        parameters=25_805_933_872,
+        config={
+            "model_type": "gemma4",
+            "text_config": {
+                "model_type": "gemma4_text",
+                "attention_k_eq_v": True,
+                "enable_moe_block": True,
+                "final_logit_softcapping": 30.0,
+                "hidden_size": 2816,
+                "hidden_size_per_layer_input": 0,
+                "intermediate_size": 2112,
+                "max_position_embeddings": 262144,
+                "moe_intermediate_size": 704,
+                "num_attention_heads": 16,
+                "num_experts": 128,
+                "num_global_key_value_heads": 2,
+                "num_hidden_layers": 30,
+                "num_key_value_heads": 8,
+                "sliding_window": 1024,
+                "top_k_experts": 8,
+                "vocab_size": 262144,
+            },
+            "vision_config": {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, **_HEADS},
+        },
+    ),
 )
 """Mixtures of experts of other families than Qwen's and Mixtral; gpt-oss as it is without MXFP4, which trl trains, and
 DeepSeek-V3 in bfloat16, because transformers trains no weights in 8 bits."""
@@ -331,7 +361,6 @@ _OTHER_SIZES = (
     ),
 )
 """Models of which public repositories have the `config.json`, as code or as what transformers printed of it."""
-
 
 _MODELS = (
     *QWEN2,

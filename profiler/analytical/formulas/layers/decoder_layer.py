@@ -35,6 +35,8 @@ from profiler.analytical.formulas.models.trained import (
     has_bfloat16_adapters,
     linear_output_bytes,
     lora_rank,
+    norm_saved_bytes,
+    rows_norm_saved_bytes,
     saved_input_bytes,
     trains_everything,
 )
@@ -53,18 +55,6 @@ LATENT_INPUTS = ("q_b_proj", "kv_b_proj")
 """Linear layers that make heads of a normalised vector (`LatentAttention`)."""
 
 
-def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
-    """Return what an RMSNorm over [T, width] saves.
-
-    The input in float32 and one float32 per row; if the weight of the norm is trained, also the normalised input, in
-    the type of the residual stream. The output is saved by the operation that uses it. By hand, T = 10, width = 8 in
-    bfloat16, full: 10 x (8 x 4 + 4 + 8 x 2) = 520 B. Liger's norm saves the input as it is, and one float32 per row: 10
-    x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`). Gemma multiplies by the weight
-    before it leaves float32 (`in_float32`): 10 x (8 x 4 + 4 + 8 x 4) = 680 B.
-    """
-    return _norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream, in_float32=in_float32)
-
-
 def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return what the norms over queries and keys save (Qwen3); 0 for models without them.
 
@@ -79,16 +69,8 @@ def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, position
     for heads in (architecture.num_attention_heads, architecture.num_key_value_heads):
         values = positions * heads * architecture.head_dim
         rows = positions if layers.normalises_all_heads else positions * heads
-        saved = saved + _norm_saved_bytes(spec, values, rows, given, in_float32=layers.has_float32_norms)
+        saved = saved + rows_norm_saved_bytes(spec, values, rows, given, in_float32=layers.has_float32_norms)
     return where(architecture.qk_norm, saved, 0)
-
-
-def _norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, given: Count, *, in_float32: bool) -> Count:
-    block = block_of(spec)
-    if spec.use_liger_kernel:
-        return block(values * given) + block(rows * FLOAT32_BYTES)
-    normalised = block(values * (FLOAT32_BYTES if in_float32 else given)) if trains_everything(spec) else 0
-    return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
 
 
 def latent_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:

@@ -6,13 +6,16 @@ in its backward. While it decodes, `generate` takes `batched_mm_experts_forward`
 the expert of each pair. Left out: the router's tensors, a few numbers per token and expert.
 """
 
+from profiler.analytical.formulas.layers.eager_attention import input_mask_bytes
 from profiler.analytical.formulas.models.parameters import (
+    LINEAR_ROUTER,
     SHARED_GATE,
     adapted_experts,
     adapted_projections,
     expert_weights,
     has_shared_expert,
     layers_of,
+    norms_experts,
 )
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
@@ -20,6 +23,8 @@ from profiler.analytical.formulas.models.trained import (
     element_bytes,
     has_bfloat16_adapters,
     lora_rank,
+    norm_saved_bytes,
+    saved_input_bytes,
     trains_everything,
 )
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, where
@@ -57,21 +62,67 @@ def experts_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: 
     saved = saved + (inner if _saves_products(spec, architecture) else 0)
     if _saves_router_input(spec, architecture):
         saved = saved + _stream(spec, architecture, positions)
+    saved = saved + norms_saved_bytes(spec, architecture, positions)
     return saved + merged_bytes(spec, architecture) + _indices(spec, architecture, positions)
+
+
+def norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what norms and router of experts after an MLP save; 0 for other experts.
+
+    Norms are after the MLP, before the experts and after them, and the router has one without a weight. Trained, the
+    router saves the inputs of its product and of its linear layer, [T, H] each; adapted, the latter.
+
+    By hand, T = 10, H = 8 in bfloat16, full: 3 x 680 + 360 + 2 x 160 = 2,720 B; frozen router: 4 x 360 B.
+    """
+    if not norms_experts(architecture):
+        return 0
+    block, values = block_of(spec), positions * architecture.hidden_size
+    saved = 3 * _norm(spec, architecture, positions)
+    saved = saved + block(values * FLOAT32_BYTES) + block(positions * FLOAT32_BYTES)
+    if trains_everything(spec):
+        return saved + 2 * _stream(spec, architecture, positions)
+    targets = spec.lora_target_modules or ()
+    if LINEAR_ROUTER not in {part.name for part in adapted_projections(architecture, targets)}:
+        return saved
+    low_rank = block(positions * lora_rank(spec) * element_bytes(spec).compute)
+    return saved + block(values * saved_input_bytes(spec)) + input_mask_bytes(spec, values) + low_rank
+
+
+def sum_norm_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what the norm of the sum of an MLP and of experts saves; 0 without such a sum.
+
+    By hand, T = 10, H = 8 in bfloat16, full: 680 B.
+    """
+    return _norm(spec, architecture, positions) if norms_experts(architecture) else 0
+
+
+def _norm(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    return norm_saved_bytes(spec, positions, architecture.hidden_size, in_float32=True)
+
+
+def _beside(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return the result of an MLP before experts, with and without its norm, [T, H] each; 0 for other experts."""
+    return 2 * _stream(spec, architecture, positions) if norms_experts(architecture) else 0
 
 
 def experts_forward_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return what a forward with gradient needs at the end of the experts in addition to what it saves.
 
     The weighted results, before and after they are brought back into the order of tokens; the inputs of the experts,
-    if these are frozen.
+    if these are frozen. After an MLP, its result twice, and the input of all experts, if the MLP saves its own; the
+    norms after the experts and of the sum have saved nothing.
     """
+    beside: Count = 0
+    if norms_experts(architecture):
+        saves_own = trains_everything(spec) or has_bfloat16_adapters(spec)
+        own = _stream(spec, architecture, positions) if saves_own else 0
+        beside = _beside(spec, architecture, positions) + own - 2 * _norm(spec, architecture, positions)
     weighted, inputs = (
         2 * _weighted(spec, architecture, positions, autocast=spec.mixed_precision),
         _result(spec, architecture, positions),
     )
     biases = inputs if layers_of(architecture).has_biased_experts else 0
-    return weighted + biases + (0 if _saves_inputs(spec, architecture) else inputs)
+    return beside + weighted + biases + (0 if _saves_inputs(spec, architecture) else inputs)
 
 
 def recomputed_gate_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -103,6 +154,7 @@ def experts_without_gradient_bytes(
     if layers_of(architecture).has_biased_experts:
         inputs, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
         found = larger(found + inputs, inputs + _AT_BIASED_GATE * inner)
+    found = found + _beside(spec, architecture, positions)
     return found + _shared_result(spec, architecture, positions) + _indices(spec, architecture, positions)
 
 
@@ -160,6 +212,9 @@ def experts_backward_bytes(spec: TrialKeys, architecture: DecoderShape, position
     # Two gradients, less the result.
     waiting = _shared_result(spec, architecture, positions) + added_bytes(spec, architecture, positions)
     waiting = waiting - _gate_input(spec, architecture, positions)
+    if norms_experts(architecture):
+        # The gradient of the MLP's result after its norm; the norm after the experts is done.
+        waiting = _stream(spec, architecture, positions) - _norm(spec, architecture, positions)
     # Its node keeps the result until then; checkpointing frees what it has unpacked.
     is_narrowed = layers_of(architecture).has_float32_router and not spec.gradient_checkpointing
     narrowed = result if is_narrowed else 0
@@ -220,7 +275,7 @@ def _inner(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Cou
 
 def _shared_result(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return the bytes of the result of a shared expert that is weighed, [T, H]; 0 without one."""
-    is_weighed = has_shared_expert(architecture) and not layers_of(architecture).adds_shared_expert
+    is_weighed = has_shared_expert(architecture) and layers_of(architecture).weighs_shared_expert
     return _stream(spec, architecture, positions) if is_weighed else 0
 
 

@@ -11,7 +11,6 @@ from profiler.analytical.formulas.layers.decoder_layer import (
     layer_input_bytes,
     layer_saved_bytes,
     mlp_saved_bytes,
-    norm_saved_bytes,
     saved_after_attention_bytes,
     saves_output,
 )
@@ -28,6 +27,7 @@ from profiler.analytical.formulas.layers.experts import (
     experts_forward_bytes,
     experts_saved_bytes,
     recomputed_gate_bytes,
+    sum_norm_bytes,
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import (
     adapter_result_bytes,
@@ -43,6 +43,7 @@ from profiler.analytical.formulas.models.parameters import (
     layers_of,
     mlp_width,
     norms_after,
+    norms_experts,
     output_width,
     query_width,
 )
@@ -50,6 +51,7 @@ from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
     linear_output_bytes,
+    norm_saved_bytes,
     saved_input_bytes,
     trains_everything,
 )
@@ -81,7 +83,11 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     experts = experts_backward_bytes(spec, architecture, batch.positions)
     if layers_of(architecture).adds_shared_expert:
         return stream + larger(experts - _shared_saved_bytes(spec, architecture, batch.positions), dense)
-    return stream + larger(experts, dense - experts_saved_bytes(spec, architecture, batch.positions))
+    dense = dense - experts_saved_bytes(spec, architecture, batch.positions)
+    if not norms_experts(architecture):
+        return stream + larger(experts, dense)
+    # The norm of the sum has freed what it saved, and the gradient of the MLP's result is a tensor of its own.
+    return stream + larger(experts, dense + stream) - sum_norm_bytes(spec, architecture, batch.positions)
 
 
 def _shared_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -237,7 +243,8 @@ def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
             inner = larger(inner + added_bytes(spec, architecture, batch.positions), experts)
         else:
             # The experts come after their shared expert, and have saved nothing when that ends.
-            inner = larger(inner - experts_saved_bytes(spec, architecture, batch.positions), experts)
+            unsaved = experts_saved_bytes(spec, architecture, batch.positions)
+            inner = larger(inner - unsaved - sum_norm_bytes(spec, architecture, batch.positions), experts)
     return layer_input_bytes(spec, architecture, batch) + _mlp_input_bytes(spec, architecture, batch) + inner
 
 
@@ -270,6 +277,7 @@ def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
         at_up = at_up + added_bytes(spec, architecture, batch.positions)
     elif is_mixture(architecture):
         at_up = at_up - experts_saved_bytes(spec, architecture, batch.positions)
+        at_up = at_up - sum_norm_bytes(spec, architecture, batch.positions)
     else:
         has_last_norm = norms_after(architecture) > 0
         scaling = _scaling_gradient_bytes(spec, architecture, batch)

@@ -1,41 +1,29 @@
 """Parameters of a decoder: their shapes and counts, and the linear layers that LoRA adapts."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
 
-from profiler.analytical.formulas.models.tensor_groups import Projection, TensorGroup, tower_lora_tensors, tower_tensors
+from profiler.analytical.formulas.models.tensor_groups import (
+    AdaptedExperts,
+    Projection,
+    TensorGroup,
+    counted_once,
+    tower_lora_tensors,
+    tower_tensors,
+)
 from profiler.analytical.formulas.sizes.quantities import Count, both, everywhere, larger, where
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, layer_kinds
-from profiler.domain.architectures.architecture import Architecture, LinearAttention
+from profiler.domain.architectures.architecture import LinearAttention
 from profiler.domain.architectures.families import LINEAR_OUTPUT, Layers, family_of
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR
 
 _ROUTER = "gate"
+LINEAR_ROUTER = "proj"
+"""The linear layer of Gemma 4's router."""
 SHARED_GATE = "shared_expert_gate"
 """The linear layer that weighs the shared expert of Qwen2-MoE."""
-
-
-Result = TypeVar("Result")
-
-_MOST_MODELS = 64
-"""Models whose results are kept; a command line names a few."""
-
-
-def counted_once(formula: Callable[[DecoderShape], Result]) -> Callable[[DecoderShape], Result]:
-    """Keep what `formula` returns for each `Architecture`: an estimate asks for its tensors hundreds of times.
-
-    The arrays of many models are counted each time. The result must be immutable, because all callers share it.
-    """
-    kept = lru_cache(maxsize=_MOST_MODELS)(formula)
-
-    @wraps(formula)
-    def counted(architecture: DecoderShape) -> Result:
-        return kept(architecture) if isinstance(architecture, Architecture) else formula(architecture)
-
-    return counted
 
 
 def query_width(architecture: DecoderShape) -> Count:
@@ -101,6 +89,11 @@ def has_shared_expert(architecture: DecoderShape) -> bool:
     return everywhere(architecture.shared_expert_width > 0)
 
 
+def norms_experts(architecture: DecoderShape) -> bool:
+    """Return whether experts come after an MLP, with norms of their own."""
+    return is_mixture(architecture) and layers_of(architecture).norms_experts
+
+
 def layers_of(architecture: DecoderShape) -> Layers:
     """Return where the decoder layers of the model's family differ from Llama's."""
     return family_of(architecture.model_type).layers
@@ -156,8 +149,10 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     else:
         gate_and_up = (part("gate_proj", hidden, inner), part("up_proj", hidden, inner))
     dense = (*attention, *gate_and_up, part("down_proj", inner, hidden))
-    is_weighed = is_mixture(architecture) and not layers.adds_shared_expert
-    return (*dense, part(SHARED_GATE, hidden, 1)) if is_weighed else dense
+    if not is_mixture(architecture) or layers.adds_shared_expert:
+        return dense
+    weighing = part(SHARED_GATE, hidden, 1)
+    return (*dense, part(LINEAR_ROUTER, hidden, architecture.num_experts) if layers.norms_experts else weighing)
 
 
 def _linear_inputs(layers: Layers, linear: LinearAttention) -> tuple[int, ...]:
@@ -224,7 +219,8 @@ def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         experts, width = architecture.num_experts, architecture.expert_width
         groups.append(TensorGroup(shape=(experts, 2 * width, hidden), copies=1))
         groups.append(TensorGroup(shape=(experts, hidden, width), copies=1))
-        groups.append(TensorGroup(shape=(experts, hidden), copies=1))
+        router = ((hidden,), (experts,)) if layers.norms_experts else ((experts, hidden),)
+        groups += [TensorGroup(shape=shape, copies=1) for shape in router]
         if layers.has_biased_experts:
             groups += [
                 TensorGroup(shape=shape, copies=1) for shape in ((experts, 2 * width), (experts, hidden), (experts,))
@@ -240,7 +236,8 @@ def layer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
 
 def _norms(architecture: DecoderShape) -> list[TensorGroup]:
     """Return the weights of the norms of one decoder layer."""
-    of_layer = TensorGroup(shape=(architecture.hidden_size,), copies=architecture.norms_per_layer)
+    norms = architecture.norms_per_layer + (3 if norms_experts(architecture) else 0)
+    of_layer = TensorGroup(shape=(architecture.hidden_size,), copies=norms)
     latent = architecture.latent
     of_latent = [TensorGroup(shape=(rank,), copies=1) for rank in latent.ranks] if latent else []
     return [of_layer, *of_latent, *_head_norms(architecture)]
@@ -340,15 +337,6 @@ def layer_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequenc
         for part in adapted_projections(kind, targets)
         for shape in ((rank, part.in_features), (part.out_features, rank))
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptedExperts:
-    """The parameters of a mixture that get an adapter."""
-
-    gate_up: bool
-    down: bool
-    router: bool
 
 
 def expert_names(architecture: DecoderShape) -> tuple[str, ...]:

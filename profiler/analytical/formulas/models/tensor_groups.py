@@ -5,13 +5,35 @@ Parameters of a vision tower: their shapes, and the linear layers that LoRA adap
 Source: `modeling_qwen2_vl.py`, `modeling_qwen2_5_vl.py` and `modeling_qwen3_vl.py` in transformers 5.23.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, wraps
 from math import prod
+from typing import TypeVar
 
 from profiler.analytical.formulas.sizes.quantities import Count, Flag
-from profiler.domain.architectures.architecture import VisionTower
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape
+from profiler.domain.architectures.architecture import Architecture, VisionTower
 from profiler.domain.trials.trial import ALL_LINEAR
+
+Result = TypeVar("Result")
+
+_MOST_MODELS = 64
+"""Models whose results are kept; a command line names a few."""
+
+
+def counted_once(formula: Callable[[DecoderShape], Result]) -> Callable[[DecoderShape], Result]:
+    """Keep what `formula` returns for each `Architecture`: an estimate asks for its tensors hundreds of times.
+
+    The arrays of many models are counted each time. The result must be immutable, because all callers share it.
+    """
+    kept = lru_cache(maxsize=_MOST_MODELS)(formula)
+
+    @wraps(formula)
+    def counted(architecture: DecoderShape) -> Result:
+        return kept(architecture) if isinstance(architecture, Architecture) else formula(architecture)
+
+    return counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +70,15 @@ class TensorGroup:
     def total(self) -> Count:
         """Elements of all tensors."""
         return self.elements * self.copies
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptedExperts:
+    """The parameters of a mixture that get an adapter."""
+
+    gate_up: bool
+    down: bool
+    router: bool
 
 
 def count_of(groups: Sequence[TensorGroup]) -> Count:

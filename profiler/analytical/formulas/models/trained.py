@@ -253,3 +253,24 @@ def layer_gradients_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
         *expert_lora_tensors(architecture, rank, targets),
     )
     return sum(group.copies * block(group.elements * element) for group in adapters)
+
+
+def norm_saved_bytes(spec: TrialKeys, positions: Count, width: Count, *, in_float32: bool = False) -> Count:
+    """Return what an RMSNorm over [T, width] saves.
+
+    The input in float32 and one float32 per row; if the weight of the norm is trained, also the normalised input, in
+    the type of the residual stream. The output is saved by the operation that uses it. By hand, T = 10, width = 8 in
+    bfloat16, full: 10 x (8 x 4 + 4 + 8 x 2) = 520 B. Liger's norm saves the input as it is, and one float32 per row: 10
+    x (8 x 2 + 4) = 200 B (`LigerRMSNormFunction` in `liger_kernel/ops/rms_norm.py`). Gemma multiplies by the weight
+    before it leaves float32 (`in_float32`): 10 x (8 x 4 + 4 + 8 x 4) = 680 B.
+    """
+    return rows_norm_saved_bytes(spec, positions * width, positions, element_bytes(spec).stream, in_float32=in_float32)
+
+
+def rows_norm_saved_bytes(spec: TrialKeys, values: Count, rows: Count, given: Count, *, in_float32: bool) -> Count:
+    """Return what `norm_saved_bytes` counts, of `values` in `rows` whose type has `given` bytes."""
+    block = block_of(spec)
+    if spec.use_liger_kernel:
+        return block(values * given) + block(rows * FLOAT32_BYTES)
+    normalised = block(values * (FLOAT32_BYTES if in_float32 else given)) if trains_everything(spec) else 0
+    return block(values * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES) + normalised
