@@ -1,7 +1,6 @@
 """The command line of `python -m profiler.forecast`: its options beyond those of an estimate, and the help text."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -338,12 +337,6 @@ def refuse_other_evaluations(values: Mapping[str, object]) -> None:
     for key, problem in _UNKNOWN_IN_EVALUATION.items():
         if values.get(key):
             raise UsageError([Fault(key=key, found=show(values[key]), problem=f"{problem}, which has no forecast")])
-
-
-def counted(notes: Sequence[str]) -> tuple[str, ...]:
-    """Return the notes of an estimate, which counts no evaluation of rows, without those about evaluations."""
-    found = (re.sub(r"(?:(?<=: )|, )evaluation \(batches of [^)]*\)(?:, )?", "", note) for note in notes)
-    return tuple(note for note in found if not note.endswith(": ."))
 
 
 # ---- the help text ---------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def test_evaluations_of_a_file_are_counted(capsys, tmp_path):
     assert (evaluations.eval_steps, evaluations.eval_delay, evaluations.eval_on_start) == (5, 3, True)
     assert (evaluations.per_device_eval_batch_size, len(evaluations.completions)) == (8, 128)
     assert max(evaluations.completions) <= 2048
-    assert not any("Not counted: evaluation" in note for note in found["notes"])
+    assert not any("Not counted" in note for note in found["notes"])
     assert any(note.startswith("Evaluated after every 5 steps and the last one and before") for note in found["notes"])
     answer(capsys, f"config={file}", *words, "eval_strategy=no", engine=engine)
     assert engine.requests[-1].evaluations is None
