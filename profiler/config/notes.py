@@ -18,6 +18,8 @@ class Note:
     """Whether the estimate has it, by an assumption."""
     is_open: bool = False
     """Whether the file takes the value from elsewhere."""
+    is_evaluation: bool = False
+    """Whether it is about evaluations, which a forecast counts."""
 
 
 def not_counted(text: str) -> Note:

@@ -1,7 +1,6 @@
 """The command line of `python -m profiler.forecast`: its options beyond those of an estimate, and the help text."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,7 +25,7 @@ from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_path
 from profiler.domain.errors import FailIf, Fault, UsageError
 from profiler.domain.trials.recipe import GENERATING
-from profiler.domain.trials.trial import Lengths, TrialSpec
+from profiler.domain.trials.trial import Lengths, Logprobs, TrialSpec
 from profiler.estimate.command import COMMON_OPTIONS, LAUNCH, NO_LENGTHS, TOKENIZER
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
@@ -325,8 +324,13 @@ def generated_evaluation(spec: TrialSpec, options: ForecastOptions) -> Fault | N
 _UNKNOWN_IN_EVALUATION = {
     "batch_eval_metrics": "empties the cache after every batch of an evaluation",
     "include_for_metrics": "keeps inputs of an evaluation on the card",
+    "generate_during_eval": "generates completions in an evaluation",
 }
-"""Keys of transformers that change an evaluation as no forecast does."""
+"""Keys that change an evaluation as no forecast does.
+
+The last one is of `DPOTrainer` of trl 0.14 to 0.28 and of `KTOTrainer` of trl 0.14 to 0.25; the others are of
+transformers.
+"""
 
 
 def refuse_other_evaluations(values: Mapping[str, object]) -> None:
@@ -340,10 +344,18 @@ def refuse_other_evaluations(values: Mapping[str, object]) -> None:
             raise UsageError([Fault(key=key, found=show(values[key]), problem=f"{problem}, which has no forecast")])
 
 
-def counted(notes: Sequence[str]) -> tuple[str, ...]:
-    """Return the notes of an estimate, which counts no evaluation of rows, without those about evaluations."""
-    found = (re.sub(r"(?:(?<=: )|, )evaluation \(batches of [^)]*\)(?:, )?", "", note) for note in notes)
-    return tuple(note for note in found if not note.endswith(": ."))
+_UNREAD_LOSSES = (Logprobs.CHUNKED_NLL_MASKED, Logprobs.CHUNKED_NLL_CAST, Logprobs.NLL_ENTROPY)
+"""Those that may be of trl 1.10 to 1.14, of which the evaluation was not read."""
+
+
+def assumed_loss(logprobs: Logprobs) -> str:
+    """Return the sentence that the loss of an evaluation is assumed, after a space; empty where it is known.
+
+    `compute_loss` of `SFTTrainer` and `get_batch_loss_metrics` of `DPOTrainer` compute the same loss in an evaluation.
+    Source: `trl/trainer` of v0.14.0 to v1.9.0, and trl 1.16.
+    """
+    unread = " Assumed: trl 1.10 to 1.14 evaluate with the loss of training, as 0.14 to 1.9 do."
+    return unread if logprobs in _UNREAD_LOSSES else ""
 
 
 # ---- the help text ---------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from profiler.forecast.command import (
     Command,
     EvalStrategy,
     ForecastOptions,
+    assumed_loss,
     eval_delay_of,
     eval_steps_of,
     generated_evaluation,
@@ -145,16 +146,14 @@ class EvaluationPlan:
         return replace(found, completions=(spec.row_tokens,) * len(found.completions)) if self.is_packed else found
 
     def sentence(self, spec: TrialSpec, *, are_rows_assumed: bool) -> str:
-        """Return when is evaluated, and what."""
+        """Return when is evaluated, what, and what is assumed."""
         when = self.when
-        is_older = spec.recipe.facts.has_lm_head and not spec.logprobs.has_fused_head
-        as_training = " Assumed: earlier releases of trl evaluate with the loss of training." if is_older else ""
         every = "" if when.eval_steps is None else f" after every {when.eval_steps:,} steps and the last one"
         start = ("" if when.eval_steps is None else " and") + " before the first step" if when.eval_on_start else ""
         assumed = " (assumed; see max_eval_samples)" if are_rows_assumed else ""
         return (
             f"Evaluated{every}{start}: {self.rows:,} rows{assumed}, {when.per_device_eval_batch_size:,} at once, the "
-            f"same ones with every seed. With compute_metrics their logits would stay too.{as_training}"
+            f"same ones with every seed. With compute_metrics their logits would stay too.{assumed_loss(spec.logprobs)}"
         )
 
 

@@ -48,7 +48,7 @@ from profiler.estimate.job.inputs import (
     read_inputs,
 )
 from profiler.estimate.job.trial import dearest_spec, notes_of_all, why_not_simulated, with_reward_models
-from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, counted, read_command, usage
+from profiler.forecast.command import DEFAULT_STEPS, LOG, STEPS, Command, read_command, usage
 from profiler.forecast.inputs import (
     LengthInputs,
     Lever,
@@ -181,7 +181,7 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
     planned = log.planned_steps if log is not None else None
     rest = replace(command.rest, keys={STEPS: planned or DEFAULT_STEPS, **command.rest.keys})
     architecture_of = architecture_lookup(load_model)
-    read = read_inputs(rest, files.part)
+    read = read_inputs(rest, files.part, with_evaluations=True)
     if log is not None and read.keys.get("model") is None and not faults:
         problem, hint = "says how long rows were, and not what is trained", "Add config=FILE or model=NAME."
         raise UsageError([Fault(key=LOG, found=str(command.options.log), problem=problem, hint=hint)])
@@ -240,7 +240,7 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
         estimate=card_verdict(spec, architecture, gpu, replays=True) if has_form(spec, architecture) else None,
         levers=tuple(sorted(levers, key=lambda each: each.outlook.rank)),
         growth=_growth(job, own),
-        notes=(*counted(notes_of_all(job.inputs, [spec], job.architecture_of)), *job.lengths.notes),
+        notes=(*notes_of_all(job.inputs, [spec], job.architecture_of), *job.lengths.notes),
     )
     _write(folder, forecast, answer.runs)
     return forecast, folder

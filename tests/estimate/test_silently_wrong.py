@@ -272,7 +272,8 @@ def test_an_evaluation_of_sft_is_named(tmp_path):
     path = tmp_path / "sft.yaml"
     path.write_text(yaml.safe_dump({"model_name_or_path": "Qwen/Qwen2.5-0.5B", **values}))
     notes = json.loads(answer([f"config={path}", "format=json"]))["notes"]
-    assert any("evaluation (batches of 8)" in line for line in notes)
+    said = "Not counted: evaluation (batches of 8; `python -m profiler.forecast` counts it on one GPU)."
+    assert said in notes
 
 
 FOUR_BITS = {"quant_method": "bitsandbytes", "load_in_4bit": True}

@@ -5,7 +5,7 @@ import json
 import pytest
 from fake_engine import FakeEngine
 
-from profiler.domain.errors import EXIT_OK
+from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.forecast.main import main
 
 
@@ -40,7 +40,7 @@ def test_evaluations_of_a_file_are_counted(capsys, tmp_path):
     assert (evaluations.eval_steps, evaluations.eval_delay, evaluations.eval_on_start) == (5, 3, True)
     assert (evaluations.per_device_eval_batch_size, len(evaluations.completions)) == (8, 128)
     assert max(evaluations.completions) <= 2048
-    assert not any("Not counted: evaluation" in note for note in found["notes"])
+    assert not any("Not counted" in note for note in found["notes"])
     assert any(note.startswith("Evaluated after every 5 steps and the last one and before") for note in found["notes"])
     answer(capsys, f"config={file}", *words, "eval_strategy=no", engine=engine)
     assert engine.requests[-1].evaluations is None
@@ -51,3 +51,21 @@ def test_a_peak_of_an_evaluation_is_said(capsys):
     assert main(["model=qwen2.5-7b", "tuning=lora", "gpu=h100", *words], engine=FakeEngine()) == EXIT_OK
     said = capsys.readouterr().out
     assert "The largest peak is that of an evaluation; steps of training take" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(("release", "said"), [("1.5", ""), ("1.14", "Assumed: trl 1.10 to 1.14 evaluate with")])
+def test_only_a_loss_that_was_not_read_is_assumed(capsys, tmp_path, release, said):
+    file = tmp_path / "sft.yaml"
+    file.write_text(SFT_FILE)
+    words = [f"config={file}", f"trl={release}", "gpu=h100", "steps=50", "seeds=2", "completions=100"]
+    (note,) = [note for note in answer(capsys, *words, engine=FakeEngine())["notes"] if note.startswith("Evaluated")]
+    rest = note.partition("would stay too.")[2].strip()
+    assert rest.startswith(said) and bool(rest) is bool(said)
+
+
+def test_an_evaluation_that_generates_is_refused(capsys, tmp_path):
+    file = tmp_path / "sft.yaml"
+    file.write_text(SFT_FILE + "generate_during_eval: true")
+    assert main([f"config={file}", "gpu=h100", "completions=100"], engine=FakeEngine()) == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert said == "generate_during_eval=true: generates completions in an evaluation, which has no forecast.\n"

@@ -6,7 +6,7 @@ nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, lcm
 
 from profiler.config.models.fields import Uncounted, uncounted_texts
@@ -359,5 +359,8 @@ def _not_counted(flat: Mapping[str, object], recipe: Recipe, job: Mapping[str, o
     notes = [not_counted(text) for table in _effects(flat, recipe, job) for text in uncounted_texts(table, flat)]
     if not recipe.facts.has_rollout and _evaluates(flat):
         rows = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
-        notes.append(not_counted(f"evaluation (batches of {show(rows)})"))
+        is_liger = True in (flat.get("use_liger_kernel"), flat.get("use_liger"))
+        counter = "" if is_liger else "; `python -m profiler.forecast` counts it on one GPU"
+        text = f"evaluation (batches of {show(rows)}{counter})"
+        notes.append(replace(not_counted(text), is_evaluation=True))
     return notes

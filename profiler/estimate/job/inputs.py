@@ -120,6 +120,7 @@ def read_inputs(
     *,
     measure: Measure = measured_by_transformers,
     with_bounds: bool = False,
+    with_evaluations: bool = False,
 ) -> Inputs:
     """Return what `command` and its files describe; keys of the command win.
 
@@ -128,12 +129,13 @@ def read_inputs(
         part: What its files say of a job of trl; None if there are none.
         measure: Measures the prompts of a data set on this machine.
         with_bounds: Whether bounds are an answer, which is all there is of a program with kernels of its own.
+        with_evaluations: Whether the answer counts evaluations of rows, so that no note says that they are left out.
 
     Raises:
         UsageError: The files are of no job that is read: what else is missing in them does not matter.
     """
     if part is None:
-        return _inputs(command, None, None, (), measure)
+        return _inputs(command, None, None, (), measure, with_evaluations=with_evaluations)
     of_files = [fault for fault in part.faults if fault.key == CONFIG]
     if part.kernels is not None and not of_files and not with_bounds:
         problem = f"trains by {part.kernels.program}, of whose memory there are only the bounds of `estimate`"
@@ -156,7 +158,10 @@ def read_inputs(
         kernels=part.kernels,
     )
     measured = remembered_measure(measure)
-    read = [_inputs(command, part, each, found.notes, measured) for each in found.variants]
+    read = [
+        _inputs(command, part, each, found.notes, measured, with_evaluations=with_evaluations)
+        for each in found.variants
+    ]
     first, *others = (replace(each, faults=(*each.faults, *found.faults)) for each in read)
     return replace(first, others=tuple(others))
 
@@ -167,6 +172,8 @@ def _inputs(
     variant: "TrlVariant | None",
     version_notes: Sequence[Note],
     measure: Measure,
+    *,
+    with_evaluations: bool,
 ) -> Inputs:
     """Return what a command and its files describe in some releases of trl."""
     keys: dict[str, object] = {"backend": Backend.SIMULATED.value}
@@ -193,7 +200,7 @@ def _inputs(
     stated = {*command.keys, *command.axes}
     if keys["backend"] == "auto":
         keys["backend"] = Backend.SIMULATED.value
-    notes = [note for note in notes if note.key not in stated]
+    notes = [note for note in notes if note.key not in stated and not (with_evaluations and note.is_evaluation)]
     lines, sharded = note_lines(notes), None
     if reading is not None and reading.left_out and "distributed_type" not in stated:
         own_keys = {key: value for key, value in reading.sharding.items() if key not in stated}
