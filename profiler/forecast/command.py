@@ -351,8 +351,9 @@ _UNREAD_LOSSES = (Logprobs.CHUNKED_NLL_MASKED, Logprobs.CHUNKED_NLL_CAST, Logpro
 def assumed_loss(logprobs: Logprobs) -> str:
     """Return the sentence that the loss of an evaluation is assumed, after a space; empty where it is known.
 
-    `compute_loss` of `SFTTrainer` and `get_batch_loss_metrics` of `DPOTrainer` compute the same loss in an evaluation.
-    Source: `trl/trainer` of v0.14.0 to v1.9.0, and trl 1.16.
+    The loss of `SFTTrainer` (a tag of each minor release) and of `DPOTrainer` (v0.14, v0.24, v0.29 and v1.9) is that of
+    training in an evaluation too.
+    Source: `trl/trainer` of v0.14.0 to v1.9.0, and `prediction_step` of trl 1.16.
     """
     unread = " Assumed: trl 1.10 to 1.14 evaluate with the loss of training, as 0.14 to 1.9 do."
     return unread if logprobs in _UNREAD_LOSSES else ""
