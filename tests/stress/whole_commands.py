@@ -4,10 +4,11 @@
 
 PYTHON is printed by `python -m profiler.emulation install requirements=emulated_environments/verl.txt`. Each run gets
 one signal (SIGINT, SIGTERM or SIGKILL), to the program itself, to its keeper or to a random process below that: nine
-runs have every pair once. One run in three gets it in its first two seconds. A run that goes on without the process is
-ended by SIGTERM a minute later. With the same seed `skip` leaves out the first runs, which were done before. Files in
-/tmp and in shared memory that other programs make then are reported too: run it where nothing else does, or as root
-behind `unshare -m sh -c 'mount -t tmpfs none /tmp; mount -t tmpfs none /dev/shm; exec "$@"' sh`.
+runs have every pair once. One run in three gets it in the first two seconds of that process, or of the first one below.
+A run that goes on without the process is ended by SIGTERM a minute later. With the same seed `skip` leaves out the
+first runs, which were done before. Files in /tmp and in shared memory that other programs make then are reported too:
+run it where nothing else does, or as root behind
+`unshare -m sh -c 'mount -t tmpfs none /tmp; mount -t tmpfs none /dev/shm; exec "$@"' sh`.
 """
 
 import itertools
@@ -43,7 +44,7 @@ EARLY_S, EARLY_SHARE = 2.0, 1 / 3
 
 @dataclass(frozen=True)
 class Kill:
-    """One signal: which, to what, when, and the choice among several processes (from 0 to 1)."""
+    """One signal: which, to what, how long after its start, and the choice among several processes (from 0 to 1)."""
 
     number: signal.Signals
     victim: str
@@ -60,12 +61,32 @@ class Kill:
                 ends_s = EARLY_S if chance.random() < EARLY_SHARE else within_s
                 yield cls(number, victim, after_s=chance.uniform(0.0, ends_s), place=chance.random())
 
-    def process(self, program: psutil.Process) -> psutil.Process:
-        """Return the process that gets the signal: the program where the one that is meant is not there."""
-        keepers = program.children()
-        below = [each for keeper in keepers for each in keeper.children(recursive=True)]
-        among = {PROGRAM: [program], KEEPER: keepers, OTHER: below}[self.victim] or [program]
-        return among[int(self.place * len(among))]
+    def among(self, program: psutil.Process) -> list[psutil.Process]:
+        """Return the processes of which one gets the signal; none where they are not there."""
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if self.victim == PROGRAM:
+                return [program]
+            # Of what the program starts the keeper alone has a session of its own.
+            keepers = [each for each in program.children() if os.getsid(each.pid) == each.pid]
+            below = [each for keeper in keepers for each in keeper.children(recursive=True)]
+            return keepers if self.victim == KEEPER else below
+        return []
+
+    def sent(self, program: psutil.Process) -> tuple[psutil.Process, str]:
+        """Wait for the process and then for its time, send the signal, and return to which it went and what was sent.
+
+        It goes to the program where the process that is meant does not come or has ended.
+        """
+        until_s = time.monotonic() + GOES_ON_S
+        while not self.among(program) and time.monotonic() < until_s:
+            time.sleep(0.01)
+        time.sleep(self.after_s)
+        found = self.among(program)
+        process, name = (found[int(self.place * len(found))], self.victim) if found else (program, PROGRAM)
+        with suppress(psutil.NoSuchProcess):
+            name = process.name() if name == OTHER else name
+            process.send_signal(self.number)
+        return process, f"{self.number.name} to {name}"
 
 
 def names() -> set[str]:
@@ -83,17 +104,10 @@ def kill_once(folder: Path, python: str, kill: Kill, found: Found) -> None:
     with (folder / "log").open("wb") as log:
         run = subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=log, stderr=log)
     found.runs += 1
-    time.sleep(kill.after_s)
     program = psutil.Process(run.pid)
-    victim, name = program, PROGRAM
-    with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
-        chosen = kill.process(program)
-        name = PROGRAM if chosen == program else KEEPER if chosen.ppid() == run.pid else chosen.name()
-        victim = chosen
-    what = f"{kill.number.name} to {name} after {kill.after_s:.1f} s"
-    with suppress(psutil.NoSuchProcess):
-        victim.send_signal(kill.number)
-    found.kills[f"{kill.number.name} to {name}"] += 1
+    victim, what = kill.sent(program)
+    found.kills[what] += 1
+    what += f" after {kill.after_s:.1f} s"
     try:
         run.wait(GOES_ON_S)
     except subprocess.TimeoutExpired:
@@ -113,6 +127,7 @@ def kill_once(folder: Path, python: str, kill: Kill, found: Found) -> None:
 def main(words: list[str]) -> int:
     """Do what the module says; 1 if something was left."""
     given = dict(word.partition("=")[::2] for word in words)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job hands on that it is ignored
     chance, found = random.Random(int(given.get("seed", "0"))), Found()
     kills = Kill.drawn(chance, float(given.get("within_s", "100")))
     first = int(given.get("skip", "0"))
