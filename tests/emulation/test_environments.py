@@ -8,6 +8,7 @@ from importlib import metadata
 
 import pytest
 from filelock import FileLock
+from packaging.version import Version
 
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.domain.machines import extras
@@ -146,6 +147,14 @@ def test_files_of_environments_pin_each_package_once(name):
     assert len(constrained_versions(path.read_text())) == len(lines)
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[\w.]+", line) for line in lines)
     assert not [line for line in lines if re.match(r"nvidia-(?!ml-py)|cuda-", line)]
+
+
+def test_the_environment_of_verl_has_a_peft_that_verl_reads():
+    """From 0.21 on peft selects entries by names of modules, which FSDP 1 wraps: verl 0.9.1 gets none."""
+    path = installing.Path(__file__).parents[2] / "emulated_environments" / "verl.txt"
+    pinned = constrained_versions(path.read_text())
+    assert pinned["verl"] == "0.9.1"
+    assert Version(pinned["peft"]) < Version("0.21")
 
 
 def test_without_the_trainer_here_nothing_is_installed(pip, monkeypatch, capsys):

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profiler.analytical.explanation.boundary import verl_card
 from profiler.analytical.formulas.verl_pass import engine_weights_bytes, stack_bytes, sync_bytes
@@ -311,14 +313,34 @@ def test_0_8_keeps_its_own_ways():
 # The rollout engine and the reward model
 
 
+def test_adapters_are_found_among_all_weights_with_fsdp_1():
+    """By hand for qwen3-8b with rank 64 on 2 GPUs. The trainer of its emulated run had 29.775 GiB."""
+    read = job({**LORA, **BY_LAYER, **LOADED, "trainer.n_gpus_per_node": 2})
+    outside = 2 * 151_936 * 4_096 + 4_096
+    layers = 14_241_318_912
+    shards = layers + outside // 2 * 4
+    assert sync_bytes(read, DENSE, shards, outside) == layers + 12_288 * 4_096 * 4
+    assert sync_bytes(read, DENSE, outside // 2 * 4, outside) == outside * 4  # it is gathered before the layers
+    assert (
+        sync_bytes(replace(read, strategy=Strategy.FSDP2), DENSE, shards, outside) == read.workers.update_bucket_bytes
+    )
+
+
+@given(shards=st.integers(0, 2**36), more=st.integers(0, 2**36), rank=st.sampled_from((8, 64)))
+def test_more_weights_on_a_gpu_need_no_less_to_be_sent(shards, more, rank):
+    read = job({f"{MODEL}.lora_rank": rank, **BY_LAYER, **LOADED, "trainer.n_gpus_per_node": 2})
+    sent = sync_bytes(read, DENSE, shards, 1_000)
+    assert read.workers.update_bucket_bytes <= sent <= sync_bytes(read, DENSE, shards + more, 1_000) <= sent + more
+
+
 def test_weights_are_sent_in_a_bucket_next_to_the_engine_s():
     small = replace(DENSE, vocab_size=100, hidden_size=10)
     bucket = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
     read = job({bucket: 1})
-    assert sync_bytes(read, small, 500) == 2**20 + 4_000 + 500
-    assert sync_bytes(replace(read, strategy=Strategy.FSDP2), small, 500) == 2**20 + 4_000
+    assert sync_bytes(read, small, 500, 0) == 2**20 + 4_000 + 500
+    assert sync_bytes(replace(read, strategy=Strategy.FSDP2), small, 500, 0) == 2**20 + 4_000
     # 48 layers with 128 experts of 768: gates and up projections are larger than the embedding
-    assert sync_bytes(replace(read, strategy=Strategy.FSDP2), MIXTURE, 0) == 2**20 + 2 * 128 * 2048 * 768 * 4
+    assert sync_bytes(replace(read, strategy=Strategy.FSDP2), MIXTURE, 0, 0) == 2**20 + 2 * 128 * 2048 * 768 * 4
     parts = verl_estimate(read, DENSE, CARD).phases[VerlPhase.SYNC]
     assert parts[Component.POOL] == engine_weights_bytes(read, DENSE)
     assert job({f"{ROLLOUT}.checkpoint_engine.backend": "nccl"}).workers.update_bucket_bytes == 0
@@ -527,6 +549,10 @@ def test_megatron_recomputes_by_a_method_and_a_number(release):
         (
             (*(f"{key}={value}" for key, value in LORA.items()), f"{ROLLOUT}.layered_summon=true"),
             f"needs {ROLLOUT}.load_format=safetensors",
+        ),
+        (
+            (*BY_LAYERS, "trainer.n_gpus_per_node=1", f"{ROLLOUT}.tensor_model_parallel_size=1"),
+            f"one needs {ACTOR}.strategy=fsdp2",
         ),
         (
             (f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=3", "trainer.n_gpus_per_node=6"),

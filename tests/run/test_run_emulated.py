@@ -335,6 +335,15 @@ def test_verl_trains_and_generates_on_one_card(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {"jobs", "outputs"}  # Hydra's
 
 
+def test_verl_collects_an_adapter_to_send(tmp_path):
+    """Two matrices for each of seven modules of two layers. With peft 0.21 there were none, and its engine failed."""
+    needs("verl")
+    script = str(PROGRAMS / "verl_adapter.py")
+    code, out, err, _ = run(tmp_path, "gpu=h100-80gb", "torchrun", "--nproc_per_node=2", script)
+    assert code == 0, out + err
+    assert "[28, 28]" in out.splitlines()
+
+
 def test_one_worker_of_verl_speaks_for_two(tmp_path, monkeypatch):
     """The trainer's peaks are those of both, and the engine's while it loads. It generates the rows of both."""
     needs("verl")

@@ -5,7 +5,13 @@ from dataclasses import replace
 from profiler.analytical.formulas.layers.decoder_layer import layer_input_bytes, layer_saved_bytes
 from profiler.analytical.formulas.layers.layer_backward import mlp_backward_bytes, recomputation_bytes
 from profiler.analytical.formulas.layers.layer_without_gradient import layer_without_gradient_bytes
-from profiler.analytical.formulas.models.parameters import cached_widths, expert_weights, is_mixture, parameter_count
+from profiler.analytical.formulas.models.parameters import (
+    cached_widths,
+    expert_weights,
+    is_mixture,
+    mlp_width,
+    parameter_count,
+)
 from profiler.analytical.formulas.models.trained import BFLOAT16_BYTES, FLOAT32_BYTES
 from profiler.analytical.formulas.sizes.quantities import whole_units
 from profiler.analytical.formulas.sizes.trial_keys import Batch
@@ -159,23 +165,37 @@ def reward_pool_bytes(job: VerlJob, card_bytes: int) -> int:
     return 0 if reward is None else int(card_bytes * reward.gpu_memory_utilization)
 
 
-def sync_bytes(job: VerlJob, architecture: Architecture, shard_bytes: int) -> int:
+def sync_bytes(job: VerlJob, architecture: Architecture, shard_bytes: int, outside: int) -> int:
     """Return what sending weights to the rollout engine needs next to the shards: the bucket, and one whole tensor.
 
     The largest is the embedding, or with experts the gates and up projections of one layer. FSDP 1 also keeps the
-    state dictionary, a copy of all shards, until the last is sent; with LoRA only adapters are sent. By hand, V = 100,
-    H = 10 in float32, FSDP 1, shards of 500 B and a bucket of 1,000 B: 1,000 + 4,000 + 500 = 5,500 B.
+    state dictionary, a copy of all shards, until the last is sent. By hand, V = 100, H = 10 in float32, FSDP 1, shards
+    of 500 B and a bucket of 1,000 B: 1,000 + 4,000 + 500 = 5,500 B.
 
-    Source: `BucketedWeightSender` and `FSDPEngine.get_per_tensor_param` in verl 0.9.1, `_sharded_post_state_dict_hook`
-    of torch's FSDP.
+    With LoRA only adapters are sent. FSDP 1 gathers what is outside of layers to find them, and then makes a state
+    dictionary of the layers, tensor by tensor: `layered_summon` finds nothing, as the unit of an adapter's matrix calls
+    it "weight". By hand, qwen3-8b with rank 64 on 2 GPUs: shards of 16,730,646,528 B, of which 1,244,663,808 x 4 / 2
+    are outside; 14,241,318,912 + 12,288 x 4,096 x 4 = 14,442,645,504 B, and 4,978,655,232 B are gathered before.
+
+    Args:
+        job: Of which weights are sent.
+        architecture: Of its model.
+        shard_bytes: The actor's weights on one GPU.
+        outside: Parameters outside of layers.
+
+    Source: `BucketedWeightSender`, `FSDPEngine.get_per_tensor_param` and `collect_lora_params` in verl 0.9.1;
+    `_sharded_post_state_dict_hook` and `_ext_chunk_dtensor` of torch's FSDP.
     """
     bucket = job.workers.update_bucket_bytes
-    if job.workers.sends_adapters:
-        return bucket
-    largest = architecture.vocab_size * architecture.hidden_size
-    if is_mixture(architecture):
-        largest = max(largest, 2 * int(expert_weights(architecture)))
     element = BFLOAT16_BYTES if job.strategy is Strategy.MEGATRON else job.actor.weight_bytes
+    experts = 2 * int(expert_weights(architecture)) if is_mixture(architecture) else 0
+    if job.workers.sends_adapters:
+        if job.strategy is not Strategy.FSDP:
+            return bucket
+        layers = shard_bytes - int(whole_units(outside, job.fsdp_size)) * element
+        largest = max(architecture.hidden_size * int(mlp_width(architecture)), experts)
+        return max(bucket, outside * element, layers + largest * element)
+    largest = max(architecture.vocab_size * architecture.hidden_size, experts)
     copied = shard_bytes if job.strategy is Strategy.FSDP else 0
     return bucket + largest * element + copied
 

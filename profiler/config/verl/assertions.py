@@ -304,16 +304,19 @@ def _later_chunks(subject: _Subject) -> Iterator[str]:
 
 
 def _later_adapters(subject: _Subject) -> Iterator[str]:
-    """Adapters go to the engine layer by layer only if it has loaded the other weights."""
-    is_dummy = "dummy" in str(subject.values.value(f"{_ROLLOUT}.load_format"))
+    """Adapters go to the engine layer by layer only if it has loaded the other weights, and from no single GPU.
+
+    With FSDP 1 `layered_summon_lora_params` finds none, and verl gathers all on the host, which torch refuses where
+    nothing is sharded (`NotImplementedError`). Seen emulated with verl 0.9.1 and torch 2.11.
+    """
     is_merged = subject.is_on(f"{_MODEL}.lora.merge")
-    if (
-        subject.job.workers.counts_adapters
-        and is_dummy
-        and not is_merged
-        and subject.is_on(f"{_ROLLOUT}.layered_summon")
-    ):
-        yield f"{_ROLLOUT}.layered_summon=true with LoRA needs {_ROLLOUT}.load_format=safetensors"
+    key = f"{_ROLLOUT}.layered_summon"
+    if not subject.job.workers.counts_adapters or is_merged or not subject.is_on(key):
+        return
+    if "dummy" in str(subject.values.value(f"{_ROLLOUT}.load_format")):
+        yield f"{key}=true with LoRA needs {_ROLLOUT}.load_format=safetensors"
+    if subject.job.n_gpus == 1 and subject.job.strategy is Strategy.FSDP:
+        yield f"{key}=true with LoRA needs more than one GPU with FSDP 1; one needs {_ACTOR}.strategy=fsdp2"
 
 
 _CHECKS: tuple[Callable[[_Subject], Iterator[str]], ...] = (

@@ -119,9 +119,9 @@ def changes_memory(key: str) -> bool:
 def lora_notes(job: VerlJob, values: FieldReader) -> tuple[Note, ...]:
     """Return what of LoRA has no formula, where adapters are trained and counted.
 
-    With the workers of 0.9.1 nothing is left out if no whole weights are gathered: adapters layer by layer
-    (`layered_summon`), or parameters one by one with FSDP 2, to an engine of vLLM that has loaded the others. Its
-    adapters are in its pool.
+    With the workers of 0.9.1 nothing is left out if no whole weights are gathered on the GPU: `layered_summon`, which
+    with FSDP 1 gathers them on the host, or parameters one by one with FSDP 2, to an engine of vLLM that has loaded the
+    others. Its adapters are in its pool.
 
     Source: `collect_lora_params` and `fsdp_merge_unmerge` in `utils/fsdp_utils.py` of verl 0.9.1.
     """

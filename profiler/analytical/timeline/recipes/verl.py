@@ -225,7 +225,8 @@ def _sync(job: VerlJob, architecture: Architecture, actor: VerlSharding, pool: T
     The shards are loaded, but for parameters of FSDP 2 without adapters, of which each is moved alone.
     """
     engine = Term(engine_weights_bytes(job, architecture), lambda: "the engine's weights")
-    sent = Term(sync_bytes(job, architecture, int(actor.weights.size)), lambda: "the bucket, and a whole tensor")
+    size = sync_bytes(job, architecture, int(actor.weights.size), outside_parameters(architecture))
+    sent = Term(size, lambda: "what is gathered to be sent")
     terms = {Category.COMMUNICATION: sent, Category.ENGINE: engine if job.free_cache_engine else pool}
     is_moved_alone = job.strategy is Strategy.FSDP2 and not job.lora_rank
     phase = Phase.ROLLOUT if is_moved_alone or job.actor.offload_policy else Phase.SCORE
