@@ -1,11 +1,17 @@
-"""Scripts that others publish with their rows run on the simulated card, and their own figures are read."""
+"""Scripts that others publish with their rows run on the simulated card, and their own figures are read.
+
+`python tests/benchmark/test_published_scripts.py` prints the table that docs/evidence.md has to show.
+"""
 
 import tarfile
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
 
+from maintenance.benchmark.adapters.own import simulated_rows
 from maintenance.benchmark.adapters.question import MIB
 from maintenance.benchmark.answers import published_scripts, simulating
 from maintenance.benchmark.answers.published_scripts import read_printed, run_scripts, script_of
@@ -17,6 +23,29 @@ PRINTED = """backend=simulated on Tesla T4.
 }
 phase        allocated
 """
+
+
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence.md"
+
+
+def table():
+    """The errors of the simulation by source, release of torch and method."""
+    groups = {}
+    for row in others_rows():
+        if script_of(row):
+            key = (row.row_id.partition("-")[0], row.card.name, row.versions["torch"], row.job["tuning"])
+            groups.setdefault(key, []).append(row)
+    return [f"| {' | '.join(key)} | {len(rows)} | {errors(rows)} |" for key, rows in sorted(groups.items())]
+
+
+def errors(rows):
+    found = []
+    for name in ("allocated", "reserved"):
+        measured = [peak.size_bytes for row in rows for peak in row.peaks if peak.metric == name]
+        simulated = [simulated_rows()[row.row_id][name] for row in rows]
+        ratios = sorted((ours / theirs - 1 for ours, theirs in zip(simulated, measured, strict=True)), key=abs)
+        found += [f"{100 * median(map(abs, ratios)):.2f} %", f"{100 * ratios[-1]:+.2f} %"]
+    return " | ".join(found)
 
 
 def row_of(name):
@@ -100,6 +129,11 @@ def test_a_distribution_is_unpacked_once(tmp_path, monkeypatch, script):
     assert text == ("import sys\nfrom canifinetune.cli import app\nsys.exit(app())\n" if script.command else "")
 
 
+def test_the_evidence_has_the_table():
+    assert len(table()) > 3
+    assert "\n".join(table()) in EVIDENCE.read_text("utf-8")
+
+
 def test_answers_of_other_rows_are_kept(tmp_path, monkeypatch):
     (kept := tmp_path / "simulated.csv").write_text("row_id,allocated_bytes,reserved_bytes\na,1,2\nb,3,4\n")
     monkeypatch.setattr(simulating, "SIMULATED", kept)
@@ -108,3 +142,7 @@ def test_answers_of_other_rows_are_kept(tmp_path, monkeypatch):
     assert simulating._keep({"b", "c"}, {"c": {"allocated": 5, "reserved": 6}}) == 1
     assert kept.read_text() == "row_id,allocated_bytes,reserved_bytes\na,1,2\nc,5,6\n"
     simulating.simulated_rows.cache_clear()
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

@@ -52,7 +52,7 @@ class Kill:
     place: float
 
     @classmethod
-    def drawn(cls, chance: random.Random, within_s: float) -> Iterator[Self]:
+    def sampled(cls, chance: random.Random, within_s: float) -> Iterator[Self]:
         """Yield kills without end: every pair of signal and victim comes once before any comes again."""
         while True:
             pairs = list(itertools.product(SIGNALS, VICTIMS))
@@ -129,7 +129,7 @@ def main(words: list[str]) -> int:
     given = dict(word.partition("=")[::2] for word in words)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job hands on that it is ignored
     chance, found = random.Random(int(given.get("seed", "0"))), Found()
-    kills = Kill.drawn(chance, float(given.get("within_s", "100")))
+    kills = Kill.sampled(chance, float(given.get("within_s", "100")))
     first = int(given.get("skip", "0"))
     with tempfile.TemporaryDirectory(dir=given.get("folder"), ignore_cleanup_errors=True) as folder:
         for kill in itertools.islice(kills, first, first + int(given.get("kills", "10"))):

@@ -49,7 +49,7 @@ def simulate_scripts(rows: Sequence[Row], folder: Path) -> int:
 
 
 def _keep(asked: Collection[str], needs: Mapping[str, Said]) -> int:
-    """Write what the rows that were asked need, beside the others."""
+    """Write what the rows that were asked need, with those of the others."""
     others = {name: said for name, said in simulated_rows().items() if name not in asked}
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
