@@ -69,7 +69,7 @@ def _canifinetune_said(measured: Mapping[str, float]) -> Said:
 
 SCRIPTS = (
     PublishedScript(
-        package="canifinetune==0.1.0",  # of the rows' time: later releases run under autocast, which needs other tensors
+        package="canifinetune==0.1.0",  # of the time of the rows: later ones train under autocast
         path="command.py",
         command="canifinetune.cli:app",
         modules="src",
