@@ -272,7 +272,7 @@ def _set_data(func: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:
 
 _HANDLER_OF: Mapping[Any, Any] = {
     torch.Tensor.is_cuda.__get__: _is_cuda,  # type: ignore[attr-defined]
-    torch.Tensor.device.__get__: _device_of,  # type: ignore[attr-defined]
+    torch.Tensor.device.__get__: _device_of,
     torch.Tensor.is_meta.__get__: _is_meta,  # type: ignore[attr-defined]
     torch.Tensor.get_device: _get_device,
     torch.isfinite: _is_finite,
