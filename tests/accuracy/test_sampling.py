@@ -79,10 +79,14 @@ def test_samples_differ_by_trial_and_repeat_by_seed():
     assert sample(20, seed=1) != _sampled()[:20]
 
 
+BUILT_IN_SINCE = ("gemma-4-26b-a4b",)
+"""Not in the sample of this seed: `tests/analytical/families.json` compares them until the next one."""
+
+
 @pytest.mark.parametrize("key", _ENUMERATED)
 def test_every_allowed_value_is_in_the_axes_and_in_the_sample(key):
     values = {*AXES[key], *(value for _, _, fewer in NARROWED for value in fewer.get(key, ()))}
-    later = SAMPLES["optimizers"].axes["optim"] if key == "optim" else ()
+    later = SAMPLES["optimizers"].axes["optim"] if key == "optim" else BUILT_IN_SINCE if key == "model" else ()
     missing = set(map(str, _ENUMERATED[key])) - set(map(str, {*values, *later}))
     assert not missing, f"{key}={sorted(missing)} is never sampled. {_WIDEN}"
     assert {str(getattr(spec, key)) for spec in _sampled()} == set(map(str, values))
@@ -94,7 +98,8 @@ def test_every_key_is_sampled_or_fixed():
 
 def test_families_and_attention_dropout_are_sampled():
     models = {spec.model: architecture_of(spec.model) for spec in _sampled()}
-    assert {model.model_type for model in models.values()} == {config_of(name)["model_type"] for name in BUILTIN_MODELS}
+    sampled = set(BUILTIN_MODELS) - set(BUILT_IN_SINCE)
+    assert {model.model_type for model in models.values()} == {config_of(name)["model_type"] for name in sampled}
     dropping = [spec for spec in _sampled() if models[spec.model].attention_dropout]
     assert {spec.attn_implementation for spec in dropping} == set(Attention)
     assert len({models[spec.model].model_type for spec in dropping}) == 6

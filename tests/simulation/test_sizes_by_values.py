@@ -16,8 +16,6 @@ def test_results_are_as_large_as_their_values_say():
         _, counts = torch.unique_consecutive(repeated, return_counts=True)
         assert counts.tolist() == [1, 2]
         ids = torch.tensor([[3, 1], [1, 3], [3, 1]]).to("meta")
-        assert torch.unique(ids).tolist() == [1, 3]
         assert torch.unique(ids, dim=0).tolist() == [[1, 3], [3, 1]]
-        assert torch.bincount(ids.flatten()).tolist() == [0, 3, 0, 3]
         # A list of numbers of the card, as transformers makes one of position deltas.
         assert torch.tensor([grid.max() + 1, grid.min()], device="meta").tolist() == [7, 1]

@@ -2,9 +2,9 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,8 +154,7 @@ def _source(script: PublishedScript, folder: Path) -> Path:
         pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:")
         subprocess.run((*pip, "--dest", str(folder), script.package), check=True)
         (archive,) = folder.glob(f"{name.replace('-', '_')}-{version}.tar.gz")
-        with tarfile.open(archive) as packed:
-            packed.extractall(place, filter="data")
+        shutil.unpack_archive(archive, place)
     (source,) = place.iterdir()
     if script.command:
         module, _, name = script.command.partition(":")

@@ -538,10 +538,7 @@ def _unscale(gpu: SimulatedGpu, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return result
 
 
-_UNIQUE = (
-    *(aten.unique_consecutive.default, aten.unique_dim.default, aten.unique_dim_consecutive.default),
-    *(aten._unique.default, aten._unique2.default, aten.bincount.default),
-)
+_UNIQUE = (aten.unique_consecutive.default, aten.unique_dim.default, aten.unique_dim_consecutive.default)
 
 
 def _sized_by_values(operation: Any) -> Handler:

@@ -1,6 +1,6 @@
 """The names of a card and of types of its tensors in a script, which mean the simulated GPU."""
 
-import sys
+import inspect
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
@@ -161,10 +161,12 @@ def _is_meta(func: Any, args: tuple[Any, ...], _: Any) -> bool:
 
 
 def _asked_by_a_library() -> bool:
-    frame = sys._getframe(3)
-    while frame.f_code.co_name in _BETWEEN and _is_library(frame) and frame.f_back is not None:
+    frame = inspect.currentframe()
+    for _ in range(3):
+        frame = frame and frame.f_back
+    while frame and frame.f_code.co_name in _BETWEEN and _is_library(frame):
         frame = frame.f_back
-    return _is_library(frame)
+    return frame is not None and _is_library(frame)
 
 
 def _is_library(frame: FrameType) -> bool:
