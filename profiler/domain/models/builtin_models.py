@@ -14,7 +14,7 @@ from profiler.domain.models.qwen import QWEN2, QWEN3
 
 __all__ = ["BUILTIN_MODELS", "VISION_MODELS", "BuiltinModel", "find_builtin"]
 
-_HEADS = {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 72}
+_TOWER_HEADS = {"num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 72}
 
 _TINY = BuiltinModel(
     name="tiny",
@@ -274,7 +274,7 @@ _MIXTURES = (
                 "top_k_experts": 8,
                 "vocab_size": 262144,
             },
-            "vision_config": {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, **_HEADS},
+            "vision_config": {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, **_TOWER_HEADS},
         },
     ),
 )

@@ -100,7 +100,7 @@ def _norm(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Coun
     return norm_saved_bytes(spec, positions, architecture.hidden_size, in_float32=True)
 
 
-def _beside(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+def _mlp_results(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return the result of an MLP before experts, with and without its norm, [T, H] each; 0 for other experts."""
     return 2 * _stream(spec, architecture, positions) if norms_experts(architecture) else 0
 
@@ -112,17 +112,17 @@ def experts_forward_bytes(spec: TrialKeys, architecture: DecoderShape, positions
     if these are frozen. After an MLP, its result twice, and the input of all experts, if the MLP saves its own; the
     norms after the experts and of the sum have saved nothing.
     """
-    beside: Count = 0
+    results: Count = 0
     if norms_experts(architecture):
         saves_own = trains_everything(spec) or has_bfloat16_adapters(spec)
         own = _stream(spec, architecture, positions) if saves_own else 0
-        beside = _beside(spec, architecture, positions) + own - 2 * _norm(spec, architecture, positions)
+        results = _mlp_results(spec, architecture, positions) + own - 2 * _norm(spec, architecture, positions)
     weighted, inputs = (
         2 * _weighted(spec, architecture, positions, autocast=spec.mixed_precision),
         _result(spec, architecture, positions),
     )
     biases = inputs if layers_of(architecture).has_biased_experts else 0
-    return beside + weighted + biases + (0 if _saves_inputs(spec, architecture) else inputs)
+    return results + weighted + biases + (0 if _saves_inputs(spec, architecture) else inputs)
 
 
 def recomputed_gate_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
@@ -154,7 +154,7 @@ def experts_without_gradient_bytes(
     if layers_of(architecture).has_biased_experts:
         inputs, inner = _result(spec, architecture, positions), _inner(spec, architecture, positions)
         found = larger(found + inputs, inputs + _AT_BIASED_GATE * inner)
-    found = found + _beside(spec, architecture, positions)
+    found = found + _mlp_results(spec, architecture, positions)
     return found + _shared_result(spec, architecture, positions) + _indices(spec, architecture, positions)
 
 
