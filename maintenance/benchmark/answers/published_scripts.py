@@ -98,6 +98,11 @@ def script_of(row: Row) -> PublishedScript | None:
     return next((each for each in SCRIPTS if row.source.url.startswith(each.address)), None)
 
 
+def has_script(row: Row) -> bool:
+    """Return whether the authors of a row publish the script that measured it."""
+    return script_of(row) is not None
+
+
 def run_scripts(rows: Sequence[Row], folder: Path) -> dict[str, Said]:
     """Run the script of each row that has one, as it is, and return what torch's counters said in it.
 

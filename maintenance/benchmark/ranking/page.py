@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from maintenance.benchmark.adapters.question import Said
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS, RANKED, Predictor
+from maintenance.benchmark.answers.published_scripts import has_script
 from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, pairs_of, scores
 from maintenance.benchmark.rows.kept import first_estimates
 from maintenance.pages.kept_page import kept_page
@@ -61,6 +62,10 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "the rows that it answers. `too low` is the share of compared rows that need more than predicted, which is "
         f"what hurts. Verdicts are whether the peak fits on cards of {', '.join(map(str, CARDS_GIB))} GiB.",
         _table(_of_origin(stated, RowOrigin.OTHERS), answers),
+        f"{sum(map(has_script, _of_origin(stated, RowOrigin.OTHERS)))} of these rows are loops over a model. Our "
+        "simulation ran the program that measured them, as its authors publish it, and so knows more of the job than "
+        "its keys, which all others are asked by ([reserved memory, and by release of torch]"
+        "(evidence.md#their-own-scripts-run-on-the-simulated-card)).",
         "Who covers few rows is compared on those few. fitcheck's constants are fitted to some of its own T4 rows, and "
         "canifinetune's to its own: [by source](#by-source) both are apart.",
         "Not ranked, because they predict jobs of a trainer or kernels of their own, of which the set has no row yet: "
