@@ -18,8 +18,7 @@ from torch._C._profiler import _EventType
 from profiler.allocator import Trace
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import Backend, Dtype
-from profiler.training.run import run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, run_training
 
 LAYERS, ROWS, VOCABULARY, HIDDEN = 4, 8, 8192, 192
 MODEL: dict[str, Any] = {

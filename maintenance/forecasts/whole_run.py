@@ -19,8 +19,7 @@ from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import RowLengths
 from profiler.emulation.card import marks_of_this_process
 from profiler.measurement.counters.torch_cuda import TorchCuda
-from profiler.training.run import run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, run_training
 
 _BETWEEN_STEPS = (Phase.LOAD, Phase.OPTIMIZER)
 """After one of these any other phase begins a step, as in a forecast (`step_bounds`)."""

@@ -56,6 +56,8 @@ class Extrapolation:
     """Keep blocks of extrapolated decoding steps that leave the caching allocator as it was."""
     scratch: bool = False
     """Leave the scratch of kernels open, so that it can be computed for other lengths."""
+    leaves_out: bool = False
+    """Note most extrapolated decoding steps only, which then have to be written out (`TraceBuilder.left_out`)."""
 
 
 _NEVER_OPENING = (Phase.LOAD, Phase.EVALUATION)
@@ -98,7 +100,9 @@ class Simulation:
         self._workspaces = CublasWorkspaces(self.recorder.trace, self._chip, self._others)
         self.products = Products(self.recorder, self._workspaces, self._chip)
         """Products that libraries compute into float32."""
-        self.decoding = DecodeExtrapolator(self.recorder, every_block=extrapolation.every_block)
+        self.decoding = DecodeExtrapolator(
+            self.recorder, every_block=extrapolation.every_block, leaves_out=extrapolation.leaves_out
+        )
         self._attribution = Attribution(self.recorder, device_type=META.type)
         self._is_ready = False
         self._opening: Phase | None = None

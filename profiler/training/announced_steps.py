@@ -16,7 +16,7 @@ import torch
 from transformers import Trainer
 
 from profiler.domain.memory import Phase
-from profiler.training.session import PhaseObserver
+from profiler.training.placement import PhaseObserver
 
 
 class AnnouncedSteps(Trainer):

@@ -1,13 +1,17 @@
-"""Where a trial's tensors live, as far as training needs it."""
+"""The place where a trial trains: where its tensors live, and what follows the trial there.
+
+Three classes implement it: the simulated GPU (`simulation/session.py`), the tracing mode on a real device
+(`simulation/tracing/tracing_mode.py`) and `PlainSession` of `run.py`, which calls them in one fixed order.
+"""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
-from profiler.domain.memory import Category
+from profiler.domain.memory import Category, Phase
 
 
 class DecodeExtrapolator(Protocol):
@@ -83,3 +87,33 @@ class RealDevice:
     def decode_extrapolator(self) -> DecodeExtrapolator | None:
         """Return None: every decoding step runs."""
         return None
+
+
+class PhaseObserver(Protocol):
+    """Is notified when a phase begins; a phase lasts until the next one begins."""
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`. Called again with the same phase when it is resumed."""
+
+
+class TrainingObserver(PhaseObserver, Protocol):
+    """Is also notified when the trainer is ready."""
+
+    def model_built(self, *, parameters: int, trainable: int) -> None:
+        """Take note of the number of parameters and of trainable ones."""
+
+
+class Session(Placement, PhaseObserver, Protocol):
+    """A device for one trial, with whatever follows the trial on it."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """The context in which the trainer is built and trains."""
+
+    def adopt(self, arguments: Any) -> None:
+        """Move the trainer's arguments to the device before anything uses them."""
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Prepare for training: the trainer is built."""
+
+    def trainer_done(self, trainer: Any) -> None:
+        """Finish: training is over."""

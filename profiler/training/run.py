@@ -2,11 +2,13 @@
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from huggingface_hub import constants
 from transformers import AutoTokenizer, set_seed
@@ -18,9 +20,9 @@ from profiler.training.arguments import set_evaluations
 from profiler.training.data.source_data import build_tokenizer
 from profiler.training.models.model import build_config, build_model
 from profiler.training.models.parameter_count import parameter_counts
+from profiler.training.placement import RealDevice, Session, TrainingObserver
 from profiler.training.recipes import recipe_of
 from profiler.training.recipes.recipe import AnnouncingTrainer, TrainerParts
-from profiler.training.session import Session
 
 
 def build_trainer(
@@ -136,3 +138,35 @@ def run_training(
         micro_batches_run=trainer.micro_batches_run,
         train_s=train_s,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainSession(RealDevice):
+    """A real device without tracing; `observer` is notified of phases and of the model."""
+
+    observer: TrainingObserver
+
+    def enter(self, phase: Phase) -> None:
+        """Begin `phase`."""
+        self.observer.enter(phase)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Leave the group of processes at the end; accelerate joins it where there are several.
+
+        After an error the group stays: to leave it, NCCL would wait for the other ranks.
+        """
+        yield
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def adopt(self, arguments: Any) -> None:
+        """Do nothing: transformers finds the device."""
+
+    def trainer_ready(self, trainer: Any) -> None:
+        """Pass the size of the model on."""
+        parameters, trainable = parameter_counts(trainer.model)
+        self.observer.model_built(parameters=parameters, trainable=trainable)
+
+    def trainer_done(self, trainer: Any) -> None:
+        """Do nothing."""

@@ -66,7 +66,7 @@ def _run_emulated(job: WorkerJob, model_config: Mapping[str, object]) -> None:
 
     If decoding steps cannot be extrapolated, the trial starts again and decodes every token.
     """
-    from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
+    from profiler.simulation.extrapolation.left_out import StepsDifferError
 
     spec, started = job.trial.spec, time.monotonic()
 

@@ -10,6 +10,7 @@ import torch
 from profiler.allocator import CardReplay, Trace, parse_alloc_conf
 from profiler.allocator.traces.recording import memory_snapshot
 from profiler.allocator.traces.replay import largest_groups, step_shape
+from profiler.allocator.traces.trace import LeftOut
 from profiler.domain.cards.card import cuda_context_bytes, installed_torch_version
 from profiler.domain.cards.gpu import KNOWN_GPUS, Chip, Gpu
 from profiler.domain.errors import UnsupportedTrialError
@@ -146,6 +147,8 @@ class SimulatedRun:
     """Whether all blocks that models made have the path of their module."""
     layers_run: int | None = None
     """Decoder layers of the deepest model that ran; the others are extrapolated. None: all layers ran."""
+    left_out: Sequence[LeftOut] = ()
+    """What the trace of few layers leaves out until it is continued."""
 
     def answers(self, spec: TrialSpec) -> bool:
         """Return whether the card of `spec` would have run the same kernels."""
@@ -211,12 +214,13 @@ def simulate_few_layers(
     equal = equal_layers(spec, model_config)
     if equal is None:
         return None
-    extrapolation = Extrapolation(steps=rows is None, scratch=defers_scratch)
+    extrapolation = Extrapolation(steps=rows is None, scratch=defers_scratch, leaves_out=True)
     few = _run(spec, with_layers(model_config, LAYERS_RUN), cards, extrapolation, rows)
     if not few.knows_modules:
         return None
     try:
-        trace = continued(few.trace, layers=int(model_config[DEPTH]), trained=equal.trained)
+        layers = int(model_config[DEPTH])
+        trace = continued(few.trace, layers=layers, trained=equal.trained, left_out=few.left_out)
     except DepthDiffersError:
         return None
     # A run of all layers would have extrapolated fewer steps.
@@ -225,6 +229,7 @@ def simulate_few_layers(
     return replace(
         few,
         trace=trace,
+        left_out=(),
         parameters=equal.parameters,
         trainable_parameters=equal.trainable_parameters,
         layers_run=LAYERS_RUN,
@@ -248,6 +253,7 @@ def _run(
         trained = run_training(spec, model_config, simulation, rows=rows)
     return SimulatedRun(
         trace=simulation.recorder.finished(),
+        left_out=tuple(simulation.recorder.trace.left_out),
         parameters=trained.parameters,
         trainable_parameters=trained.trainable_parameters,
         micro_batches_run=trained.micro_batches_run,

@@ -19,8 +19,7 @@ from profiler.training.models.model import build_config
 from profiler.training.placement import RealDevice
 from profiler.training.recipes.grpo.critic import Critic, value_loss
 from profiler.training.recipes.grpo.trainer import rows_by_tokens, split_by_tokens
-from profiler.training.run import run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, run_training
 
 CPU = torch.device("cpu")
 PLAIN = replace(GRPO, gradient_checkpointing=False)

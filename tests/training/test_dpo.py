@@ -21,8 +21,7 @@ from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.dpo import build_pairs
-from profiler.training.run import Trained, run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, Trained, run_training
 from profiler.worker.simulated import simulate
 
 TINY = BUILTIN_MODELS["tiny"].config

@@ -20,8 +20,7 @@ from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.dpo import build_judged_rows
 from profiler.training.recipes.reward import build_compared_rows
-from profiler.training.run import Trained, run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, Trained, run_training
 from profiler.worker.simulated import simulate
 
 ON_A_CARD: dict[str, Any] = {"backend": Backend.SIMULATED, "gpu": "h100-80gb"}

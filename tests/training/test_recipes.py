@@ -14,8 +14,7 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.training.recipes import RECIPES, recipe_of
-from profiler.training.run import run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, run_training
 
 GRPO = TrialSpec(
     backend=Backend.CPU, gpu=None, model="tiny", max_prompt_length=6, max_completion_length=8, steps=1, beta=0.04

@@ -15,7 +15,7 @@ from profiler.training.arguments import _sharding, common_arguments
 from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.grpo.recipe import build_prompts
 from profiler.training.recipes.sft import build_rows
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession
 
 FSDP = {
     "backend": Backend.EMULATED,

@@ -23,8 +23,7 @@ from profiler.simulation.device.cpu_choices import Choices
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.data.source_data import build_tokenizer, sequence_length
 from profiler.training.recipes.sft import build_rows, chunked_loss, log_metrics
-from profiler.training.run import Trained, run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, Trained, run_training
 
 TINY = BUILTIN_MODELS["tiny"].config
 

@@ -26,8 +26,7 @@ from profiler.substitutes.active import substitutes
 from profiler.training.data.source_data import build_tokenizer
 from profiler.training.recipes.grpo.recipe import build_prompts
 from profiler.training.recipes.grpo.trainer import full_logprobs, selective_logprobs
-from profiler.training.run import build_trainer, run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, build_trainer, run_training
 
 LORA: dict[str, Any] = {"tuning": Tuning.LORA, "lora_rank": 4, "lora_alpha": 8, "lora_target_modules": ("q_proj",)}
 

@@ -18,8 +18,7 @@ from profiler.domain.trials.trial import Backend, VllmMode, VllmModelImpl, Weigh
 from profiler.training.placement import RealDevice
 from profiler.training.rollouts import rollout_engine
 from profiler.training.rollouts.vllm import BlockRollout, VllmRollout
-from profiler.training.run import run_training
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession, run_training
 
 CPU = RealDevice(device=torch.device("cpu"))
 

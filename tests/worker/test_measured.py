@@ -16,7 +16,7 @@ from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.measurement.driver.nvml import GpuProcess, NvmlTrouble
 from profiler.storage.files.live_counters import LIVE_FOLDER, published
-from profiler.training.session import TrainingObserver
+from profiler.training.placement import TrainingObserver
 from profiler.worker.cuda.measured import CapError, Instruments, Measured, MeasuringTask, measure
 
 SPEC = TrialSpec(backend=Backend.CUDA, gpu=None, model="tiny")

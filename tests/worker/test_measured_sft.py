@@ -9,7 +9,8 @@ from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Backend, TrialSpec
-from profiler.training.session import PlainSession, TrainingObserver
+from profiler.training.placement import TrainingObserver
+from profiler.training.run import PlainSession
 from profiler.worker.cuda.real import run_real
 
 CONFIG = BUILTIN_MODELS["tiny"].config

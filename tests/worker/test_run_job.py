@@ -17,7 +17,7 @@ from profiler.domain.runs.readings import CategoryShare, OutOfMemory, Sample, St
 from profiler.domain.trials.trial import Backend, PlannedTrial, TrialSpec
 from profiler.emulation.card import Marks
 from profiler.execution import EndOfSweepError, Place, WorkerJob
-from profiler.simulation.extrapolation.decode_extrapolator import StepsDifferError
+from profiler.simulation.extrapolation.left_out import StepsDifferError
 from profiler.storage.files.trial_files import snapshot_path
 from profiler.storage.stores.record_store import RecordStore
 from profiler.storage.sweep_tables.tables import read_tables, write_tables

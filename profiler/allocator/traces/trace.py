@@ -164,7 +164,7 @@ class Trace:
     events: Sequence[int]
     phase_starts: Sequence[tuple[int, Phase]]
     sites: Sequence[Site] = ()
-    """Distinct sites; `site_of` has the index of each block's site. Both empty if sites were not recorded."""
+    """`site_of` has the index of each block's site; few are equal. Both empty if sites were not recorded."""
     site_of: Sequence[int] = ()
     names: Mapping[int, str] = field(default_factory=dict)
     """Known names by block, such as ``"gradient of lm_head.weight"``."""
@@ -235,6 +235,23 @@ class ClosedRuns:
 NOTHING_CLOSED = ClosedRuns()
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Cycles of events that a trace does not have, between others of the same pattern."""
+
+    starts: tuple[int, int, int]
+    """First events of the last two cycles before them, and the event before which they belong."""
+    cycles: int
+    """Each continues what the two before it change."""
+    memory: int
+    """How many cycles back the oldest block lies that a cycle frees."""
+
+    def later(self, events: int) -> "LeftOut":
+        """Return the same cycles, `events` events later."""
+        before, last, end = self.starts
+        return replace(self, starts=(before + events, last + events, end + events))
+
+
 @dataclass
 class TraceBuilder:
     """Builder of a trace while a trial runs."""
@@ -250,6 +267,8 @@ class TraceBuilder:
     streams: dict[int, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     """Blocks that are never freed, by name."""
+    left_out: list[LeftOut] = field(default_factory=list)
+    """What has to be written out before the trace is one, ascending; empty unless a run asks for it."""
     _sites: dict[_PlainSite, int] = field(default_factory=dict)
     _by_number: list[_PlainSite] = field(default_factory=list)
     _layers: list[int] = field(default_factory=list)
@@ -317,6 +336,7 @@ class TraceBuilder:
         self.events.extend(still_true)
         self.names = {number: name for number, name in self.names.items() if number < block}
         self.cache_emptied = [index for index in self.cache_emptied if index <= event]
+        self.left_out = [cycles for cycles in self.left_out if cycles.starts[-1] <= event]
         self.sizes_by_capability = {
             number: sizes for number, sizes in self.sizes_by_capability.items() if number < block
         }

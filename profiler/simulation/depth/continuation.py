@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.traces.trace import LAYER, Categories, Integers, Site, Trace, layer_in, places_of
+from profiler.allocator.traces.trace import LAYER, Categories, Integers, LeftOut, Site, Trace, layer_in, places_of
 from profiler.domain.memory import Phase
 from profiler.simulation.depth.repetitions import (
     LAYERS_RUN,
@@ -18,6 +18,7 @@ from profiler.simulation.depth.repetitions import (
     SCRATCH_OF_NORMS,
     Blocks,
     DepthDiffersError,
+    Mark,
     Numbers,
     Repetition,
     Tokens,
@@ -28,6 +29,7 @@ from profiler.simulation.depth.repetitions import (
     spans,
     tokens_of,
 )
+from profiler.simulation.extrapolation.left_out import StepsDifferError, written_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +41,8 @@ class TrainedTensors:
     all: int
 
 
-def continued(trace: Trace, *, layers: int, trained: TrainedTensors) -> Trace:
-    """Return the trace with `layers` layers, from one with `LAYERS_RUN`.
+def continued(trace: Trace, *, layers: int, trained: TrainedTensors, left_out: Sequence[LeftOut] = ()) -> Trace:
+    """Return the trace with `layers` layers, from one with `LAYERS_RUN`, and with what that one leaves out.
 
     Each event of the middle layer must be in a range of events that repeat by layer, and each block that is repeated
     must have a layer, or be freed where it is made.
@@ -48,12 +50,19 @@ def continued(trace: Trace, *, layers: int, trained: TrainedTensors) -> Trace:
     Raises:
         DepthDiffersError: The trace is another one, or the continued trace would free another block than it allocated.
     """
-    tokens = tokens_of(trace)
+    tokens = tokens_of(trace, [start for cycles in left_out for start in cycles.starts])
     repetitions = list(repetitions_of(tokens))
     check_origins(tokens, repetitions)
     result = _numbered(tokens, repetitions, layers=layers)
     further = layers - LAYERS_RUN
-    return _trace(tokens, result, _starts(tokens, repetitions, further), trained, further)
+    starts = _starts(tokens, repetitions, further)
+    deeper = _trace(tokens, result, starts, trained, further)
+    moved = [start for start, mark in zip(starts, tokens.marks, strict=True) if mark is Mark.CYCLE]
+    begins = zip(moved[::3], moved[1::3], moved[2::3], strict=True)
+    try:
+        return written_out(deeper, [replace(each, starts=three) for each, three in zip(left_out, begins, strict=True)])
+    except StepsDifferError as error:
+        raise DepthDiffersError(str(error)) from error
 
 
 Short = npt.NDArray[Any]
@@ -205,7 +214,7 @@ def _trace(tokens: Tokens, result: _Numbered, starts: Sequence[int], trained: Tr
         sizes_bytes=Integers(_sizes(tokens, trained, further)[origin]),
         categories=Categories(places_of(trace.categories)[origin]),
         events=Integers(result.events),
-        phase_starts=tuple((start, phase) for start, phase in marks if phase is not None),
+        phase_starts=tuple((start, mark) for start, mark in marks if isinstance(mark, Phase)),
         sites=sites,
         site_of=site_of,
         names={
@@ -213,7 +222,7 @@ def _trace(tokens: Tokens, result: _Numbered, starts: Sequence[int], trained: Tr
             for number, block in _repeating(trace.names, origin)
         },
         sizes_by_capability=_copied(trace.sizes_by_capability, origin),
-        cache_emptied=tuple(start for start, phase in marks if phase is None),
+        cache_emptied=tuple(start for start, mark in marks if mark is Mark.EMPTIED),
         streams=_copied(trace.streams, origin),
     )
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
 from typing import Any
 
@@ -62,6 +63,13 @@ class DepthDiffersError(Exception):
     """The trace does not consist of repetitions by layer: the trial has to run with all its layers."""
 
 
+class Mark(Enum):
+    """What happens between two events, if no phase starts."""
+
+    EMPTIED = "the cache is emptied"
+    CYCLE = "a cycle starts next to cycles that are left out"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
     """A trace as tokens: for each event the kind of its block, negative where it is freed, without layer numbers."""
@@ -72,19 +80,20 @@ class Tokens:
     """The block of each event."""
     layer_of: Numbers
     """The layer of each block; negative without one, and for lists with a value per trained tensor."""
-    marks: Sequence[Phase | None]
-    """Phases where they start, and None where the cache is emptied, in their order."""
+    marks: Sequence[Phase | Mark]
+    """Phases where they start, and what else happens between two events, in their order."""
     starts: Sequence[int]
     """The first event after each mark."""
 
 
-def tokens_of(trace: Trace) -> Tokens:
-    """Return the tokens of a trace; equal kinds of blocks have equal numbers."""
+def tokens_of(trace: Trace, cycles: Iterable[int] = ()) -> Tokens:
+    """Return the tokens of a trace, in which cycles start; equal kinds of blocks have equal numbers."""
     events = np.array(trace.events, dtype=np.int64)
     block = np.abs(events) - 1
     kinds = _combined(_kind_columns(trace))
-    emptied: list[tuple[int, Phase | None]] = [(at, None) for at in trace.cache_emptied]
-    marks = sorted([*emptied, *trace.phase_starts], key=lambda mark: mark[0])
+    others: list[tuple[int, Phase | Mark]] = [(at, Mark.EMPTIED) for at in trace.cache_emptied]
+    others += [(at, Mark.CYCLE) for at in cycles]
+    marks = sorted([*others, *trace.phase_starts], key=lambda mark: mark[0])
     return Tokens(
         trace=trace,
         tokens=np.sign(events) * (kinds[block] + 1),
@@ -296,9 +305,9 @@ def check_origins(tokens: Tokens, repetitions: Sequence[Repetition]) -> None:
 def spans(tokens: Tokens) -> Iterator[tuple[int, int, Phase]]:
     """Yield (first event, end, phase) of each part between two marks."""
     phase = Phase.LOAD
-    marks = [None, *tokens.marks]
+    marks = [phase, *tokens.marks]
     for (start, end), mark in zip(pairwise([0, *tokens.starts, len(tokens.tokens)]), marks, strict=True):
-        phase = mark or phase
+        phase = mark if isinstance(mark, Phase) else phase
         yield start, end, phase
 
 

@@ -18,10 +18,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from profiler.allocator.traces.trace import TraceBuilder
+from profiler.simulation.extrapolation.left_out import StepsDifferError
 from profiler.simulation.extrapolation.step_template import (
     Template,
     TracePosition,
     continue_trace,
+    cycles_left_out,
     learn,
     matches_prediction,
 )
@@ -38,10 +40,6 @@ _MOST_IRREGULAR_STEPS = 48
 
 Growing = Iterable[tuple[torch.Tensor, int]]
 """Tensors that each step lengthens by one, with the dimension that grows."""
-
-
-class StepsDifferError(Exception):
-    """An extrapolated rollout cannot be removed from the trace."""
 
 
 class Recorded(Protocol):
@@ -79,16 +77,18 @@ class _Prediction:
 class DecodeExtrapolator:
     """Extrapolates decoding steps (`Placement.decode_extrapolator` of training).
 
-    With `every_block` every block is extrapolated; without it, neutral blocks are left out (`step_template.py`).
+    With `every_block` every block is extrapolated; without it, neutral blocks are left out (`step_template.py`). With
+    `leaves_out` most extrapolated steps are noted only, for `written_out`.
     """
 
     most_rollouts = 2
     """One before and one after the optimizer states exist. Later rollouts would grow like the second, in segments that
     exist already; they only fill their cache."""
 
-    def __init__(self, recorder: Recorded, *, every_block: bool = False) -> None:
+    def __init__(self, recorder: Recorded, *, every_block: bool = False, leaves_out: bool = False) -> None:
         self._recorder = recorder
         self.every_block = every_block
+        self._leaves_out = leaves_out
         self._begin: TracePosition = (0, 0)
         self._positions: list[TracePosition] = []
         self._prediction: _Prediction | None = None
@@ -225,7 +225,7 @@ class DecodeExtrapolator:
     ) -> None:
         last = self._positions[-1][1]
         outlived = np.arange(-template.memory * template.blocks, 0, dtype=np.int64)
-        numbers = outlived + cycles * template.blocks
+        numbers = outlived + (cycles - self._left_out(template, cycles)) * template.blocks
         numbers = np.where(numbers < 0, numbers, template.number_extrapolated(numbers))
         renumbered = dict(zip((last + outlived).tolist(), (last + numbers).tolist(), strict=True))
         self._continue(template, cycles, growing, renumbered, steps=cycles * length)
@@ -246,9 +246,12 @@ class DecodeExtrapolator:
     ) -> None:
         """Let `cycles` more cycles, of `steps` steps, happen. `renumbered`: the blocks that replace those in use."""
         del renumbered
-        continue_trace(self._recorder.trace, template, cycles)
+        continue_trace(self._recorder.trace, template, cycles, left_out=self._left_out(template, cycles))
         for tensor, dimension in growing:
             _lengthen(tensor, dimension, steps)
+
+    def _left_out(self, template: Template, cycles: int) -> int:
+        return cycles_left_out(template, cycles) if self._leaves_out else 0
 
 
 def _lengthen(tensor: torch.Tensor, dimension: int, by: int) -> None:
@@ -267,4 +270,10 @@ def _continued(value: torch.Tensor, dimension: int, by: int) -> torch.Tensor:
     last, before = value.narrow(dimension, -1, 1), value.narrow(dimension, -2, 1)
     # Booleans have no difference.
     distance = torch.zeros_like(last) if value.dtype is torch.bool else last - before
-    return torch.cat([value, *(last + distance * time for time in range(1, by + 1))], dim=dimension)
+    if value.is_floating_point():
+        # A tensor of times would be rounded to 16 bits, which a number is not.
+        return torch.cat([value, *(last + distance * time for time in range(1, by + 1))], dim=dimension)
+    times = torch.arange(1, by + 1, dtype=torch.int64 if value.dtype is torch.bool else value.dtype)
+    shape = [1] * value.dim()
+    shape[dimension] = by
+    return torch.cat([value, last + distance * times.view(shape)], dim=dimension)

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import TrainerCallback
 
-from profiler.allocator.traces.trace import Site, TraceBuilder
+from profiler.allocator.traces.trace import LeftOut, Site, TraceBuilder
 from profiler.domain.memory import MIB, Category
 from profiler.simulation.tracing.recorder import Recorder
 
@@ -157,7 +157,7 @@ class Template:
 
     def after(self, cycles: int) -> "Template":
         """Return the pattern after this many more cycles. Its `cycle.site_of` is not updated."""
-        moved = tuple((_grown(site, rates, cycles), rates, blocks) for site, rates, blocks in self.moving_sites)
+        moved = tuple((grown(site, rates, cycles), rates, blocks) for site, rates, blocks in self.moving_sites)
         sizes = self.cycle.sizes_bytes + cycles * self.growth_bytes
         return replace(self, cycle=replace(self.cycle, sizes_bytes=sizes), moving_sites=moved)
 
@@ -205,22 +205,40 @@ def repeated(trace: TraceBuilder, positions: Sequence[TracePosition]) -> Templat
     return Template(cycle=last, growth_bytes=np.zeros_like(last.sizes_bytes), moving_sites=(), every_block=True)
 
 
-def continue_trace(trace: TraceBuilder, template: Template, cycles: int) -> None:
-    """Append the events of `cycles` more cycles, as if they had run."""
+def cycles_left_out(template: Template, cycles: int) -> int:
+    """Return how many of `cycles` more cycles a trace need not have: others like them stand on both sides.
+
+    By hand, of 100 whose blocks the next cycle frees, 96: one stands after them, and before them two of which each
+    frees what the one before it made, after a first that does not.
+    """
+    return max(0, cycles - template.memory - 2 - max(1, template.memory))
+
+
+def continue_trace(trace: TraceBuilder, template: Template, cycles: int, *, left_out: int = 0) -> None:
+    """Append the events of `cycles` more cycles, as if they had run; `left_out` of them are noted only."""
     cycle, kept, first = template.cycle, template.extrapolated, len(trace.sizes_bytes)
+    happened = np.arange(cycles, dtype=np.int64)
+    if left_out:
+        begin = template.memory + 2
+        happened = np.delete(happened, np.s_[begin : begin + left_out])
+        length = int(np.isin(cycle.numbers % template.blocks, kept).sum())
+        starts = np.arange(begin - 2, begin + 1) * length + len(trace.events)
+        before, last, end = starts.tolist()
+        trace.left_out.append(LeftOut(starts=(before, last, end), cycles=left_out, memory=template.memory))
+        cycles -= left_out
     times = np.arange(cycles, dtype=np.int64)[:, None]
     happens = np.isin(cycle.numbers % template.blocks, kept)
     allocates, numbers = cycle.allocates[happens], cycle.numbers[happens] + times * template.blocks
     # Blocks that the first of these cycles free keep the numbers from when they were allocated.
     numbers = first + 1 + np.where(numbers < 0, numbers, template.number_extrapolated(numbers))
     trace.events.extend(np.where(allocates, numbers, -numbers).ravel().tolist())
-    sizes = cycle.sizes_bytes[kept] + (times + 1) * template.growth_bytes[kept]
+    sizes = cycle.sizes_bytes[kept] + (happened[:, None] + 1) * template.growth_bytes[kept]
     trace.sizes_bytes.extend(sizes.ravel().tolist())
     trace.categories.extend([cycle.categories[block] for block in kept] * cycles)
     _continue_by_capability(trace, template, cycles, first)
     site_of = np.tile(cycle.site_of, (cycles, 1))
     for site, rates, blocks in template.moving_sites:
-        indices = [trace.site_index(_grown(site, rates, time + 1)) for time in range(cycles)]
+        indices = [trace.site_index(grown(site, rates, time + 1)) for time in happened.tolist()]
         site_of[:, list(blocks)] = np.array(indices, dtype=np.int64)[:, None]
     trace.site_of.extend(site_of[:, kept].ravel().tolist())
 
@@ -303,13 +321,14 @@ def _moving_sites(
     for indices, blocks in blocks_of.items():
         first, second, last = (sites[index] for index in indices)
         rates = tuple(now - before for now, before in zip(last.shape, second.shape, strict=False))
-        if _grown(first, rates, 1) != second or _grown(second, rates, 1) != last:
+        if grown(first, rates, 1) != second or grown(second, rates, 1) != last:
             return None
         moving.append((last, rates, tuple(blocks)))
     return tuple(moving)
 
 
-def _grown(site: Site, rates: tuple[int, ...], times: int) -> Site:
+def grown(site: Site, rates: Sequence[int], times: int) -> Site:
+    """Return `site` with a shape that grew `times` times by `rates`."""
     # `replace` takes three times as long, and a long rollout has a hundred thousand.
     return Site(
         operation=site.operation,
@@ -358,6 +377,7 @@ class RepeatedSteps(TrainerCallback):
         starts = [(index, phase) for index, phase in trace.phase_starts if first_event <= index < end_event]
         names = {block: name for block, name in trace.names.items() if first_block <= block < end_block}
         emptied = [index for index in trace.cache_emptied if first_event <= index < end_event]
+        left_out = [cycles for cycles in trace.left_out if first_event <= cycles.starts[0] < end_event]
         by_capability = {
             block: by for block, by in trace.sizes_by_capability.items() if first_block <= block < end_block
         }
@@ -366,6 +386,7 @@ class RepeatedSteps(TrainerCallback):
         for step in range(1, steps + 1):
             trace.phase_starts.extend((index + step * events, phase) for index, phase in starts)
             trace.cache_emptied.extend(index + step * events for index in emptied)
+            trace.left_out.extend(cycles.later(step * events) for cycles in left_out)
             trace.names.update({block + step * blocks: name for block, name in names.items()})
             trace.sizes_by_capability.update({block + step * blocks: by for block, by in by_capability.items()})
             trace.streams.update({block + step * blocks: stream for block, stream in streams.items()})

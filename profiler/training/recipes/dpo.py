@@ -53,8 +53,8 @@ from profiler.training.data.source_data import (
     synthetic_rows,
 )
 from profiler.training.models.model import reference_from_config
+from profiler.training.placement import Session
 from profiler.training.recipes.recipe import TrainerParts
-from profiler.training.session import Session
 
 _PROMPT, _CHOSEN, _REJECTED = "prompt", "chosen", "rejected"
 _COMPLETION, _LABEL = "completion", "label"

@@ -9,7 +9,7 @@ from datasets import Dataset
 from profiler.domain.memory import Phase
 from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.training.arguments import lora_config
-from profiler.training.session import Session
+from profiler.training.placement import Session
 
 
 class AnnouncingTrainer(Protocol):

@@ -37,8 +37,8 @@ from profiler.training.data.source_data import (
     sequence_length,
     synthetic_rows,
 )
+from profiler.training.placement import Session
 from profiler.training.recipes.recipe import TrainerParts
-from profiler.training.session import Session
 
 _PROMPT = "prompt"
 _SIDES = ("chosen", "rejected")

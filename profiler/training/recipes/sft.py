@@ -51,8 +51,8 @@ from profiler.training.data.source_data import (
     sequence_length,
     synthetic_rows,
 )
+from profiler.training.placement import Session
 from profiler.training.recipes.recipe import TrainerParts
-from profiler.training.session import Session
 
 _NO_LABEL = -100
 """The label of a token that is no part of the loss, in transformers and trl."""

@@ -19,7 +19,8 @@ from profiler.allocator.traces.trace import TraceBuilder
 from profiler.domain.cards.gpu import Chip
 from profiler.domain.memory import Category
 from profiler.simulation.cuda.fused_attention.attention_scratch import more_keys_alike
-from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator, Growing, StepsDifferError
+from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator, Growing
+from profiler.simulation.extrapolation.left_out import StepsDifferError
 from profiler.simulation.extrapolation.step_template import Template, continue_trace
 
 _MOST_ENTRIES = 10_000_000

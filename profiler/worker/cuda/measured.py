@@ -22,7 +22,7 @@ from profiler.measurement.samples.host_usage import RecentProcessTree
 from profiler.measurement.samples.sampler import PERIOD_S
 from profiler.measurement.samples.summary import PhaseEnd, contention, missed_by_sampling_bytes
 from profiler.storage.files.live_counters import LivePublisher
-from profiler.training.session import TrainingObserver
+from profiler.training.placement import TrainingObserver
 
 _MARGIN_BYTES = 64 * MIB
 """Bytes beyond the cap that the check requests: more than the rounding of the fraction and of blocks."""

@@ -14,8 +14,8 @@ from profiler.domain.runs.readings import PhasePeak
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.measurement.counters.torch_cuda import TorchCuda
 from profiler.measurement.driver.pynvml_driver import PynvmlDriver
-from profiler.training.run import run_training
-from profiler.training.session import PlainSession, TrainingObserver
+from profiler.training.placement import TrainingObserver
+from profiler.training.run import PlainSession, run_training
 from profiler.worker.cuda.card_decoding import CardDecoding
 from profiler.worker.cuda.measured import SNAPSHOT_ENTRIES, Instruments, Measured, MeasuringTask, measure
 

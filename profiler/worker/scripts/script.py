@@ -29,7 +29,7 @@ from profiler.storage.files.trial_files import snapshot_path, write_memory_snaps
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.substitutes import SubstituteOptions, substitutes
 from profiler.training.models.parameter_count import parameter_counts
-from profiler.training.session import TrainingObserver
+from profiler.training.placement import TrainingObserver
 from profiler.worker.cuda.emulated import as_emulated
 from profiler.worker.cuda.held_tensors import KnownObjects, largest_at_peak, largest_held, names_by_place
 from profiler.worker.cuda.measured import SNAPSHOT_ENTRIES, CapError, Instruments, MeasuringTask, measure

@@ -18,7 +18,7 @@ from profiler.simulation.script.session import SimulatedScript
 from profiler.training.data.source_data import build_tokenizer
 from profiler.training.models.model import build_config
 from profiler.training.recipes.sft import Sft
-from profiler.training.session import PlainSession
+from profiler.training.run import PlainSession
 
 KEYS: dict[str, Any] = {
     "recipe": Recipe.SFT,

@@ -16,6 +16,7 @@ from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.training.arguments import common_arguments, lora_config
 from profiler.training.data.source_data import load_rows, missing_column, prompt_lengths_of, word
 from profiler.training.models.model import reference_from_config
+from profiler.training.placement import Session
 from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.recipes.grpo.trainer import (
     Completions,
@@ -25,7 +26,6 @@ from profiler.training.recipes.grpo.trainer import (
 )
 from profiler.training.recipes.recipe import TrainerParts
 from profiler.training.rollouts import rollout_engine
-from profiler.training.session import Session
 
 _QUESTION_COLUMNS = ("prompt", "question")
 

@@ -31,9 +31,9 @@ from profiler.domain.trials.trial import (
     completion_lengths,
 )
 from profiler.training.announced_steps import AnnouncedSteps, log_entropy
+from profiler.training.placement import PhaseObserver
 from profiler.training.recipes.grpo.critic import Critic
 from profiler.training.rollouts.synthetic import RolloutEngine
-from profiler.training.session import PhaseObserver
 
 
 def rows_by_tokens(lengths: Sequence[tuple[int, int]], most_tokens: int) -> list[list[int]]:
