@@ -71,15 +71,13 @@ class Counters(ctypes.Structure):
 
 
 _STATE = ctypes.POINTER(Counters)
-_SIZES = np.ctypeslib.ndpointer(np.int64, flags="C_CONTIGUOUS")
+_ARRAYS = (np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.int64))
+"""Types of the arrays of `smallest_fit_run`. ctypes takes longer to check them than most runs take."""
 _FUNCTIONS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "smallest_fit_new": (_STATE, (_INT, _INT)),
     "smallest_fit_number_up_to": (ctypes.c_int, (_STATE, _INT)),
     "smallest_fit_delete": (None, (_STATE,)),
-    "smallest_fit_run": (
-        _INT,
-        (_STATE, np.ctypeslib.ndpointer(np.int32, flags="C_CONTIGUOUS"), _SIZES, _SIZES, _INT, _INT),
-    ),
+    "smallest_fit_run": (_INT, (_STATE, *[ctypes.c_void_p for _ in _ARRAYS], _INT, _INT)),
     "smallest_fit_add_segment": (ctypes.c_int, (_STATE, _INT, _INT, ctypes.c_int)),
     "smallest_fit_empty_cache": (_INT, (_STATE,)),
 }
@@ -152,13 +150,19 @@ class CompiledAllocator(CachingAllocator):
         self._library.smallest_fit_delete(self._state)
 
     def run(self, first: int, end: int, *arrays: npt.NDArray[Any]) -> tuple[int, Counters]:
-        """Replay `arrays`, in C's order, up to what needs new memory; return that event or `end`, and the counters."""
+        """Replay `arrays`, in C's order, up to what needs new memory; return that event or `end`, and the counters.
+
+        Raises:
+            TypeError: An array has another type, or is not in C's order.
+        """
+        if not all(a.dtype == of and a.flags.c_contiguous for a, of in zip(arrays, _ARRAYS, strict=True)):
+            raise TypeError(f"arrays in C's order of {[str(each) for each in _ARRAYS]} are replayed")
         if not self._library.smallest_fit_number_up_to(self._state, len(arrays[1])):
             raise MemoryError
         now = self._state.contents
         now.peak_allocated, now.peak_inactive = self.peak_allocated_bytes, self._peak_inactive_split_bytes
         now.peak_unreleasable = self._peak_unreleasable_bytes
-        reached = self._library.smallest_fit_run(self._state, *arrays, first, end)
+        reached = self._library.smallest_fit_run(self._state, *(each.ctypes.data for each in arrays), first, end)
         if reached < 0:
             raise MemoryError if reached == -1 else KeyError("a block is freed that is not in use")
         self.allocated_bytes, self.inactive_split_bytes = now.allocated, now.inactive
@@ -201,8 +205,10 @@ class _CompiledRun(CardRun):
     def live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak."""
         events = self.arrays.events[: self.peak_event + 1]
+        freed = -events[events < 0] - 1
+        # Blocks are numbered in the order of their allocation.
         is_live = np.zeros(len(self.actual), dtype=np.bool_)
-        is_live[events[events > 0] - 1] = True
-        is_live[-events[events < 0] - 1] = False
+        is_live[: len(events) - len(freed)] = True
+        is_live[freed] = False
         live = np.flatnonzero(is_live & (self.actual > 0))
         return dict(zip(live.tolist(), self.actual[live].tolist(), strict=True))

@@ -163,3 +163,24 @@ def test_memory_that_does_not_rise_steadily_takes_few_rounds():
         rounds.append(len(judged))
     assert sum(rounds) / len(rounds) < 3.3
     assert max(rounds) <= 7
+
+
+def test_a_card_that_is_full_of_fragments_takes_few_rounds():
+    """Values from some on do not fit, although by what is left 7 % more should: a line would lead beyond them."""
+    rounds = []
+    for seed in range(200):
+        numbers = random.Random(seed)
+        end = numbers.randint(1_500, 25_000)
+        judged: list[Sequence[int]] = []
+        judge = Judge(
+            fits=lambda value, end=end: value <= end,
+            left=lambda value, end=end: 1.07 * end - value,
+            per_value=1.2,
+            together=judged.append,
+        )
+        guess = int(end * numbers.uniform(0.96, 1.1))
+        found = boundary_near(lambda value: value, judge, guess, minimum=1, maximum=2 * end, precision=1 / 256)
+        assert found.largest <= end < found.beyond <= found.largest * (1 + 1 / 256)
+        rounds.append(len(judged))
+    assert sum(rounds) / len(rounds) < 5.3
+    assert max(rounds) <= 7

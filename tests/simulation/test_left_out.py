@@ -42,6 +42,9 @@ def test_two_steps_between_others_are_written() -> None:
     assert found.sizes_bytes == (2, 4, 6, 8, 10, 12, 14)
     assert found.events == whole.events
     assert [found.sites[number] for number in found.site_of] == list(whole.sites)
+    assert {*found.sites} == {*whole.sites}
+    with pytest.raises(IndexError):
+        found.sites[len(found.sites)]
 
 
 @pytest.mark.parametrize(

@@ -253,9 +253,12 @@ class _Nearing(Generic[Answer]):
             return self._between(low, high)
         known = low if low is not None else high
         assert known is not None
-        least = self._precise(known) << 3 * self._rounds_on_one_side
+        least = self._precise(known) << 2 * self._rounds_on_one_side
         self._rounds_on_one_side += 1
         left, upwards = self._left(known), 1 if low is not None else -1
+        if upwards * left < 0:
+            # With fragments a card can be too small for what it has room for: no line leads on from here.
+            return known + upwards * 5 * least // 2, 3 * least
         step = min(max(upwards * left / max(self._judge.per_value, sys.float_info.min), least), _FARTHEST)
         target = math.floor(known + upwards * step)
         return target, self._apart(target)
@@ -265,7 +268,7 @@ class _Nearing(Generic[Answer]):
         did_not_halve = self._width_before is not None and 2 * width > self._width_before
         self._width_before = width
         first, last = self._left(low), self._left(high)
-        if 2 * width <= 3 * apart or did_not_halve or first <= last:
+        if 2 * width <= 3 * apart or did_not_halve or not first >= 0 > last:
             return (low + high) // 2, max(1, width // 3)
         return low + int(width * first / (first - last)), apart
 

@@ -178,6 +178,8 @@ class _GrownSites(Sequence[Site]):
     def __getitem__(self, index: int | slice) -> Site | Sequence[Site]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(self._len))]
+        if not 0 <= index < self._len:
+            raise IndexError(f"there are {self._len} sites, and none has the number {index}")
         if index < len(self._sites):
             return self._sites[index]
         first, before, last = self._lines[bisect_right(self._lines, index, key=lambda line: line[0]) - 1]
