@@ -53,8 +53,8 @@ class RunLearnt:
     runs: int
     steps_run: int
     layers_run: int | None
-    evaluation: Piece | None
-    """An evaluation after a step, the same each time; None: there is none."""
+    evaluations: Sequence[Piece]
+    """The first ones of a run, of which the last repeats; empty if none follows a step."""
 
 
 def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowLengths]) -> RunLearnt:
@@ -92,7 +92,7 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         runs=len(runs),
         steps_run=sum(len(run.shapes) for run in runs),
         layers_run=layers,
-        evaluation=_evaluation(spec, model_config, draws[0]),
+        evaluations=_evaluations(spec, model_config, draws[0]),
     )
 
 
@@ -105,23 +105,26 @@ _BLOCKS_OF_EVALUATION = 2**40
 """Number of the first block of an evaluation, which no block of training reaches; each frees all that it makes."""
 
 
-def _evaluation(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Piece | None:
-    """Return the events of an evaluation after a step; None if none follows a step.
+def _evaluations(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Sequence[Piece]:
+    """Return the events of the first evaluations of a run up to the one that repeats; none if none follows a step.
 
-    Its rows are the same each time. Two of one run, after the first and after the second step, confirm each other.
+    Their rows are the same each time, but the first rollouts run more tokens than the others. The two last ones of one
+    run, each after a step, confirm each other.
 
     Raises:
-        UnequalStepsError: They differ, or leave something behind.
+        UnequalStepsError: They differ, or one leaves something behind.
     """
     if draw.evaluations is None or draw.evaluations.eval_steps is None:
-        return None
+        return ()
     each = replace(draw.evaluations, eval_steps=1, eval_delay=0, eval_on_start=False)
-    trace = simulate(replace(spec, steps=2), model_config, rows=replace(draw, evaluations=each)).trace
+    batches = -(-len(each.completions) // each.per_device_eval_batch_size)
+    unlike = -(-DecodeExtrapolator.most_rollouts // batches) if _decodes(spec) else 0
+    trace = simulate(replace(spec, steps=unlike + 2), model_config, rows=replace(draw, evaluations=each)).trace
     trace = trace.on(card_of(spec).chip)
-    first, second = (_closed_piece(trace, *span) for span in evaluation_spans(trace))
-    if first != second:
+    *found, last = (_closed_piece(trace, *span) for span in evaluation_spans(trace))
+    if found[-1] != last:
         raise UnequalStepsError("evaluations of the same rows differ")
-    return first
+    return found
 
 
 def _closed_piece(trace: Trace, first: int, end: int) -> Piece:
@@ -300,9 +303,12 @@ def _spread(places: Sequence[_Place]) -> Iterator[_Unit]:
 
 def _first_units(spec: TrialSpec) -> int:
     found = -(-FIRST_STEPS // steps_per_unit(spec))
-    decodes = spec.recipe in GENERATING and spec.rollout is Rollout.GENERATE and not spec.use_vllm
-    # The first rollouts run more tokens than the others.
-    return max(found, DecodeExtrapolator.most_rollouts) if decodes else found
+    return max(found, DecodeExtrapolator.most_rollouts) if _decodes(spec) else found
+
+
+def _decodes(spec: TrialSpec) -> bool:
+    """Return whether the first rollouts run more tokens than the others."""
+    return spec.recipe in GENERATING and spec.rollout is Rollout.GENERATE and not spec.use_vllm
 
 
 def shorter(rows: RowLengths, factor: float, multiple: int = MASK_ALIGNMENT, *, moved: int = 0) -> RowLengths:
@@ -348,9 +354,13 @@ def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps
     later = step_shapes(spec, draw)[len(learnt.first_shapes) :]
     begun = zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
     training = chain(begun, ((shape, list(learnt.steps.written(shape))) for shape in later))
+    known, done = draw.evaluations, 0 if draw.evaluations is None else int(draw.evaluations.eval_on_start)
     for step, (shape, pieces) in enumerate(training, start=1):
-        is_evaluated = draw.evaluations is not None and draw.evaluations.follows(step, spec.steps)
-        yield shape, [*pieces, learnt.evaluation] if is_evaluated and learnt.evaluation is not None else pieces
+        if known is None or not known.follows(step, spec.steps):
+            yield shape, pieces
+            continue
+        yield shape, [*pieces, learnt.evaluations[min(done, len(learnt.evaluations) - 1)]]
+        done += 1
 
 
 def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Steps:

@@ -12,23 +12,32 @@ from profiler.allocator.traces.trace import Piece, TraceBuilder
 from profiler.domain.memory import KIB, Category, Phase
 from profiler.domain.runs.forecast import Death
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
-from profiler.domain.trials.trial import Evaluations, Logprobs, TrialSpec, Tuning
+from profiler.domain.trials.recipe import GENERATING, Recipe
+from profiler.domain.trials.trial import Evaluations, Logprobs, Rollout, TrialSpec, Tuning
 from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
 from profiler.training.recipes.step_grouping import widest_evaluated
 from profiler.worker.forecast import replayed
 from profiler.worker.forecast_steps import _closed_piece, learn, whole_steps, written_steps
 
+GENERATED: dict[str, Any] = {"rollout": Rollout.GENERATE, "num_generations_eval": 2}
 EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"on_start": True},
     # An evaluation is learnt once, with the older loss too, and by few layers.
     PAIRED | LORA_KEYS,
+    # The first rollouts decode; a reference scores; the last batch has fewer rows.
+    LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True},
 ]
 FURTHER_EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"logprobs": Logprobs.NLL_ENTROPY},
     OF_ROWS | LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
     COMPARED | LORA_KEYS,
     JUDGED | RTX | {"tuning": Tuning.FULL, "torch_empty_cache_steps": 3},
+    GENERATED | RTX | {"tuning": Tuning.FULL, "beta": 0.04},
+    LORA_KEYS | GENERATED | {"recipe": Recipe.RLOO, "steps_per_generation": 4},
 ]
+
+
+_OF_EVALUATIONS = ("config", "on_start", "num_generations_eval")
 
 
 @pytest.mark.slow
@@ -36,11 +45,13 @@ FURTHER_EVALUATED: list[dict[str, Any]] = [
 def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) -> None:
     """They follow steps 4, 8, 12 and the last one, 14; step 2 comes before `eval_delay`."""
     config = {**keys}.pop("config", TINY | {"num_hidden_layers": 1})
-    spec = spec_of(**{key: value for key, value in keys.items() if key not in ("config", "on_start")})
+    spec = spec_of(**{key: value for key, value in keys.items() if key not in _OF_EVALUATIONS})
     rows = rows_of(spec)
+    each = keys.get("num_generations_eval")
     evaluations = Evaluations(
         eval_steps=4,
-        per_device_eval_batch_size=7,
+        per_device_eval_batch_size=7 if each is None else 10,
+        num_generations_eval=each,
         prompts=rows.prompts[20:32] if spec.rows_per_prompt else (),
         completions=rows.completions[100:124],
         eval_delay=3,
@@ -68,7 +79,7 @@ def _check_deaths(spec: TrialSpec, evaluations: Evaluations, whole: Any, written
     assert isinstance(died, Death)
     if died.phase is Phase.EVALUATION:
         assert died.rows == evaluations.per_device_eval_batch_size * (
-            spec.training_rows // spec.per_device_train_batch_size
+            1 if spec.recipe in GENERATING else spec.training_rows // spec.per_device_train_batch_size
         )
 
 

@@ -70,9 +70,11 @@ class ForecastRequest:
     def as_object(self) -> dict[str, object]:
         """Return the request as values of JSON."""
         found = {**asdict(self), "spec": dict(self.spec), "model_config": dict(self.model_config)}
+        # What requests of earlier versions do not have keeps their names.
         if self.evaluations is None:
-            # Requests of earlier versions have none, and keep their names.
             del found["evaluations"]
+        elif self.evaluations.num_generations_eval is None:
+            del found["evaluations"]["num_generations_eval"]
         return found
 
     @classmethod

@@ -1097,11 +1097,13 @@ class Evaluations:
     eval_steps: int | None
     """Optimizer steps from one to the next; None: only before training."""
     per_device_eval_batch_size: int
-    """Rows at once, or pairs."""
+    """Rows at once, or pairs, or completions."""
+    num_generations_eval: int | None = None
+    """Completions that are generated per prompt; None: none are generated."""
     prompts: Sequence[int] = ()
     """Tokens of each prompt; empty for rows that are whole."""
     completions: Sequence[int]
-    """Tokens of each row, of a pair the chosen one first."""
+    """Tokens of each row, of a pair the chosen one first; of those that are generated in their order."""
     eval_delay: float = 0
     """Steps before which none comes."""
     eval_on_start: bool = False

@@ -39,6 +39,10 @@ def unit_rows(spec: TrialSpec, lengths: RowLengths, unit: int) -> RowLengths:
 
 def widest_evaluated(spec: TrialSpec, evaluations: Evaluations) -> MicroBatch:
     """Return a batch of an evaluation that is padded to its longest row of all."""
+    if evaluations.num_generations_eval is not None:
+        rows = min(evaluations.per_device_eval_batch_size, len(evaluations.completions))
+        widths = max(evaluations.prompts), max(evaluations.completions)
+        return MicroBatch(rows=rows, widths=widths, scored=(), padded=())
     sides = spec.training_rows // spec.per_device_train_batch_size
     size, count = evaluations.per_device_eval_batch_size, len(evaluations.completions) // sides
     once = replace(spec, per_device_train_batch_size=count, gradient_accumulation_steps=1)

@@ -171,7 +171,19 @@ class Completions:
     def __init__(self, spec: TrialSpec, lengths: RowLengths | None = None) -> None:
         self._spec = spec
         self._lengths = lengths
-        self._generated = self._generations = 0
+        self._generated = self._generations = self._evaluated = 0
+
+    def evaluation_begins(self) -> None:
+        """Begin an evaluation: every one has the same completions."""
+        self._evaluated = 0
+
+    def evaluated(self, rows: int) -> Sequence[int]:
+        """Return the tokens of each of the next `rows` completions of an evaluation."""
+        if self._lengths is None or self._lengths.evaluations is None:
+            return [self._spec.max_completion_length] * rows
+        start, known = self._evaluated, self._lengths.evaluations.completions
+        self._evaluated += rows
+        return known[start : start + rows]
 
     def following(self, rows: int) -> Sequence[int]:
         """Return the tokens of each of the next `rows` completions."""
@@ -213,6 +225,11 @@ class ProfiledGeneration(AnnouncedSteps):
         super().__init__(observer=observer, **trl_arguments)
         self.critic = critic
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate the completions that every evaluation has."""
+        self._completions.evaluation_begins()
+        return super().evaluate(*args, **kwargs)
+
     # ---- rollout -----------------------------------------------------------------------------------------------------
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
@@ -220,15 +237,16 @@ class ProfiledGeneration(AnnouncedSteps):
 
         `GRPOTrainer` returns the log-probabilities of vLLM alongside the completions, `RLOOTrainer` the latter alone.
         """
-        self._observer.enter(Phase.ROLLOUT)
+        self._announce(Phase.ROLLOUT)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        lengths = self._completions.following(len(prompt_ids))
+        following = self._completions.evaluated if self._evaluates else self._completions.following
+        lengths = following(len(prompt_ids))
         if not self._spec.use_vllm:
             self.generation_config.max_new_tokens = max(lengths)
         eos_token_ids = self.eos_token_ids
         self.eos_token_ids = [_NO_TOKEN]
         try:
-            with self._rollout.generating(base):
+            with self._rollout.generating(base, evaluates=self._evaluates):
                 found = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.eos_token_ids = eos_token_ids
@@ -254,7 +272,7 @@ class ProfiledGeneration(AnnouncedSteps):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         if not torch.is_grad_enabled():
-            self._observer.enter(Phase.SCORE)
+            self._announce(Phase.SCORE)
         if self._spec.logprobs.makes_all_logits:
             rows = batch_size or input_ids.shape[0]
             parts = zip(input_ids.split(rows), attention_mask.split(rows), strict=True)
@@ -279,7 +297,7 @@ class ProfiledGeneration(AnnouncedSteps):
         return selective_logprobs(model, ids, mask, logits_to_keep, selection=selection, temperature=self.temperature)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self._observer.enter(Phase.REWARD)
+        self._announce(Phase.REWARD)
         return super()._calculate_rewards(*args, **kwargs)
 
     # ---- the critic --------------------------------------------------------------------------------------------------
@@ -295,6 +313,8 @@ class ProfiledGeneration(AnnouncedSteps):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self._evaluates:
+            return batch
         if self.critic is not None:
             self._observer.enter(Phase.SCORE)
             self.critic.score(batch, self.accelerator.autocast)
