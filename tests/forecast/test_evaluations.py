@@ -46,6 +46,49 @@ def test_evaluations_of_a_file_are_counted(capsys, tmp_path):
     assert engine.requests[-1].evaluations is None
 
 
+GRPO_FILE = """
+model_name_or_path: Qwen/Qwen2.5-7B
+use_peft: true
+beta: 0.04
+max_completion_length: 600
+per_device_train_batch_size: 8
+gradient_accumulation_steps: 1
+num_generations: 8
+num_generations_eval: 4
+eval_strategy: steps
+eval_steps: 10
+per_device_eval_batch_size: 16
+"""
+
+
+def test_evaluations_that_generate_are_drawn(capsys, tmp_path):
+    file, engine = tmp_path / "grpo.yaml", FakeEngine()
+    file.write_text(GRPO_FILE)
+    words = [f"config={file}", "gpu=h100", "steps=50", "seeds=2", "completions=uniform(100,200)", "growth=2"]
+    found = answer(capsys, *words, "max_eval_samples=30", engine=engine)
+    evaluations = engine.requests[-1].evaluations
+    assert (evaluations.num_generations_eval, evaluations.per_device_eval_batch_size, evaluations.rows) == (4, 16, 120)
+    # Five evaluations, two of which have the same completions; those of the last one are twice as long.
+    assert (evaluations.draws, [evaluations.draw_of(number) for number in range(5)]) == (3, [0, 0, 1, 1, 2])
+    longest = [max(evaluations.completions_of(draw)) for draw in range(3)]
+    assert longest == sorted(longest) and 350 < longest[-1] <= 400
+    said = "Evaluated after every 10 steps and the last one: 30 prompts with 4 completions each, 16 at once"
+    assert any(note.startswith(said) for note in found["notes"])
+    answer(capsys, *words, "eval_strategy=no", engine=engine)
+    assert engine.requests[-1].evaluations is None
+
+
+def test_the_worst_case_has_an_evaluation_that_generates(capsys, tmp_path):
+    file = tmp_path / "grpo.yaml"
+    file.write_text(GRPO_FILE)
+    words = [f"config={file}", "gpu=h100", "steps=20", "seeds=1", "completions=100"]
+    batches = "per_device_eval_batch_size=256"
+    # Of the first the only batch has 200 rows.
+    more = ([batches, "max_eval_samples=50"], [batches, "max_eval_samples=60"], ["eval_strategy=no"])
+    found = [answer(capsys, *words, *each, engine=FakeEngine())["estimate"]["peak_allocated_bytes"] for each in more]
+    assert found[1] > found[0] > found[2]
+
+
 def test_a_peak_of_an_evaluation_is_said(capsys):
     words = ["recipe=sft", "max_length=512", "completions=100", "eval_steps=4", "steps=8", "seeds=1"]
     assert main(["model=qwen2.5-7b", "tuning=lora", "gpu=h100", *words], engine=FakeEngine()) == EXIT_OK

@@ -40,6 +40,7 @@ from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapol
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.training.recipes import sft
+from profiler.training.recipes.step_grouping import shorter
 from profiler.worker import forecast
 from profiler.worker.forecast import answer, replayed
 from profiler.worker.forecast_steps import (
@@ -47,7 +48,6 @@ from profiler.worker.forecast_steps import (
     check_known,
     first_steps,
     learn,
-    shorter,
     whole_steps,
     written_steps,
 )

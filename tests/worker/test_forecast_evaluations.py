@@ -32,6 +32,7 @@ FURTHER_EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
     COMPARED | LORA_KEYS,
     JUDGED | RTX | {"tuning": Tuning.FULL, "torch_empty_cache_steps": 3},
+    LORA_KEYS | GENERATED | {"logprobs": Logprobs.SELECTIVE_IN_PLACE},
     GENERATED | RTX | {"tuning": Tuning.FULL, "beta": 0.04},
     LORA_KEYS | GENERATED | {"recipe": Recipe.RLOO, "steps_per_generation": 4},
 ]
@@ -53,7 +54,9 @@ def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) ->
         per_device_eval_batch_size=7 if each is None else 10,
         num_generations_eval=each,
         prompts=rows.prompts[20:32] if spec.rows_per_prompt else (),
-        completions=rows.completions[100:124],
+        # Those that are generated are drawn twice.
+        completions=rows.completions[100 : 124 if each is None else 148],
+        same_completions=2,
         eval_delay=3,
         eval_on_start=keys.get("on_start", False),
     )

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from profiler.domain.errors import Fault
 from profiler.domain.memory import Phase
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import Evaluations, TrialSpec
+from profiler.domain.trials.trial import Evaluations, Logprobs, TrialSpec
 
 ENGINE = "profiler.worker.forecast"
 """The module of that process."""
@@ -37,6 +37,32 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
         problem = f"has no forecast unless it is a multiple of gradient_accumulation_steps={accumulation}"
         hint = "Give such a multiple; where a file of trl leaves it out, trl=VERSION takes that of your release."
         return Fault(key="steps_per_generation", found=str(generation), problem=problem, hint=hint)
+    return None
+
+
+def why_not_evaluated(spec: TrialSpec, *, rows: int, each: int) -> Fault | None:
+    """Return why a forecast does not know evaluations that generate; None if it does.
+
+    Args:
+        spec: The trial.
+        rows: Completions at once.
+        each: Completions per prompt. Source of the rule: `__post_init__` of `GRPOConfig` and `RLOOConfig` in trl 1.16.
+
+    The loss of an evaluation is computed as that of training, with its entropy, but without gradients. Source:
+    `prediction_step` and `_get_per_token_logps_and_entropies` of `GRPOTrainer` in trl 0.20 to 1.13 and 1.16.
+    """
+    if rows % each:
+        problem = f"must be a multiple of the {each} completions per prompt (num_generations_eval), as in trl"
+        return Fault(key="per_device_eval_batch_size", found=str(rows), problem=problem)
+    others = f"has no forecast with evaluations of recipe={spec.recipe}"
+    hint = "With eval_strategy=no training alone has one."
+    if spec.use_vllm:
+        problem = f"{others}, which change when vLLM gets the weights in the next step"
+        return Fault(key="use_vllm", found="true", problem=problem, hint=hint)
+    if spec.logprobs in (Logprobs.FULL, Logprobs.MINIBATCH):
+        hint = f"Give trl=VERSION of another release. {hint}"
+        problem = f"{others}, which were read in trl 0.20 to 1.13 and from 1.15 on"
+        return Fault(key="logprobs", found=str(spec.logprobs), problem=problem, hint=hint)
     return None
 
 
@@ -74,7 +100,7 @@ class ForecastRequest:
         if self.evaluations is None:
             del found["evaluations"]
         elif self.evaluations.num_generations_eval is None:
-            del found["evaluations"]["num_generations_eval"]
+            del found["evaluations"]["num_generations_eval"], found["evaluations"]["same_completions"]
         return found
 
     @classmethod
