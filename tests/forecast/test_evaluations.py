@@ -4,8 +4,12 @@ import json
 
 import pytest
 from fake_engine import FakeEngine
+from hypothesis import given
+from hypothesis import strategies as st
 
+from profiler.analysis.forecast.lengths import RunLengths, distribution_of, evaluated_rows
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.trials.trial import Evaluations, TrialSpec
 from profiler.forecast.main import main
 
 
@@ -76,6 +80,25 @@ def test_evaluations_that_generate_are_drawn(capsys, tmp_path):
     assert any(note.startswith(said) for note in found["notes"])
     answer(capsys, *words, "eval_strategy=no", engine=engine)
     assert engine.requests[-1].evaluations is None
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.booleans(), st.integers(1, 20), st.integers(1, 8), st.floats(0.5, 3))
+def test_drawn_completions_are_of_the_run(steps, every, on_start, prompts, each, growth):
+    keys = {"per_device_eval_batch_size": each, "num_generations_eval": each, "eval_on_start": on_start}
+    when = Evaluations(eval_steps=every, completions=(), **keys)
+    spec = TrialSpec(backend="simulated", gpu="h100-80gb", model="tiny", steps=steps, max_completion_length=90)
+    lengths = RunLengths(
+        prompts=distribution_of("uniform(5,900)", least=1),
+        completions=distribution_of("lognormal(60,0.8)", least=1),
+        growth=distribution_of(str(growth), least=0.01),
+    )
+    found = evaluated_rows(when, prompts, lengths, spec)
+    evaluations = on_start + sum(when.follows(step, steps) for step in range(1, steps + 1))
+    assert (found.rows, len(found.completions)) == (prompts * each, found.draws * found.rows)
+    assert 1 <= found.draws <= 4 and (found.draws - 1) * found.same_completions < evaluations
+    assert evaluations <= found.draws * found.same_completions
+    assert max(found.prompts) <= spec.max_prompt_length and min(found.completions) >= 1
+    assert max(found.completions) <= 90
 
 
 def test_the_worst_case_has_an_evaluation_that_generates(capsys, tmp_path):

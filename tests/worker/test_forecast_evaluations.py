@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matrix import further
 from test_forecast_engine import COMPARED, JUDGED, LORA_KEYS, OF_ROWS, PAIRED, RTX, TINY, forecast_of, rows_of, spec_of
 
@@ -106,6 +108,27 @@ def test_evaluations_that_leave_a_block_are_not_written_out() -> None:
 def test_evaluations_follow_their_steps_and_the_last(keys: dict[str, Any], steps: list[int]) -> None:
     evaluations = Evaluations(**{"eval_steps": 4, "per_device_eval_batch_size": 8, "completions": (3,)} | keys)
     assert [step for step in range(1, 11) if evaluations.follows(step, 10)] == steps
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 9))
+def test_draws_of_completions_take_turns(draws: int, same: int, prompts: int) -> None:
+    """By hand, two draws of 4 completions for 2 evaluations each: the fourth has the second, the ninth too."""
+    keys: dict[str, Any] = {"eval_steps": 1, "per_device_eval_batch_size": 2, "num_generations_eval": 2}
+    hand = Evaluations(**keys, prompts=(3, 3), completions=tuple(range(8)), same_completions=2)
+    assert [hand.draw_of(number) for number in (0, 1, 2, 3, 8)] == [0, 0, 1, 1, 1]
+    assert (hand.rows, hand.completions_of(1)) == (4, (4, 5, 6, 7))
+    each = 2 * prompts
+    found = replace(hand, prompts=(3,) * prompts, completions=tuple(range(draws * each)), same_completions=same)
+    assert [found.draw_of(number) for number in range(draws * same)] == sorted(list(range(draws)) * same)
+    assert [length for draw in range(draws) for length in found.completions_of(draw)] == list(found.completions)
+
+
+def test_the_widest_batch_of_generated_rows() -> None:
+    keys: dict[str, Any] = {"eval_steps": 1, "num_generations_eval": 2, "prompts": (3, 9, 5)}
+    lengths = Evaluations(**keys, per_device_eval_batch_size=4, completions=(7,) * 6 + (8, 20, 1, 1, 1, 1))
+    found = widest_evaluated(spec_of(), lengths)
+    assert (found.rows, found.widths) == (4, (9, 20))
+    assert widest_evaluated(spec_of(), replace(lengths, per_device_eval_batch_size=8)).rows == 6
 
 
 def test_a_death_in_an_evaluation_names_its_rows() -> None:
