@@ -74,6 +74,25 @@ def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) ->
     _check_deaths(spec, evaluations, whole, list(written_steps(spec, learnt, rows)))
 
 
+@pytest.mark.slow
+def test_an_evaluation_leaves_training_as_it_is() -> None:
+    """Its completions, and their order, are none of those of training."""
+    spec = spec_of(**LORA_KEYS, steps=3)
+    rows, each = rows_of(spec), {"per_device_eval_batch_size": 2, "num_generations_eval": 2}
+    evaluations = Evaluations(eval_steps=1, prompts=(9,), completions=(30, 40), **each)
+    trained = []
+    for known in (None, evaluations):
+        steps = whole_steps(spec, TINY | {"num_hidden_layers": 1}, replace(rows, evaluations=known))
+        trained.append(
+            [[list(piece.sizes_bytes) for piece in pieces if not _is_evaluation(piece)] for _, pieces in steps]
+        )
+    assert trained[0] == trained[1]
+
+
+def _is_evaluation(piece: Piece) -> bool:
+    return piece.phases[0][1] is Phase.EVALUATION
+
+
 def _check_deaths(spec: TrialSpec, evaluations: Evaluations, whole: Any, written: Any) -> None:
     """A card that lacks a KiB of the peak of the fourth step, so that it is full there or, by fragments, before."""
     conf, widest = "expandable_segments:True", widest_evaluated(spec, evaluations)
