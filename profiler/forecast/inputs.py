@@ -157,7 +157,7 @@ class EvaluationPlan:
         if (each := when.num_generations_eval) is not None:
             return (
                 f"{said} prompts{assumed} with {each:,} completions each, {when.per_device_eval_batch_size:,} at once, "
-                "as long as those of training, drawn anew for each quarter of them, the same with every seed."
+                "as long as those of training, sampled anew for each quarter of them, the same with every seed."
             )
         return (
             f"{said} rows{assumed}, {when.per_device_eval_batch_size:,} at once, the same ones with every seed. With "

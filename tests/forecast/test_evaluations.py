@@ -65,7 +65,7 @@ per_device_eval_batch_size: 16
 """
 
 
-def test_evaluations_that_generate_are_drawn(capsys, tmp_path):
+def test_evaluations_that_generate_are_sampled(capsys, tmp_path):
     file, engine = tmp_path / "grpo.yaml", FakeEngine()
     file.write_text(GRPO_FILE)
     words = [f"config={file}", "gpu=h100", "steps=50", "seeds=2", "completions=uniform(100,200)", "growth=2"]
@@ -83,7 +83,7 @@ def test_evaluations_that_generate_are_drawn(capsys, tmp_path):
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.booleans(), st.integers(1, 20), st.integers(1, 8), st.floats(0.5, 3))
-def test_drawn_completions_are_of_the_run(steps, every, on_start, prompts, each, growth):
+def test_sampled_completions_are_of_the_run(steps, every, on_start, prompts, each, growth):
     keys = {"per_device_eval_batch_size": each, "num_generations_eval": each, "eval_on_start": on_start}
     when = Evaluations(eval_steps=every, completions=(), **keys)
     spec = TrialSpec(backend="simulated", gpu="h100-80gb", model="tiny", steps=steps, max_completion_length=90)
