@@ -24,6 +24,7 @@ from profiler.config.options.reading import FieldReader, show
 from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_path
 from profiler.domain.errors import FailIf, Fault, UsageError
+from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import Lengths, Logprobs
 from profiler.estimate.command import COMMON_OPTIONS, LAUNCH, NO_LENGTHS, TOKENIZER
 from profiler.estimate.command import Command as EstimateCommand
@@ -169,7 +170,6 @@ class ForecastOptions:
         None,
         count(),
         "completions per prompt of an evaluation of GRPO or RLOO",
-        unit="completions",
         null="that of config, else num_generations",
     )
     results_dir: PurePath = option(
@@ -254,8 +254,7 @@ def _faults_of_one_run(rest: EstimateCommand) -> list[Fault]:
 
 _LOGGING_STEPS = 10
 """trl's default of `logging_steps`, which is that of `eval_steps` too (`_BaseConfig` of trl 1.16)."""
-
-EVAL_BATCH, EVAL_GROUP = "per_device_eval_batch_size", "num_generations_eval"
+EVAL_BATCH, EVAL_GROUP, EVAL_ROWS = "per_device_eval_batch_size", "num_generations_eval", "max_eval_samples"
 
 
 def eval_steps_of(
@@ -313,16 +312,19 @@ def whole_number(values: Mapping[str, object], key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def refuse_idle(options: ForecastOptions) -> None:
-    """Refuse keys of evaluations where nothing says when the model is evaluated.
+def refuse_idle(options: ForecastOptions, recipe: Recipe, *, is_evaluated: bool) -> None:
+    """Refuse keys of evaluations that change nothing.
 
     Raises:
         UsageError: There is one.
     """
-    for key in (EVAL_BATCH, EVAL_GROUP, "max_eval_samples") if options.eval_strategy is None else ():
+    if options.num_generations_eval is not None and recipe not in GENERATING:
+        problem = f"has no meaning with recipe={recipe}, whose evaluations generate nothing"
+        raise UsageError([Fault(key=EVAL_GROUP, found=str(options.num_generations_eval), problem=problem)])
+    for key in () if is_evaluated or options.eval_strategy is not None else (EVAL_BATCH, EVAL_GROUP, EVAL_ROWS):
         if (found := getattr(options, key)) is not None:
-            problem = "is of evaluations, and nothing says when they come"
-            raise UsageError([Fault(key=key, found=str(found), problem=problem, hint="Add eval_steps=N.")])
+            said = {"problem": "is of evaluations, and nothing says when they come", "hint": "Add eval_steps=N."}
+            raise UsageError([Fault(key=key, found=str(found), **said)])
 
 
 _UNKNOWN_IN_EVALUATION = {

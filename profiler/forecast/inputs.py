@@ -180,12 +180,12 @@ def evaluation_plan(
     """
     generates = spec.recipe in GENERATING
     source, rows_per_step = lengths.completions, spec.training_rows * spec.gradient_accumulation_steps
-    is_data_set = isinstance(source, Recorded) and source.is_data_set  # never of completions
-    epoch = -(-len(source.values) // rows_per_step) if is_data_set else None
+    known = source.values if isinstance(source, Recorded) and source.is_data_set else None  # never of completions
+    epoch = None if known is None else -(-len(known) // rows_per_step)
     steps = eval_steps_of(options, values, steps=spec.steps, epoch=epoch)
     on_start = values.get("eval_on_start") is True and options.eval_strategy is not EvalStrategy.NO
+    refuse_idle(options, spec.recipe, is_evaluated=steps is not None or on_start)
     if steps is None and not on_start:
-        refuse_idle(options)
         return None
     refuse_other_evaluations(values)
     at_once = options.per_device_eval_batch_size or whole_number(values, EVAL_BATCH) or DEFAULT_EVAL_BATCH

@@ -81,6 +81,8 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         run = simulate(learning, model_config, rows=rows, defers_scratch=True)
         layers = run.layers_run
         runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
+    if not runs:
+        raise UnequalStepsError(f"the run has {spec.steps}, and the first {first_steps} are not learnt from")
     empties = None if every is None else lambda step: step % every == 0
     steps = ParametricSteps(
         runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks, needed=plan.places

@@ -275,6 +275,7 @@ BIG = "7\n" * 1_000_001
         (["completions=5", "eval_steps=5", "logprobs=full"], {}, "logprobs=full: has no forecast with evaluations of"),
         (["completions=5", "eval_steps=5", "use_vllm=true"], {}, "use_vllm=true: has no forecast with evaluations of"),
         (["completions=5", "eval_steps=5", "max_eval_samples=999"], {}, "is more than 200 batches of"),
+        (["completions=5", *SFT, "num_generations_eval=2"], {}, "num_generations_eval=2: has no meaning with recipe"),
         (["completions=5", *SFT, "eval_strategy=epoch"], {}, "eval_strategy=epoch: has no forecast without a data set"),
         (["completions=5", *SFT, "eval_steps=5", "max_eval_samples=9000"], {}, "is more than 1,000 batches of"),
         (["completions=5", "save_steps=0"], {}, "save_steps=0: must be"),

@@ -341,6 +341,13 @@ def test_unknown_steps_are_found_first(runs: list[list[bool]], before: int) -> N
         check_known(steps, shapes, before=before)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_run_of_first_steps_alone_is_not_learnt_from(steps: int) -> None:
+    spec = spec_of(**OF_ROWS, **LORA_KEYS, steps=steps)
+    with pytest.raises(UnequalStepsError, match=f"the run has {steps}, and the first 2 are not learnt from"):
+        learn(spec, TINY, [rows_of(spec)])
+
+
 def test_a_job_that_cannot_be_written_out_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def differs(*_: object) -> None:
         raise UnequalStepsError("a planted reason")

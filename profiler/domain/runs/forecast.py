@@ -23,7 +23,8 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     if spec.num_processes > 1:
         problem = "has no forecast yet, only one GPU has"
-        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem)
+        hint = "Give num_processes=1 where a file leaves it out: else groups of completions decide it."
+        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem, hint=hint)
     if spec.use_dynamic_bsz:
         return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
     if spec.precompute_ref_log_probs:
