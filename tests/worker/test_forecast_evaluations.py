@@ -34,7 +34,7 @@ FURTHER_EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
     COMPARED | LORA_KEYS,
     JUDGED | RTX | {"tuning": Tuning.FULL, "torch_empty_cache_steps": 3},
-    LORA_KEYS | GENERATED | {"logprobs": Logprobs.SELECTIVE_IN_PLACE},
+    LORA_KEYS | GENERATED | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "on_start": True},
     GENERATED | RTX | {"tuning": Tuning.FULL, "beta": 0.04},
     LORA_KEYS | GENERATED | {"recipe": Recipe.RLOO, "steps_per_generation": 4},
 ]

@@ -279,10 +279,9 @@ class ProfiledGeneration(AnnouncedSteps):
         if self._spec.logprobs.makes_all_logits:
             rows = batch_size or input_ids.shape[0]
             parts = zip(input_ids.split(rows), attention_mask.split(rows), strict=True)
+            with_entropy = kwargs.get("compute_entropy", False)
             with self.accelerator.autocast():
-                with_entropy = kwargs.get("compute_entropy", False)
-                found = [self._of_all_logits(model, *part, logits_to_keep, with_entropy) for part in parts]
-                logps = torch.cat(found)
+                logps = torch.cat([self._of_all_logits(model, *part, logits_to_keep, with_entropy) for part in parts])
             # trl 0.14.0 computed no entropy, and later ones log it only.
             return logps, torch.zeros_like(logps, requires_grad=False), None
         if self._spec.logprobs is Logprobs.SLICED:
