@@ -69,6 +69,8 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         UnequalStepsError: The steps cannot be written out.
         UnsupportedTrialError: The trial cannot be simulated.
     """
+    if spec.use_vllm and draws[0].evaluations is not None:
+        raise UnequalStepsError("vLLM gets the weights in an evaluation, and not in the step after it")
     plan = _Plan(spec=spec, draws=draws, pads_masks=_pads_masks(spec))
     first_steps = plan.first_units * steps_per_unit(spec)
     runs, layers = [], None

@@ -101,6 +101,13 @@ def test_sampled_completions_are_of_the_run(steps, every, on_start, prompts, eac
     assert max(found.completions) <= 90
 
 
+def test_few_steps_with_evaluations_by_vllm_are_asked_for(capsys, tmp_path):
+    file, engine = tmp_path / "grpo.yaml", FakeEngine()
+    file.write_text(GRPO_FILE)
+    answer(capsys, f"config={file}", "use_vllm=true", "gpu=h100", "steps=9", "completions=100", engine=engine)
+    assert engine.requests[-1].evaluations.eval_steps == 10
+
+
 def test_the_worst_case_has_an_evaluation_that_generates(capsys, tmp_path):
     file = tmp_path / "grpo.yaml"
     file.write_text(GRPO_FILE)

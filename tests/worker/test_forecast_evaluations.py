@@ -111,6 +111,14 @@ def _evaluations_in(pieces: Iterable[Piece]) -> int:
     return sum(phase is Phase.EVALUATION for piece in pieces for _, phase in piece.phases)
 
 
+def test_evaluations_by_vllm_are_not_written_out() -> None:
+    spec = spec_of(**LORA_KEYS, use_vllm=True)
+    keys: dict[str, Any] = {"eval_steps": 4, "per_device_eval_batch_size": 2, "num_generations_eval": 2}
+    rows = replace(rows_of(spec), evaluations=Evaluations(**keys, prompts=(9,), completions=(30, 40)))
+    with pytest.raises(UnequalStepsError, match="vLLM gets the weights in an evaluation"):
+        learn(spec, TINY, [rows])
+
+
 def test_evaluations_that_leave_a_block_are_not_written_out() -> None:
     trace = TraceBuilder()
     for phase in (Phase.OPTIMIZER, Phase.EVALUATION):

@@ -18,6 +18,10 @@ ENGINE = "profiler.worker.forecast"
 """The module of that process."""
 
 
+MOST_WHOLE_STEPS = 200
+"""Of a run that cannot be written out: its trace is kept in memory as a whole."""
+
+
 def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     """Return why a forecast does not know how the trainer groups rows; None if it does."""
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
@@ -57,8 +61,8 @@ def why_not_evaluated(spec: TrialSpec, *, rows: int, each: int) -> Fault | None:
         return Fault(key="per_device_eval_batch_size", found=str(rows), problem=problem)
     others = f"has no forecast with evaluations of recipe={spec.recipe}"
     hint = "With eval_strategy=no training alone has one."
-    if spec.use_vllm:
-        problem = f"{others}, which change when vLLM gets the weights in the next step"
+    if spec.use_vllm and spec.steps > MOST_WHOLE_STEPS:
+        problem = f"{others} in more than {MOST_WHOLE_STEPS} steps, each of which is simulated whole"
         return Fault(key="use_vllm", found="true", problem=problem, hint=hint)
     if spec.logprobs in (Logprobs.FULL, Logprobs.MINIBATCH):
         hint = f"Give trl=VERSION of another release. {hint}"
