@@ -23,6 +23,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.forecast import (
+    MOST_WHOLE_STEPS,
     AnswerLine,
     Death,
     Draw,
@@ -358,6 +359,6 @@ def test_a_job_that_cannot_be_written_out_runs_whole(monkeypatch: pytest.MonkeyP
     assert line == Learnt(
         shapes=0, events_per_step=0, layers_run=None, whole="The steps cannot be written out: a planted reason."
     )
-    many = replace(request_of(), steps=forecast.MOST_WHOLE_STEPS + 1)
+    many = replace(request_of(), steps=MOST_WHOLE_STEPS + 1)
     with pytest.raises(UnsupportedTrialError, match=r"a planted reason\. Without that at most 200 steps"):
         list(answer(many, []))
