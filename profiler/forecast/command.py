@@ -24,8 +24,8 @@ from profiler.config.options.reading import FieldReader, show
 from profiler.config.options.run_options import option_lines
 from profiler.config.options.value_grammar import read_path
 from profiler.domain.errors import FailIf, Fault, UsageError
-from profiler.domain.trials.recipe import GENERATING
-from profiler.domain.trials.trial import Lengths, Logprobs, TrialSpec
+from profiler.domain.trials.recipe import GENERATING, Recipe
+from profiler.domain.trials.trial import Lengths, Logprobs
 from profiler.estimate.command import COMMON_OPTIONS, LAUNCH, NO_LENGTHS, TOKENIZER
 from profiler.estimate.command import Command as EstimateCommand
 from profiler.estimate.command import read_pairs as read_estimate
@@ -44,7 +44,7 @@ DEFAULT_EVAL_BATCH = 8
 """transformers' default of `per_device_eval_batch_size`."""
 
 DEFAULT_EVALUATED = 128
-"""Rows of an evaluation where none are stated (our choice): 16 batches of the default."""
+"""Rows, or completions, of an evaluation where none are stated (our choice): 16 batches of the default."""
 
 _MOST_SEEDS = 1000
 _LEAST_GROWTH = 0.01
@@ -155,16 +155,22 @@ class ForecastOptions:
     per_device_eval_batch_size: int | None = option(
         None,
         count(),
-        "rows, or pairs, that are evaluated at once",
+        "rows, pairs or completions that are evaluated at once",
         unit="rows",
         null=f"that of config, else {DEFAULT_EVAL_BATCH}, transformers' default",
     )
     max_eval_samples: int | None = option(
         None,
         count(),
-        "rows, or pairs, of each evaluation; their lengths are drawn as those of training",
+        "rows, pairs or prompts of each evaluation; their lengths are drawn as those of training",
         unit="rows",
-        null=f"that of config, else {DEFAULT_EVALUATED}",
+        null=f"that of config, else {DEFAULT_EVALUATED}, or prompts with as many completions",
+    )
+    num_generations_eval: int | None = option(
+        None,
+        count(),
+        "completions per prompt of an evaluation of GRPO or RLOO",
+        null="that of config, else num_generations",
     )
     results_dir: PurePath = option(
         PurePath("results"), path("a folder", "FOLDER"), "page, tables and figure go to FOLDER/forecast/NAME"
@@ -248,8 +254,7 @@ def _faults_of_one_run(rest: EstimateCommand) -> list[Fault]:
 
 _LOGGING_STEPS = 10
 """trl's default of `logging_steps`, which is that of `eval_steps` too (`_BaseConfig` of trl 1.16)."""
-
-EVAL_BATCH = "per_device_eval_batch_size"
+EVAL_BATCH, EVAL_GROUP, EVAL_ROWS = "per_device_eval_batch_size", "num_generations_eval", "max_eval_samples"
 
 
 def eval_steps_of(
@@ -273,8 +278,8 @@ def eval_steps_of(
         return None
     if strategy is EvalStrategy.EPOCH:
         if epoch is None:
-            problem = "has no forecast without a data set, whose size says how many steps an epoch has"
-            hint = "eval_steps=N says it, or lengths=FILE has its rows."
+            problem = "has no forecast without a data set of rows, whose size says how many steps an epoch has"
+            hint = "eval_steps=N says it, and for whole rows and pairs lengths=FILE."
             raise UsageError([Fault(key="eval_strategy", found="epoch", problem=problem, hint=hint)])
         return epoch
     stated = options.eval_steps or values.get("eval_steps") or values.get("logging_steps") or _LOGGING_STEPS
@@ -307,18 +312,19 @@ def whole_number(values: Mapping[str, object], key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def generated_evaluation(spec: TrialSpec, options: ForecastOptions) -> Fault | None:
-    """Return the fault of a trial whose evaluations generate completions."""
-    if spec.recipe not in GENERATING or options.eval_strategy is EvalStrategy.NO:
-        return None
-    known = {key: getattr(options, key) for key in ("eval_strategy", "eval_steps", EVAL_BATCH, "max_eval_samples")}
-    known[EVAL_BATCH] = known[EVAL_BATCH] or spec.per_device_eval_batch_size
-    key = next((key for key, value in known.items() if value is not None), None)
-    if key is None:
-        return None
-    problem = f"has no forecast with recipe={spec.recipe}, whose evaluations generate"
-    hint = "With eval_strategy=no training alone has one; the estimate has the peak of an evaluation."
-    return Fault(key=key, found=str(known[key]), problem=problem, hint=hint)
+def refuse_idle(options: ForecastOptions, recipe: Recipe, *, is_evaluated: bool) -> None:
+    """Refuse keys of evaluations that change nothing.
+
+    Raises:
+        UsageError: There is one.
+    """
+    if options.num_generations_eval is not None and recipe not in GENERATING:
+        problem = f"has no meaning with recipe={recipe}, whose evaluations generate nothing"
+        raise UsageError([Fault(key=EVAL_GROUP, found=str(options.num_generations_eval), problem=problem)])
+    for key in () if is_evaluated or options.eval_strategy is not None else (EVAL_BATCH, EVAL_GROUP, EVAL_ROWS):
+        if (found := getattr(options, key)) is not None:
+            said = {"problem": "is of evaluations, and nothing says when they come", "hint": "Add eval_steps=N."}
+            raise UsageError([Fault(key=key, found=str(found), **said)])
 
 
 _UNKNOWN_IN_EVALUATION = {

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.analysis.forecast.lengths import (
     ONE,
     Distribution,
@@ -28,7 +27,7 @@ from profiler.config.options.reading import show
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu, gpu_named, name_card
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.runs.forecast import why_rows_are_unknown
+from profiler.domain.runs.forecast import why_not_evaluated, why_rows_are_unknown
 from profiler.domain.trials.kernels import missing_kernel
 from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import Evaluations, TrialSpec
@@ -39,6 +38,7 @@ from profiler.forecast.command import (
     DEFAULT_EVAL_BATCH,
     DEFAULT_EVALUATED,
     EVAL_BATCH,
+    EVAL_GROUP,
     LOG,
     SAMPLING,
     Command,
@@ -47,7 +47,7 @@ from profiler.forecast.command import (
     assumed_loss,
     eval_delay_of,
     eval_steps_of,
-    generated_evaluation,
+    refuse_idle,
     refuse_other_evaluations,
     whole_number,
 )
@@ -104,15 +104,14 @@ def limit_of_card(command: Command) -> int | None:
     return gpu.usable_bytes
 
 
-def with_forecast(spec: TrialSpec, options: ForecastOptions) -> TrialSpec:
-    """Return a trial that has a forecast: with eval_strategy=no without its evaluations.
+def with_forecast(spec: TrialSpec) -> TrialSpec:
+    """Return a trial that has a forecast, without its evaluations, which have a plan.
 
     Raises:
-        UsageError: Its rows are grouped in an unknown way, its evaluations generate, or its card has no kernel for it.
+        UsageError: Its rows are grouped in an unknown way, or its card has no kernel for it.
     """
-    if options.eval_strategy is EvalStrategy.NO:
-        spec = replace(spec, per_device_eval_batch_size=None)
-    fault = why_rows_are_unknown(spec) or generated_evaluation(spec, options)
+    spec = replace(spec, per_device_eval_batch_size=None)
+    fault = why_rows_are_unknown(spec)
     missing = missing_kernel(spec, gpu_named(str(spec.gpu)).chip)
     if fault is None and missing is not None:
         problem = f"has no kernel for this job: {missing.name} does not run there"
@@ -127,6 +126,9 @@ def with_forecast(spec: TrialSpec, options: ForecastOptions) -> TrialSpec:
 _MOST_BATCHES = 1000
 """Of one evaluation (our choice): all of them run on the simulated card."""
 
+_MOST_GENERATED = 200
+"""The same of one that generates, which runs several times, with longer batches."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
@@ -135,7 +137,7 @@ class EvaluationPlan:
     when: Evaluations
     """Without lengths."""
     rows: int
-    """Or pairs."""
+    """Or pairs, or prompts."""
     lengths: RunLengths
     is_packed: bool
     """Whether every row is as long as `max_length` allows."""
@@ -151,10 +153,21 @@ class EvaluationPlan:
         every = "" if when.eval_steps is None else f" after every {when.eval_steps:,} steps and the last one"
         start = ("" if when.eval_steps is None else " and") + " before the first step" if when.eval_on_start else ""
         assumed = " (assumed; see max_eval_samples)" if are_rows_assumed else ""
+        said = f"Evaluated{every}{start}: {self.rows:,}"
+        if (each := when.num_generations_eval) is not None:
+            return (
+                f"{said} prompts{assumed} with {each:,} completions each, {when.per_device_eval_batch_size:,} at once, "
+                "as long as those of training, sampled anew for each quarter of them, the same with every seed."
+            )
         return (
-            f"Evaluated{every}{start}: {self.rows:,} rows{assumed}, {when.per_device_eval_batch_size:,} at once, the "
-            f"same ones with every seed. With compute_metrics their logits would stay too.{assumed_loss(spec.logprobs)}"
+            f"{said} rows{assumed}, {when.per_device_eval_batch_size:,} at once, the same ones with every seed. With "
+            f"compute_metrics their logits would stay too.{assumed_loss(spec.logprobs)}"
         )
+
+    def estimated(self, spec: TrialSpec) -> TrialSpec:
+        """Return a trial whose estimate has the evaluations, where it knows them: those that generate."""
+        each, at_once = self.when.num_generations_eval, self.when.per_device_eval_batch_size
+        return spec if each is None else replace(spec, per_device_eval_batch_size=min(at_once, each * self.rows))
 
 
 def evaluation_plan(
@@ -165,29 +178,35 @@ def evaluation_plan(
     Raises:
         UsageError: They have no forecast.
     """
-    if spec.recipe in GENERATING:
-        return None
+    generates = spec.recipe in GENERATING
     source, rows_per_step = lengths.completions, spec.training_rows * spec.gradient_accumulation_steps
-    epoch = None
-    if isinstance(source, Recorded) and source.is_data_set:
-        epoch = -(-len(source.values) // rows_per_step)
+    known = source.values if isinstance(source, Recorded) and source.is_data_set else None  # never of completions
+    epoch = None if known is None else -(-len(known) // rows_per_step)
     steps = eval_steps_of(options, values, steps=spec.steps, epoch=epoch)
     on_start = values.get("eval_on_start") is True and options.eval_strategy is not EvalStrategy.NO
+    refuse_idle(options, spec.recipe, is_evaluated=steps is not None or on_start)
     if steps is None and not on_start:
         return None
     refuse_other_evaluations(values)
     at_once = options.per_device_eval_batch_size or whole_number(values, EVAL_BATCH) or DEFAULT_EVAL_BATCH
-    rows = options.max_eval_samples or whole_number(values, "max_eval_samples") or DEFAULT_EVALUATED
+    each = options.num_generations_eval or whole_number(values, EVAL_GROUP) or spec.num_generations if generates else 1
+    fault = why_not_evaluated(spec, rows=at_once, each=each) if generates else None
+    if fault is not None:
+        raise UsageError([fault])
+    assumed = max(1, DEFAULT_EVALUATED // each)
+    rows = options.max_eval_samples or whole_number(values, "max_eval_samples") or assumed
     if spec.recipe is Recipe.KTO:  # a batch has the KL term of whole micro-batches of training
         rows = -(-rows // spec.per_device_train_batch_size) * spec.per_device_train_batch_size
-    if rows > _MOST_BATCHES * at_once:
-        problem = f"is more than {_MOST_BATCHES:,} batches of {EVAL_BATCH}={at_once}, which all run to be learnt"
+    most = _MOST_GENERATED if generates else _MOST_BATCHES
+    if rows * each > most * at_once:
+        problem = f"is more than {most:,} batches of {EVAL_BATCH}={at_once}, which all run to be learnt"
         raise UsageError([Fault(key="max_eval_samples", found=str(rows), problem=problem, hint="Give fewer.")])
     packed = values.get("eval_packing")
     return EvaluationPlan(
         when=Evaluations(
             eval_steps=steps,
             per_device_eval_batch_size=at_once,
+            num_generations_eval=each if generates else None,
             completions=(),
             eval_delay=eval_delay_of(values, steps),
             eval_on_start=on_start,
@@ -332,24 +351,6 @@ def _of_log(log: TrainingLog | None, options: ForecastOptions) -> Source:
 _LEVER_LENGTH = 0.75
 """Part of the longest row that a lever leaves (our choice)."""
 
-_SETTINGS = ("expandable_segments:True", "garbage_collection_threshold:0.8", "max_split_size_mb:512")
-"""Settings of the allocator that people try, with values of PyTorch's notes and of public reports."""
-
-
-def settings_levers(spec: TrialSpec) -> tuple[str, ...]:
-    """Return the settings of the trial with one more each, as far as they differ from it and torch allows them."""
-    found = []
-    for each in _SETTINGS:
-        if each.partition(":")[0] in spec.alloc_conf:
-            continue
-        text = ",".join(filter(None, (spec.alloc_conf, each)))
-        try:
-            parse_alloc_conf(text)
-        except UsageError:
-            continue
-        found.append(text)
-    return tuple(found)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Lever:
@@ -380,7 +381,7 @@ def trial_levers(
             changed = dearest_spec(inputs, change, architecture_of)
         except UsageError:
             continue
-        changed = replace(changed, per_device_eval_batch_size=spec.per_device_eval_batch_size)
+        changed = replace(changed, per_device_eval_batch_size=None)
         key, value = next(iter(change.items()))
         yield replace(
             own,
@@ -388,9 +389,11 @@ def trial_levers(
             spec=changed,
             evaluations=None if plan is None else plan.of(changed),
         )
-    if own.evaluations is not None and (at_once := own.evaluations.per_device_eval_batch_size) > 1:
-        fewer = replace(own.evaluations, per_device_eval_batch_size=at_once // 2)
-        yield replace(own, name=f"{EVAL_BATCH}={at_once // 2}", evaluations=fewer)
+    group = 1 if own.evaluations is None else own.evaluations.num_generations_eval or 1
+    at_once = 0 if own.evaluations is None else own.evaluations.per_device_eval_batch_size // (2 * group) * group
+    if own.evaluations is not None and at_once:
+        fewer = replace(own.evaluations, per_device_eval_batch_size=at_once)
+        yield replace(own, name=f"{EVAL_BATCH}={at_once}", evaluations=fewer)
     grouped = SamplingStrategy.GROUP_BY_LENGTH
     if spec.recipe is Recipe.SFT and lengths.train_sampling_strategy is not grouped:
         sorted_lengths = replace(lengths, train_sampling_strategy=grouped)

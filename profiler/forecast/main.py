@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from profiler.analysis.forecast.lengths import RowCounts, RunLengths, Sampled, sampled
-from profiler.analysis.forecast.outlook import MemoryGrowth, Outlook, can_compare, memory_growth, why_not_compared
+from profiler.analysis.forecast.outlook import Outlook, growth_against, settings_levers
 from profiler.analysis.forecast.training_log import TrainingLog
 from profiler.analytical.estimate import has_form
 from profiler.analytical.explanation.explained import card_verdict
@@ -54,7 +54,6 @@ from profiler.forecast.inputs import (
     Lever,
     length_inputs,
     limit_of_card,
-    settings_levers,
     training_log,
     trial_levers,
     with_forecast,
@@ -190,7 +189,7 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
     inputs, architecture_of = with_reward_models(read, architecture_of)
     if inputs.faults:
         raise UsageError(inputs.faults)
-    spec = with_forecast(dearest_spec(inputs, {}, architecture_of), command.options)
+    spec = with_forecast(dearest_spec(inputs, {}, architecture_of))
     refuse_without_card(spec)
     if reason := why_not_simulated([spec], architecture_of):
         problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
@@ -230,6 +229,7 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
         found = _answered(other, root / _name(other), engine)
         levers.append(LeverForecast(name=lever.name, outlook=_outlook(found, other, lever.spec.alloc_conf)))
     gpu, architecture = gpu_named(str(spec.gpu)), job.architecture_of(spec.model)
+    worst = spec if plan is None else plan.estimated(spec)
     forecast = Forecast(
         spec=spec,
         gpu=gpu,
@@ -237,25 +237,13 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
         outlook=own,
         sampled=draws,
         learnt=answer.learnt,
-        estimate=card_verdict(spec, architecture, gpu, replays=True) if has_form(spec, architecture) else None,
+        estimate=card_verdict(worst, architecture, gpu, replays=True) if has_form(worst, architecture) else None,
         levers=tuple(sorted(levers, key=lambda each: each.outlook.rank)),
-        growth=_growth(job, own),
+        growth=growth_against(job.log, job.lengths.lengths.completions, own),
         notes=(*notes_of_all(job.inputs, [spec], job.architecture_of), *job.lengths.notes),
     )
     _write(folder, forecast, answer.runs)
     return forecast, folder
-
-
-def _growth(job: _Job, outlook: Outlook) -> MemoryGrowth | None:
-    """Return the growth of the memory that the log measured against the forecast; None if it cannot be compared."""
-    if job.log is None or why_not_compared(job.log, job.lengths.lengths.completions):
-        return None
-    is_reserved = bool(can_compare(job.log))
-    sizes = {
-        steps[0].step: [each.reserved_bytes if is_reserved else each.allocated_bytes for each in steps]
-        for steps in zip(*(run.steps for run in outlook.runs), strict=False)
-    }
-    return memory_growth(job.log, sizes, is_reserved=is_reserved) if sizes else None
 
 
 # ---- asking, and going on --------------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ def set_evaluations(arguments: Any, evaluations: Evaluations) -> None:
         delay=evaluations.eval_delay,
     )
     arguments.eval_on_start = evaluations.eval_on_start
+    if evaluations.num_generations_eval is not None:
+        arguments.num_generations_eval = evaluations.num_generations_eval
 
 
 def _sharding(spec: TrialSpec) -> dict[str, Any]:

@@ -77,11 +77,14 @@ def _evaluated(spec: TrialSpec, tokenizer: Any, evaluations: Evaluations | None)
     """Return the rows that are evaluated, made as those of training."""
     if evaluations is None:
         return None
+    lengths = RowLengths(prompts=evaluations.prompts, completions=evaluations.completions)
+    if evaluations.num_generations_eval is not None:
+        prompts = len(evaluations.prompts)
+        return recipe_of(spec).data(replace(spec, steps=prompts), tokenizer, lengths).select(range(prompts))
     sides = 1 if spec.recipe.facts.rows_are_single else 2
     count = len(evaluations.completions) // sides
     # Neighbours of a KL term are those within the micro-batches of training (`KTOTrainer.__init__` of trl 1.16).
     batches = -(-count // spec.per_device_train_batch_size)
-    lengths = RowLengths(prompts=evaluations.prompts, completions=evaluations.completions)
     found = recipe_of(spec).data(replace(spec, steps=batches, gradient_accumulation_steps=1), tokenizer, lengths)
     return found.select(range(count))
 

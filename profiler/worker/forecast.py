@@ -29,6 +29,7 @@ from profiler.domain.cards.card import installed_torch_version
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import Phase
 from profiler.domain.runs.forecast import (
+    MOST_WHOLE_STEPS,
     AnswerLine,
     Death,
     Draw,
@@ -189,10 +190,6 @@ def _death(batch: MicroBatch, refusal: Refusal, *, seed: int, alloc_conf: str, s
 
 
 # ---- the process -----------------------------------------------------------------------------------------------------
-
-MOST_WHOLE_STEPS = 200
-"""Of a run that cannot be written out: its trace is kept in memory as a whole."""
-
 
 _Run = tuple[int, str]
 """The seed of a draw, and a setting of the allocator."""

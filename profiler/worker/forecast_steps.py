@@ -24,7 +24,7 @@ from profiler.simulation.extrapolation.parametric_steps import (
     variants,
 )
 from profiler.simulation.extrapolation.step_pieces import evaluation_spans, micro_batch_starts, step_bounds
-from profiler.training.recipes.step_grouping import step_shapes, steps_per_unit, unit_rows
+from profiler.training.recipes.step_grouping import joined, shorter, step_shapes, steps_per_unit, unit_rows
 from profiler.worker.simulated import card_of, simulate
 
 _MOST_STEPS = 16
@@ -53,8 +53,8 @@ class RunLearnt:
     runs: int
     steps_run: int
     layers_run: int | None
-    evaluation: Piece | None
-    """An evaluation after a step, the same each time; None: there is none."""
+    evaluations: "_LearntEvaluations | None"
+    """None: none follows a step."""
 
 
 def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowLengths]) -> RunLearnt:
@@ -69,18 +69,22 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         UnequalStepsError: The steps cannot be written out.
         UnsupportedTrialError: The trial cannot be simulated.
     """
+    if spec.use_vllm and draws[0].evaluations is not None:
+        raise UnequalStepsError("vLLM gets the weights in an evaluation, and not in the step after it")
     plan = _Plan(spec=spec, draws=draws, pads_masks=_pads_masks(spec))
     first_steps = plan.first_units * steps_per_unit(spec)
     runs, layers = [], None
     every = spec.torch_empty_cache_steps
     for number, units in enumerate(plan.runs()):
         learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
-        rows = _joined(units)
+        rows = joined(units)
         if number == 0:  # of which the first steps are
             rows = replace(rows, evaluations=_on_start(draws[0].evaluations))
         run = simulate(learning, model_config, rows=rows, defers_scratch=True)
         layers = run.layers_run
         runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
+    if not runs:
+        raise UnequalStepsError(f"the run has {spec.steps}, and the first {first_steps} are not learnt from")
     empties = None if every is None else lambda step: step % every == 0
     steps = ParametricSteps(
         runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks, needed=plan.places
@@ -92,7 +96,7 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         runs=len(runs),
         steps_run=sum(len(run.shapes) for run in runs),
         layers_run=layers,
-        evaluation=_evaluation(spec, model_config, draws[0]),
+        evaluations=_learn_evaluations(spec, model_config, draws[0]),
     )
 
 
@@ -105,23 +109,44 @@ _BLOCKS_OF_EVALUATION = 2**40
 """Number of the first block of an evaluation, which no block of training reaches; each frees all that it makes."""
 
 
-def _evaluation(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Piece | None:
-    """Return the events of an evaluation after a step; None if none follows a step.
+@dataclass(frozen=True, kw_only=True)
+class _LearntEvaluations:
+    """The events of the evaluations of a run."""
 
-    Its rows are the same each time. Two of one run, after the first and after the second step, confirm each other.
+    first: Sequence[Piece]
+    """Of the first ones, whose rollouts run more tokens than those of others."""
+    others: Sequence[Piece]
+    """One per draw of completions."""
+
+    def of(self, number: int, evaluations: Evaluations) -> Piece:
+        """Return those of an evaluation, from 0."""
+        return self.first[number] if number < len(self.first) else self.others[evaluations.draw_of(number)]
+
+
+def _learn_evaluations(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> _LearntEvaluations | None:
+    """Return the events of evaluations after a step; None if none follows a step.
+
+    Each draw of completions is evaluated once in one run, each after a step. The last one is evaluated twice, which
+    confirms that an evaluation depends on its rows alone.
 
     Raises:
-        UnequalStepsError: They differ, or leave something behind.
+        UnequalStepsError: The two differ, or one leaves something behind.
     """
-    if draw.evaluations is None or draw.evaluations.eval_steps is None:
+    known = draw.evaluations
+    if known is None or known.eval_steps is None:
         return None
-    each = replace(draw.evaluations, eval_steps=1, eval_delay=0, eval_on_start=False)
-    trace = simulate(replace(spec, steps=2), model_config, rows=replace(draw, evaluations=each)).trace
+    batches = -(-known.rows // known.per_device_eval_batch_size)
+    first = -(-DecodeExtrapolator.most_rollouts // batches) if _decodes(spec) else 0
+    order = [*map(known.draw_of, range(first)), *range(known.draws), known.draws - 1]
+    each = replace(known, eval_steps=1, eval_delay=0, eval_on_start=False, same_completions=1)
+    if known.num_generations_eval is not None:
+        each = replace(each, completions=[length for number in order for length in known.completions_of(number)])
+    trace = simulate(replace(spec, steps=len(order)), model_config, rows=replace(draw, evaluations=each)).trace
     trace = trace.on(card_of(spec).chip)
-    first, second = (_closed_piece(trace, *span) for span in evaluation_spans(trace))
-    if first != second:
+    *found, last = (_closed_piece(trace, *span) for span in evaluation_spans(trace))
+    if found[-1] != last:
         raise UnequalStepsError("evaluations of the same rows differ")
-    return first
+    return _LearntEvaluations(first=found[:first], others=found[first:])
 
 
 def _closed_piece(trace: Trace, first: int, end: int) -> Piece:
@@ -244,8 +269,8 @@ class _Plan:
             for unit in spread:
                 moved = _MOVED[number % len(_MOVED)]
                 yield shorter(self._unit(unit), factor, 1)
-                yield shorter(self._unit(unit), factor, moved=moved)
-                yield shorter(self._unit(unit), factor)
+                yield shorter(self._unit(unit), factor, MASK_ALIGNMENT, moved=moved)
+                yield shorter(self._unit(unit), factor, MASK_ALIGNMENT)
                 if self.spec.recipe.facts.has_reference_pass and not self.spec.recipe.facts.has_rollout:
                     yield from self._levelled(self._unit(unit), round(factor * self.spec.row_tokens))
 
@@ -300,36 +325,12 @@ def _spread(places: Sequence[_Place]) -> Iterator[_Unit]:
 
 def _first_units(spec: TrialSpec) -> int:
     found = -(-FIRST_STEPS // steps_per_unit(spec))
-    decodes = spec.recipe in GENERATING and spec.rollout is Rollout.GENERATE and not spec.use_vllm
-    # The first rollouts run more tokens than the others.
-    return max(found, DecodeExtrapolator.most_rollouts) if decodes else found
+    return max(found, DecodeExtrapolator.most_rollouts) if _decodes(spec) else found
 
 
-def shorter(rows: RowLengths, factor: float, multiple: int = MASK_ALIGNMENT, *, moved: int = 0) -> RowLengths:
-    """Return shorter rows.
-
-    Args:
-        rows: The rows.
-        factor: By which they are shorter, at most.
-        multiple: Of which the difference is one: rows of another number of tokens than a multiple of 8 stay so.
-        moved: Tokens that prompts lose, and completions get, where both allow it.
-    """
-
-    def less(length: int) -> int:
-        return length - int((length - factor * length) / multiple) * multiple
-
-    prompts, completions = [*map(less, rows.prompts)], [*map(less, rows.completions)]
-    can_move = min(prompts, default=0) > moved and max(completions) + moved <= max(rows.completions)
-    moved = moved if can_move else 0
-    return replace(rows, prompts=[each - moved for each in prompts], completions=[each + moved for each in completions])
-
-
-def _joined(units: Sequence[RowLengths]) -> RowLengths:
-    return RowLengths(
-        prompts=[length for unit in units for length in unit.prompts],
-        completions=[length for unit in units for length in unit.completions],
-        shuffles=[seed for unit in units for seed in unit.shuffles],
-    )
+def _decodes(spec: TrialSpec) -> bool:
+    """Return whether the first rollouts run more tokens than the others."""
+    return spec.recipe in GENERATING and spec.rollout is Rollout.GENERATE and not spec.use_vllm
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -348,9 +349,14 @@ def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps
     later = step_shapes(spec, draw)[len(learnt.first_shapes) :]
     begun = zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
     training = chain(begun, ((shape, list(learnt.steps.written(shape))) for shape in later))
+    known, learnt_of = draw.evaluations, learnt.evaluations
+    done = int(known is not None and known.eval_on_start)
     for step, (shape, pieces) in enumerate(training, start=1):
-        is_evaluated = draw.evaluations is not None and draw.evaluations.follows(step, spec.steps)
-        yield shape, [*pieces, learnt.evaluation] if is_evaluated and learnt.evaluation is not None else pieces
+        if known is None or learnt_of is None or not known.follows(step, spec.steps):
+            yield shape, pieces
+            continue
+        yield shape, [*pieces, learnt_of.of(done, known)]
+        done += 1
 
 
 def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> Steps:

@@ -4,8 +4,12 @@ import json
 
 import pytest
 from fake_engine import FakeEngine
+from hypothesis import given
+from hypothesis import strategies as st
 
+from profiler.analysis.forecast.lengths import RunLengths, distribution_of, evaluated_rows
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.trials.trial import Evaluations, TrialSpec
 from profiler.forecast.main import main
 
 
@@ -44,6 +48,75 @@ def test_evaluations_of_a_file_are_counted(capsys, tmp_path):
     assert any(note.startswith("Evaluated after every 5 steps and the last one and before") for note in found["notes"])
     answer(capsys, f"config={file}", *words, "eval_strategy=no", engine=engine)
     assert engine.requests[-1].evaluations is None
+
+
+GRPO_FILE = """
+model_name_or_path: Qwen/Qwen2.5-7B
+use_peft: true
+beta: 0.04
+max_completion_length: 600
+per_device_train_batch_size: 8
+gradient_accumulation_steps: 1
+num_generations: 8
+num_generations_eval: 4
+eval_strategy: steps
+eval_steps: 10
+per_device_eval_batch_size: 16
+"""
+
+
+def test_evaluations_that_generate_are_sampled(capsys, tmp_path):
+    file, engine = tmp_path / "grpo.yaml", FakeEngine()
+    file.write_text(GRPO_FILE)
+    words = [f"config={file}", "gpu=h100", "steps=50", "seeds=2", "completions=uniform(100,200)", "growth=2"]
+    found = answer(capsys, *words, "max_eval_samples=30", engine=engine)
+    evaluations = engine.requests[-1].evaluations
+    assert (evaluations.num_generations_eval, evaluations.per_device_eval_batch_size, evaluations.rows) == (4, 16, 120)
+    # Five evaluations, two of which have the same completions; those of the last one are twice as long.
+    assert (evaluations.draws, [evaluations.draw_of(number) for number in range(5)]) == (3, [0, 0, 1, 1, 2])
+    longest = [max(evaluations.completions_of(draw)) for draw in range(3)]
+    assert longest == sorted(longest) and 350 < longest[-1] <= 400
+    said = "Evaluated after every 10 steps and the last one: 30 prompts with 4 completions each, 16 at once"
+    assert any(note.startswith(said) for note in found["notes"])
+    answer(capsys, *words, "eval_strategy=no", engine=engine)
+    assert engine.requests[-1].evaluations is None
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.booleans(), st.integers(1, 20), st.integers(1, 8), st.floats(0.5, 3))
+def test_sampled_completions_are_of_the_run(steps, every, on_start, prompts, each, growth):
+    keys = {"per_device_eval_batch_size": each, "num_generations_eval": each, "eval_on_start": on_start}
+    when = Evaluations(eval_steps=every, completions=(), **keys)
+    spec = TrialSpec(backend="simulated", gpu="h100-80gb", model="tiny", steps=steps, max_completion_length=90)
+    lengths = RunLengths(
+        prompts=distribution_of("uniform(5,900)", least=1),
+        completions=distribution_of("lognormal(60,0.8)", least=1),
+        growth=distribution_of(str(growth), least=0.01),
+    )
+    found = evaluated_rows(when, prompts, lengths, spec)
+    evaluations = on_start + sum(when.follows(step, steps) for step in range(1, steps + 1))
+    assert (found.rows, len(found.completions)) == (prompts * each, found.draws * found.rows)
+    assert 1 <= found.draws <= 4 and (found.draws - 1) * found.same_completions < evaluations
+    assert evaluations <= found.draws * found.same_completions
+    assert max(found.prompts) <= spec.max_prompt_length and min(found.completions) >= 1
+    assert max(found.completions) <= 90
+
+
+def test_few_steps_with_evaluations_by_vllm_are_asked_for(capsys, tmp_path):
+    file, engine = tmp_path / "grpo.yaml", FakeEngine()
+    file.write_text(GRPO_FILE)
+    answer(capsys, f"config={file}", "use_vllm=true", "gpu=h100", "steps=9", "completions=100", engine=engine)
+    assert engine.requests[-1].evaluations.eval_steps == 10
+
+
+def test_the_worst_case_has_an_evaluation_that_generates(capsys, tmp_path):
+    file = tmp_path / "grpo.yaml"
+    file.write_text(GRPO_FILE)
+    words = [f"config={file}", "gpu=h100", "steps=20", "seeds=1", "completions=100"]
+    batches = "per_device_eval_batch_size=256"
+    # Of the first the only batch has 200 rows.
+    more = ([batches, "max_eval_samples=50"], [batches, "max_eval_samples=60"], ["eval_strategy=no"])
+    found = [answer(capsys, *words, *each, engine=FakeEngine())["estimate"]["peak_allocated_bytes"] for each in more]
+    assert found[1] > found[0] > found[2]
 
 
 def test_a_peak_of_an_evaluation_is_said(capsys):

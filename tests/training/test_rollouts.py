@@ -77,12 +77,24 @@ def test_the_first_two_rollouts_are_extrapolated_and_later_ones_are_synthetic(mo
     engine = rollout_engine(trial(Rollout.GENERATE), placement)
     synthetic: list[Any] = []
     generating = SyntheticRollout.generating
-    monkeypatch.setattr(SyntheticRollout, "generating", lambda *to: synthetic.append(to) or generating(*to))
+    monkeypatch.setattr(
+        SyntheticRollout, "generating", lambda *to, **keys: synthetic.append(to) or generating(*to, **keys)
+    )
     prompt = {"input_ids": torch.ones(1, 3), "attention_mask": torch.ones(1, 3)}
     for number in (1, 2, 3, 4):
         with engine.generating(model):
             model.generate(**prompt, generation_config=SimpleNamespace(max_new_tokens=2))
         assert (placement.extrapolator.rollouts, len(synthetic)) == (min(number, 2), max(0, number - 2))
+
+
+def test_rollouts_of_evaluations_are_counted_apart() -> None:
+    placement, model = extrapolating(), Model()
+    engine = rollout_engine(trial(Rollout.GENERATE), placement)
+    prompt = {"input_ids": torch.ones(1, 3), "attention_mask": torch.ones(1, 3)}
+    for number, evaluates in enumerate((True, True, True, False, False, False)):
+        with engine.generating(model, evaluates=evaluates):
+            model.generate(**prompt, generation_config=SimpleNamespace(max_new_tokens=2))
+        assert placement.extrapolator.rollouts == (1, 2, 2, 3, 4, 4)[number]
 
 
 def test_an_extrapolated_rollout_needs_an_extrapolator() -> None:

@@ -23,6 +23,7 @@ from profiler.domain.errors import UnsupportedTrialError
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.forecast import (
+    MOST_WHOLE_STEPS,
     AnswerLine,
     Death,
     Draw,
@@ -40,6 +41,7 @@ from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapol
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.training.recipes import sft
+from profiler.training.recipes.step_grouping import shorter
 from profiler.worker import forecast
 from profiler.worker.forecast import answer, replayed
 from profiler.worker.forecast_steps import (
@@ -47,7 +49,6 @@ from profiler.worker.forecast_steps import (
     check_known,
     first_steps,
     learn,
-    shorter,
     whole_steps,
     written_steps,
 )
@@ -341,6 +342,13 @@ def test_unknown_steps_are_found_first(runs: list[list[bool]], before: int) -> N
         check_known(steps, shapes, before=before)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_run_of_first_steps_alone_is_not_learnt_from(steps: int) -> None:
+    spec = spec_of(**OF_ROWS, **LORA_KEYS, steps=steps)
+    with pytest.raises(UnequalStepsError, match=f"the run has {steps}, and the first 2 are not learnt from"):
+        learn(spec, TINY, [rows_of(spec)])
+
+
 def test_a_job_that_cannot_be_written_out_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def differs(*_: object) -> None:
         raise UnequalStepsError("a planted reason")
@@ -351,6 +359,6 @@ def test_a_job_that_cannot_be_written_out_runs_whole(monkeypatch: pytest.MonkeyP
     assert line == Learnt(
         shapes=0, events_per_step=0, layers_run=None, whole="The steps cannot be written out: a planted reason."
     )
-    many = replace(request_of(), steps=forecast.MOST_WHOLE_STEPS + 1)
+    many = replace(request_of(), steps=MOST_WHOLE_STEPS + 1)
     with pytest.raises(UnsupportedTrialError, match=r"a planted reason\. Without that at most 200 steps"):
         list(answer(many, []))

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matrix import further
 from test_forecast_engine import COMPARED, JUDGED, LORA_KEYS, OF_ROWS, PAIRED, RTX, TINY, forecast_of, rows_of, spec_of
 
@@ -12,23 +14,33 @@ from profiler.allocator.traces.trace import Piece, TraceBuilder
 from profiler.domain.memory import KIB, Category, Phase
 from profiler.domain.runs.forecast import Death
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
-from profiler.domain.trials.trial import Evaluations, Logprobs, TrialSpec, Tuning
+from profiler.domain.trials.recipe import GENERATING, Recipe
+from profiler.domain.trials.trial import Evaluations, Logprobs, Rollout, TrialSpec, Tuning
 from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
 from profiler.training.recipes.step_grouping import widest_evaluated
 from profiler.worker.forecast import replayed
 from profiler.worker.forecast_steps import _closed_piece, learn, whole_steps, written_steps
 
+GENERATED: dict[str, Any] = {"rollout": Rollout.GENERATE, "num_generations_eval": 2}
 EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"on_start": True},
     # An evaluation is learnt once, with the older loss too, and by few layers.
     PAIRED | LORA_KEYS,
+    # The first rollouts decode; a reference scores; the last batch has fewer rows.
+    LORA_KEYS | GENERATED | {"beta": 0.04, "on_start": True},
 ]
 FURTHER_EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"logprobs": Logprobs.NLL_ENTROPY},
     OF_ROWS | LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
     COMPARED | LORA_KEYS,
     JUDGED | RTX | {"tuning": Tuning.FULL, "torch_empty_cache_steps": 3},
+    LORA_KEYS | GENERATED | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "on_start": True},
+    GENERATED | RTX | {"tuning": Tuning.FULL, "beta": 0.04},
+    LORA_KEYS | GENERATED | {"recipe": Recipe.RLOO, "steps_per_generation": 4},
 ]
+
+
+_OF_EVALUATIONS = ("config", "on_start", "num_generations_eval")
 
 
 @pytest.mark.slow
@@ -36,13 +48,17 @@ FURTHER_EVALUATED: list[dict[str, Any]] = [
 def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) -> None:
     """They follow steps 4, 8, 12 and the last one, 14; step 2 comes before `eval_delay`."""
     config = {**keys}.pop("config", TINY | {"num_hidden_layers": 1})
-    spec = spec_of(**{key: value for key, value in keys.items() if key not in ("config", "on_start")})
+    spec = spec_of(**{key: value for key, value in keys.items() if key not in _OF_EVALUATIONS})
     rows = rows_of(spec)
+    each = keys.get("num_generations_eval")
     evaluations = Evaluations(
         eval_steps=4,
-        per_device_eval_batch_size=7,
+        per_device_eval_batch_size=7 if each is None else 10,
+        num_generations_eval=each,
         prompts=rows.prompts[20:32] if spec.rows_per_prompt else (),
-        completions=rows.completions[100:124],
+        # Those that are generated are drawn twice.
+        completions=rows.completions[100 : 124 if each is None else 148],
+        same_completions=2,
         eval_delay=3,
         eval_on_start=keys.get("on_start", False),
     )
@@ -58,6 +74,25 @@ def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) ->
     _check_deaths(spec, evaluations, whole, list(written_steps(spec, learnt, rows)))
 
 
+@pytest.mark.slow
+def test_an_evaluation_leaves_training_as_it_is() -> None:
+    """Its completions, and their order, are none of those of training."""
+    spec = spec_of(**LORA_KEYS, steps=3)
+    rows, each = rows_of(spec), {"per_device_eval_batch_size": 2, "num_generations_eval": 2}
+    evaluations = Evaluations(eval_steps=1, prompts=(9,), completions=(30, 40), **each)
+    trained = []
+    for known in (None, evaluations):
+        steps = whole_steps(spec, TINY | {"num_hidden_layers": 1}, replace(rows, evaluations=known))
+        trained.append(
+            [[list(piece.sizes_bytes) for piece in pieces if not _is_evaluation(piece)] for _, pieces in steps]
+        )
+    assert trained[0] == trained[1]
+
+
+def _is_evaluation(piece: Piece) -> bool:
+    return piece.phases[0][1] is Phase.EVALUATION
+
+
 def _check_deaths(spec: TrialSpec, evaluations: Evaluations, whole: Any, written: Any) -> None:
     """A card that lacks a KiB of the peak of the fourth step, so that it is full there or, by fragments, before."""
     conf, widest = "expandable_segments:True", widest_evaluated(spec, evaluations)
@@ -68,12 +103,20 @@ def _check_deaths(spec: TrialSpec, evaluations: Evaluations, whole: Any, written
     assert isinstance(died, Death)
     if died.phase is Phase.EVALUATION:
         assert died.rows == evaluations.per_device_eval_batch_size * (
-            spec.training_rows // spec.per_device_train_batch_size
+            1 if spec.recipe in GENERATING else spec.training_rows // spec.per_device_train_batch_size
         )
 
 
 def _evaluations_in(pieces: Iterable[Piece]) -> int:
     return sum(phase is Phase.EVALUATION for piece in pieces for _, phase in piece.phases)
+
+
+def test_evaluations_by_vllm_are_not_written_out() -> None:
+    spec = spec_of(**LORA_KEYS, use_vllm=True)
+    keys: dict[str, Any] = {"eval_steps": 4, "per_device_eval_batch_size": 2, "num_generations_eval": 2}
+    rows = replace(rows_of(spec), evaluations=Evaluations(**keys, prompts=(9,), completions=(30, 40)))
+    with pytest.raises(UnequalStepsError, match="vLLM gets the weights in an evaluation"):
+        learn(spec, TINY, [rows])
 
 
 def test_evaluations_that_leave_a_block_are_not_written_out() -> None:
@@ -92,6 +135,27 @@ def test_evaluations_that_leave_a_block_are_not_written_out() -> None:
 def test_evaluations_follow_their_steps_and_the_last(keys: dict[str, Any], steps: list[int]) -> None:
     evaluations = Evaluations(**{"eval_steps": 4, "per_device_eval_batch_size": 8, "completions": (3,)} | keys)
     assert [step for step in range(1, 11) if evaluations.follows(step, 10)] == steps
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 9))
+def test_draws_of_completions_take_turns(draws: int, same: int, prompts: int) -> None:
+    """By hand, two draws of 4 completions for 2 evaluations each: the fourth has the second, the ninth too."""
+    keys: dict[str, Any] = {"eval_steps": 1, "per_device_eval_batch_size": 2, "num_generations_eval": 2}
+    hand = Evaluations(**keys, prompts=(3, 3), completions=tuple(range(8)), same_completions=2)
+    assert [hand.draw_of(number) for number in (0, 1, 2, 3, 8)] == [0, 0, 1, 1, 1]
+    assert (hand.rows, hand.completions_of(1)) == (4, (4, 5, 6, 7))
+    each = 2 * prompts
+    found = replace(hand, prompts=(3,) * prompts, completions=tuple(range(draws * each)), same_completions=same)
+    assert [found.draw_of(number) for number in range(draws * same)] == sorted(list(range(draws)) * same)
+    assert [length for draw in range(draws) for length in found.completions_of(draw)] == list(found.completions)
+
+
+def test_the_widest_batch_of_generated_rows() -> None:
+    keys: dict[str, Any] = {"eval_steps": 1, "num_generations_eval": 2, "prompts": (3, 9, 5)}
+    lengths = Evaluations(**keys, per_device_eval_batch_size=4, completions=(7,) * 6 + (8, 20, 1, 1, 1, 1))
+    found = widest_evaluated(spec_of(), lengths)
+    assert (found.rows, found.widths) == (4, (9, 20))
+    assert widest_evaluated(spec_of(), replace(lengths, per_device_eval_batch_size=8)).rows == 6
 
 
 def test_a_death_in_an_evaluation_names_its_rows() -> None:

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
+from profiler.allocator.alloc_conf import parse_alloc_conf
 from profiler.analysis.forecast.training_log import Z_95, LoggedLengths, LoggedStep, TrainingLog, Trend, trend
+from profiler.domain.errors import UsageError
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.runs.forecast import Death, ForecastRun
+from profiler.domain.trials.trial import TrialSpec
 
 # ---- surviving -------------------------------------------------------------------------------------------------------
 
@@ -351,3 +354,36 @@ def _without(known: Sequence[float], values: Sequence[float]) -> list[float]:
         else 0.0
     )
     return [value - mean - slope * (each - middle) for each, value in zip(known, values, strict=True)]
+
+
+def growth_against(log: TrainingLog | None, completions: object, outlook: Outlook) -> MemoryGrowth | None:
+    """Return the growth of the memory that a log measured against a forecast; None if it cannot be compared."""
+    if log is None or why_not_compared(log, completions):
+        return None
+    is_reserved = bool(can_compare(log))
+    sizes = {
+        steps[0].step: [each.reserved_bytes if is_reserved else each.allocated_bytes for each in steps]
+        for steps in zip(*(run.steps for run in outlook.runs), strict=False)
+    }
+    return memory_growth(log, sizes, is_reserved=is_reserved) if sizes else None
+
+
+# ---- levers ----------------------------------------------------------------------------------------------------------
+
+_SETTINGS = ("expandable_segments:True", "garbage_collection_threshold:0.8", "max_split_size_mb:512")
+"""Settings of the allocator that people try, with values of PyTorch's notes and of public reports."""
+
+
+def settings_levers(spec: TrialSpec) -> tuple[str, ...]:
+    """Return the settings of the trial with one more each, as far as they differ from it and torch allows them."""
+    found = []
+    for each in _SETTINGS:
+        if each.partition(":")[0] in spec.alloc_conf:
+            continue
+        text = ",".join(filter(None, (spec.alloc_conf, each)))
+        try:
+            parse_alloc_conf(text)
+        except UsageError:
+            continue
+        found.append(text)
+    return tuple(found)

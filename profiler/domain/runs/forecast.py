@@ -12,10 +12,14 @@ from typing import Any, TypeAlias
 from profiler.domain.errors import Fault
 from profiler.domain.memory import Phase
 from profiler.domain.trials.recipe import GENERATING, Recipe
-from profiler.domain.trials.trial import Evaluations, TrialSpec
+from profiler.domain.trials.trial import Evaluations, Logprobs, TrialSpec
 
 ENGINE = "profiler.worker.forecast"
 """The module of that process."""
+
+
+MOST_WHOLE_STEPS = 200
+"""Of a run that cannot be written out: its trace is kept in memory as a whole."""
 
 
 def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
@@ -23,7 +27,8 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
     if spec.num_processes > 1:
         problem = "has no forecast yet, only one GPU has"
-        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem)
+        hint = "Give num_processes=1 where a file leaves it out: else groups of completions decide it."
+        return Fault(key="num_processes", found=str(spec.num_processes), problem=problem, hint=hint)
     if spec.use_dynamic_bsz:
         return Fault(key="use_dynamic_bsz", found="true", problem="has no forecast, because it splits rows by tokens")
     if spec.precompute_ref_log_probs:
@@ -37,6 +42,32 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
         problem = f"has no forecast unless it is a multiple of gradient_accumulation_steps={accumulation}"
         hint = "Give such a multiple; where a file of trl leaves it out, trl=VERSION takes that of your release."
         return Fault(key="steps_per_generation", found=str(generation), problem=problem, hint=hint)
+    return None
+
+
+def why_not_evaluated(spec: TrialSpec, *, rows: int, each: int) -> Fault | None:
+    """Return why a forecast does not know evaluations that generate; None if it does.
+
+    Args:
+        spec: The trial.
+        rows: Completions at once.
+        each: Completions per prompt. Source of the rule: `__post_init__` of `GRPOConfig` and `RLOOConfig` in trl 1.16.
+
+    The loss of an evaluation is computed as that of training, with its entropy, but without gradients. Source:
+    `prediction_step` and `_get_per_token_logps_and_entropies` of `GRPOTrainer` in trl 0.20 to 1.13 and 1.16.
+    """
+    if rows % each:
+        problem = f"must be a multiple of the {each} completions per prompt (num_generations_eval), as in trl"
+        return Fault(key="per_device_eval_batch_size", found=str(rows), problem=problem)
+    others = f"has no forecast with evaluations of recipe={spec.recipe}"
+    hint = "With eval_strategy=no training alone has one."
+    if spec.use_vllm and spec.steps > MOST_WHOLE_STEPS:
+        problem = f"{others} in more than {MOST_WHOLE_STEPS} steps, each of which is simulated whole"
+        return Fault(key="use_vllm", found="true", problem=problem, hint=hint)
+    if spec.logprobs in (Logprobs.FULL, Logprobs.MINIBATCH):
+        hint = f"Give trl=VERSION of another release. {hint}"
+        problem = f"{others}, which were read in trl 0.20 to 1.13 and from 1.15 on"
+        return Fault(key="logprobs", found=str(spec.logprobs), problem=problem, hint=hint)
     return None
 
 
@@ -70,9 +101,11 @@ class ForecastRequest:
     def as_object(self) -> dict[str, object]:
         """Return the request as values of JSON."""
         found = {**asdict(self), "spec": dict(self.spec), "model_config": dict(self.model_config)}
+        # What requests of earlier versions do not have keeps their names.
         if self.evaluations is None:
-            # Requests of earlier versions have none, and keep their names.
             del found["evaluations"]
+        elif self.evaluations.num_generations_eval is None:
+            del found["evaluations"]["num_generations_eval"], found["evaluations"]["same_completions"]
         return found
 
     @classmethod

@@ -1097,11 +1097,15 @@ class Evaluations:
     eval_steps: int | None
     """Optimizer steps from one to the next; None: only before training."""
     per_device_eval_batch_size: int
-    """Rows at once, or pairs."""
+    """Rows at once, or pairs, or completions."""
+    num_generations_eval: int | None = None
+    """Completions that are generated per prompt; None: none are generated."""
     prompts: Sequence[int] = ()
     """Tokens of each prompt; empty for rows that are whole."""
     completions: Sequence[int]
-    """Tokens of each row, of a pair the chosen one first."""
+    """Tokens of each row, of a pair the chosen one first. Of rows that are generated those of several evaluations."""
+    same_completions: int = 1
+    """How many evaluations in a row generate the same completions; the last ones of all go on."""
     eval_delay: float = 0
     """Steps before which none comes."""
     eval_on_start: bool = False
@@ -1117,6 +1121,25 @@ class Evaluations:
         if self.eval_steps is None or step < self.eval_delay:
             return False
         return step == steps or step % self.eval_steps == 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of one evaluation; both of a pair."""
+        each = self.num_generations_eval
+        return len(self.completions) if each is None else each * len(self.prompts)
+
+    @property
+    def draws(self) -> int:
+        """How many evaluations have completions of their own."""
+        return len(self.completions) // self.rows
+
+    def draw_of(self, number: int) -> int:
+        """Return the draw of an evaluation, both from 0. By hand, 2 draws for 3 each: the fifth has the second, 1."""
+        return min(number // self.same_completions, self.draws - 1)
+
+    def completions_of(self, draw: int) -> Sequence[int]:
+        """Return the completions of a draw."""
+        return self.completions[draw * self.rows : (draw + 1) * self.rows]
 
 
 @dataclass(frozen=True, kw_only=True)

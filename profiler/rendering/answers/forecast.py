@@ -168,7 +168,9 @@ def _peaks(forecast: Forecast) -> Iterator[str]:
         )
     if worst is not None:
         verdict = "fits" if worst.left_bytes >= 0 else "does not fit"
-        of_training = " of training alone" if outlook.trained_bytes is not None else ""
+        # It knows the evaluations that generate.
+        leaves_out = outlook.trained_bytes is not None and not forecast.spec.recipe.facts.has_rollout
+        of_training = " of training alone" if leaves_out else ""
         returned = " where a card is never full" if worst.peak_reserved_bytes > usable and verdict == "fits" else ""
         yield (
             f"The estimate's worst case{of_training}, every row at its longest: "

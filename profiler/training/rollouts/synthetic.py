@@ -7,6 +7,7 @@ Rollout without its length: the prefill, a KV cache filled at once, and the last
 logits and sampling buffers. The tokens in between are left out.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
@@ -45,8 +46,8 @@ class RolloutEngine(Protocol):
             folder: Where files of the trial may be written.
         """
 
-    def generating(self, model: Any) -> AbstractContextManager[None]:
-        """The context in which trl generates the completions of one batch.
+    def generating(self, model: Any, *, evaluates: bool = False) -> AbstractContextManager[None]:
+        """The context in which trl generates the completions of one batch, of training or of an evaluation.
 
         `model` is the transformers model itself, not a peft wrapper around it.
         """
@@ -67,8 +68,9 @@ class GeneratedRollout:
         """Do nothing."""
         return nullcontext()
 
-    def generating(self, model: Any) -> AbstractContextManager[None]:  # noqa: ARG002  # part of the protocol
+    def generating(self, model: Any, *, evaluates: bool = False) -> AbstractContextManager[None]:
         """Do nothing."""
+        del model, evaluates
         return nullcontext()
 
 
@@ -79,8 +81,9 @@ class SyntheticRollout(GeneratedRollout):
         self._cache_scope: CacheScope = lambda: placement.attributed(Category.KV_CACHE)
 
     @contextmanager
-    def generating(self, model: Any) -> Iterator[None]:
+    def generating(self, model: Any, *, evaluates: bool = False) -> Iterator[None]:
         """While active, `model.generate` decodes only its first and its last token."""
+        del evaluates
         decode = model.generate
 
         def generate(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -158,7 +161,10 @@ def _longer(states: torch.Tensor, tokens: int, window: int) -> torch.Tensor:
 
 
 class ExtrapolatedRollout(GeneratedRollout):
-    """Extrapolates the decoding steps of rollouts; those beyond the extrapolator's number are synthetic."""
+    """Extrapolates the decoding steps of rollouts; those beyond the extrapolator's number are synthetic.
+
+    Rollouts of evaluations are counted apart: they have other rows.
+    """
 
     def __init__(self, placement: Placement) -> None:
         extrapolator = placement.decode_extrapolator()
@@ -166,11 +172,12 @@ class ExtrapolatedRollout(GeneratedRollout):
             raise ValueError("an extrapolated rollout needs a placement with a decode extrapolator")
         self._extrapolator = extrapolator
         self._synthetic = SyntheticRollout(placement)
-        self._rollouts = 0
+        self._rollouts: Counter[bool] = Counter()
+        """Of evaluations, and of training."""
 
-    def generating(self, model: Any) -> AbstractContextManager[None]:
+    def generating(self, model: Any, *, evaluates: bool = False) -> AbstractContextManager[None]:
         """While active, `model.generate` runs as few decoding steps as the extrapolation needs."""
-        self._rollouts += 1
-        if self._rollouts > self._extrapolator.most_rollouts:
+        self._rollouts[evaluates] += 1
+        if self._rollouts[evaluates] > self._extrapolator.most_rollouts:
             return self._synthetic.generating(model)
         return extrapolated_decoding(model, extrapolator=self._extrapolator)

@@ -85,9 +85,9 @@ class VllmRollout:
         model.name_or_path = str(_written(model, tokenizer, folder / "engine"))
         return patched([(vllm_generation, "LLM", partial(vllm_generation.LLM, load_format="dummy"))])
 
-    def generating(self, model: Any) -> AbstractContextManager[None]:
+    def generating(self, model: Any, *, evaluates: bool = False) -> AbstractContextManager[None]:
         """Do nothing."""
-        del model
+        del model, evaluates
         return nullcontext()
 
 
@@ -201,9 +201,9 @@ class BlockRollout:
             raise UnsupportedTrialError(refusal)
         return patched([(grpo_trainer, "VLLMGeneration", _generation_of(parts, self._placement))])
 
-    def generating(self, model: Any) -> AbstractContextManager[None]:
+    def generating(self, model: Any, *, evaluates: bool = False) -> AbstractContextManager[None]:
         """Do nothing."""
-        del model
+        del model, evaluates
         return nullcontext()
 
 

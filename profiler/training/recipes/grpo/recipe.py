@@ -137,6 +137,7 @@ class Grpo:
                 reward_funcs=count_words,
                 args=parts.arguments,
                 train_dataset=parts.data,
+                eval_dataset=parts.evaluated,
                 processing_class=parts.tokenizer,
                 peft_config=lora_config(spec),
             )

@@ -109,10 +109,11 @@ def selective_logprobs(
     *,
     selection: Selection,
     temperature: float,
+    compute_entropy: bool = True,
 ) -> torch.Tensor:
     """Return the log-probability of each of the last `logits_to_keep` tokens; shape [rows, logits_to_keep].
 
-    Training computes the entropy of these tokens as well, which it only logs.
+    The loss, of an evaluation too, computes the entropy of these tokens as well, which trl only logs.
 
     Source of the method: `_get_per_token_logps_and_entropies` of trl 0.16.0 to 1.13.0 in `trl/trainer/grpo_trainer.py`,
     `selective_log_softmax` in `trl/trainer/utils.py`. Its statements are those that decide
@@ -129,7 +130,7 @@ def selective_logprobs(
     else:
         logits = logits / temperature
     found = _selected(logits, input_ids[:, -logits_to_keep:].unsqueeze(-1))
-    if torch.is_grad_enabled():
+    if compute_entropy:
         log_entropy(logits, logits_to_keep if selection.entropy_by_row else ENTROPY_TOKENS)
     return found
 
@@ -171,7 +172,21 @@ class Completions:
     def __init__(self, spec: TrialSpec, lengths: RowLengths | None = None) -> None:
         self._spec = spec
         self._lengths = lengths
-        self._generated = self._generations = 0
+        self._generated = self._generations = self._evaluations = self._evaluated = 0
+
+    def evaluation_begins(self) -> None:
+        """Begin an evaluation."""
+        self._evaluations += 1
+        self._evaluated = 0
+
+    def evaluated(self, rows: int) -> Sequence[int]:
+        """Return the tokens of each of the next `rows` completions of an evaluation."""
+        known = None if self._lengths is None else self._lengths.evaluations
+        if known is None:
+            return [self._spec.max_completion_length] * rows
+        start = self._evaluated
+        self._evaluated += rows
+        return known.completions_of(known.draw_of(self._evaluations - 1))[start : start + rows]
 
     def following(self, rows: int) -> Sequence[int]:
         """Return the tokens of each of the next `rows` completions."""
@@ -213,6 +228,11 @@ class ProfiledGeneration(AnnouncedSteps):
         super().__init__(observer=observer, **trl_arguments)
         self.critic = critic
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate, with completions that have lengths of their own."""
+        self._completions.evaluation_begins()
+        return super().evaluate(*args, **kwargs)
+
     # ---- rollout -----------------------------------------------------------------------------------------------------
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
@@ -220,15 +240,16 @@ class ProfiledGeneration(AnnouncedSteps):
 
         `GRPOTrainer` returns the log-probabilities of vLLM alongside the completions, `RLOOTrainer` the latter alone.
         """
-        self._observer.enter(Phase.ROLLOUT)
+        self._announce(Phase.ROLLOUT)
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
-        lengths = self._completions.following(len(prompt_ids))
+        following = self._completions.evaluated if self._evaluates else self._completions.following
+        lengths = following(len(prompt_ids))
         if not self._spec.use_vllm:
             self.generation_config.max_new_tokens = max(lengths)
         eos_token_ids = self.eos_token_ids
         self.eos_token_ids = [_NO_TOKEN]
         try:
-            with self._rollout.generating(base):
+            with self._rollout.generating(base, evaluates=self._evaluates):
                 found = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         finally:
             self.eos_token_ids = eos_token_ids
@@ -254,12 +275,13 @@ class ProfiledGeneration(AnnouncedSteps):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         if not torch.is_grad_enabled():
-            self._observer.enter(Phase.SCORE)
+            self._announce(Phase.SCORE)
         if self._spec.logprobs.makes_all_logits:
             rows = batch_size or input_ids.shape[0]
             parts = zip(input_ids.split(rows), attention_mask.split(rows), strict=True)
+            with_entropy = kwargs.get("compute_entropy", False)
             with self.accelerator.autocast():
-                logps = torch.cat([self._of_all_logits(model, *part, logits_to_keep) for part in parts])
+                logps = torch.cat([self._of_all_logits(model, *part, logits_to_keep, with_entropy) for part in parts])
             # trl 0.14.0 computed no entropy, and later ones log it only.
             return logps, torch.zeros_like(logps, requires_grad=False), None
         if self._spec.logprobs is Logprobs.SLICED:
@@ -271,15 +293,25 @@ class ProfiledGeneration(AnnouncedSteps):
             model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs
         )
 
-    def _of_all_logits(self, model: Any, ids: torch.Tensor, mask: torch.Tensor, logits_to_keep: int) -> torch.Tensor:
+    def _of_all_logits(
+        self, model: Any, ids: torch.Tensor, mask: torch.Tensor, logits_to_keep: int, compute_entropy: bool
+    ) -> torch.Tensor:
         """Return log-probabilities as earlier releases of trl computed them."""
         selection = self._spec.logprobs.selection
         if selection is None:
             return full_logprobs(model, ids, logits_to_keep)
-        return selective_logprobs(model, ids, mask, logits_to_keep, selection=selection, temperature=self.temperature)
+        return selective_logprobs(
+            model,
+            ids,
+            mask,
+            logits_to_keep,
+            selection=selection,
+            temperature=self.temperature,
+            compute_entropy=compute_entropy,
+        )
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        self._observer.enter(Phase.REWARD)
+        self._announce(Phase.REWARD)
         return super()._calculate_rewards(*args, **kwargs)
 
     # ---- the critic --------------------------------------------------------------------------------------------------
@@ -295,6 +327,8 @@ class ProfiledGeneration(AnnouncedSteps):
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self._evaluates:
+            return batch
         if self.critic is not None:
             self._observer.enter(Phase.SCORE)
             self.critic.score(batch, self.accelerator.autocast)
