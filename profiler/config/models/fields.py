@@ -9,6 +9,8 @@ Every field of the configurations of the known model types, by what it does to m
 
 transformers 5.23, `models/<type>/configuration_<type>.py`. A test walks the installed classes, with those of their
 vision towers, and fails on a field that is in no table here or there.
+
+Layers of several kinds, where some slide and others share keys.
 """
 
 from collections.abc import Mapping
@@ -16,8 +18,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from profiler.config.options.reading import FieldReader, show
-from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.architectures.families import IDLE_TOWERS, Family
+from profiler.domain.architectures.architecture import Architecture, LayerInputs
+from profiler.domain.architectures.families import IDLE_TOWERS, Family, family_of
 from profiler.domain.errors import Fault
 
 
@@ -125,35 +127,50 @@ _ABSENT: tuple[object, ...] = (None, {}, "")
 
 _MOST_OF_A_TOWER = 10**6
 
-_IDLE = f"vision_config (rows are counted as text, which passes by the tower: {Direction.LOW})"
+_IDLE = f"{{}} (rows are counted as text, which passes by the tower: {Direction.LOW})"
+
+
+def idle_towers(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the fields of towers that rows of text pass by, and of which parameters are counted."""
+    known = IDLE_TOWERS.get(str(config.get("model_type")), {})
+    return tuple(name for name in known if isinstance(config.get(name), Mapping))
 
 
 def passes_towers(config: Mapping[str, object]) -> bool:
     """Return whether a `config.json` is of a model with a tower that rows of text pass by, and that has no other."""
-    others = [name for name in OTHER_SENSES if name != "vision_config" and config.get(name) not in _ABSENT]
-    is_known = str(config.get("model_type")) in IDLE_TOWERS and isinstance(config.get("text_config"), Mapping)
-    return is_known and isinstance(config.get("vision_config"), Mapping) and not others
+    towers = idle_towers(config)
+    others = [name for name in OTHER_SENSES if name not in towers and config.get(name) not in _ABSENT]
+    return OTHER_SENSES[0] in towers and isinstance(config.get("text_config"), Mapping) and not others
 
 
-def with_idle_tower(
+def with_idle_towers(
     architecture: Architecture, config: Mapping[str, object], faults: tuple[Fault, ...]
 ) -> tuple[Architecture, tuple[Fault, ...]]:
-    """Return the model with the tower of a `config.json` for which `passes_towers` holds, and the faults of both.
+    """Return the model with the towers of a `config.json` for which `passes_towers` holds, and the faults of all.
 
     Args:
         architecture: The decoder.
         config: The content of the file.
         faults: Those of the decoder.
     """
-    tower, given = IDLE_TOWERS[str(config["model_type"])], config["vision_config"]
-    assert isinstance(given, Mapping)
+    for name in idle_towers(config):
+        tower, given = IDLE_TOWERS[str(config["model_type"])][name], config[name]
+        assert isinstance(given, Mapping)
+        reader = FieldReader({**tower.defaults, **dict.fromkeys(tower.switches, True), **_numbered(given)})
+        sizes = {each: reader.count(each, maximum=_MOST_OF_A_TOWER) for each in tower.defaults}
+        for switch in filter(reader.flag, tower.switches):
+            reader.fail(switch, "must be false, as in the published models: what it adds has no formula")
+        idle = (*architecture.idle, *tower.tensors(sizes, architecture.hidden_size))
+        architecture = replace(architecture, idle=idle, uncounted=(*architecture.uncounted, _IDLE.format(name)))
+        faults = (*faults, *reader.faults)
+    return architecture, faults
+
+
+def _numbered(given: Mapping[str, object]) -> dict[str, object]:
+    """Return the stated fields of a tower; the values of a list are numbered."""
     stated = {name: value for name, value in given.items() if value is not None}
-    reader = FieldReader({**tower.defaults, **dict.fromkeys(tower.switches, True), **stated})
-    sizes = {name: reader.count(name, maximum=_MOST_OF_A_TOWER) for name in tower.defaults}
-    for name in filter(reader.flag, tower.switches):
-        reader.fail(name, "must be false, as in the published models: what it adds has no formula")
-    idle = tower.tensors(sizes, architecture.hidden_size)
-    return replace(architecture, idle=idle, uncounted=(*architecture.uncounted, _IDLE)), (*faults, *reader.faults)
+    lists = ((name, value) for name, value in stated.items() if isinstance(value, list | tuple))
+    return stated | {f"{name}.{place}": each for name, value in lists for place, each in enumerate(value)}
 
 
 def sliding_window(config: Mapping[str, object], family: Family) -> int | None:
@@ -204,3 +221,79 @@ def widest(sizes: object) -> object:
     """
     is_list = isinstance(sizes, list | tuple) and bool(sizes) and all(type(size) is int for size in sizes)
     return max(sizes) if is_list and isinstance(sizes, list | tuple) else sizes
+
+
+IN_TURN = ("sliding_attention", "full_attention")
+"""`layer_types` of layers that slide in turn."""
+
+
+def with_layer_inputs(reader: FieldReader, architecture: Architecture) -> Architecture:
+    """Return a model with the second input of its layers, which ends with a norm of its own, if it has one."""
+    if family_of(architecture.model_type).defaults.hidden_size_per_layer_input is None:
+        return architecture
+    width = reader.count("hidden_size_per_layer_input", minimum=0)
+    if not width:
+        return architecture
+    inputs = LayerInputs(
+        width=width,
+        vocab_size=reader.count("vocab_size_per_layer_input"),
+        layers=architecture.num_hidden_layers,
+    )
+    found = replace(architecture, layer_inputs=inputs, norms_per_layer=architecture.norms_per_layer + 1)
+    return _without_form(found, "experts and inputs of layers") if architecture.num_experts > 1 else found
+
+
+def _without_form(architecture: Architecture, parts: str) -> Architecture:
+    return replace(architecture, has_known_layers=False, without_form=parts)
+
+
+def _global(reader: FieldReader, architecture: Architecture) -> Architecture:
+    """Return the model whose layers are those that do not slide: with heads of their own if the family says so."""
+    found, defaults = replace(architecture, sliding_window=None), family_of(architecture.model_type).defaults
+    if defaults.global_head_dim is None:
+        return found
+    keys_are_values = reader.flag("attention_k_eq_v")
+    heads = reader.optional_count("num_global_key_value_heads") if keys_are_values else None
+    return replace(
+        found,
+        head_dim=reader.count("global_head_dim"),
+        num_key_value_heads=heads or architecture.num_key_value_heads,
+        keys_are_values=keys_are_values,
+    )
+
+
+def alternating(reader: FieldReader, architecture: Architecture, layer_types: object) -> Architecture:
+    """Return a model of which some layers slide, and the last ones may share keys.
+
+    The kind of the last layer is not among the first.
+    """
+    layers, turns, others = architecture.num_hidden_layers, list(IN_TURN), _global(reader, architecture)
+    defaults = family_of(architecture.model_type).defaults
+    if defaults.global_head_dim is not None:
+        turns = [*IN_TURN[:1] * 5, IN_TURN[1]]
+    kinds = [*(layer_types if isinstance(layer_types, list | tuple) and layer_types else turns * layers)][:layers]
+    if len(turns) > len(IN_TURN):
+        kinds[-1] = IN_TURN[1]
+    shared = reader.count("num_kv_shared_layers", minimum=0) if defaults.num_kv_shared_layers is not None else 0
+    sliding = kinds.count(IN_TURN[0])
+    if shared and (architecture.num_experts > 1 or not sliding or architecture.sliding_window is None):
+        return _without_form(others, "layers that share keys, with experts or without a window,")
+    if not sliding or architecture.sliding_window is None:
+        return others
+    if sliding == layers:
+        return replace(architecture, has_known_layers=False)
+    if not shared:
+        return replace(others, first_layers=(replace(architecture, num_hidden_layers=sliding),))
+    makes = kinds[: max(layers - shared, 0)]
+    if not {*kinds} <= {*makes}:
+        reader.fail("num_kv_shared_layers", "must leave a layer of each kind that makes the keys which others share")
+        return others
+    wide = 2 if reader.flag("use_double_wide_mlp") else 1
+    of_kind = dict(zip(IN_TURN, (architecture, others), strict=True))
+    found = [replace(of_kind[kind], num_hidden_layers=makes.count(kind)) for kind in IN_TURN]
+    for kind in IN_TURN:
+        sharing, count = of_kind[kind], kinds.count(kind) - makes.count(kind)
+        inner = wide * sharing.intermediate_size
+        found.append(replace(sharing, num_hidden_layers=count, shares_keys=True, intermediate_size=inner))
+    *first, last = (kind for kind in found if kind.num_hidden_layers)
+    return replace(last, num_hidden_layers=layers, first_layers=tuple(first))

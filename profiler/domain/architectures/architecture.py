@@ -84,6 +84,26 @@ class IdleTensors:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerInputs:
+    """A second input of each decoder layer: a part of one embedding for all layers, and of one projection of the first.
+
+    Source: `get_per_layer_inputs` and `project_per_layer_inputs` of transformers' `Gemma4TextModel`.
+    """
+
+    width: int
+    """Values per token and layer (`hidden_size_per_layer_input`)."""
+    vocab_size: int
+    """Tokens of the embedding (`vocab_size_per_layer_input`)."""
+    layers: int
+    """Layers of the whole model."""
+
+    @property
+    def whole_width(self) -> int:
+        """Values per token of all layers. By hand, Gemma 4 E4B: 42 x 256 = 10,752."""
+        return self.layers * self.width
+
+
+@dataclass(frozen=True, kw_only=True)
 class LatentAttention:
     """Attention whose keys and values are made of one vector per token, which the cache keeps in their place."""
 
@@ -201,6 +221,12 @@ class Architecture:
 
     keys_are_values: bool = False
     """Whether one linear layer makes keys and values."""
+
+    shares_keys: bool = False
+    """Whether its layers take keys and values from an earlier layer of their kind, and make and cache none."""
+
+    layer_inputs: LayerInputs | None = None
+    """The embeddings of layers; None for a model whose layers have one input."""
 
     latent: LatentAttention | None = None
     """The widths of latent attention, whose `head_dim` is that of rotary positions; None for other attention."""
