@@ -293,7 +293,7 @@ def _idle(key: str, value: object, hint: Text = RUN_SCRIPT) -> Constraint:
 def _second_inputs(key: str, value: object, hint: Text = _simulate) -> Constraint:
     """Return a constraint of models whose layers have a second input."""
     problem = "has no closed-form estimate with embeddings for each layer ({model.model_type})"
-    return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: m.layer_inputs is not None)
+    return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: bool(m.layer_inputs))
 
 
 CLOSED_FORM = (
@@ -393,10 +393,8 @@ CLOSED_FORM = (
     _idle("use_liger_kernel", True, "Use use_liger_kernel=false."),
     _second_inputs("recipe", Recipe.REWARD),
     _second_inputs("critic", True),
-    # Rollouts in float32 were 6 % too high.
     _second_inputs("dtype", _NOT_BFLOAT16),
-    # Rows that wait would keep second inputs of their own.
     _second_inputs("logprobs", _UNKNOWN_LOGPROBS),
-    # No trial of several GPUs was compared: a bucket and a shard hold the embedding of all layers.
+    # No such trial was compared: a bucket and a shard hold the embedding of all layers.
     _second_inputs("num_processes", above(1), _emulate),
 )

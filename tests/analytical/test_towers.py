@@ -187,7 +187,8 @@ def test_what_a_tower_that_text_passes_by_has_no_answer_for():
     for values in ({"num_processes": 2}, {"critic": True, "tuning": "full"}):
         assert "a vision tower that rows of text pass by" in faults(**values)
     for fields, said in (
-        ({"audio_config": {"hidden_size": 8}}, "audio_config"),
+        ({"audio_config": {"hidden_size": "x"}}, "hidden_size"),
+        ({"model_type": "gemma3", "audio_config": {"hidden_size": 8}}, "audio_config"),
         ({"vision_config": {"hidden_size": "x"}}, "hidden_size"),
         ({"model_type": "gemma3", "vision_config": {"patch_size": 14}}, "vision_use_head"),
     ):

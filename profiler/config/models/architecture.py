@@ -11,19 +11,14 @@ from dataclasses import asdict, replace
 
 from profiler.config.models.context import has_rotary_positions, scaled_context
 from profiler.config.models.fields import (
-    DEQUANTISED,
     IN_TURN,
     OTHER_SENSES,
     REFUSED,
     alternating,
-    attention_dropout,
     idle_towers,
-    is_dequantised,
     passes_towers,
-    quantization,
     sliding_window,
     uncounted_fields,
-    widest,
     with_idle_towers,
     with_layer_inputs,
 )
@@ -90,6 +85,8 @@ def read_tower(config: Mapping[str, object]) -> tuple[VisionTower, tuple[Fault, 
 
 _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
+_DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, which are counted)"
+
 _DENSE = "dense"
 """`mlp_layer_types` of layers without experts."""
 
@@ -130,7 +127,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         text_config = {**text_config, "tie_word_embeddings": config.get("tie_word_embeddings", True)}
     filled = _with_defaults(text_config, family)
     if not is_known:
-        filled["intermediate_size"] = widest(filled["intermediate_size"])
+        filled["intermediate_size"] = _widest(filled["intermediate_size"])
     if family.checks.needs_head_dim:
         filled["head_dim"] = text_config.get("head_dim")
     if family.layers.names_mlp_types:
@@ -143,16 +140,16 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     architecture = replace(
         architecture,
         has_known_layers=is_known and is_plain and not any(map(text_config.get, REFUSED)),
-        quantization="" if is_dequantised(config, family) else quantization(config),
+        quantization="" if _is_dequantised(config, family) else _quantization(config),
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
         has_rotary_positions=is_known or has_rotary_positions(text_config),
         other_head=_other_head(config),
-        attention_dropout=attention_dropout(text_config) if family.checks.reads_dropout else 0.0,
+        attention_dropout=_attention_dropout(text_config) if family.checks.reads_dropout else 0.0,
         latent=_latent(reader) if family.layers.has_latent_attention else None,
         sliding_window=sliding_window(text_config, family) if is_known else None,
         uncounted=(
             *(uncounted_fields(text_config, family) if is_known else ()),
-            *([DEQUANTISED] if is_dequantised(config, family) else []),
+            *([_DEQUANTISED] if _is_dequantised(config, family) else []),
         ),
     )
     if architecture.num_experts > 1 and _has_known_experts(filled, family):
@@ -357,3 +354,33 @@ def _no_decoder(model: str, reason: str) -> UsageError:
             )
         ]
     )
+
+
+def _quantization(config: Mapping[str, object]) -> str:
+    """Return how the weights of the checkpoint are quantised: ``"bitsandbytes 4-bit"``, ``"gptq"``."""
+    inner = config.get("quantization_config")
+    if not isinstance(inner, Mapping):
+        return ""
+    method = show(inner.get("quant_method", "unknown"))
+    bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
+    return method if bits is None else f"{method} {show(bits)}-bit"
+
+
+def _is_dequantised(config: Mapping[str, object], family: Family) -> bool:
+    """Return whether a checkpoint is in MXFP4, of which nothing is left where trl trains it (`Mxfp4Config`)."""
+    return family.layers.has_biased_experts and _quantization(config) == "mxfp4"
+
+
+def _attention_dropout(config: Mapping[str, object]) -> float:
+    """Return the part that attention drops; 0 for a value that is refused."""
+    value = config.get("attention_dropout", 0.0)
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
+
+
+def _widest(sizes: object) -> object:
+    """Return the largest of the sizes that a file states layer by layer, as Gemma 3n's do, or the size of all layers.
+
+    Where layers differ, the closed form counts more than transformers, and the model is refused with its parameters.
+    """
+    is_list = isinstance(sizes, list | tuple) and bool(sizes) and all(type(size) is int for size in sizes)
+    return max(sizes) if is_list and isinstance(sizes, list | tuple) else sizes

@@ -1,11 +1,4 @@
-"""Every field of the known configurations by what it does to memory, and values without a formula.
-
-Values of other programs' files that change memory and that no formula has: each is named, with its direction.
-
-A row says which values change nothing. Tables of rows stand next to what reads the file: `trl/effects.py`,
-`files/companion_files.py`, `fields.py`. Tests walk the installed classes and fail on a field that is in no table.
-
-Every field of the configurations of the known model types, by what it does to memory.
+"""Every field of the configurations of the known model types, by what it does to memory.
 
 transformers 5.23, `models/<type>/configuration_<type>.py`. A test walks the installed classes, with those of their
 vision towers, and fails on a field that is in no table here or there.
@@ -14,49 +7,13 @@ Layers of several kinds, where some slide and others share keys.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
-from profiler.config.options.reading import FieldReader, show
-from profiler.domain.architectures.architecture import Architecture, LayerInputs
+from profiler.config.notes import Direction, Uncounted, uncounted_texts
+from profiler.config.options.reading import FieldReader
+from profiler.domain.architectures.architecture import Architecture, LayerInputs, sharing_keys
 from profiler.domain.architectures.families import IDLE_TOWERS, Family, family_of
 from profiler.domain.errors import Fault
-
-
-class Direction(StrEnum):
-    """How far off an estimate may be that leaves a value out."""
-
-    LOW = "the figure may be too low"
-    HIGH = "the figure may be too high"
-    EITHER = "the figure may be too low or too high"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uncounted:
-    """A key with values that are named instead of counted."""
-
-    what: str
-    """What such a value does, as the end of a sentence about it."""
-    direction: Direction
-    neutral: tuple[object, ...] = ()
-    """Values that change nothing, as null does."""
-
-
-def uncounted_texts(
-    table: Mapping[str, Uncounted], values: Mapping[str, object], *, prefix: str = ""
-) -> tuple[str, ...]:
-    """Return one text per value that is stated of `table` that changes memory and is not counted."""
-    return tuple(
-        f"{prefix}{key}={show(values[key])} ({row.what}: {row.direction})"
-        for key, row in table.items()
-        if values.get(key) is not None and not _is_neutral(values[key], row.neutral)
-    )
-
-
-def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
-    """Return whether `value` is one of `neutral`; true is no 1."""
-    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
-
 
 COUNTED = frozenset(
     """
@@ -146,13 +103,7 @@ def passes_towers(config: Mapping[str, object]) -> bool:
 def with_idle_towers(
     architecture: Architecture, config: Mapping[str, object], faults: tuple[Fault, ...]
 ) -> tuple[Architecture, tuple[Fault, ...]]:
-    """Return the model with the towers of a `config.json` for which `passes_towers` holds, and the faults of all.
-
-    Args:
-        architecture: The decoder.
-        config: The content of the file.
-        faults: Those of the decoder.
-    """
+    """Return a decoder with the towers of a `config.json` for which `passes_towers` holds, and the faults of all."""
     for name in idle_towers(config):
         tower, given = IDLE_TOWERS[str(config["model_type"])][name], config[name]
         assert isinstance(given, Mapping)
@@ -190,39 +141,6 @@ def uncounted_fields(config: Mapping[str, object], family: Family) -> tuple[str,
     return found
 
 
-def quantization(config: Mapping[str, object]) -> str:
-    """Return how the weights of the checkpoint are quantised: ``"bitsandbytes 4-bit"``, ``"gptq"``."""
-    inner = config.get("quantization_config")
-    if not isinstance(inner, Mapping):
-        return ""
-    method = show(inner.get("quant_method", "unknown"))
-    bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
-    return method if bits is None else f"{method} {show(bits)}-bit"
-
-
-DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, which are counted)"
-
-
-def is_dequantised(config: Mapping[str, object], family: Family) -> bool:
-    """Return whether a checkpoint is in MXFP4, of which nothing is left where trl trains it (`Mxfp4Config`)."""
-    return family.layers.has_biased_experts and quantization(config) == "mxfp4"
-
-
-def attention_dropout(config: Mapping[str, object]) -> float:
-    """Return the part that attention drops; 0 for a value that is refused."""
-    value = config.get("attention_dropout", 0.0)
-    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
-
-
-def widest(sizes: object) -> object:
-    """Return the largest of the sizes that a file states layer by layer, as Gemma 3n's do, or the size of all layers.
-
-    Where layers differ, the closed form counts more than transformers, and the model is refused with its parameters.
-    """
-    is_list = isinstance(sizes, list | tuple) and bool(sizes) and all(type(size) is int for size in sizes)
-    return max(sizes) if is_list and isinstance(sizes, list | tuple) else sizes
-
-
 IN_TURN = ("sliding_attention", "full_attention")
 """`layer_types` of layers that slide in turn."""
 
@@ -240,7 +158,7 @@ def with_layer_inputs(reader: FieldReader, architecture: Architecture) -> Archit
         layers=architecture.num_hidden_layers,
     )
     found = replace(architecture, layer_inputs=inputs, norms_per_layer=architecture.norms_per_layer + 1)
-    return _without_form(found, "experts and inputs of layers") if architecture.num_experts > 1 else found
+    return _without_form(found, "experts and embeddings for each layer") if architecture.num_experts > 1 else found
 
 
 def _without_form(architecture: Architecture, parts: str) -> Architecture:
@@ -277,7 +195,7 @@ def alternating(reader: FieldReader, architecture: Architecture, layer_types: ob
     shared = reader.count("num_kv_shared_layers", minimum=0) if defaults.num_kv_shared_layers is not None else 0
     sliding = kinds.count(IN_TURN[0])
     if shared and (architecture.num_experts > 1 or not sliding or architecture.sliding_window is None):
-        return _without_form(others, "layers that share keys, with experts or without a window,")
+        return _without_form(others, "layers that share keys and all see every token, or have experts,")
     if not sliding or architecture.sliding_window is None:
         return others
     if sliding == layers:
@@ -289,11 +207,4 @@ def alternating(reader: FieldReader, architecture: Architecture, layer_types: ob
         reader.fail("num_kv_shared_layers", "must leave a layer of each kind that makes the keys which others share")
         return others
     wide = 2 if reader.flag("use_double_wide_mlp") else 1
-    of_kind = dict(zip(IN_TURN, (architecture, others), strict=True))
-    found = [replace(of_kind[kind], num_hidden_layers=makes.count(kind)) for kind in IN_TURN]
-    for kind in IN_TURN:
-        sharing, count = of_kind[kind], kinds.count(kind) - makes.count(kind)
-        inner = wide * sharing.intermediate_size
-        found.append(replace(sharing, num_hidden_layers=count, shares_keys=True, intermediate_size=inner))
-    *first, last = (kind for kind in found if kind.num_hidden_layers)
-    return replace(last, num_hidden_layers=layers, first_layers=tuple(first))
+    return sharing_keys(dict(zip(IN_TURN, (architecture, others), strict=True)), kinds, len(makes), wide)

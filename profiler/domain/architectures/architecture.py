@@ -1,7 +1,7 @@
 """The shape of a language model, which determines its memory, with its vision tower if it has one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,6 +260,23 @@ class Architecture:
     def has_closed_form(self) -> bool:
         """Whether there is a closed form for the model."""
         return self.has_known_layers and (self.num_experts <= 1 or self.experts_per_token > 0)
+
+
+def sharing_keys(of_kind: Mapping[str, Architecture], kinds: Sequence[str], makes: int, wide: int) -> Architecture:
+    """Return a model whose last layers take keys and values from earlier ones.
+
+    Args:
+        of_kind: Per kind of attention the model whose layers are all of it, in the order in which they take turns.
+        kinds: The kind of each layer.
+        makes: The number of the first layers, which make keys.
+        wide: How many times as wide the MLP of the others is.
+    """
+    found = [replace(model, num_hidden_layers=[*kinds[:makes]].count(kind)) for kind, model in of_kind.items()]
+    for kind, model in of_kind.items():
+        layers, inner = [*kinds[makes:]].count(kind), wide * model.intermediate_size
+        found.append(replace(model, num_hidden_layers=layers, shares_keys=True, intermediate_size=inner))
+    *first, last = (model for model in found if model.num_hidden_layers)
+    return replace(last, num_hidden_layers=len(kinds), first_layers=tuple(first))
 
 
 @dataclass(frozen=True, kw_only=True)

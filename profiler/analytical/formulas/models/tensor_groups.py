@@ -1,7 +1,5 @@
 """Groups of tensors of a model: linear layers and parameters, those of a vision tower, and of second inputs of layers.
 
-Parameters of a vision tower: their shapes, and the linear layers that LoRA adapts.
-
 Source: `modeling_qwen2_vl.py`, `modeling_qwen2_5_vl.py` and `modeling_qwen3_vl.py` in transformers 5.23.
 """
 

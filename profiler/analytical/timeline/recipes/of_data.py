@@ -201,18 +201,9 @@ def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Insta
 
 
 def _saved_by_forward(spec: TrialKeys, architecture: DecoderShape, persistent: Terms, batch: Batch) -> Terms:
-    """Return what is there between the forward and the backward of a micro-batch.
-
-    Args:
-        spec: The trial.
-        architecture: Its model.
-        persistent: The memory that is present throughout training.
-        batch: The micro-batch.
-    """
-    layers: Terms = {
-        Category.GRADIENTS: Gradients.of(spec, architecture).earlier,
-        Category.ACTIVATIONS: stack(spec, architecture, batch),
-    }
-    of_norm: Terms = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}
-    head = head_categories(head_saved(spec, architecture, batch))
-    return added(persistent, until_the_first_layer(spec, architecture, batch), layers, head, of_norm)
+    """Return what is there between the forward and the backward of a micro-batch."""
+    earlier, layers = Gradients.of(spec, architecture).earlier, stack(spec, architecture, batch)
+    kept: Terms = {Category.GRADIENTS: earlier, Category.ACTIVATIONS: layers}
+    of_norm, head = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}, head_saved(spec, architecture, batch)
+    there = until_the_first_layer(spec, architecture, batch)
+    return added(persistent, there, kept, head_categories(head), of_norm)
