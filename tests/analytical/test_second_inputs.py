@@ -71,7 +71,7 @@ def test_what_backward_has_freed_at_the_mlp():
     assert (after_mlp_bytes(FULL, TOY, 10), until_mlp_bytes(FULL, TOY, 10)) == (0, 0)
 
 
-def test_second_inputs_get_a_gradient_by_weights_an_adapter_or_checkpointing():
+def test_second_inputs_get_a_gradient_if_something_needs_it():
     assert trains_layer_inputs(FULL, SECOND)
     assert not trains_layer_inputs(LORA, SECOND)
     assert trains_layer_inputs(replace(LORA, gradient_checkpointing=True), SECOND)
@@ -103,7 +103,7 @@ def test_how_second_inputs_are_made_and_undone():
     assert inputs_backward(LORA, SECOND, BATCH, Gradients.of(LORA, SECOND)) == ()
 
 
-def test_layers_that_share_keys_cache_none_and_prefill_one_token():
+def test_layers_that_share_keys_cache_none_and_prefill_a_token():
     assert cached_widths(SHARING) == (0, 0)
     one_layer = 2 * 3 * 4 * 10 * 2
     assert kv_cache(SHARING, sequences=3, tokens=10, element=2).size == one_layer
@@ -145,7 +145,7 @@ def test_what_second_inputs_have_no_form_for_is_refused(keys):
         refuse_without_form(replace(TWO_STEPS, **keys), E4B)
 
 
-def test_a_new_gradient_of_the_embedding_is_next_to_the_earlier_one():
+def test_a_new_gradient_is_next_to_the_earlier_one():
     def of_inputs(spec):
         found = [one for one in trial_instants(spec, E4B) if one.name is InstantName.BACKWARD_INPUTS]
         return [int(one.sizes[Category.GRADIENTS]) for one in found]

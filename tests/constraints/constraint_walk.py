@@ -50,6 +50,7 @@ CONFIGS: Mapping[str, Values] = {
     "sinks": {"model_type": "gpt_oss", **_DECODER, "num_local_experts": 4, "num_experts_per_tok": 2},
     "linear": {"model_type": "qwen3_5_text", **_DECODER, "full_attention_interval": 2},
     "wide-heads": {"model_type": "gemma4_text", **_DECODER, "hidden_size_per_layer_input": 0, "global_head_dim": 512},
+    "second-inputs": {"model_type": "gemma4_text", **_DECODER, "hidden_size_per_layer_input": 8},
     "passed-tower": {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **_DECODER}, **_TOWER},
     "other-mixture": {"model_type": "granitemoe", "architectures": ["GraniteMoeForCausalLM"], **_DECODER, **_EXPERTS},
     "learned-positions": {"model_type": "opt", "architectures": ["OPTForCausalLM"], **_DECODER},
