@@ -147,10 +147,6 @@ def test_linear_attention_in_another_order_is_named(model_type: str) -> None:
     ("fields", "said"),
     [
         (
-            {"enable_moe_block": True, "num_experts": 2, "top_k_experts": 1, "moe_intermediate_size": 8},
-            "with experts and embeddings for each layer that no formula has, and it has 0.000",
-        ),
-        (
             {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 4},
             "with layers that share keys and all see every token, or have experts, that no formula has",
         ),

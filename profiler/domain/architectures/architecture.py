@@ -301,7 +301,7 @@ class ModelCount:
     """Whether transformers runs its attention with torch's SDPA."""
 
 
-ConfigValue = int | float | bool | str | None | Sequence[int] | Mapping[str, object]
+ConfigValue = int | float | bool | str | None | Sequence[int] | Sequence[str] | Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
