@@ -15,6 +15,7 @@ from profiler.analytical.formulas.models.parameters import (
     expert_names,
     projections,
 )
+from profiler.analytical.formulas.models.tensor_groups import outer_projections
 from profiler.analytical.formulas.models.trained import bfloat16_tensors
 from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import has_wide_states
@@ -117,6 +118,7 @@ def _can_adapt(spec: TrialSpec, architecture: Architecture, targets: Sequence[st
     if names and (names[0] in targets) != (names[1] in targets):
         return False
     parts = {part.name for kind in layer_kinds(architecture) for part in projections(kind)}
+    parts |= {part.name for part in outer_projections(architecture)}
     return set(targets) <= {*parts, *names}
 
 
@@ -177,7 +179,7 @@ def with_replay(found: Estimate, spec: TrialSpec, architecture: Architecture) ->
 
     Without `has_replay` reserved memory is the bound, and fragments are not known.
     """
-    if not has_replay(spec):
+    if architecture.layer_inputs is not None or not has_replay(spec):
         return found
     replayed = _replayed_once(_on_first_alike(spec), architecture)
     return replace(

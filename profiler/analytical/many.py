@@ -20,7 +20,13 @@ from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKey
 from profiler.analytical.timeline.cached import peak_reserved_bytes
 from profiler.analytical.timeline.instants import Instant
 from profiler.analytical.timeline.recipes.registry import trial_instants
-from profiler.domain.architectures.architecture import Architecture, IdleTensors, LatentAttention, VisionTower
+from profiler.domain.architectures.architecture import (
+    Architecture,
+    IdleTensors,
+    LatentAttention,
+    LayerInputs,
+    VisionTower,
+)
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import TRIAL_PHASES, Phase
 from profiler.domain.runs.outcome import Estimate
@@ -179,6 +185,8 @@ class _Shapes:
     experts_per_token: Count
     first_layers: tuple[Architecture, ...]
     keys_are_values: bool
+    shares_keys: bool
+    layer_inputs: LayerInputs | None
     latent: LatentAttention | None
     vision: VisionTower | None
     idle: tuple[IdleTensors, ...]
@@ -190,7 +198,10 @@ class _Shapes:
     sliding_window: int | None
 
 
-_KIND = ("model_type", "keys_are_values", "latent", "vision", "idle", "first_layers", "sliding_window")
+_KIND = (
+    *("model_type", "keys_are_values", "shares_keys", "layer_inputs", "latent", "vision", "idle", "first_layers"),
+    "sliding_window",
+)
 """What models of one group have in common: the type decides the linear layers, `first_layers` are of other kinds."""
 _OF_A_GROUP = (*_KIND, "scores", "reward_models", "linear")
 _SHAPE_NUMBERS = tuple(each.name for each in fields(_Shapes) if each.name not in _OF_A_GROUP)

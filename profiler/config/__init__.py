@@ -58,14 +58,17 @@ Models:
       critic, ZeRO, FSDP of Qwen3.5 (accelerate does not find its layers), Liger, other types than bfloat16 with
       autocast, and `layer_types` in another order. Of `qwen3_next` peft adapts experts with `all-linear`, of
       `qwen3_5_moe_text` linear layers only. Qwen3.5 with its vision tower is refused.
-    - **Gemma 4** as a model of text has a closed form without embeddings per layer and layers that share keys: with the
-      sizes of Gemma 4 31B and 26B-A4B, not with those of E2B and E4B, which are simulated, as are **Gemma 3n** and
-      **Nemotron-H**. Refused are its vLLM, ZeRO, FSDP, Liger, and FlashAttention-2, which lacks heads of 512. Of
-      26B-A4B, `all-linear` adapts the linear layers and the router (`proj`), not the experts, which stay in 16 bits.
-      Llama 4's has no base model for trl 1.16, so no trial runs it.
-    - **Gemma 3 and 4 with their vision tower**, as published, are counted for rows of text, which pass by the tower: it
-      is loaded, and gets no gradient and no state; `all-linear` adapts it. trl loads the class that the file names
-      (`create_model_from_path`). On one GPU, without vLLM, a critic, Liger and a reward model.
+    - **Gemma 4** as a model of text has a closed form. Refused are its vLLM, ZeRO, FSDP, Liger, and FlashAttention-2,
+      which lacks heads of 512. Of 26B-A4B, `all-linear` adapts the linear layers and the router (`proj`), not the
+      experts, which stay in 16 bits. Of E2B and E4B, with embeddings for each layer and layers that share keys,
+      several GPUs, weights in float32 and `logprobs` of row after row are refused too, and reserved memory is a bound
+      without a replay. **Gemma 3n** and **Nemotron-H** are simulated. Llama 4's has no base model for trl 1.16, so no
+      trial runs it.
+    - **Gemma 3 and 4 with their towers**, as published, are counted for rows of text, which pass by the towers: they
+      are loaded, and get no gradient and no state; `all-linear` adapts them. trl loads the class that the file names
+      (`create_model_from_path`). On one GPU, without vLLM, a critic, Liger and a reward model. With
+      `attn_implementation=sdpa` stated, transformers refuses E2B and E4B, whose tower for sound has eager attention
+      alone; left out, it takes sdpa for the rest, which is counted.
     - **Decoding copies weights.** With `rollout=generate`, transformers copies the weights of the expert of each pair
       of a sequence and an expert: 2.3 GiB for 32 sequences of Qwen3-30B-A3B.
     - **Which expert gets how many tokens** does not change memory: every pair of a token and an expert has a row.

@@ -1,7 +1,15 @@
-"""What files of others leave open: assumptions, and what an estimate does not count."""
+"""What files of others leave open: assumptions, and what an estimate does not count.
 
-from collections.abc import Sequence
+Of values that change memory and that no formula has, each is named, with its direction. A row says which values change
+nothing. Tables of rows stand next to what reads the file: `trl/effects.py`, `files/companion_files.py`,
+`models/fields.py`. Tests walk the installed classes and fail on a field that is in no table.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+
+from profiler.config.options.reading import show
 
 SIZES = ("per_device_train_batch_size", "num_generations", "max_completion_length", "max_length")
 """Keys of a trial without which an answer is of little use."""
@@ -32,3 +40,38 @@ def note_lines(notes: Sequence[Note]) -> tuple[str, ...]:
     assumed = ", ".join(dict.fromkeys(note.text for note in notes if note.is_counted))
     missing = ", ".join(dict.fromkeys(note.text for note in notes if not note.is_counted))
     return tuple(line for line in (assumed and f"Assumed: {assumed}.", missing and f"Not counted: {missing}.") if line)
+
+
+class Direction(StrEnum):
+    """How far off an estimate may be that leaves a value out."""
+
+    LOW = "the figure may be too low"
+    HIGH = "the figure may be too high"
+    EITHER = "the figure may be too low or too high"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncounted:
+    """A key with values that are named instead of counted."""
+
+    what: str
+    """What such a value does, as the end of a sentence about it."""
+    direction: Direction
+    neutral: tuple[object, ...] = ()
+    """Values that change nothing, as null does."""
+
+
+def uncounted_texts(
+    table: Mapping[str, Uncounted], values: Mapping[str, object], *, prefix: str = ""
+) -> tuple[str, ...]:
+    """Return one text per value that is stated of `table` that changes memory and is not counted."""
+    return tuple(
+        f"{prefix}{key}={show(values[key])} ({row.what}: {row.direction})"
+        for key, row in table.items()
+        if values.get(key) is not None and not _is_neutral(values[key], row.neutral)
+    )
+
+
+def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
+    """Return whether `value` is one of `neutral`; true is no 1."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)

@@ -290,6 +290,12 @@ def _idle(key: str, value: object, hint: Text = RUN_SCRIPT) -> Constraint:
     return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: bool(m.idle))
 
 
+def _second_inputs(key: str, value: object, hint: Text = _simulate) -> Constraint:
+    """Return a constraint of models whose layers have a second input."""
+    problem = "has no closed-form estimate with embeddings for each layer ({model.model_type})"
+    return _closed_form({key: value, "model": anything}, problem, hint, model=lambda m: bool(m.layer_inputs))
+
+
 CLOSED_FORM = (
     # `str2optimizer32bit` in bitsandbytes' `backends/cuda/ops.py`, 0.50; results/reference/optimizers has two.
     _closed_form(_RMSPROP, _NO_UPDATE, _other_update, when=_lacks_update),
@@ -385,4 +391,10 @@ CLOSED_FORM = (
     _idle("num_processes", above(1)),
     _idle("use_vllm", True, "Use use_vllm=false."),
     _idle("use_liger_kernel", True, "Use use_liger_kernel=false."),
+    _second_inputs("critic", True),
+    # Rollouts in float32 were 6 % too high.
+    _second_inputs("dtype", _NOT_BFLOAT16),
+    _second_inputs("logprobs", _UNKNOWN_LOGPROBS),
+    # No such trial was compared: a bucket and a shard hold the embedding of all layers.
+    _second_inputs("num_processes", above(1), _emulate),
 )

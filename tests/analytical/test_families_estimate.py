@@ -155,6 +155,54 @@ PUBLISHED_EXPERTS: dict[str, Any] = {
     "tie_word_embeddings": True,
 }
 """The widths of Gemma 4 26B-A4B, from its `config.json` in public files."""
+SECOND_INPUTS: dict[str, Any] = {
+    "model_type": "gemma4_text",
+    "head_dim": 64,
+    "global_head_dim": 128,
+    "hidden_size_per_layer_input": 128,
+    "vocab_size_per_layer_input": 8192,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 1024,
+    "final_logit_softcapping": 30.0,
+}
+PUBLISHED_SMALL: dict[str, Any] = {
+    **{key: value for key, value in SECOND_INPUTS.items() if key != "vocab_size_per_layer_input"},
+    "num_attention_heads": 8,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "hidden_size_per_layer_input": 256,
+    "sliding_window": 512,
+    "vocab_size": 262_144,
+    "tie_word_embeddings": True,
+}
+E2B: dict[str, Any] = {
+    **PUBLISHED_SMALL,
+    "hidden_size": 1536,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 35,
+    "num_key_value_heads": 1,
+    "num_kv_shared_layers": 20,
+    "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 7,
+}
+E4B: dict[str, Any] = {
+    **PUBLISHED_SMALL,
+    "hidden_size": 2560,
+    "intermediate_size": 10_240,
+    "num_hidden_layers": 42,
+    "num_key_value_heads": 2,
+    "num_kv_shared_layers": 18,
+    "use_double_wide_mlp": False,
+    "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 7,
+}
+"""The models of text of Gemma 4 E2B and E4B as a whole, from their `config.json` in public files."""
+AUDIO: dict[str, Any] = {
+    "model_type": "gemma4_audio",
+    "hidden_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+}
 SIGLIP: dict[str, Any] = {
     "model_type": "siglip_vision_model",
     "hidden_size": 768,
@@ -194,7 +242,18 @@ OWN: dict[str, dict[str, Any]] = {
         "vision_config": SIGLIP,
         "image_token_id": 8000,
     },
+    "gemma4_text, second inputs": SECOND_INPUTS,
+    "gemma4_text, E2B": E2B,
+    "gemma4_text, E4B": E4B,
     "gemma4": {"text_config": {**SIZES, **WIDE_GLOBAL}, "vision_config": TOWER, "image_token_id": 8000},
+    "gemma4, sound": {
+        "model_type": "gemma4",
+        "text_config": {**SIZES, **SECOND_INPUTS},
+        "vision_config": TOWER,
+        "audio_config": AUDIO,
+        "image_token_id": 8000,
+        "audio_token_id": 8001,
+    },
     "qwen3_moe": EXPERTS,
     "gpt_oss": {
         "head_dim": 64,
@@ -233,16 +292,20 @@ CASES: dict[str, dict[str, Any]] = {
     "qlora": {**LORA, "tuning": Tuning.QLORA},
     "o_proj": {**LORA, "lora_target_modules": ("o_proj",), **UNCHECKPOINTED},
 }
-LEFT_OUT = {("gemma4_text, published", "qlora"), ("gemma4", "o_proj")}
+LEFT_OUT = {("gemma4_text, published", "qlora"), ("gemma4", "o_proj"), ("gemma4, sound", "o_proj")}
 """bitsandbytes widens a weight for each decoded token, by a rule of the card (`widened_bytes`); and peft refuses to
 adapt a module of the tower that has the name of a linear layer and holds one."""
-NOT_EMULATED = ("gemma4_text, experts", "gemma4_text, published experts")
+NOT_EMULATED = (
+    *("gemma4_text, experts", "gemma4_text, published experts", "gemma4_text, second inputs", "gemma4, sound"),
+    *("gemma4_text, E2B", "gemma4_text, E4B"),
+)
 """Families without a trial on an emulated card; that of gpt_oss has the kernels of their experts."""
 IN_EAGER: dict[str, Any] = {"attn_implementation": Attention.EAGER}
 IN_ALL: dict[str, dict[str, Any]] = {"gpt_oss": IN_EAGER}
 """Keys of all cases of a family."""
 GENERATED: dict[str, Any] = {**LORA, "rollout": Rollout.GENERATE, "max_prompt_length": 32}
 OF_ATTENTION: dict[str, Any] = {"lora_target_modules": ("q_proj", "k_proj", "v_proj", "o_proj")}
+OF_INPUTS: dict[str, Any] = {"lora_target_modules": ("per_layer_input_gate", "per_layer_projection")}
 OTHERS: dict[str, dict[str, dict[str, Any]]] = {
     "olmo2": {"eager": IN_EAGER},
     "phi3": {"eager": IN_EAGER},
@@ -281,6 +344,19 @@ OTHERS: dict[str, dict[str, dict[str, Any]]] = {
         "with a reference": {"beta": 0.04},
         "lora of the router": {**LORA, "lora_target_modules": ("q_proj", "proj"), **UNCHECKPOINTED},
     },
+    "gemma4_text, second inputs": {
+        "lora, generated": GENERATED,
+        "ragged, all kept": {**UNCHECKPOINTED, "lengths": Lengths.RAGGED},
+        "beyond the window": {**LORA, "max_completion_length": 1024},
+        "eager, all kept": {**IN_EAGER, **UNCHECKPOINTED},
+        "with a reference": {"beta": 0.04},
+        "lora of attention": {**LORA, **OF_ATTENTION},
+        "lora of attention, all kept": {**LORA, **OF_ATTENTION, **UNCHECKPOINTED},
+        "lora of second inputs, all kept": {**LORA, **OF_INPUTS, **UNCHECKPOINTED},
+    },
+    "gemma4_text, E2B": {"lora of attention": {**LORA, **OF_ATTENTION}},
+    "gemma4_text, E4B": {"lora of attention": {**LORA, **OF_ATTENTION}},
+    "gemma4, sound": {"lora, generated": GENERATED, "with a reference": {"beta": 0.04}},
     "gemma3": {
         "lora, generated": GENERATED,
         "lora of attention, all kept": {**LORA, **OF_ATTENTION, **UNCHECKPOINTED},

@@ -187,7 +187,8 @@ def test_what_a_tower_that_text_passes_by_has_no_answer_for():
     for values in ({"num_processes": 2}, {"critic": True, "tuning": "full"}):
         assert "a vision tower that rows of text pass by" in faults(**values)
     for fields, said in (
-        ({"audio_config": {"hidden_size": 8}}, "audio_config"),
+        ({"audio_config": {"hidden_size": "x"}}, "hidden_size"),
+        ({"model_type": "gemma3", "audio_config": {"hidden_size": 8}}, "audio_config"),
         ({"vision_config": {"hidden_size": "x"}}, "hidden_size"),
         ({"model_type": "gemma3", "vision_config": {"patch_size": 14}}, "vision_use_head"),
     ):
@@ -238,3 +239,14 @@ def test_more_pixels_never_need_less_and_a_table_agrees(
         estimate(spec, text).peak_allocated_bytes < found.peak_allocated_bytes
         for spec, found in zip(specs, alone, strict=True)
     )
+
+
+def test_a_tower_for_sound_has_the_parameters_of_the_model():
+    """By hand, one block of 8: see `_conformer_tower`."""
+    sound = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "conv_kernel_size": 3}
+    sound |= {"output_proj_dims": 6, "subsampling_conv_channels": [8, 4]}
+    inner = {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "hidden_size": 10, "intermediate_size": 64}
+    inner |= {"num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 96}
+    config = {"model_type": "gemma4", "text_config": inner, "vision_config": {"num_hidden_layers": 1}}
+    silent, whole = (read_architecture({**config, **more}, model="m") for more in ({}, {"audio_config": sound}))
+    assert parameter_count(whole) - parameter_count(silent) == 2186

@@ -13,9 +13,8 @@ from profiler.config.models.fields import (
     REFUSED,
     SWITCHED_OFF,
     UNCOUNTED,
-    Direction,
-    uncounted_texts,
 )
+from profiler.config.notes import Direction, uncounted_texts
 from profiler.config.trl import argument_keys as trl_effects
 from profiler.config.trl.argument_keys import FREE_KEYS, FREE_KEYS_BY_REASON, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
 from profiler.config.trl.config import LORA_DROPOUT, read_trl_config

@@ -58,7 +58,7 @@ SIMULATED: dict[str, dict[str, Any]] = {
     "qwen3_next": {**LINEAR, **EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 32},
     "qwen3_5_text": LINEAR,
     "gemma3n_text": GEMMA_3N,
-    "gemma4_text": PER_LAYER,
+    "gemma4_text": {**PER_LAYER, "num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 4},
     "nemotron_h": {**MAMBA, "layers_block_type": ["mamba", "attention"] * 2},
 }
 """Types whose refusals name a sweep."""
@@ -146,10 +146,9 @@ def test_linear_attention_in_another_order_is_named(model_type: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, "with an embedding for each layer that no formula has, and it has 0.000555 billion parameters"),
         (
             {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 4},
-            "with layers that share keys that no formula has",
+            "with layers that share keys and all see every token, or have experts, that no formula has",
         ),
     ],
 )

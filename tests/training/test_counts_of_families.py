@@ -63,9 +63,19 @@ GLOBAL: dict[str, Any] = {
     "attention_k_eq_v": True,
     "hidden_size_per_layer_input": 0,
 }
+SECOND_INPUTS: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 96,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+}
 OWN: dict[str, dict[str, Any]] = {
     "gemma4_text": GLOBAL,
     "gemma4_text, experts": {**GLOBAL, "enable_moe_block": True, "top_k_experts": 2},
+    "gemma4_text, second inputs": SECOND_INPUTS,
     "qwen3_next": LINEAR,
     "qwen3_5_text": LINEAR,
     "qwen3_5_moe_text": LINEAR,
@@ -73,7 +83,10 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek_v3": LATENT,
     "glm4_moe_lite": LATENT,
 }
-TEXTS = [*(family for family in MODEL_TYPES if not family.endswith("_vl")), "gemma4_text, experts"]
+TEXTS = [
+    *(family for family in MODEL_TYPES if not family.endswith("_vl")),
+    *("gemma4_text, experts", "gemma4_text, second inputs"),
+]
 TIED = [False, True]
 
 

@@ -111,7 +111,8 @@ def growth_copy(
 
     By hand, as in `kv_cache`: 204,668,928 / 48 = 4,263,936 B.
     """
-    return Term(block(sequences * cached_widths(architecture)[0] * tokens * element), lambda: "1 K")
+    last = next(kind for kind in reversed(layer_kinds(architecture)) if not kind.shares_keys)
+    return Term(block(sequences * cached_widths(last)[0] * tokens * element), lambda: "1 K")
 
 
 def last_logits(spec: TrialKeys, architecture: DecoderShape) -> Term:

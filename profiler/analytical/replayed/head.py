@@ -23,8 +23,7 @@ from profiler.analytical.formulas.sizes.quantities import Blocks
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.replayed.requests import NO_BLOCKS, Requests, blocks, plus, stages, times
-from profiler.analytical.timeline.instants import of_one_thread, workspace
-from profiler.analytical.timeline.training_pass import embedding_bytes
+from profiler.analytical.timeline.instants import embedding_bytes, of_one_thread, workspace
 from profiler.domain.trials.trial import CHUNK_TOKENS
 
 _MOST_CHUNKS = 3

@@ -50,10 +50,10 @@ from profiler.analytical.replayed.requests import (
     stages,
     times,
 )
-from profiler.analytical.timeline.instants import generated_inputs, of_one_thread, state, workspace
+from profiler.analytical.timeline.instants import embedding_bytes, generated_inputs, of_one_thread, state, workspace
 from profiler.analytical.timeline.recipes.of_data import data_inputs, data_micro_batch, precomputed_batch
 from profiler.analytical.timeline.step_instants import step_scratch
-from profiler.analytical.timeline.training_pass import embedding_bytes, final_norm, unsaved_bytes
+from profiler.analytical.timeline.training_pass import final_norm, unsaved_bytes
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import DistributedType, Logprobs, Rollout
 

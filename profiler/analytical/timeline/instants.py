@@ -17,6 +17,7 @@ from profiler.analytical.formulas.models.trained import (
     trainable_parameter_count,
     trained_element_bytes,
     trained_tensors,
+    trains_everything,
 )
 from profiler.analytical.formulas.models.weights import (
     adapters,
@@ -65,12 +66,14 @@ class InstantName(StrEnum):
     ENGINE = "vLLM generates"
     POOL = "the rollout engine generates"
     PREFILL_TOWER = "prefill, in a block of the vision tower"
+    PREFILL_INPUTS = "prefill, at the second inputs of layers"
     PREFILL = "prefill, in a layer's MLP"
     GROWTH = "the cache's last growth"
     DECODING = "the last token's attention"
     LAST_LOGITS = "the last token's logits"
     SAMPLING = "the last token is sampled"
     SCORE_TOWER = "scoring, in a block of the vision tower"
+    SCORE_INPUTS = "scoring, at the second inputs of layers"
     SCORE_LAYER = "scoring, in a layer's MLP"
     SCORE_HEAD = "scoring, at the LM head"
     REWARD = "rewards on the host"
@@ -88,6 +91,7 @@ class InstantName(StrEnum):
     BACKWARD_FIRST_LAYER = "the first layer's backward"
     BACKWARD_TOWER = "the backward of the vision tower's last block"
     BACKWARD_FIRST_BLOCK = "the backward of the vision tower's first block"
+    BACKWARD_INPUTS = "the backward of the second inputs of layers"
     BACKWARD_END = "the embedding's backward"
     STEP = "the optimizer's step"
     EVALUATION_ROLLOUT = "an evaluation generates"
@@ -166,6 +170,22 @@ class Gradients:
             return f"2 x {every.words()}" if earlier.size else every.words()
 
         return Gradients(every=every, earlier=Term(earlier.size + every.size, words), are_buffered=True)
+
+    def of_tied_head(self, spec: TrialKeys, architecture: DecoderShape) -> Term:
+        """Return the gradient of a tied head that waits for the embedding's, if it is not added to an earlier row's."""
+        head = Term(embedding_bytes(spec, architecture), lambda: "a tied head's")
+        return head.only_if(False if self.are_buffered else architecture.tie_word_embeddings)
+
+    def in_layers(self, made: Count, text: str = "those of later layers") -> Term:
+        """Return the gradients in the middle of a backward: those that it has made, or all of earlier ones."""
+        return chosen(self.earlier.size >= made, self.earlier, Term(made, lambda: text))
+
+
+def embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the gradient of the embedding, which a tied head has too; 0 with adapters."""
+    if not trains_everything(spec):
+        return 0
+    return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
 
 
 @dataclass(frozen=True, kw_only=True)

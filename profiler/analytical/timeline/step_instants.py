@@ -73,7 +73,13 @@ from profiler.analytical.timeline.instants import (
     untied_head,
     workspace_in_step,
 )
-from profiler.analytical.timeline.tower_instants import held_in_forward, without_gradient
+from profiler.analytical.timeline.tower_instants import (
+    held_in_forward,
+    inputs_held,
+    inputs_without_gradient,
+    of_prefill,
+    without_gradient,
+)
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import Logprobs, Rollout, Tuning
@@ -141,7 +147,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
     def prefill(up_to: DecoderShape) -> Terms:
         """Return what there is in the last layer of a model."""
         layer = Term(
-            layer_without_gradient_bytes(spec, up_to, prompts, adapted=True, autocast=False),
+            layer_without_gradient_bytes(spec, up_to, of_prefill(up_to, prompts), adapted=True, autocast=False),
             lambda: f"one layer of {rows} prompts",
         )
         return {
@@ -152,10 +158,14 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
             Category.INPUTS: Term(attention_mask_bytes(spec, architecture, prompts)),
         }
 
+    held = inputs_held(spec, architecture, prompts, autocast=False, has_cache=True)
     *others, whole = (prefill(up_to) for up_to in by_end(architecture))
     instants: dict[InstantName, Terms] = {
         **without_gradient(spec, architecture, prompts, InstantName.PREFILL_TOWER, adapted=True, autocast=False),
-        InstantName.PREFILL: added(whole, held_in_forward(spec, architecture, prompts)),
+        **inputs_without_gradient(
+            spec, architecture, prompts, InstantName.PREFILL_INPUTS, adapted=True, autocast=False
+        ),
+        InstantName.PREFILL: added(whole, held_in_forward(spec, architecture, prompts), held),
         InstantName.GROWTH: {Category.KV_CACHE: full.plus(growth), Category.ACTIVATIONS: casts},
         InstantName.DECODING: {
             Category.KV_CACHE: full,
@@ -172,7 +182,7 @@ def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Te
             Category.LOGITS: last_logits(spec, architecture),
         },
     }
-    named = (*((InstantName.PREFILL, more) for more in others), *instants.items())
+    named = (*((InstantName.PREFILL, added(more, held)) for more in others), *instants.items())
     return tuple(
         Instant(
             phase=Phase.ROLLOUT,
@@ -280,11 +290,15 @@ def scored_without_gradient(
             Category.ACTIVATIONS: layer_without_gradient(spec, architecture, rows, adapted=adapted),
             Category.INPUTS: Term(attention_mask_bytes(spec, architecture, rows)),
         }
-        return added(more, held_in_forward(spec, architecture, rows))
+        held = inputs_held(spec, architecture, rows, autocast=spec.mixed_precision)
+        return added(more, held_in_forward(spec, architecture, rows), held)
 
     head = head_categories(score_scratch(spec, architecture, batch))
     tower = without_gradient(
         spec, architecture, batch, InstantName.SCORE_TOWER, adapted=adapted, autocast=spec.mixed_precision
+    )
+    tower |= inputs_without_gradient(
+        spec, architecture, batch, InstantName.SCORE_INPUTS, adapted=adapted, autocast=spec.mixed_precision
     )
     # A micro-batch of one row has a padded row at one time and the longest row at another.
     instants: tuple[tuple[InstantName, Terms, Flag], ...] = (

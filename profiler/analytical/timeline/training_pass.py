@@ -46,10 +46,29 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     longest_rows,
     one_row,
     unpadded,
+    without_last,
 )
 from profiler.analytical.formulas.tower import tower_gradient_bytes
-from profiler.analytical.timeline.instants import NO_ROWS, EarlierRows, Gradients, Instant, InstantName, head_categories
-from profiler.analytical.timeline.tower_instants import held_in_forward, kept_by_tower, tower_backward, tower_forward
+from profiler.analytical.timeline.instants import (
+    NO_ROWS,
+    EarlierRows,
+    Gradients,
+    Instant,
+    InstantName,
+    embedding_bytes,
+    head_categories,
+)
+from profiler.analytical.timeline.tower_instants import (
+    embedded_inputs,
+    held_in_forward,
+    inputs_backward,
+    inputs_embedding_bytes,
+    inputs_gradient,
+    inputs_kept,
+    kept_by_tower,
+    tower_backward,
+    tower_forward,
+)
 from profiler.domain.memory import Category, Phase
 from profiler.domain.trials.trial import Logprobs
 
@@ -203,7 +222,7 @@ def _pass(
     inputs = stack(spec, architecture, batch, waiting_rows=earlier.rows)
     # The stack counts the tokens of earlier rows.
     until_the_end = added(persistent, earlier.named("rows that wait", Category.LOGITS))
-    until_the_first = _until_the_first_layer(spec, architecture, batch)
+    until_the_first = until_the_first_layer(spec, architecture, batch)
     layers = added(
         until_the_end,
         until_the_first,
@@ -213,7 +232,7 @@ def _pass(
     # The head names what is there with it.
     saved[Category.LOGITS] = Term(saved[Category.LOGITS].size)
     in_layer, at_head = (Term(autocast_more_bytes(spec, architecture, in_layer=there)) for there in (True, False))
-    last_layer, waiting = layer_backward(spec, architecture, batch), _head_waiting(spec, architecture, gradients)
+    last_layer, waiting = layer_backward(spec, architecture, batch), gradients.of_tied_head(spec, architecture)
     scratch = head_categories(head_forward_scratch(spec, architecture, batch))
     logged = logging_scratch(spec, architecture, batch)
     norm: Terms = {Category.ACTIVATIONS: norm_backward(spec, architecture, batch)}
@@ -237,6 +256,7 @@ def _pass(
             {Category.ACTIVATIONS: in_layer},
             {Category.ACTIVATIONS: layer_forward(spec, architecture, batch)},
             held_in_forward(spec, architecture, batch),
+            embedded_inputs(spec, architecture, batch),
         ),
         InstantName.FORWARD_HEAD: added(saved, {Category.ACTIVATIONS: at_head}, scratch),
         **({} if logged is None else {InstantName.LOGGING: added(saved, {Category.LOGITS: logged})}),
@@ -257,7 +277,13 @@ def _pass(
         ),
     }
     others = _other_kinds(spec, architecture, batch, gradients) if architecture.first_layers else ()
-    named = (*((name, added(until_the_end, until_the_first, more)) for name, more in others), *found.items())
+    of_inputs = inputs_backward(spec, architecture, batch, gradients)
+    at_inputs = ((InstantName.BACKWARD_INPUTS, added(until_the_end, more)) for more in of_inputs)
+    named = (
+        *((name, added(until_the_end, until_the_first, more)) for name, more in others),
+        *found.items(),
+        *at_inputs,
+    )
     return tuple(
         Instant(phase=_PHASES.get(name, Phase.BACKWARD), name=name, terms=terms, happens=happens)
         for name, terms in named
@@ -272,17 +298,25 @@ def _other_kinds(
     Up to a layer there are the activations of the layers before it, and gradients of those after it.
     """
     kinds, every = layer_kinds(architecture), _made_in_layers(spec, architecture, gradients)
-    waiting = _head_waiting(spec, architecture, gradients)
+    waiting = gradients.of_tied_head(spec, architecture)
     found: list[tuple[InstantName, Terms]] = []
     if kinds[0].linear is not None and not _saves_in_each_layer(spec, kinds[0]):
         # Layers before the first adapter save nothing.
         alone = layer_without_gradient_bytes(spec, kinds[0], batch, adapted=False, autocast=spec.mixed_precision)
         terms = {Category.ACTIVATIONS: Term(alone), Category.GRADIENTS: gradients.earlier}
         found.append((InstantName.FORWARD_LAYER, terms))
+    of_inputs = Term(inputs_gradient(spec, architecture, batch))
+    if of_inputs.size and kinds[-1].num_hidden_layers > 1:
+        # Kinds take turns: those before the last layer are of another kind.
+        left = without_last(architecture)
+        there = gradients.in_layers(every - layer_gradients_bytes(spec, left)).plus(waiting)
+        activations = stack(spec, left, batch).plus(layer_backward(spec, kinds[-2], batch)).plus(of_inputs)
+        terms = {Category.ACTIVATIONS: activations, Category.GRADIENTS: there}
+        found.append((InstantName.BACKWARD_INNER_LAYER, terms))
     for place, (kind, end, begin) in enumerate(zip(kinds, by_end(architecture), by_begin(architecture), strict=True)):
-        backward = layer_backward(spec, kind, batch)
-        if place:
-            there = _layer_gradients(gradients, every - layer_gradients_bytes(spec, begin)).plus(waiting)
+        backward = layer_backward(spec, kind, batch).plus(of_inputs)
+        if place and not (of_inputs.size and place == len(kinds) - 1):
+            there = gradients.in_layers(every - layer_gradients_bytes(spec, begin)).plus(waiting)
             activations = stack(spec, begin, batch).plus(backward)
             terms = {Category.ACTIVATIONS: activations, Category.GRADIENTS: there}
             found.append((InstantName.BACKWARD_FIRST_LAYER, terms))
@@ -291,34 +325,16 @@ def _other_kinds(
             forward = inputs.plus(casts).plus(layer_forward(spec, kind, batch))
             terms = {Category.ACTIVATIONS: forward, Category.GRADIENTS: gradients.earlier}
             found.append((InstantName.FORWARD_LAYER, terms))
-            there = _layer_gradients(gradients, every - layer_gradients_bytes(spec, end)).plus(waiting)
+            there = gradients.in_layers(every - layer_gradients_bytes(spec, end)).plus(waiting)
             terms = {Category.ACTIVATIONS: inputs.plus(backward), Category.GRADIENTS: there}
             found.append((InstantName.BACKWARD_LAYER, terms))
     return tuple(found)
 
 
-def _until_the_first_layer(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Terms:
+def until_the_first_layer(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Terms:
     """Return what all layers share, so that backward has it until the first of them."""
     mask: Terms = {Category.INPUTS: Term(attention_mask_bytes(spec, architecture, batch))}
-    return added(mask, kept_by_tower(spec, architecture, batch))
-
-
-def saved_by_forward(spec: TrialKeys, architecture: DecoderShape, persistent: Terms, batch: Batch) -> Terms:
-    """Return what is there between the forward and the backward of a micro-batch.
-
-    Args:
-        spec: The trial.
-        architecture: Its model.
-        persistent: The memory that is present throughout training.
-        batch: The micro-batch.
-    """
-    layers: Terms = {
-        Category.GRADIENTS: Gradients.of(spec, architecture).earlier,
-        Category.ACTIVATIONS: stack(spec, architecture, batch),
-    }
-    of_norm: Terms = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}
-    head = head_categories(head_saved(spec, architecture, batch))
-    return added(persistent, _until_the_first_layer(spec, architecture, batch), layers, head, of_norm)
+    return added(mask, kept_by_tower(spec, architecture, batch), inputs_kept(spec, architecture, batch))
 
 
 def layer_forward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
@@ -332,30 +348,12 @@ def layer_backward(spec: TrialKeys, architecture: DecoderShape, batch: Batch) ->
     return Term(layer_backward_bytes(spec, architecture, batch), lambda: words)
 
 
-def embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the gradient of the embedding, which a tied head has too; 0 with adapters."""
-    if not trains_everything(spec):
-        return 0
-    return block_of(spec)(architecture.vocab_size * architecture.hidden_size * element_bytes(spec).weight)
-
-
-def _head_waiting(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Term:
-    """Return the gradient of a tied head that waits for the embedding's, if it is not added to an earlier row's."""
-    head = Term(embedding_bytes(spec, architecture), lambda: "a tied head's")
-    return head.only_if(False if gradients.are_buffered else architecture.tie_word_embeddings)
-
-
 def _made_in_layers(spec: TrialKeys, architecture: DecoderShape, gradients: Gradients) -> Count:
     """Return the gradients of everything but the embedding and a vision tower."""
-    made = gradients.every.size - embedding_bytes(spec, architecture)
+    made = gradients.every.size - embedding_bytes(spec, architecture) - inputs_embedding_bytes(spec, architecture)
     if architecture.vision is not None:
         made = made - tower_gradient_bytes(spec, architecture.vision)
     return made
-
-
-def _layer_gradients(gradients: Gradients, made: Count, text: str = "those of later layers") -> Term:
-    """Return the gradients in the middle of a backward: those that it has made, or of earlier ones, which are all."""
-    return chosen(gradients.earlier.size >= made, gradients.earlier, Term(made, lambda: text))
 
 
 def _first_layer(
@@ -365,16 +363,17 @@ def _first_layer(
 
     In the first micro-batch, gradients grow while activations shrink. All layers of a kind have the same `backward`.
     """
-    embedding, waiting = embedding_bytes(spec, architecture), _head_waiting(spec, architecture, gradients)
+    embedding, waiting = embedding_bytes(spec, architecture), gradients.of_tied_head(spec, architecture)
     made, first = _made_in_layers(spec, architecture, gradients), layer_kinds(architecture)[0]
     if architecture.first_layers:
         begin, backward = by_begin(architecture)[0], layer_backward(spec, first, batch)
+        backward = backward.plus(Term(inputs_gradient(spec, architecture, batch)))
         kept = stack(spec, begin, batch).size
         one_layer = layer_gradients_bytes(spec, first) // first.num_hidden_layers
     else:
         kept = kept_bytes // architecture.num_hidden_layers
         one_layer = (made - (embedding - waiting.size)) // architecture.num_hidden_layers
-    there = _layer_gradients(gradients, made - one_layer, "all layers but one")
+    there = gradients.in_layers(made - one_layer, "all layers but one")
     return {
         Category.ACTIVATIONS: Term(kept, lambda: "one layer").plus(backward),
         Category.GRADIENTS: there.plus(waiting),
@@ -388,7 +387,7 @@ def _gradients_at_the_end(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     waits for it. Autograd adds the new one to the waiting one in place, unless that is a view: then there is a third.
     """
     fresh = where(gradients.earlier.size > 0, embedding_bytes(spec, architecture), 0)
-    waiting = _head_waiting(spec, architecture, gradients).size
+    waiting = gradients.of_tied_head(spec, architecture).size
     summed = where(head_gradient_is_view(spec, architecture, batch), waiting, 0)
 
     def words() -> str:

@@ -7,8 +7,7 @@ names of trl's files; what has no formula becomes a note, and never a silence.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from profiler.config.models.fields import Direction, Uncounted, uncounted_texts
-from profiler.config.notes import Note, not_counted
+from profiler.config.notes import Direction, Note, Uncounted, not_counted, uncounted_texts
 from profiler.config.options.reading import DEVICES, ZERO_STAGES, FileValues, show
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault

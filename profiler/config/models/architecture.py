@@ -11,21 +11,25 @@ from dataclasses import asdict, replace
 
 from profiler.config.models.context import has_rotary_positions, scaled_context
 from profiler.config.models.fields import (
-    DEQUANTISED,
+    IN_TURN,
     OTHER_SENSES,
     REFUSED,
-    attention_dropout,
-    is_dequantised,
+    alternating,
+    idle_towers,
     passes_towers,
-    quantization,
     sliding_window,
     uncounted_fields,
-    widest,
-    with_idle_tower,
+    with_idle_towers,
+    with_layer_inputs,
 )
 from profiler.config.models.refused_models import refuse_fields
 from profiler.config.options.reading import FieldReader, show
-from profiler.domain.architectures.architecture import Architecture, LatentAttention, LinearAttention, VisionTower
+from profiler.domain.architectures.architecture import (
+    Architecture,
+    LatentAttention,
+    LinearAttention,
+    VisionTower,
+)
 from profiler.domain.architectures.families import FAMILIES, WITH_OPTIONAL_KERNELS, Family, Tower, family_of
 from profiler.domain.errors import Fault, UsageError
 
@@ -81,14 +85,7 @@ def read_tower(config: Mapping[str, object]) -> tuple[VisionTower, tuple[Fault, 
 
 _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
-_IN_TURN = ("sliding_attention", "full_attention")
-"""`layer_types` of layers that slide in turn."""
-
-_WITHOUT_FORM = {
-    "hidden_size_per_layer_input": "an embedding for each layer",
-    "num_kv_shared_layers": "layers that share keys",
-}
-"""Fields of Gemma 4 by which layers have parts without a formula, and these parts."""
+_DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, which are counted)"
 
 _DENSE = "dense"
 """`mlp_layer_types` of layers without experts."""
@@ -130,7 +127,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         text_config = {**text_config, "tie_word_embeddings": config.get("tie_word_embeddings", True)}
     filled = _with_defaults(text_config, family)
     if not is_known:
-        filled["intermediate_size"] = widest(filled["intermediate_size"])
+        filled["intermediate_size"] = _widest(filled["intermediate_size"])
     if family.checks.needs_head_dim:
         filled["head_dim"] = text_config.get("head_dim")
     if family.layers.names_mlp_types:
@@ -143,16 +140,16 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     architecture = replace(
         architecture,
         has_known_layers=is_known and is_plain and not any(map(text_config.get, REFUSED)),
-        quantization="" if is_dequantised(config, family) else quantization(config),
+        quantization="" if _is_dequantised(config, family) else _quantization(config),
         scaled_context=scaled_context(text_config, positions=architecture.max_position_embeddings),
         has_rotary_positions=is_known or has_rotary_positions(text_config),
         other_head=_other_head(config),
-        attention_dropout=attention_dropout(text_config) if family.checks.reads_dropout else 0.0,
+        attention_dropout=_attention_dropout(text_config) if family.checks.reads_dropout else 0.0,
         latent=_latent(reader) if family.layers.has_latent_attention else None,
         sliding_window=sliding_window(text_config, family) if is_known else None,
         uncounted=(
             *(uncounted_fields(text_config, family) if is_known else ()),
-            *([DEQUANTISED] if is_dequantised(config, family) else []),
+            *([_DEQUANTISED] if _is_dequantised(config, family) else []),
         ),
     )
     if architecture.num_experts > 1 and _has_known_experts(filled, family):
@@ -167,8 +164,8 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
     if family.layers.linear_inputs:
         architecture = _with_linear(reader, architecture, text_config.get("layer_types"))
     if family.layers.alternates:
-        wide = _global(reader, architecture, text_config)
-        architecture = _alternating(architecture, text_config.get("layer_types"), wide)
+        architecture = with_layer_inputs(reader, architecture)
+        architecture = alternating(reader, architecture, text_config.get("layer_types"))
         if family.layers.norms_experts and architecture.num_experts > 1:
             # Others could be sharded, or run by vLLM, of which nothing was compared.
             is_wide = any(kind.head_dim != architecture.head_dim for kind in architecture.first_layers)
@@ -180,7 +177,7 @@ def read_architecture(config: Mapping[str, object], *, model: str) -> Architectu
         tower, of_tower = read_tower(config)
         architecture, faults = replace(architecture, vision=tower), (*faults, *of_tower)
     elif passes_towers(config):
-        architecture, faults = with_idle_tower(architecture, config, faults)
+        architecture, faults = with_idle_towers(architecture, config, faults)
     if faults:
         details = "; ".join(fault.sentence().rstrip(".") for fault in faults)
         raise _no_decoder(model, f"its config.json cannot be used, {details}")
@@ -237,50 +234,13 @@ def _first_layers(reader: FieldReader, architecture: Architecture) -> tuple[Arch
     )
 
 
-def _global(reader: FieldReader, architecture: Architecture, config: Mapping[str, object]) -> Architecture:
-    """Return the model whose layers are those that do not slide: with heads of their own if the family says so."""
-    found, defaults = replace(architecture, sliding_window=None), family_of(architecture.model_type).defaults
-    if defaults.global_head_dim is None:
-        return found
-    others = [name for name in _WITHOUT_FORM if config.get(name, asdict(defaults)[name])]
-    keys_are_values = reader.flag("attention_k_eq_v")
-    heads = reader.optional_count("num_global_key_value_heads") if keys_are_values else None
-    return replace(
-        found,
-        head_dim=reader.count("global_head_dim"),
-        num_key_value_heads=heads or architecture.num_key_value_heads,
-        keys_are_values=keys_are_values,
-        has_known_layers=architecture.has_known_layers and not others,
-        without_form=" and ".join(_WITHOUT_FORM[name] for name in others),
-    )
-
-
-def _alternating(architecture: Architecture, layer_types: object, others: Architecture) -> Architecture:
-    """Return a model of which some layers slide, by what it is if all do and if none does (`others`).
-
-    The kind of the last layer is not among the first.
-    """
-    layers, turns = architecture.num_hidden_layers, list(_IN_TURN)
-    if family_of(architecture.model_type).defaults.global_head_dim is not None:
-        turns = [*_IN_TURN[:1] * 5, _IN_TURN[1]]
-    kinds = [*(layer_types if isinstance(layer_types, list | tuple) and layer_types else turns * layers)][:layers]
-    if len(turns) > len(_IN_TURN):
-        kinds[-1] = _IN_TURN[1]
-    sliding = kinds.count(_IN_TURN[0])
-    if not sliding or architecture.sliding_window is None:
-        return others
-    if sliding == layers:
-        return replace(architecture, has_known_layers=False)
-    return replace(others, first_layers=(replace(architecture, num_hidden_layers=sliding),))
-
-
 def _with_linear(reader: FieldReader, architecture: Architecture, layer_types: object) -> Architecture:
     """Return a model with linear attention but for every n-th layer; one with another order has no closed form."""
     layers, interval = architecture.num_hidden_layers, reader.count("full_attention_interval")
     kinds = list(layer_types) if isinstance(layer_types, list | tuple) else None
     if kinds is not None:
-        interval = [*kinds, _IN_TURN[1]].index(_IN_TURN[1]) + 1
-    regular = [*["linear_attention"] * (interval - 1), _IN_TURN[1]] * (layers // interval)
+        interval = [*kinds, IN_TURN[1]].index(IN_TURN[1]) + 1
+    regular = [*["linear_attention"] * (interval - 1), IN_TURN[1]] * (layers // interval)
     if layers % interval or interval == 1 or kinds not in (None, regular):
         return replace(architecture, has_known_layers=False)
     linear = LinearAttention(
@@ -310,7 +270,7 @@ def has_other_senses(config: Mapping[str, object]) -> bool:
 
 def _other_senses(config: Mapping[str, object]) -> list[str]:
     """Return the fields of towers that have no formula."""
-    known = {"vision_config"} if has_tower_formula(config) or passes_towers(config) else set()
+    known = ("vision_config",) if has_tower_formula(config) else idle_towers(config) if passes_towers(config) else ()
     return [name for name in OTHER_SENSES if name not in known and config.get(name) not in (None, {}, "")]
 
 
@@ -394,3 +354,33 @@ def _no_decoder(model: str, reason: str) -> UsageError:
             )
         ]
     )
+
+
+def _quantization(config: Mapping[str, object]) -> str:
+    """Return how the weights of the checkpoint are quantised: ``"bitsandbytes 4-bit"``, ``"gptq"``."""
+    inner = config.get("quantization_config")
+    if not isinstance(inner, Mapping):
+        return ""
+    method = show(inner.get("quant_method", "unknown"))
+    bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
+    return method if bits is None else f"{method} {show(bits)}-bit"
+
+
+def _is_dequantised(config: Mapping[str, object], family: Family) -> bool:
+    """Return whether a checkpoint is in MXFP4, of which nothing is left where trl trains it (`Mxfp4Config`)."""
+    return family.layers.has_biased_experts and _quantization(config) == "mxfp4"
+
+
+def _attention_dropout(config: Mapping[str, object]) -> float:
+    """Return the part that attention drops; 0 for a value that is refused."""
+    value = config.get("attention_dropout", 0.0)
+    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
+
+
+def _widest(sizes: object) -> object:
+    """Return the largest of the sizes that a file states layer by layer, as Gemma 3n's do, or the size of all layers.
+
+    Where layers differ, the closed form counts more than transformers, and the model is refused with its parameters.
+    """
+    is_list = isinstance(sizes, list | tuple) and bool(sizes) and all(type(size) is int for size in sizes)
+    return max(sizes) if is_list and isinstance(sizes, list | tuple) else sizes

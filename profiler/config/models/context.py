@@ -15,7 +15,7 @@ prompts: it kept the tokens of images (`truncate_with_protected_tokens`, trl 0.2
 from collections.abc import Mapping
 from dataclasses import replace
 
-from profiler.config.models.fields import Direction
+from profiler.config.notes import Direction
 from profiler.config.options.reading import show
 from profiler.domain.architectures.architecture import Architecture, VisionTower
 from profiler.domain.architectures.families import states_whole_context

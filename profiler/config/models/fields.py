@@ -1,60 +1,19 @@
-"""Every field of the known configurations by what it does to memory, and values without a formula.
-
-Values of other programs' files that change memory and that no formula has: each is named, with its direction.
-
-A row says which values change nothing. Tables of rows stand next to what reads the file: `trl/effects.py`,
-`files/companion_files.py`, `fields.py`. Tests walk the installed classes and fail on a field that is in no table.
-
-Every field of the configurations of the known model types, by what it does to memory.
+"""Every field of the configurations of the known model types, by what it does to memory.
 
 transformers 5.23, `models/<type>/configuration_<type>.py`. A test walks the installed classes, with those of their
 vision towers, and fails on a field that is in no table here or there.
+
+Layers of several kinds, where some slide and others share keys.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
-from profiler.config.options.reading import FieldReader, show
-from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.architectures.families import IDLE_TOWERS, Family
+from profiler.config.notes import Direction, Uncounted, uncounted_texts
+from profiler.config.options.reading import FieldReader
+from profiler.domain.architectures.architecture import Architecture, LayerInputs, sharing_keys
+from profiler.domain.architectures.families import IDLE_TOWERS, Family, family_of
 from profiler.domain.errors import Fault
-
-
-class Direction(StrEnum):
-    """How far off an estimate may be that leaves a value out."""
-
-    LOW = "the figure may be too low"
-    HIGH = "the figure may be too high"
-    EITHER = "the figure may be too low or too high"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uncounted:
-    """A key with values that are named instead of counted."""
-
-    what: str
-    """What such a value does, as the end of a sentence about it."""
-    direction: Direction
-    neutral: tuple[object, ...] = ()
-    """Values that change nothing, as null does."""
-
-
-def uncounted_texts(
-    table: Mapping[str, Uncounted], values: Mapping[str, object], *, prefix: str = ""
-) -> tuple[str, ...]:
-    """Return one text per value that is stated of `table` that changes memory and is not counted."""
-    return tuple(
-        f"{prefix}{key}={show(values[key])} ({row.what}: {row.direction})"
-        for key, row in table.items()
-        if values.get(key) is not None and not _is_neutral(values[key], row.neutral)
-    )
-
-
-def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
-    """Return whether `value` is one of `neutral`; true is no 1."""
-    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
-
 
 COUNTED = frozenset(
     """
@@ -125,35 +84,44 @@ _ABSENT: tuple[object, ...] = (None, {}, "")
 
 _MOST_OF_A_TOWER = 10**6
 
-_IDLE = f"vision_config (rows are counted as text, which passes by the tower: {Direction.LOW})"
+_IDLE = f"{{}} (rows are counted as text, which passes by the tower: {Direction.LOW})"
+
+
+def idle_towers(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the fields of towers that rows of text pass by, and of which parameters are counted."""
+    known = IDLE_TOWERS.get(str(config.get("model_type")), {})
+    return tuple(name for name in known if isinstance(config.get(name), Mapping))
 
 
 def passes_towers(config: Mapping[str, object]) -> bool:
     """Return whether a `config.json` is of a model with a tower that rows of text pass by, and that has no other."""
-    others = [name for name in OTHER_SENSES if name != "vision_config" and config.get(name) not in _ABSENT]
-    is_known = str(config.get("model_type")) in IDLE_TOWERS and isinstance(config.get("text_config"), Mapping)
-    return is_known and isinstance(config.get("vision_config"), Mapping) and not others
+    towers = idle_towers(config)
+    others = [name for name in OTHER_SENSES if name not in towers and config.get(name) not in _ABSENT]
+    return OTHER_SENSES[0] in towers and isinstance(config.get("text_config"), Mapping) and not others
 
 
-def with_idle_tower(
+def with_idle_towers(
     architecture: Architecture, config: Mapping[str, object], faults: tuple[Fault, ...]
 ) -> tuple[Architecture, tuple[Fault, ...]]:
-    """Return the model with the tower of a `config.json` for which `passes_towers` holds, and the faults of both.
+    """Return a decoder with the towers of a `config.json` for which `passes_towers` holds, and the faults of all."""
+    for name in idle_towers(config):
+        tower, given = IDLE_TOWERS[str(config["model_type"])][name], config[name]
+        assert isinstance(given, Mapping)
+        reader = FieldReader({**tower.defaults, **dict.fromkeys(tower.switches, True), **_numbered(given)})
+        sizes = {each: reader.count(each, maximum=_MOST_OF_A_TOWER) for each in tower.defaults}
+        for switch in filter(reader.flag, tower.switches):
+            reader.fail(switch, "must be false, as in the published models: what it adds has no formula")
+        idle = (*architecture.idle, *tower.tensors(sizes, architecture.hidden_size))
+        architecture = replace(architecture, idle=idle, uncounted=(*architecture.uncounted, _IDLE.format(name)))
+        faults = (*faults, *reader.faults)
+    return architecture, faults
 
-    Args:
-        architecture: The decoder.
-        config: The content of the file.
-        faults: Those of the decoder.
-    """
-    tower, given = IDLE_TOWERS[str(config["model_type"])], config["vision_config"]
-    assert isinstance(given, Mapping)
+
+def _numbered(given: Mapping[str, object]) -> dict[str, object]:
+    """Return the stated fields of a tower; the values of a list are numbered."""
     stated = {name: value for name, value in given.items() if value is not None}
-    reader = FieldReader({**tower.defaults, **dict.fromkeys(tower.switches, True), **stated})
-    sizes = {name: reader.count(name, maximum=_MOST_OF_A_TOWER) for name in tower.defaults}
-    for name in filter(reader.flag, tower.switches):
-        reader.fail(name, "must be false, as in the published models: what it adds has no formula")
-    idle = tower.tensors(sizes, architecture.hidden_size)
-    return replace(architecture, idle=idle, uncounted=(*architecture.uncounted, _IDLE)), (*faults, *reader.faults)
+    lists = ((name, value) for name, value in stated.items() if isinstance(value, list | tuple))
+    return stated | {f"{name}.{place}": each for name, value in lists for place, each in enumerate(value)}
 
 
 def sliding_window(config: Mapping[str, object], family: Family) -> int | None:
@@ -173,34 +141,70 @@ def uncounted_fields(config: Mapping[str, object], family: Family) -> tuple[str,
     return found
 
 
-def quantization(config: Mapping[str, object]) -> str:
-    """Return how the weights of the checkpoint are quantised: ``"bitsandbytes 4-bit"``, ``"gptq"``."""
-    inner = config.get("quantization_config")
-    if not isinstance(inner, Mapping):
-        return ""
-    method = show(inner.get("quant_method", "unknown"))
-    bits = next((bits for bits in (4, 8) if inner.get(f"load_in_{bits}bit") is True), inner.get("bits"))
-    return method if bits is None else f"{method} {show(bits)}-bit"
+IN_TURN = ("sliding_attention", "full_attention")
+"""`layer_types` of layers that slide in turn."""
 
 
-DEQUANTISED = "quantization_config=mxfp4 (trl trains the dequantised weights, which are counted)"
+def with_layer_inputs(reader: FieldReader, architecture: Architecture) -> Architecture:
+    """Return a model with the second input of its layers, which ends with a norm of its own, if it has one."""
+    if family_of(architecture.model_type).defaults.hidden_size_per_layer_input is None:
+        return architecture
+    width = reader.count("hidden_size_per_layer_input", minimum=0)
+    if not width:
+        return architecture
+    inputs = LayerInputs(
+        width=width,
+        vocab_size=reader.count("vocab_size_per_layer_input"),
+        layers=architecture.num_hidden_layers,
+    )
+    found = replace(architecture, layer_inputs=inputs, norms_per_layer=architecture.norms_per_layer + 1)
+    return _without_form(found, "experts and embeddings for each layer") if architecture.num_experts > 1 else found
 
 
-def is_dequantised(config: Mapping[str, object], family: Family) -> bool:
-    """Return whether a checkpoint is in MXFP4, of which nothing is left where trl trains it (`Mxfp4Config`)."""
-    return family.layers.has_biased_experts and quantization(config) == "mxfp4"
+def _without_form(architecture: Architecture, parts: str) -> Architecture:
+    return replace(architecture, has_known_layers=False, without_form=parts)
 
 
-def attention_dropout(config: Mapping[str, object]) -> float:
-    """Return the part that attention drops; 0 for a value that is refused."""
-    value = config.get("attention_dropout", 0.0)
-    return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else 0.0
+def _global(reader: FieldReader, architecture: Architecture) -> Architecture:
+    """Return the model whose layers are those that do not slide: with heads of their own if the family says so."""
+    found, defaults = replace(architecture, sliding_window=None), family_of(architecture.model_type).defaults
+    if defaults.global_head_dim is None:
+        return found
+    keys_are_values = reader.flag("attention_k_eq_v")
+    heads = reader.optional_count("num_global_key_value_heads") if keys_are_values else None
+    return replace(
+        found,
+        head_dim=reader.count("global_head_dim"),
+        num_key_value_heads=heads or architecture.num_key_value_heads,
+        keys_are_values=keys_are_values,
+    )
 
 
-def widest(sizes: object) -> object:
-    """Return the largest of the sizes that a file states layer by layer, as Gemma 3n's do, or the size of all layers.
+def alternating(reader: FieldReader, architecture: Architecture, layer_types: object) -> Architecture:
+    """Return a model of which some layers slide, and the last ones may share keys.
 
-    Where layers differ, the closed form counts more than transformers, and the model is refused with its parameters.
+    The kind of the last layer is not among the first.
     """
-    is_list = isinstance(sizes, list | tuple) and bool(sizes) and all(type(size) is int for size in sizes)
-    return max(sizes) if is_list and isinstance(sizes, list | tuple) else sizes
+    layers, turns, others = architecture.num_hidden_layers, list(IN_TURN), _global(reader, architecture)
+    defaults = family_of(architecture.model_type).defaults
+    if defaults.global_head_dim is not None:
+        turns = [*IN_TURN[:1] * 5, IN_TURN[1]]
+    kinds = [*(layer_types if isinstance(layer_types, list | tuple) and layer_types else turns * layers)][:layers]
+    if len(turns) > len(IN_TURN):
+        kinds[-1] = IN_TURN[1]
+    shared = reader.count("num_kv_shared_layers", minimum=0) if defaults.num_kv_shared_layers is not None else 0
+    sliding = kinds.count(IN_TURN[0])
+    if shared and (architecture.num_experts > 1 or not sliding or architecture.sliding_window is None):
+        return _without_form(others, "layers that share keys and all see every token, or have experts,")
+    if not sliding or architecture.sliding_window is None:
+        return others
+    if sliding == layers:
+        return replace(architecture, has_known_layers=False)
+    if not shared:
+        return replace(others, first_layers=(replace(architecture, num_hidden_layers=sliding),))
+    makes = kinds[: max(layers - shared, 0)]
+    if not {*kinds} <= {*makes}:
+        reader.fail("num_kv_shared_layers", "must leave a layer of each kind that makes the keys which others share")
+        return others
+    wide = 2 if reader.flag("use_double_wide_mlp") else 1
+    return sharing_keys(dict(zip(IN_TURN, (architecture, others), strict=True)), kinds, len(makes), wide)

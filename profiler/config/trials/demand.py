@@ -262,7 +262,8 @@ def _tokens(spec: TrialSpec) -> int:
 
 def _family(shape: Architecture) -> tuple[object, ...]:
     shares_keys = shape.num_key_value_heads < shape.num_attention_heads
-    return shape.model_type, shape.qkv_bias, shape.qk_norm, shares_keys, shape.num_experts > 1, shape.idle
+    kind = shape.model_type, shape.qkv_bias, shape.qk_norm, shares_keys, shape.num_experts > 1
+    return *kind, shape.idle, shape.layer_inputs
 
 
 _LINEAR_FACTORS = 10

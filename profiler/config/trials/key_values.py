@@ -7,7 +7,14 @@ from typing import Any
 from profiler.config.models.architecture import MODEL_TYPES
 from profiler.config.options.reading import FieldReader, show
 from profiler.domain.architectures.architecture import Architecture
-from profiler.domain.architectures.families import LINEAR_OUTPUT, Family, family_of
+from profiler.domain.architectures.families import (
+    LAYER_GATE,
+    LAYER_PROJECTION,
+    LINEAR_OUTPUT,
+    MODEL_PROJECTION,
+    Family,
+    family_of,
+)
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.trials.keys import Key, Kind
 from profiler.domain.trials.recipe import Recipe
@@ -62,7 +69,8 @@ def unknown_targets(spec: TrialSpec, architecture: Architecture | None) -> Itera
         # The names of its modules are unknown, or its experts are no linear layers; peft checks them.
         return
     layers = projection_names(family_of(architecture.model_type))
-    known = (*layers, *_of_tower(architecture), *OTHER_TARGETS)
+    second = (LAYER_GATE, LAYER_PROJECTION, MODEL_PROJECTION) if architecture.layer_inputs else ()
+    known = (*layers, *second, *_of_tower(architecture), *OTHER_TARGETS)
     for name in targets:
         if name not in known:
             yield Fault(

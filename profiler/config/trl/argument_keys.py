@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from profiler.config.models.fields import Direction, Uncounted
+from profiler.config.notes import Direction, Uncounted
 from profiler.config.trl_releases.facts import KEY_VERSIONS
 from profiler.domain.trials.trial import TRIAL_KEYS
 

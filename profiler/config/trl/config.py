@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 
-from profiler.config.models.fields import Uncounted, uncounted_texts
-from profiler.config.notes import Note, not_counted
+from profiler.config.notes import Note, Uncounted, not_counted, uncounted_texts
 from profiler.config.options.reading import show
 from profiler.config.trl import argument_keys as trl_effects
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES, is_trl_key

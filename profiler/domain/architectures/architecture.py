@@ -1,7 +1,7 @@
 """The shape of a language model, which determines its memory, with its vision tower if it has one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,26 @@ class IdleTensors:
     """Name of the linear layer whose weight it is, as peft's `target_modules` takes it; empty for others."""
     is_wrapped: bool = False
     """Whether a module of that name holds the linear layer, which peft refuses to adapt by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputs:
+    """A second input of each decoder layer: a part of one embedding for all layers, and of one projection of the first.
+
+    Source: `get_per_layer_inputs` and `project_per_layer_inputs` of transformers' `Gemma4TextModel`.
+    """
+
+    width: int
+    """Values per token and layer (`hidden_size_per_layer_input`)."""
+    vocab_size: int
+    """Tokens of the embedding (`vocab_size_per_layer_input`)."""
+    layers: int
+    """Layers of the whole model."""
+
+    @property
+    def whole_width(self) -> int:
+        """Values per token of all layers. By hand, Gemma 4 E4B: 42 x 256 = 10,752."""
+        return self.layers * self.width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +222,12 @@ class Architecture:
     keys_are_values: bool = False
     """Whether one linear layer makes keys and values."""
 
+    shares_keys: bool = False
+    """Whether its layers take keys and values from an earlier layer of their kind, and make and cache none."""
+
+    layer_inputs: LayerInputs | None = None
+    """The embeddings of layers; None for a model whose layers have one input."""
+
     latent: LatentAttention | None = None
     """The widths of latent attention, whose `head_dim` is that of rotary positions; None for other attention."""
 
@@ -236,6 +262,23 @@ class Architecture:
         return self.has_known_layers and (self.num_experts <= 1 or self.experts_per_token > 0)
 
 
+def sharing_keys(of_kind: Mapping[str, Architecture], kinds: Sequence[str], makes: int, wide: int) -> Architecture:
+    """Return a model whose last layers take keys and values from earlier ones.
+
+    Args:
+        of_kind: Per kind of attention the model whose layers are all of it, in the order in which they take turns.
+        kinds: The kind of each layer.
+        makes: The number of the first layers, which make keys.
+        wide: How many times as wide the MLP of the others is.
+    """
+    found = [replace(model, num_hidden_layers=[*kinds[:makes]].count(kind)) for kind, model in of_kind.items()]
+    for kind, model in of_kind.items():
+        layers, inner = [*kinds[makes:]].count(kind), wide * model.intermediate_size
+        found.append(replace(model, num_hidden_layers=layers, shares_keys=True, intermediate_size=inner))
+    *first, last = (model for model in found if model.num_hidden_layers)
+    return replace(last, num_hidden_layers=len(kinds), first_layers=tuple(first))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelCount:
     """The parameters and linear layers of a model."""
@@ -258,7 +301,7 @@ class ModelCount:
     """Whether transformers runs its attention with torch's SDPA."""
 
 
-ConfigValue = int | float | bool | str | None | Sequence[int] | Mapping[str, object]
+ConfigValue = int | float | bool | str | None | Sequence[int] | Sequence[str] | Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)

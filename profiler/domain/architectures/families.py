@@ -47,6 +47,8 @@ class Defaults:
     attention_k_eq_v: bool = False
     hidden_size_per_layer_input: int | None = None
     num_kv_shared_layers: int | None = None
+    vocab_size_per_layer_input: int | None = None
+    use_double_wide_mlp: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,6 +381,7 @@ _FAMILIES = (
             global_head_dim=512,
             hidden_size_per_layer_input=256,
             num_kv_shared_layers=0,
+            vocab_size_per_layer_input=262_144,
         ),
         layers=Layers(
             qk_norm=True,
@@ -738,10 +741,10 @@ FAMILIES: Mapping[str, Family] = {family.model_type: family for family in _FAMIL
 
 @dataclass(frozen=True, kw_only=True)
 class IdleTower:
-    """A vision tower that rows of text pass by, of which parameters alone are counted."""
+    """A tower for images or sound that rows of text pass by, of which parameters alone are counted."""
 
     defaults: Mapping[str, int]
-    """Sizes in its `vision_config`, with transformers' defaults."""
+    """Sizes in its configuration, with transformers' defaults; those of a list are numbered after a point."""
     switches: tuple[str, ...] = ()
     """Fields that are true by default, and then add parameters without a formula."""
     tensors: Callable[[Mapping[str, int], int], tuple[IdleTensors, ...]]
@@ -771,6 +774,42 @@ def _clippable_tower(sizes: Mapping[str, int], text: int) -> tuple[IdleTensors, 
     )
 
 
+def _conformer_tower(sizes: Mapping[str, int], text: int) -> tuple[IdleTensors, ...]:
+    """Return the parameters of `Gemma4AudioModel` and of the projection to the decoder.
+
+    By hand, 1 block of h = 8 with 2 heads and kernels of 3, channels of 8 and 4, an output of 6, text of 10: two MLPs
+    of 2 x 256, attention of 5 x 64 + 4, a convolution of 3 x 64 + 24, 9 norms of 8; before, 72 + 288 in convolutions,
+    norms of 12 and 8 x 8; after, 48 + 6 and 60: 2,186.
+    """
+    hidden, blocks, output = sizes["hidden_size"], sizes["num_hidden_layers"], sizes["output_proj_dims"]
+    first, second = sizes["subsampling_conv_channels.0"], sizes["subsampling_conv_channels.1"]
+    wrapped = {
+        "q_proj": (hidden, hidden),
+        "k_proj": (hidden, hidden),
+        "v_proj": (hidden, hidden),
+        "post": (hidden, hidden),
+        "linear_start": (2 * hidden, hidden),
+        "linear_end": (hidden, hidden),
+    }
+    of_mlps = {"ffw_layer_1": (4 * hidden, hidden), "ffw_layer_2": (hidden, 4 * hidden)}
+    return (
+        *(IdleTensors(shape=shape, copies=blocks, layer=name, is_wrapped=True) for name, shape in wrapped.items()),
+        *(IdleTensors(shape=shape, copies=2 * blocks, layer=name, is_wrapped=True) for name, shape in of_mlps.items()),
+        IdleTensors(shape=(hidden, hidden), copies=blocks, layer="relative_k_proj"),
+        IdleTensors(shape=(hidden, first // 4 * second), copies=1, layer="input_proj_linear"),
+        IdleTensors(shape=(output, hidden), copies=1, layer="output_proj"),
+        IdleTensors(shape=(text, output), copies=1, layer="embedding_projection"),
+        IdleTensors(shape=(output,), copies=1),
+        IdleTensors(shape=(first, 1, 3, 3), copies=1),
+        IdleTensors(shape=(second, first, 3, 3), copies=1),
+        IdleTensors(shape=(first,), copies=1),
+        IdleTensors(shape=(second,), copies=1),
+        IdleTensors(shape=(hidden, 1, sizes["conv_kernel_size"]), copies=blocks),
+        IdleTensors(shape=(hidden // sizes["num_attention_heads"],), copies=blocks),
+        IdleTensors(shape=(hidden,), copies=9 * blocks),
+    )
+
+
 def _siglip_tower(sizes: Mapping[str, int], text: int) -> tuple[IdleTensors, ...]:
     """Return the parameters of `SiglipVisionModel` without a head, and of `Gemma3MultiModalProjector`.
 
@@ -795,25 +834,47 @@ def _siglip_tower(sizes: Mapping[str, int], text: int) -> tuple[IdleTensors, ...
 
 _USUAL_TOWER = {"hidden_size": 768, "intermediate_size": 3072, "patch_size": 16}
 
-IDLE_TOWERS: Mapping[str, IdleTower] = {
-    "gemma3": IdleTower(
-        defaults={**_USUAL_TOWER, "num_hidden_layers": 12, "num_channels": 3, "image_size": 224},
-        switches=("vision_use_head",),
-        tensors=_siglip_tower,
-    ),
-    "gemma4": IdleTower(
-        defaults={
-            **_USUAL_TOWER,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 12,
-            "head_dim": 64,
-            "position_embedding_size": 10_240,
-        },
-        tensors=_clippable_tower,
-    ),
+IDLE_TOWERS: Mapping[str, Mapping[str, IdleTower]] = {
+    "gemma3": {
+        "vision_config": IdleTower(
+            defaults={**_USUAL_TOWER, "num_hidden_layers": 12, "num_channels": 3, "image_size": 224},
+            switches=("vision_use_head",),
+            tensors=_siglip_tower,
+        ),
+    },
+    "gemma4": {
+        "vision_config": IdleTower(
+            defaults={
+                **_USUAL_TOWER,
+                "num_hidden_layers": 16,
+                "num_attention_heads": 12,
+                "num_key_value_heads": 12,
+                "head_dim": 64,
+                "position_embedding_size": 10_240,
+            },
+            tensors=_clippable_tower,
+        ),
+        "audio_config": IdleTower(
+            defaults={
+                "hidden_size": 1024,
+                "num_hidden_layers": 12,
+                "num_attention_heads": 8,
+                "conv_kernel_size": 5,
+                "output_proj_dims": 1536,
+                "subsampling_conv_channels.0": 128,
+                "subsampling_conv_channels.1": 32,
+            },
+            tensors=_conformer_tower,
+        ),
+    },
 }
-"""By the model type of the whole model. `get_image_features` runs where there are images alone."""
+"""By the model type of the whole model, and the field. Towers run where there are images or sound alone
+(`get_image_features`, `get_audio_features`)."""
+
+LAYER_GATE, LAYER_PROJECTION = "per_layer_input_gate", "per_layer_projection"
+"""The linear layers of a layer's second input."""
+MODEL_PROJECTION = "per_layer_model_projection"
+"""The one before all layers, which makes a part of their second inputs."""
 
 LINEAR_INPUTS = tuple(dict.fromkeys(name for family in _FAMILIES for name in family.layers.linear_inputs))
 """The linear layers before linear attention, of all families."""

@@ -8,8 +8,8 @@ and counts its parameters.
 from collections.abc import Mapping
 
 from profiler.domain.architectures.architecture import BuiltinModel, ConfigValue
-from profiler.domain.models.llama import LLAMA
-from profiler.domain.models.others import GEMMA, OTHERS, VISION
+from profiler.domain.models.llama import GEMMA, GEMMA_4, LLAMA
+from profiler.domain.models.others import OTHERS, VISION
 from profiler.domain.models.qwen import QWEN2, QWEN3
 
 __all__ = ["BUILTIN_MODELS", "VISION_MODELS", "BuiltinModel", "find_builtin"]
@@ -369,6 +369,7 @@ _MODELS = (
     *OTHERS,
     *GEMMA,
     *_MIXTURES,
+    *GEMMA_4,
     _TINY,
     _distilled("1.5b", parameters=1_777_088_000, tie_word_embeddings=False),
     _distilled("7b"),

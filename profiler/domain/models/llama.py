@@ -1,6 +1,8 @@
-"""Llama, and models with its layers."""
+"""Llama, models with its layers, and Gemma."""
 
-from profiler.domain.architectures.architecture import BuiltinModel
+from collections.abc import Mapping
+
+from profiler.domain.architectures.architecture import BuiltinModel, ConfigValue
 
 LLAMA = (
     BuiltinModel(
@@ -235,3 +237,124 @@ LLAMA = (
         },
     ),
 )
+
+GEMMA = (
+    BuiltinModel(
+        name="gemma-2-2b",
+        hub_ids=(
+            "google/gemma-2-2b",
+            "google/gemma-2-2b-it",
+        ),
+        parameters=2_614_341_888,
+        config={
+            "model_type": "gemma2",
+            "head_dim": 256,
+            "vocab_size": 256000,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 8192,
+            "sliding_window": 4096,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "query_pre_attn_scalar": 256,
+            "rms_norm_eps": 1e-06,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+        },
+    ),
+    BuiltinModel(
+        name="gemma-2-9b",
+        hub_ids=(
+            "google/gemma-2-9b",
+            "google/gemma-2-9b-it",
+        ),
+        parameters=9_241_705_984,
+        config={
+            "model_type": "gemma2",
+            "head_dim": 256,
+            "vocab_size": 256000,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 8192,
+            "sliding_window": 4096,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "query_pre_attn_scalar": 256,
+            "rms_norm_eps": 1e-06,
+            "hidden_size": 3584,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 42,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+        },
+    ),
+    BuiltinModel(
+        name="gemma-3-1b",
+        hub_ids=(
+            "google/gemma-3-1b-pt",
+            "google/gemma-3-1b-it",
+        ),
+        parameters=999_885_952,
+        config={
+            "model_type": "gemma3_text",
+            "head_dim": 256,
+            "vocab_size": 262144,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 32768,
+            "sliding_window": 512,
+            "query_pre_attn_scalar": 256,
+            "hidden_size": 1152,
+            "intermediate_size": 6912,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "rms_norm_eps": 1e-06,
+        },
+    ),
+)
+
+_GEMMA_4_TEXT: Mapping[str, ConfigValue] = {
+    "model_type": "gemma4_text",
+    "final_logit_softcapping": 30.0,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 8,
+    "sliding_window": 512,
+    "vocab_size": 262144,
+}
+
+
+def _of_gemma_4(size: str, parameters: int, **text: ConfigValue) -> BuiltinModel:
+    """Return a small Gemma 4, whose towers have the sizes that are transformers' defaults."""
+    towers: dict[str, ConfigValue] = {"vision_config": {}, "audio_config": {}}
+    return BuiltinModel(
+        name=f"gemma-4-{size.lower()}",
+        hub_ids=(f"google/gemma-4-{size}", f"google/gemma-4-{size}-it"),
+        parameters=parameters,
+        config={"model_type": "gemma4", "text_config": {**_GEMMA_4_TEXT, **text}, **towers},
+    )
+
+
+GEMMA_4 = (
+    _of_gemma_4(
+        "E2B",
+        5_104_297_504,
+        hidden_size=1536,
+        intermediate_size=6144,
+        layer_types=[*["sliding_attention"] * 4, "full_attention"] * 7,
+        num_hidden_layers=35,
+        num_key_value_heads=1,
+        num_kv_shared_layers=20,
+        use_double_wide_mlp=True,
+    ),
+    _of_gemma_4(
+        "E4B",
+        7_941_100_832,
+        hidden_size=2560,
+        intermediate_size=10240,
+        num_hidden_layers=42,
+        num_key_value_heads=2,
+        num_kv_shared_layers=18,
+    ),
+)
+"""As public repositories have them; the towers are of 478 million parameters in E4B there too."""

@@ -13,10 +13,9 @@ from typing import Any
 
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.config.models.architecture import has_other_senses, read_architecture
-from profiler.config.models.fields import Direction
 from profiler.config.models.lookup import checkpoint
 from profiler.config.models.refused_models import unlike_llama
-from profiler.config.notes import Note
+from profiler.config.notes import Direction, Note
 from profiler.config.options.reading import show
 from profiler.constraints.commands import RUN_SCRIPT
 from profiler.domain.architectures.architecture import Architecture, ModelCount

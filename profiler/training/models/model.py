@@ -17,7 +17,7 @@ from transformers import (
 from transformers.integrations import replace_with_bnb_linear
 
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.trials.trial import Backend, DistributedType, TrialSpec, Tuning, Weights
+from profiler.domain.trials.trial import Attention, Backend, DistributedType, TrialSpec, Tuning, Weights
 from profiler.training.placement import Placement
 
 _INITIAL_STD = 0.02
@@ -62,7 +62,7 @@ def build_model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
 
 def _model(spec: TrialSpec, config: Any, placement: Placement) -> Any:
     if spec.weights is Weights.PRETRAINED:
-        return _pretrained(spec, placement)
+        return _pretrained(spec, config, placement)
     if spec.tuning is Tuning.QLORA:
         return _random_4bit(spec, config, placement)
     return random_model(spec, config, placement)
@@ -108,9 +108,18 @@ def _from_config(spec: TrialSpec, config: Any) -> Any:
     if not spec.recipe.facts.has_lm_head:
         own = deepcopy(config)
         own.num_labels = 1
-    return kind.from_config(
-        own, dtype=getattr(torch, spec.dtype.value), attn_implementation=spec.attn_implementation.value
-    )
+    return kind.from_config(own, dtype=getattr(torch, spec.dtype.value), attn_implementation=_attention(spec, config))
+
+
+def _attention(spec: TrialSpec, config: Any) -> str | dict[str, str]:
+    """Return the attention of the model. A tower for sound has eager alone, which is taken where none is named.
+
+    Source: `_supports_sdpa` of `Gemma4AudioModel` in transformers.
+    """
+    value = spec.attn_implementation.value
+    if getattr(config, "audio_config", None) is None:
+        return value
+    return {"": value, "audio_config": Attention.EAGER.value}
 
 
 def _class_of(spec: TrialSpec) -> Any:
@@ -137,10 +146,10 @@ def reference_from_config(spec: TrialSpec, config: Any, placement: Placement, tr
         trainer.create_model_from_path = from_path
 
 
-def _pretrained(spec: TrialSpec, placement: Placement) -> Any:
+def _pretrained(spec: TrialSpec, config: Any, placement: Placement) -> Any:
     options: dict[str, Any] = {
         "dtype": getattr(torch, spec.dtype.value),
-        "attn_implementation": spec.attn_implementation.value,
+        "attn_implementation": _attention(spec, config),
         "device_map": None if spec.distributed_type is DistributedType.FSDP else {"": placement.device},
     }
     if spec.tuning is Tuning.QLORA:

@@ -1,10 +1,7 @@
 """Preferences with a reference: what `DPOTrainer` and `KTOTrainer` need of a trial, their rows, and their phases.
 
-trl's trainers that announce their phases, unchanged in what they compute.
-
-Seams, each checked by a test against the installed libraries: `compute_loss`, `compute_ref_log_probs`,
-`_precompute_ref_logps` and `_prepare_dataset` of trl's trainers, and `create_model_from_path` and `hash_module` in
-their modules; the others are in `announced_steps.py`.
+Seams, each checked by a test: `compute_loss`, `compute_ref_log_probs`, `_precompute_ref_logps` and `_prepare_dataset`
+of trl's trainers, `create_model_from_path` and `hash_module` in their modules; others are in `announced_steps.py`.
 
 Findings in trl 1.16 (`trl/trainer/dpo_trainer.py`, `kto_trainer.py` and their configurations):
 
@@ -16,17 +13,13 @@ Findings in trl 1.16 (`trl/trainer/dpo_trainer.py`, `kto_trainer.py` and their c
   another model in full fine-tuning, and with an adapter the policy with the adapter switched off. It saves nothing.
 - `precompute_ref_log_probs` runs the reference over all rows while the trainer is made. In full fine-tuning it is the
   policy itself, so that there never is a second model. `precompute_ref_batch_size` null is that of training.
-- `padding_free` is switched off with a warning: rows are padded.
-- `loss_type`, `f_divergence_type`, `label_smoothing` and `loss_weights` decide over a number per row. `ld_alpha` and
-  `use_weighting` need some numbers per token.
-- `disable_dropout` is on, so that adapters drop nothing whatever their `lora_dropout` is. Here it is off where the
-  trial states one.
-- `use_liger_kernel` replaces layers; the loss stays that of the fused head.
+- `padding_free` is switched off with a warning. `use_liger_kernel` replaces layers, and the loss stays as it is.
+  `loss_type`, `f_divergence_type`, `label_smoothing` and `loss_weights` decide over a number per row, others per token.
+- `disable_dropout` is on, so that adapters drop nothing. Here it is off where the trial states a `lora_dropout`.
 - KTO has single completions with a label, good or not. Its default loss, `kto`, compares with the KL term of a batch,
   which is that of each prompt with the completion of its neighbour: a second batch of the same size, which the policy
   runs without gradient before its own, and the reference before its own. `loss_type=apo_zero_unpaired` has none.
-- With that term, a batch has at least two rows, in the order of the data set.
-- A reference before training runs both batches.
+  Then a batch has at least two rows, in the order of the data set. A reference before training runs both batches.
 """
 
 from pathlib import Path
@@ -56,8 +49,7 @@ from profiler.training.models.model import reference_from_config
 from profiler.training.placement import Session
 from profiler.training.recipes.recipe import TrainerParts
 
-_PROMPT, _CHOSEN, _REJECTED = "prompt", "chosen", "rejected"
-_COMPLETION, _LABEL = "completion", "label"
+_PROMPT, _CHOSEN, _REJECTED, _COMPLETION, _LABEL = "prompt", "chosen", "rejected", "completion", "label"
 
 
 class _WithReference(AnnouncedRows):

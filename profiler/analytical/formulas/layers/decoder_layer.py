@@ -15,7 +15,7 @@ from profiler.analytical.formulas.layers.eager_attention import (
     repeats_keys,
     saved_scores_bytes,
 )
-from profiler.analytical.formulas.layers.experts import experts_saved_bytes
+from profiler.analytical.formulas.layers.experts import experts_saved_bytes, layer_inputs_saved_bytes
 from profiler.analytical.formulas.layers.linear_attention import linear_saved_bytes
 from profiler.analytical.formulas.models.parameters import (
     SHARED_GATE,
@@ -64,9 +64,10 @@ def head_norms_saved_bytes(spec: TrialKeys, architecture: DecoderShape, position
     A norm on values has no weight (Gemma 4): 10 x (4 x 4 + 4) = 200 B more.
     """
     given, layers, block = linear_output_bytes(spec), layers_of(architecture), block_of(spec)
-    rows = positions * architecture.num_key_value_heads if layers.normalises_values else 0
+    key_heads = 0 if architecture.shares_keys else architecture.num_key_value_heads
+    rows = positions * key_heads if layers.normalises_values else 0
     saved = block(rows * architecture.head_dim * FLOAT32_BYTES) + block(rows * FLOAT32_BYTES)
-    for heads in (architecture.num_attention_heads, architecture.num_key_value_heads):
+    for heads in (architecture.num_attention_heads, key_heads):
         values = positions * heads * architecture.head_dim
         rows = positions if layers.normalises_all_heads else positions * heads
         saved = saved + rows_norm_saved_bytes(spec, values, rows, given, in_float32=layers.has_float32_norms)
@@ -127,6 +128,8 @@ def attention_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Ba
     fused = layers_of(architecture).has_fused_attention
     others = block(batch.positions * (queries + 2 * keys) * compute) - one_key if fused else 0
     of_heads = 2 * (one_query + one_key) + others if latent is None else latent_heads_bytes(spec, architecture, batch)
+    if architecture.shares_keys:
+        of_heads = 2 * one_query
     own_heads = of_heads + statistics + copied
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
         real = batch.rows * batch.prompt_tokens + batch.scored_tokens
@@ -220,6 +223,7 @@ def attention_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, po
     sizes, hidden, block = element_bytes(spec), architecture.hidden_size, block_of(spec)
     if trains_everything(spec):
         parts = 3 if architecture.latent is None and not architecture.keys_are_values else 2
+        parts = 1 if architecture.shares_keys else parts
         return where(sizes.autocast_casts, parts, 1) * block(positions * hidden * sizes.compute)
     adapted = adapted_parts(spec, architecture, ATTENTION_INPUTS)
     low_rank = len(adapted) * block(positions * lora_rank(spec) * sizes.compute)
@@ -301,6 +305,7 @@ def layer_saved_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch)
     )
     saved = saved + _between_saved_bytes(spec, architecture, batch)
     saved = saved + linear_inputs_saved_bytes(spec, architecture, positions)
+    saved = saved + layer_inputs_saved_bytes(spec, architecture, positions)
     return saved + mlp_saved_bytes(spec, architecture, positions)
 
 
@@ -342,6 +347,7 @@ def saved_after_attention_bytes(spec: TrialKeys, architecture: DecoderShape, pos
     norms = architecture.norms_per_layer - (1 if layers.has_input_norms else 0)
     norm = norm_saved_bytes(spec, positions, architecture.hidden_size, in_float32=layers.has_float32_norms)
     saved = mlp_saved_bytes(spec, architecture, positions) + norms * norm
+    saved = saved + layer_inputs_saved_bytes(spec, architecture, positions)
     return saved + other_inputs_saved_bytes(spec, architecture, positions)
 
 

@@ -370,6 +370,8 @@ def _has_cudnn_attention(gpu: str | None) -> bool:
 def attention_mask_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Count:
     """Return the bytes of the attention masks that layers share, [rows, 1, L, L] for each kind of them (`is_masked`).
 
+    Layers that take keys of earlier ones take their mask too.
+
     They are boolean. Eager attention always has them, in the type of the weights, because it adds the causal mask.
     FlashAttention-2 gets [rows, L].
 
@@ -382,4 +384,5 @@ def attention_mask_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Bat
         return masks * block(size * element_bytes(spec).weight)
     if spec.attn_implementation is Attention.FLASH_ATTENTION_2:
         return 0
-    return sum(where(is_masked(kind, batch), block(size), 0) for kind in layer_kinds(architecture))
+    kinds = [kind for kind in layer_kinds(architecture) if not kind.shares_keys]
+    return sum(where(is_masked(kind, batch), block(size), 0) for kind in kinds)

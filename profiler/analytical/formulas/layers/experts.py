@@ -17,11 +17,13 @@ from profiler.analytical.formulas.models.parameters import (
     layers_of,
     norms_experts,
 )
+from profiler.analytical.formulas.models.tensor_groups import outer_adapted
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
     element_bytes,
     has_bfloat16_adapters,
+    linear_output_bytes,
     lora_rank,
     norm_saved_bytes,
     saved_input_bytes,
@@ -30,6 +32,7 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.sizes.quantities import Count, Flag, both, larger, where
 from profiler.analytical.formulas.sizes.rounding import block_of
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.domain.architectures.families import LAYER_GATE, LAYER_PROJECTION
 
 _INDICES = 4
 """Indices of pairs: by expert, their order, its inverse, and the token of each."""
@@ -103,6 +106,62 @@ def _norm(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Coun
 def _mlp_results(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
     """Return the result of an MLP before experts, with and without its norm, [T, H] each; 0 for other experts."""
     return 2 * _stream(spec, architecture, positions) if norms_experts(architecture) else 0
+
+
+def trains_layer_inputs(spec: TrialKeys, architecture: DecoderShape) -> bool:
+    """Return whether the second inputs of layers get a gradient: by weights, an adapter, or checkpointing.
+
+    With adapters and checkpointing the embeddings require one (`enable_input_require_grads` in transformers).
+    """
+    if trains_everything(spec) or spec.gradient_checkpointing:
+        return True
+    return bool(outer_adapted(architecture, spec.lora_target_modules or ()))
+
+
+def layer_inputs_saved_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what a layer saves between its MLP and its last norm, where it takes its second input; 0 without one.
+
+    The gate, and if the second input gets a gradient the activated gate, [T, P] each; the inputs of both linear layers,
+    [T, H] and [T, P], if these are trained or adapted. The second input is a part of one tensor of all layers.
+
+    By hand, T = 10, H = 8, P = 4 in bfloat16, full: 2 x 80 + 160 + 80 = 400 B; frozen, without checkpointing: 80 B.
+
+    Source: the end of `Gemma4TextDecoderLayer.forward` in transformers.
+    """
+    second, block, sizes = architecture.layer_inputs, block_of(spec), element_bytes(spec)
+    if second is None:
+        return 0
+    gates = 2 if trains_layer_inputs(spec, architecture) else 1
+    saved = gates * block(positions * second.width * linear_output_bytes(spec))
+    if trains_everything(spec):
+        inputs = (architecture.hidden_size, second.width)
+        return saved + sum(block(positions * width * sizes.compute) for width in inputs)
+    low_rank = block(positions * lora_rank(spec) * sizes.compute)
+    for part in adapted_projections(architecture, spec.lora_target_modules or ()):
+        if part.name in (LAYER_GATE, LAYER_PROJECTION):
+            values = positions * part.in_features
+            saved = saved + block(values * saved_input_bytes(spec)) + input_mask_bytes(spec, values) + low_rank
+    return saved
+
+
+def after_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what a layer saves after the norm of its MLP: for its second input, and the last norm; 0 without one.
+
+    By hand, T = 10, H = 8, P = 4 in bfloat16, full: 400 + 680 B.
+    """
+    if architecture.layer_inputs is None:
+        return 0
+    return layer_inputs_saved_bytes(spec, architecture, positions) + _norm(spec, architecture, positions)
+
+
+def until_mlp_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:
+    """Return what backward has freed when it reaches such a layer's MLP: with `after_mlp_bytes` the norm of the MLP.
+
+    By hand, T = 10, H = 8, P = 4 in bfloat16, full: 400 + 2 x 680 B.
+    """
+    if architecture.layer_inputs is None:
+        return 0
+    return after_mlp_bytes(spec, architecture, positions) + _norm(spec, architecture, positions)
 
 
 def experts_forward_bytes(spec: TrialKeys, architecture: DecoderShape, positions: Count) -> Count:

@@ -23,11 +23,13 @@ from profiler.analytical.formulas.layers.eager_attention import (
 )
 from profiler.analytical.formulas.layers.experts import (
     added_bytes,
+    after_mlp_bytes,
     experts_backward_bytes,
     experts_forward_bytes,
     experts_saved_bytes,
     recomputed_gate_bytes,
     sum_norm_bytes,
+    until_mlp_bytes,
 )
 from profiler.analytical.formulas.layers.layer_without_gradient import (
     adapter_result_bytes,
@@ -79,7 +81,7 @@ def mlp_backward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
     """
     stream, dense = layer_input_bytes(spec, architecture, batch), _dense_backward_bytes(spec, architecture, batch)
     if not is_mixture(architecture):
-        return stream + dense
+        return stream + dense - until_mlp_bytes(spec, architecture, batch.positions)
     experts = experts_backward_bytes(spec, architecture, batch.positions)
     if layers_of(architecture).adds_shared_expert:
         return stream + larger(experts - _shared_saved_bytes(spec, architecture, batch.positions), dense)
@@ -245,6 +247,7 @@ def down_forward_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batch
             # The experts come after their shared expert, and have saved nothing when that ends.
             unsaved = experts_saved_bytes(spec, architecture, batch.positions)
             inner = larger(inner - unsaved - sum_norm_bytes(spec, architecture, batch.positions), experts)
+    inner = inner - after_mlp_bytes(spec, architecture, batch.positions)
     return layer_input_bytes(spec, architecture, batch) + _mlp_input_bytes(spec, architecture, batch) + inner
 
 
@@ -272,6 +275,7 @@ def recomputation_bytes(spec: TrialKeys, architecture: DecoderShape, batch: Batc
     at_up = 2 * hidden + _mlp_input_bytes(spec, architecture, batch)
     at_up = at_up + recomputed_up_bytes(spec, architecture, batch.positions)
     at_up = at_up - _down_saved_bytes(spec, architecture, batch.positions)  # which is not there yet
+    at_up = at_up - after_mlp_bytes(spec, architecture, batch.positions)
     at_down = hidden + down_forward_bytes(spec, architecture, batch)
     if layers_of(architecture).adds_shared_expert and is_mixture(architecture):
         at_up = at_up + added_bytes(spec, architecture, batch.positions)

@@ -9,13 +9,16 @@ from profiler.analytical.formulas.models.tensor_groups import (
     Projection,
     TensorGroup,
     counted_once,
+    lora_pairs,
+    outer_adapted,
+    outer_tensors,
     tower_lora_tensors,
     tower_tensors,
 )
 from profiler.analytical.formulas.sizes.quantities import Count, both, everywhere, larger, where
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, layer_kinds
 from profiler.domain.architectures.architecture import LinearAttention
-from profiler.domain.architectures.families import LINEAR_OUTPUT, Layers, family_of
+from profiler.domain.architectures.families import LAYER_GATE, LAYER_PROJECTION, LINEAR_OUTPUT, Layers, family_of
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ALL_LINEAR
 
@@ -55,11 +58,13 @@ def output_width(architecture: DecoderShape) -> Count:
 def cached_widths(architecture: DecoderShape) -> tuple[Count, Count]:
     """Return the values per token of the two tensors of a layer's cache: keys and values, or what these are made of.
 
-    By hand, DeepSeek-V3: 512 and 64, in place of 128 x 192 and 128 x 128.
+    By hand, DeepSeek-V3: 512 and 64, in place of 128 x 192 and 128 x 128. Layers that share keys have none: 0 and 0.
 
     Source: `past_key_values.update(kv_nope, k_rot, ...)` in transformers' `DeepseekV3Attention`.
     """
     latent = architecture.latent
+    if architecture.shares_keys:
+        return 0, 0
     if latent is None:
         return key_width(architecture), key_width(architecture)
     return latent.kv_lora_rank, latent.qk_rope_head_dim
@@ -139,7 +144,8 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     else:
         gated = 2 * query if layers.gates_output else query
         values = () if architecture.keys_are_values else (part("v_proj", hidden, key),)
-        inputs = (part("q_proj", hidden, gated), part("k_proj", hidden, key), *values)
+        keys = () if architecture.shares_keys else (part("k_proj", hidden, key), *values)
+        inputs = (part("q_proj", hidden, gated), *keys)
     output = "o_proj" if architecture.linear is None else LINEAR_OUTPUT
     attention = (*inputs, part(output, output_width(architecture), hidden))
     if is_mixture(architecture) and not has_shared_expert(architecture):
@@ -149,6 +155,8 @@ def projections(architecture: DecoderShape) -> tuple[Projection, ...]:
     else:
         gate_and_up = (part("gate_proj", hidden, inner), part("up_proj", hidden, inner))
     dense = (*attention, *gate_and_up, part("down_proj", inner, hidden))
+    if (second := architecture.layer_inputs) is not None:
+        dense += (part(LAYER_GATE, hidden, second.width), part(LAYER_PROJECTION, second.width, hidden))
     if not is_mixture(architecture) or layers.adds_shared_expert:
         return dense
     weighing = part(SHARED_GATE, hidden, 1)
@@ -171,6 +179,7 @@ def base_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
         layers = kind.num_hidden_layers
         groups += [replace(group, copies=group.copies * layers) for group in layer_tensors(kind)]
     groups.append(TensorGroup(shape=(hidden,), copies=1))
+    groups += outer_tensors(architecture)
     if architecture.vision is not None:
         groups.extend(tower_tensors(architecture.vision))
     groups.extend(TensorGroup(shape=part.shape, copies=part.copies) for part in architecture.idle)
@@ -248,14 +257,15 @@ def norm_count(architecture: DecoderShape) -> Count:
     of_layers = sum(
         kind.num_hidden_layers * sum(group.total for group in _norms(kind)) for kind in layer_kinds(architecture)
     )
-    return of_layers + architecture.hidden_size
+    of_inputs = architecture.layer_inputs.width if architecture.layer_inputs else 0
+    return of_layers + of_inputs + architecture.hidden_size
 
 
 def _head_norms(architecture: DecoderShape) -> list[TensorGroup]:
     """Return the weights of norms over queries and keys: of each head, or of all heads at once (OLMo 2, OLMoE)."""
     norms = where(architecture.qk_norm, 1, 0) if architecture.linear is None else 0
     if not layers_of(architecture).normalises_all_heads:
-        return [TensorGroup(shape=(architecture.head_dim,), copies=2 * norms)]
+        return [TensorGroup(shape=(architecture.head_dim,), copies=norms if architecture.shares_keys else 2 * norms)]
     widths = (query_width(architecture), key_width(architecture))
     return [TensorGroup(shape=(width,), copies=norms) for width in widths]
 
@@ -308,6 +318,7 @@ def lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]
     if outside:
         groups.append(TensorGroup(shape=(rank, architecture.vocab_size), copies=outside))
         groups.append(TensorGroup(shape=(architecture.hidden_size, rank), copies=outside))
+    groups += lora_pairs(outer_adapted(architecture, targets), rank)
     if architecture.vision is not None:
         groups.extend(tower_lora_tensors(architecture.vision, rank, targets))
     if architecture.scores:
@@ -332,10 +343,9 @@ def idle_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence
 def layer_lora_tensors(architecture: DecoderShape, rank: Count, targets: Sequence[str]) -> list[TensorGroup]:
     """Return the LoRA matrices of the linear layers of all decoder layers."""
     return [
-        TensorGroup(shape=shape, copies=kind.num_hidden_layers)
+        group
         for kind in layer_kinds(architecture)
-        for part in adapted_projections(kind, targets)
-        for shape in ((rank, part.in_features), (part.out_features, rank))
+        for group in lora_pairs(adapted_projections(kind, targets), rank, kind.num_hidden_layers)
     ]
 
 

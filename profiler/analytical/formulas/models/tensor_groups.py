@@ -1,6 +1,4 @@
-"""Groups of tensors of a model: linear layers and parameters, and those of a vision tower.
-
-Parameters of a vision tower: their shapes, and the linear layers that LoRA adapts.
+"""Groups of tensors of a model: linear layers and parameters, those of a vision tower, and of second inputs of layers.
 
 Source: `modeling_qwen2_vl.py`, `modeling_qwen2_5_vl.py` and `modeling_qwen3_vl.py` in transformers 5.23.
 """
@@ -14,6 +12,7 @@ from typing import TypeVar
 from profiler.analytical.formulas.sizes.quantities import Count, Flag
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape
 from profiler.domain.architectures.architecture import Architecture, VisionTower
+from profiler.domain.architectures.families import MODEL_PROJECTION
 from profiler.domain.trials.trial import ALL_LINEAR
 
 Result = TypeVar("Result")
@@ -170,3 +169,41 @@ def tower_lora_tensors(tower: VisionTower, rank: Count, targets: Sequence[str]) 
         for part, copies in found
         for shape in ((rank, part.in_features), (part.out_features, rank))
     )
+
+
+def outer_projections(architecture: DecoderShape) -> tuple[Projection, ...]:
+    """Return the linear layers outside of decoder layers: that of their second inputs, if they have some."""
+    second = architecture.layer_inputs
+    if second is None:
+        return ()
+    return (Projection(name=MODEL_PROJECTION, in_features=architecture.hidden_size, out_features=second.whole_width),)
+
+
+def outer_tensors(architecture: DecoderShape) -> tuple[TensorGroup, ...]:
+    """Return the parameters of the second inputs of all layers: embedding, linear layer and norm; none without them.
+
+    By hand, Gemma 4 E4B: 262,144 x 10,752 = 2,818,572,288 in the embedding, 10,752 x 2,560 and 256.
+    """
+    second = architecture.layer_inputs
+    if second is None:
+        return ()
+    embedding = TensorGroup(shape=(second.vocab_size, second.whole_width), copies=1, is_embedding=True)
+    linear = (
+        TensorGroup(shape=(part.out_features, part.in_features), copies=1) for part in outer_projections(architecture)
+    )
+    return (embedding, *linear, TensorGroup(shape=(second.width,), copies=1))
+
+
+def outer_adapted(architecture: DecoderShape, targets: Sequence[str]) -> tuple[Projection, ...]:
+    """Return those of `outer_projections` that get an adapter."""
+    everything = tuple(targets) == (ALL_LINEAR,)
+    return tuple(part for part in outer_projections(architecture) if everything or part.name in targets)
+
+
+def lora_pairs(parts: Sequence[Projection], rank: Count, copies: Count = 1) -> list[TensorGroup]:
+    """Return A and B of each of these linear layers, in so many layers."""
+    return [
+        TensorGroup(shape=shape, copies=copies)
+        for part in parts
+        for shape in ((rank, part.in_features), (part.out_features, rank))
+    ]

@@ -14,7 +14,7 @@ from profiler.analytical.formulas.models.parameters import (
     projections,
     scoring_model,
 )
-from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
+from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of, outer_projections
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     element_bytes,
@@ -24,7 +24,7 @@ from profiler.analytical.formulas.models.trained import (
 )
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, Term, both, larger, where, whole_units
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, last_kind, layer_kinds
+from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, layer_kinds
 from profiler.domain.text import count_text
 from profiler.domain.trials.trial import Tuning
 
@@ -107,6 +107,9 @@ def weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
         unpacked = sum(block(part.weights * element) for part in projections(kind))
         packed = sum(nf4_bytes(part.weights, block, double_quant=double_quant) for part in projections(kind))
         saved = saved + (packed - unpacked) * kind.num_hidden_layers
+    for outer in outer_projections(architecture):
+        packed = nf4_bytes(outer.weights, block, double_quant=double_quant)
+        saved = saved + packed - block(outer.weights * element)
     for part in architecture.idle:
         if part.layer:
             values = prod(part.shape)
@@ -189,6 +192,7 @@ def autocast_cache_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
             kind.num_hidden_layers * sum(block(part.weights * sizes.compute) for part in projections(kind))
             for kind in layer_kinds(architecture)
         )
+        copies = copies + sum(block(part.weights * sizes.compute) for part in outer_projections(architecture))
         copied = where(sizes.autocast_casts, copies, 0)
     return copied + _adapter_casts(spec, architecture)
 
@@ -288,7 +292,7 @@ def recomputed_copies_bytes(spec: TrialKeys, architecture: DecoderShape) -> Coun
     """
     if not spec.gradient_checkpointing:
         return 0
-    last = last_kind(architecture)
+    last = layer_kinds(architecture)[-1]
     return autocast_cache_bytes(spec, last) // last.num_hidden_layers
 
 

@@ -21,7 +21,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     where,
     whole_units,
 )
-from profiler.domain.architectures.architecture import IdleTensors, LatentAttention, LinearAttention, VisionTower
+from profiler.domain.architectures import architecture as parts
 from profiler.domain.trials.optimizers import Optimizer
 from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import (
@@ -186,13 +186,17 @@ class DecoderShape(Protocol):
     @property
     def keys_are_values(self) -> bool: ...  # noqa: D102
     @property
-    def latent(self) -> LatentAttention | None: ...  # noqa: D102
+    def shares_keys(self) -> bool: ...  # noqa: D102
     @property
-    def linear(self) -> LinearAttention | None: ...  # noqa: D102
+    def layer_inputs(self) -> parts.LayerInputs | None: ...  # noqa: D102
     @property
-    def vision(self) -> VisionTower | None: ...  # noqa: D102
+    def latent(self) -> parts.LatentAttention | None: ...  # noqa: D102
     @property
-    def idle(self) -> Sequence[IdleTensors]: ...  # noqa: D102
+    def linear(self) -> parts.LinearAttention | None: ...  # noqa: D102
+    @property
+    def vision(self) -> parts.VisionTower | None: ...  # noqa: D102
+    @property
+    def idle(self) -> Sequence[parts.IdleTensors]: ...  # noqa: D102
     @property
     def shared_expert_width(self) -> Count: ...  # noqa: D102
     @property
@@ -214,19 +218,12 @@ def layer_kinds(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
     return (*first, _with_layers(architecture, (), rest))
 
 
-def last_kind(architecture: DecoderShape) -> DecoderShape:
-    """Return the model that has only the layers of the kind of the last layer."""
-    return layer_kinds(architecture)[-1]
-
-
 def by_end(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
     """Return the model up to the last layer of each kind; the model itself comes last.
 
-    By hand, GLM 4.5 Air: the model of its first layer, and that of all 46. Qwen3-Next: that of 47 layers, of which 36
-    are linear, and that of all 48.
+    By hand, GLM 4.5 Air: the model of its first layer, and of all 46. Qwen3-Next: of 47 layers, 36 linear, and all 48.
     """
-    kinds = layer_kinds(architecture)
-    if kinds[0].linear is not None:
+    if (kinds := layer_kinds(architecture))[0].linear is not None:
         others = kinds[1].num_hidden_layers - 1
         before = (_with_layers(kinds[1], (), others),) if others else ()
         return _with_layers(kinds[0], before, kinds[0].num_hidden_layers + others), architecture
@@ -238,11 +235,15 @@ def by_begin(architecture: DecoderShape) -> tuple[DecoderShape, ...]:
 
     By hand, GLM 4.5 Air: that of 1 layer, and of 2. Qwen3-Next: that of 1 layer, and of 4.
     """
-    kinds = layer_kinds(architecture)
-    if (linear := kinds[0].linear) is not None:
+    if (linear := (kinds := layer_kinds(architecture))[0].linear) is not None:
         before = _with_layers(kinds[0], (), linear.interval - 1)
         return _with_layers(kinds[0], (), 1), _with_layers(kinds[1], (before,), linear.interval)
     return tuple(_up_to(kinds, place, 1) for place in range(len(kinds)))
+
+
+def without_last(architecture: DecoderShape) -> DecoderShape:
+    """Return the model without its last layer, which is not the only one of its kind."""
+    return _with_layers(architecture, architecture.first_layers, architecture.num_hidden_layers - 1)
 
 
 def _up_to(kinds: Sequence[DecoderShape], place: int, layers: Count) -> DecoderShape:
@@ -282,8 +283,7 @@ class ItemisedKeys(_WithKeys):
     """A trial for which `block_of` itemises."""
 
 
-_RAGGED_ROWS = 4
-_RAGGED_PARTS = 8
+_RAGGED_ROWS, _RAGGED_PARTS = 4, 8
 """`completion_lengths`: four lengths that repeat, each an eighth of the longest shorter than the one before."""
 
 _GRPO_LOSS_TENSORS = 12
@@ -353,8 +353,8 @@ def tokens_of(spec: TrialKeys, *, rows: Count, longest: Count) -> Count:
 def ragged_tokens(rows: Count, longest: Count) -> Count:
     """Return the tokens of ragged completions or rows.
 
-    Row i has `longest` tokens minus (i mod 4) eighths of that, at least one (`completion_lengths`). By hand, 6 rows of
-    at most 80: 80 + 70 + 60 + 50 + 80 + 70 = 410.
+    Row i has `longest` minus (i mod 4) eighths, at least one (`completion_lengths`). By hand, 6 rows of at most 80:
+    80 + 70 + 60 + 50 + 80 + 70 = 410.
     """
     total: Count = 0
     for cut in range(_RAGGED_ROWS):

@@ -6,6 +6,7 @@ have a reference that runs within the loss, while the policy keeps what its back
 
 from dataclasses import replace
 
+from profiler.analytical.formulas.head import head_saved
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES, INT64_BYTES, trains_everything
 from profiler.analytical.formulas.sizes.quantities import UNNAMED, Count, Term, Terms, added, larger
 from profiler.analytical.formulas.sizes.rounding import block_of
@@ -13,13 +14,14 @@ from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, T
 from profiler.analytical.timeline.instants import (
     Gradients,
     Instant,
+    head_categories,
     models,
     of_one_thread,
     persistent_memory,
     workspace,
 )
 from profiler.analytical.timeline.step_instants import load_instants, optimizer_instant, scored_without_gradient
-from profiler.analytical.timeline.training_pass import saved_by_forward, training_instants
+from profiler.analytical.timeline.training_pass import final_norm, stack, training_instants, until_the_first_layer
 from profiler.domain.memory import Category, Phase
 
 _ROWS_OF_A_PAIR = 2
@@ -153,7 +155,7 @@ def _within_the_loss(
     The reference saves nothing, and is not checkpointed (`disable_gradient_checkpointing`). A separate one has weights
     that require gradients, so autocast keeps their copies.
     """
-    kept = dict(saved_by_forward(spec, architecture, persistent, batch))
+    kept = dict(_saved_by_forward(spec, architecture, persistent, batch))
     kept[Category.ACTIVATIONS] = Term(kept[Category.ACTIVATIONS].size, lambda: "kept")
     waiting = added(kept, _labels(spec, batch))
     instants = scored_without_gradient(
@@ -196,3 +198,12 @@ def _before_training(spec: TrialKeys, architecture: DecoderShape) -> tuple[Insta
         Category.WORKSPACE: of_one_thread(workspace(spec.gpu, block_of(spec))),
     }
     return scored_without_gradient(spec, architecture, alone, batch, adapted=False, keeps_casts=trains_everything(spec))
+
+
+def _saved_by_forward(spec: TrialKeys, architecture: DecoderShape, persistent: Terms, batch: Batch) -> Terms:
+    """Return what is there between the forward and the backward of a micro-batch."""
+    earlier, layers = Gradients.of(spec, architecture).earlier, stack(spec, architecture, batch)
+    kept: Terms = {Category.GRADIENTS: earlier, Category.ACTIVATIONS: layers}
+    of_norm, head = {Category.ACTIVATIONS: final_norm(spec, architecture, batch)}, head_saved(spec, architecture, batch)
+    there = until_the_first_layer(spec, architecture, batch)
+    return added(persistent, there, kept, head_categories(head), of_norm)
