@@ -17,6 +17,7 @@ from typing import Any
 
 from profiler.domain.memory import Phase
 from profiler.emulation.card import PROCESSES_VARIABLE
+from profiler.emulation.inside.other_jobs import refuse_other_clusters, refuse_ports_of_others
 from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
 from profiler.emulation.inside.worker_groups import answers_alone, prepare_frameworks
 from profiler.seams.patching import around_import
@@ -74,44 +75,24 @@ def note_requests(gpu_worker: ModuleType) -> None:
     gpu_worker.Worker.execute_model = noted
 
 
-def refuse_other_clusters(folder: str) -> Callable[[ModuleType], None]:
-    """Return what has to be done after the import of Ray's `services`: it shall find no cluster of another job.
+def note_rank(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
+    """Return what has to be done after the import of torch's `distributed_c10d`: note the rank in the whole group.
 
-    Processes of such a cluster do not run on the emulated cards, and would be missing in the figures.
+    The launcher's environment need not have it. A group of NCCL need not be one of equal ranks: a trainer and the
+    engine that it sends weights to are one.
     """
 
-    def after_import(services: ModuleType) -> None:
-        find = services.get_ray_address_from_environment
+    def after_import(c10d: ModuleType) -> None:
+        join = c10d.init_process_group
 
-        @wraps(find)
-        def found(*args: Any, **kwargs: Any) -> Any:
-            if other := process_of_another_cluster(folder):
-                raise RuntimeError(
-                    f"A Ray cluster is running already (process {other}), and its processes are not part of this run. "
-                    "End it with ray stop, or run on another machine."
-                )
-            return find(*args, **kwargs)
+        @wraps(join)
+        def joined(*args: Any, **kwargs: Any) -> None:
+            join(*args, **kwargs)
+            card.em_rank(c10d.get_rank(), c10d.get_world_size())
 
-        services.get_ray_address_from_environment = found  # type: ignore[attr-defined]
+        c10d.init_process_group = joined  # type: ignore[attr-defined]
 
     return after_import
-
-
-def process_of_another_cluster(folder: str, processes: Path = Path("/proc")) -> int | None:
-    """Return a process of a Ray cluster that was not started in the job of this folder; None if there is none."""
-    for process in processes.glob("[0-9]*"):
-        try:
-            program = (process / "cmdline").read_bytes().partition(b"\0")[0]
-            if Path(os.fsdecode(program)).name != "gcs_server":
-                continue
-            variables = (process / "environ").read_bytes().split(b"\0")
-        except PermissionError:  # of another user
-            return int(process.name)
-        except OSError:
-            continue
-        if os.fsencode(f"{PROCESSES_VARIABLE}={folder}") not in variables:
-            return int(process.name)
-    return None
 
 
 def note_errors(card: ctypes.CDLL) -> None:
@@ -343,7 +324,9 @@ def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any],
     around_import("vllm.v1.worker.gpu_worker", after=note_requests)
     if of_job:
         prepare_frameworks(environment)
+        around_import("torch.distributed.distributed_c10d", after=note_rank(card))
         around_import("ray._private.services", after=refuse_other_clusters(environment[PROCESSES_VARIABLE]))
+        refuse_ports_of_others(environment[PROCESSES_VARIABLE])
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
     runtime = next(name for name in built["load"] if name.startswith(f"{RUNTIME}."))

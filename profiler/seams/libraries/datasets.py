@@ -151,6 +151,10 @@ _PHASES_OF_AN_ENGINE = {
     "execute_model": "its rollout phase",
     "sample_tokens": "its rollout phase, where sampling is a call of its own",
     "wake_up": "maps what sleep has unmapped, before it takes weights",
+    "init_weight_transfer_engine": "joins a group with the trainer, which gives it weights",
+    "start_weight_update": "begins to take weights of a trainer",
+    "update_weights": "takes weights of a trainer",
+    "finish_weight_update": "has taken weights of a trainer",
 }
 
 _GROUPS = "emulation/inside/worker_groups.py"

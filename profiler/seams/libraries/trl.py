@@ -268,12 +268,12 @@ _VLLM_GENERATION = (
     ),
     _seam(_VLLM, "_init_vllm", Uses("LLM"), (_BLOCKS,), "overridden on a simulated GPU: starts the engine"),
     _seam(
-        _VLLM, "generate", Parameters("self", "prompts", "images", "num_generations", "profiler"), (_BLOCKS,),
-        "overridden on a simulated GPU, in the order of this function",
+        _VLLM, "generate", Parameters("self", "prompts", "images", "num_generations", "profiler"), (_BLOCKS, _HOOKS),
+        "overridden on a simulated GPU, in the order of this function; the rollout phase of a trainer",
     ),
     _seam(
         _VLLM, "sync_weights", Uses("empty_cache", "llm.wake_up", "model.load_weights", "llm.reset_prefix_cache"),
-        (_BLOCKS,), "what it calls of the engine",
+        (_BLOCKS, _HOOKS), "what it calls of the engine; the phase in which a trainer sends weights",
     ),
     Seam(
         owner=_GENERATION,
