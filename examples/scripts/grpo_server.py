@@ -11,6 +11,7 @@ from trl import GRPOConfig, GRPOTrainer
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--model", default="Qwen/Qwen2.5-0.5B-Instruct")
 arguments.add_argument("--port", type=int, default=8000, help="port of the server")
+arguments.add_argument("--steps", type=int, default=2)
 chosen = arguments.parse_args()
 
 
@@ -31,7 +32,7 @@ trainer = GRPOTrainer(
         per_device_train_batch_size=8,
         num_generations=8,
         max_completion_length=256,
-        max_steps=2,
+        max_steps=chosen.steps,
         save_strategy="no",
         report_to="none",
     ),

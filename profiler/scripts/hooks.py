@@ -60,6 +60,7 @@ _CALLS: Calls = {
 _ENGINE = "vllm.v1.worker.gpu_worker:Worker"
 _TRANSFER = ("init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update")
 """What a trainer in another process lets an engine do to give it weights."""
+_ASYNCHRONOUS = "trl.experimental.async_grpo.weight_transfer:WeightTransferClient"
 
 _CALLS_OF_PROCESSES: Calls = {
     "vllm.v1.worker.gpu_worker": (
@@ -74,6 +75,10 @@ _CALLS_OF_PROCESSES: Calls = {
     "trl.generation.vllm_generation": (
         ("trl.generation.vllm_generation:VLLMGeneration", "generate", _call_of(Phase.ROLLOUT)),
         ("trl.generation.vllm_generation:VLLMGeneration", "sync_weights", _call_of(Phase.SYNC)),
+    ),
+    "trl.experimental.async_grpo.weight_transfer": (
+        (_ASYNCHRONOUS, "init_weight_transfer", _call_of(Phase.SYNC)),
+        (_ASYNCHRONOUS, "send_weights", _call_of(Phase.SYNC)),
     ),
     "verl.workers.engine_workers": (
         ("verl.workers.engine_workers:TrainingWorker", "infer_batch", _call_of(Phase.SCORE)),

@@ -197,6 +197,15 @@ OF_PROCESSES: tuple[Seam, ...] = (
         "takes weights in the engine's process", "0.9",
     ),
     *(
+        _seam_of_scripts(
+            "trl.experimental.async_grpo.weight_transfer:WeightTransferClient", name, _CALL, _HOOKS, why, "1.16"
+        )
+        for name, why in (
+            ("init_weight_transfer", "joins a group with an engine"),
+            ("send_weights", "sends weights to an engine"),
+        )
+    ),
+    *(
         _seam_of_scripts(f"verl.{owner}", name, Parameters(*parameters, more=True), _GROUPS, why, "0.9")
         for owner, name, parameters, why in _WORKER_GROUPS
     ),
