@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from profiler.emulation.card import Marks, marks_of_file, marks_of_this_process
-from profiler.emulation.inside.other_jobs import listening_process
-from profiler.emulation.inside.prepare import Answers, avoid_special_tokens, note_rank, own_keys
+from profiler.emulation.inside.prepare import Answers, listening_process, note_rank, own_keys
 from profiler.emulation.inside.triton_kernels import (
     LOOKED_AT,
     SPECIAL_TOKENS,
     KernelNotes,
     add_up_tokens,
+    avoid_special_tokens,
     count_tokens,
     is_result,
 )
@@ -204,7 +204,7 @@ def test_the_rank_is_that_of_all_processes_of_torch():
 
 BINDS = """
 import socket, sys
-from profiler.emulation.inside.other_jobs import refuse_ports_of_others
+from profiler.emulation.inside.prepare import refuse_ports_of_others
 refuse_ports_of_others("/job")
 with socket.socket() as server:
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(sys.argv[2]))

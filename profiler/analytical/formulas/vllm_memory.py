@@ -318,6 +318,23 @@ def sent_weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
     return Term(where(is_served(spec), size, 0), lambda: f"weights for the engine, {PACKED_AT_ONCE} parts")
 
 
+_MOST_STREAMS = 32
+"""Streams of a card that torch hands out in turn (`kStreamsPerPool` in `c10/cuda/CUDAStream.cpp`)."""
+
+
+def cached_copies_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
+    """Return the cached copies of weights that a trainer has sent to an engine on another GPU.
+
+    Each packed tensor is made on a stream of its own, and each synchronisation takes two new streams
+    (`packed_nccl_broadcast_producer` in vLLM 0.24 to 0.31). A stream's cached segments serve no other stream, so the
+    copies add up until torch hands out the first streams again, or a card is full. By hand, qwen2.5-0.5b in float32,
+    6 steps: 6 x 494,032,768 x 4 B; emulated 6 x 1.842 GiB.
+    """
+    generations = whole_units(spec.steps * spec.gradient_accumulation_steps, spec.steps_per_generation)
+    times = smaller(smaller(spec.steps, generations), _MOST_STREAMS // PACKED_AT_ONCE)
+    return times * sent_weights(spec, architecture).size
+
+
 def is_served(spec: TrialKeys) -> Flag:
     """Return whether vLLM runs on GPUs of its own, behind a server."""
     return both(spec.use_vllm, holds(spec.vllm_mode, lambda mode: mode is VllmMode.SERVER))

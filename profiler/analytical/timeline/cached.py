@@ -35,20 +35,10 @@ from profiler.analytical.formulas.layers.eager_attention import repeated_cache_b
 from profiler.analytical.formulas.models.parameters import widest_inner
 from profiler.analytical.formulas.models.trained import element_bytes
 from profiler.analytical.formulas.rollout import growth_copy, kv_element_bytes
-from profiler.analytical.formulas.sizes.quantities import (
-    NOTHING,
-    Count,
-    Flag,
-    both,
-    holds,
-    larger,
-    smaller,
-    where,
-    whole_units,
-)
+from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, both, holds, larger, smaller, where
 from profiler.analytical.formulas.sizes.rounding import block_of, has_expandable_segments, with_fragments
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, generated_micro_batch, layer_kinds
-from profiler.analytical.formulas.vllm_memory import PACKED_AT_ONCE, engine_sleeps, sent_weights
+from profiler.analytical.formulas.vllm_memory import cached_copies_bytes, engine_sleeps
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.memory import MIB, Category, Phase
@@ -143,24 +133,7 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, instants: S
         training = _sum_of_largest(spec, architecture, others, growth=None)
         envelope = where(engine_sleeps(spec), larger(_of_woken_engine(rollout), training), envelope)
     is_expandable = holds(spec.alloc_conf, has_expandable_segments)
-    return larger(peak, where(is_expandable, peak, larger(peak, envelope)) + _sent_and_cached(spec, architecture))
-
-
-_STREAMS_AT_MOST = 32
-"""Streams of a card that torch hands out in turn (`kStreamsPerPool` in `c10/cuda/CUDAStream.cpp`)."""
-
-
-def _sent_and_cached(spec: TrialKeys, architecture: DecoderShape) -> Count:
-    """Return the cached copies of weights that a trainer has sent to an engine on another GPU.
-
-    Each packed tensor is made on a stream of its own, and each synchronisation takes two new streams
-    (`packed_nccl_broadcast_producer` in vLLM 0.24 to 0.31). A stream's cached segments serve no other stream, so the
-    copies add up until torch hands out the first streams again, or a card is full. By hand, qwen2.5-0.5b in float32,
-    6 steps: 6 x 494,032,768 x 4 B; emulated 6 x 1.842 GiB.
-    """
-    generations = whole_units(spec.steps * spec.gradient_accumulation_steps, spec.steps_per_generation)
-    times = smaller(smaller(spec.steps, generations), _STREAMS_AT_MOST // PACKED_AT_ONCE)
-    return times * sent_weights(spec, architecture).size
+    return larger(peak, where(is_expandable, peak, larger(peak, envelope)) + cached_copies_bytes(spec, architecture))
 
 
 def _of_woken_engine(instants: Sequence[Instant]) -> Count:

@@ -143,6 +143,7 @@ DIFFUSERS: tuple[Seam, ...] = (
 )  # fmt: skip
 
 _CALL, _HOOKS = Parameters("self", more=True), "scripts/hooks.py"
+_ASYNCHRONOUS = "trl.experimental.async_grpo.weight_transfer"
 _ENGINE, _VERL = "vllm.v1.worker.gpu_worker:Worker", "verl.workers.engine_workers"
 _PHASES_OF_AN_ENGINE = {
     "load_model": "the load phase of an engine",
@@ -197,13 +198,8 @@ OF_PROCESSES: tuple[Seam, ...] = (
         "takes weights in the engine's process", "0.9",
     ),
     *(
-        _seam_of_scripts(
-            "trl.experimental.async_grpo.weight_transfer:WeightTransferClient", name, _CALL, _HOOKS, why, "1.16"
-        )
-        for name, why in (
-            ("init_weight_transfer", "joins a group with an engine"),
-            ("send_weights", "sends weights to an engine"),
-        )
+        _seam_of_scripts(f"{_ASYNCHRONOUS}:WeightTransferClient", name, _CALL, _HOOKS, why, "1.16")
+        for name, why in {"init_weight_transfer": "meets an engine", "send_weights": "sends it weights"}.items()
     ),
     *(
         _seam_of_scripts(f"verl.{owner}", name, Parameters(*parameters, more=True), _GROUPS, why, "0.9")
