@@ -15,7 +15,7 @@ __version__ = "0.2.0"
 
 def _is_command() -> bool:
     """Return whether this process was started to run a command, and has got no further than this import."""
-    program = (getattr(sys, "argv", None) or [""])[0]
+    program = str((getattr(sys, "argv", None) or [""])[0])
     if program != "-m":  # what it is while `python -m` looks for its module
         return os.path.basename(program).partition(".")[0] == "grpo-vram"  # noqa: PTH119
     words = iter(sys.orig_argv)

@@ -63,7 +63,7 @@ def test_a_trainer_and_its_server_have_their_cards_and_phases(tmp_path, monkeypa
     assert generates[Phase.LOAD] == pytest.approx(0.9 * 84_944_093_184, abs=0.2 * GIB)
 
 
-def test_a_busy_port_ends_the_command_with_a_sentence(tmp_path, monkeypatch):
+def test_a_busy_port_ends_the_command_with_a_sentence(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SERVER_OPTIONS", OPTIONS)
     with socket.socket() as other:
@@ -73,4 +73,5 @@ def test_a_busy_port_ends_the_command_with_a_sentence(tmp_path, monkeypatch):
         monkeypatch.setenv("PORT", str(port := other.getsockname()[1]))
         code, record = run(tmp_path)
     assert (code, record.status) == (EXIT_SOME_TRIALS_FAILED, "failed")
-    assert f"port {port} is in use by process {os.getpid()}: end it, or choose another port" in record.message
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"port {port} is in use by process {os.getpid()}: end it, or choose another port" in said

@@ -131,8 +131,8 @@ def server_text(spec: TrialSpec, architecture: Architecture) -> str:
         cache, sent = gib_text(int(parts.kv_cache), 1), gib_text(int(sent_weights(spec, architecture).size), 1)
         return (
             f"The engine, on a card of its own, takes {part} by trl vllm-serve's defaults: {weights}, {cache} of KV "
-            f"cache. Weights on their way to it take up to {sent} more on both cards; cached, they add up over the "
-            "first 16 steps or until a card is full."
+            f"cache. From trl 1.11 on, weights on their way to it take up to {sent} more on both cards; cached, they "
+            "add up over the first 16 steps or until a card is full."
         )
     way = next((words for words, there in _servers(alone) if not lacks_cache(there, architecture)), "")
     hint = f"start it with {way}" if way else "nor on 8 of them"

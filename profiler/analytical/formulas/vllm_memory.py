@@ -300,13 +300,14 @@ def sent_weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
     """Return the packed copies of weights on their way to an engine on another GPU, at most; 0 without one.
 
     vLLM copies the weights in their order into one tensor until they pass 1 GiB, while the tensor before it may still
-    be read. A tensor that begins below 1 GiB ends with the LM head or with a matrix of a layer. Which of them does is
-    not followed: it is at most one part less. trl before 1.11 sends each weight as it is.
+    be read. Such a tensor ends with a matrix of a layer or with the LM head. Which weights are in which is not
+    followed, so that it is at most a GiB and a matrix less. trl before 1.11 sends each weight as it is, which is
+    not told apart.
 
     By hand, qwen2.5-0.5b in float32: 494,032,768 x 4 B, which are less than 2 GiB. qwen2.5-7b in bfloat16: 2 GiB, a
     matrix of 3,584 x 18,944 x 2 B and the head of 152,064 x 3,584 x 2 B: 3,373,268,992 B.
 
-    Source: `packed_nccl_broadcast_producer` in vLLM 0.24 to 0.31, and `VLLMClient.update_named_params` in trl 1.16.
+    Source: `packed_nccl_broadcast_producer` in vLLM 0.24, and `VLLMClient.update_named_params` in trl 1.16.
     """
     element = element_bytes(spec).weight
     embedding = architecture.vocab_size * architecture.hidden_size * element
@@ -326,7 +327,7 @@ def cached_copies_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:
     """Return the cached copies of weights that a trainer has sent to an engine on another GPU.
 
     Each packed tensor is made on a stream of its own, and each synchronisation takes two new streams
-    (`packed_nccl_broadcast_producer` in vLLM 0.24 to 0.31). A stream's cached segments serve no other stream, so the
+    (`packed_nccl_broadcast_producer` in vLLM 0.24). A stream's cached segments serve no other stream, so the
     copies add up until torch hands out the first streams again, or a card is full. By hand, qwen2.5-0.5b in float32,
     6 steps: 6 x 494,032,768 x 4 B; emulated 6 x 1.842 GiB.
     """
