@@ -78,7 +78,7 @@ def refuse_ports_of_others(folder: str) -> None:
                 raise
             raise OSError(errno.EADDRINUSE, _in_use(port, listening_process(port))) from error
 
-    socket.socket.bind = bound  # type: ignore[method-assign]
+    socket.socket.bind = bound  # type: ignore[assignment, method-assign]
 
 
 def _is_ours(pid: int, folder: str) -> bool:
