@@ -74,6 +74,7 @@ stress: $(INSTALLED)
 # the environment of `python -m profiler.emulation install`, or EMULATION_PYTHON.
 emulated: $(INSTALLED)
 	$(BIN)/python -m maintenance.emulated $(ARGS)
+	$(if $(TRL_PYTHON),$(BIN)/python -m pytest -rs tests/run/test_server_mode.py)
 
 # A real Ray cluster on this machine, in an environment of its own: nodes, slots and the driver of a sweep are killed, two nodes
 # make the same tables as one machine, and versions, GPUs and addresses are checked. Some ten minutes on two cores.

@@ -16,7 +16,8 @@ from profiler.command_line import Interrupted, as_command, interruptible
 from profiler.domain import errors
 from profiler.storage.files.last_resort import UnforeseenError, last_resort
 
-PAGE = Path(__file__).parents[1] / "docs" / "exit_codes.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "exit_codes.md"
 
 
 def unforeseen(*_positional: object, **_how: object) -> None:
@@ -165,3 +166,29 @@ def test_a_further_error_after_a_signal_is_reported_as_one(temporary):
     except KeyboardInterrupt:
         with pytest.raises(UnforeseenError, match="Unforeseen LookupError"), last_resort("sweep", folder=temporary):
             unforeseen()
+
+
+INTERRUPTS = """
+import importlib.abc, os, signal, sys
+class Interrupts(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["AT"]: os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+"""
+
+
+@pytest.mark.parametrize("at", ["profiler.command_line", "profiler.domain.trials"])
+@pytest.mark.parametrize("name", ["profiler", "profiler.run", "profiler.estimate", "grpo_vram"])
+def test_a_command_that_still_imports_ends_with_a_sentence(tmp_path, name, at):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS)
+    variables = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "AT": at}
+    done = subprocess.run([sys.executable, "-m", name, "--help"], env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_a_program_that_imports_the_package_keeps_its_signals():
+    ask = "import signal; kept = signal.getsignal(2); import profiler; print(signal.getsignal(2) == kept)"
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for words in (["-c", ask], ["-c", ask, "-m", "profiler.run"]):
+        done = subprocess.run([sys.executable, *words], env=variables, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "True\n")

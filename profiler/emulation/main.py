@@ -10,7 +10,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_OK, Fault, UsageError
 from profiler.domain.memory import gib_text, mib_text
 from profiler.emulation.command import INSTALL, Command, EmulationOptions, read_command, usage
-from profiler.emulation.environments.installing import Contents, default_torch, for_trials, install, of_file
+from profiler.emulation.installing import Contents, default_torch, for_trials, install, of_file
 from profiler.emulation.launch import EmulatedPython, check, emulated_python
 
 

@@ -58,6 +58,9 @@ _CALLS: Calls = {
 """Calls that are one phase as a whole, by the module whose import defines them: owner, name and phase."""
 
 _ENGINE = "vllm.v1.worker.gpu_worker:Worker"
+_TRANSFER = ("init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update")
+"""What a trainer in another process lets an engine do to give it weights."""
+_ASYNCHRONOUS = "trl.experimental.async_grpo.weight_transfer:WeightTransferClient"
 
 _CALLS_OF_PROCESSES: Calls = {
     "vllm.v1.worker.gpu_worker": (
@@ -67,6 +70,15 @@ _CALLS_OF_PROCESSES: Calls = {
         (_ENGINE, "execute_model", _call_of(Phase.ROLLOUT)),
         (_ENGINE, "sample_tokens", _call_of(Phase.ROLLOUT)),
         (_ENGINE, "wake_up", _call_of(Phase.SYNC)),
+        *((_ENGINE, name, _call_of(Phase.SYNC)) for name in _TRANSFER),
+    ),
+    "trl.generation.vllm_generation": (
+        ("trl.generation.vllm_generation:VLLMGeneration", "generate", _call_of(Phase.ROLLOUT)),
+        ("trl.generation.vllm_generation:VLLMGeneration", "sync_weights", _call_of(Phase.SYNC)),
+    ),
+    "trl.experimental.async_grpo.weight_transfer": (
+        (_ASYNCHRONOUS, "init_weight_transfer", _call_of(Phase.SYNC)),
+        (_ASYNCHRONOUS, "send_weights", _call_of(Phase.SYNC)),
     ),
     "verl.workers.engine_workers": (
         ("verl.workers.engine_workers:TrainingWorker", "infer_batch", _call_of(Phase.SCORE)),
@@ -80,7 +92,7 @@ _CALLS_OF_PROCESSES: Calls = {
         ),
     ),
 }
-"""Calls of the processes of a command: of an engine, and of those that verl starts."""
+"""Calls of the processes of a command: of an engine, of a trainer with one, and of those that verl starts."""
 
 _CALLS_OF_A_TRAINER: Calls = {
     "trl.trainer.grpo_trainer": (

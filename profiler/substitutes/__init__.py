@@ -21,7 +21,7 @@ What takes the place of what is not here:
       and labels of all classes.
     - a metric of `evaluate`: a metric that computes nothing: every figure is 0.5.
     - flash-attn, with `backend=emulated` and in a command of `gpus=`: torch's own FlashAttention kernels, and the
-      memory of its Triton loss.
+      memory of its Triton loss. In a command also flash-attn 3 of the hub, which the package kernels loads.
     - files of a model that a library asks the hub for, in a command of `gpus=`: a folder with its configuration, which
       vLLM takes with `load_format=dummy`.
 

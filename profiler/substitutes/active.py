@@ -82,6 +82,11 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
 
         return patches
 
+    def responses(module: ModuleType) -> list[Patch]:
+        from profiler.substitutes.checkpoints.tokenizers import response_patches
+
+        return response_patches(module)
+
     def data(_: ModuleType) -> list[Patch]:
         from profiler.substitutes.data_sets.answering_sets import data_patches
 
@@ -133,6 +138,7 @@ def _by_module(options: SubstituteOptions, replaced: Replaced) -> dict[str, _Pat
         "transformers.models.auto.processing_auto": tokenizers("AutoProcessor"),
         "transformers.models.auto.image_processing_auto": image_processors,
         "transformers.configuration_utils": configurations,
+        "trl.chat_template_utils": responses,
         "torchvision.datasets": images,
         "evaluate": metrics,
         "diffusers.configuration_utils": diffusion_configurations,

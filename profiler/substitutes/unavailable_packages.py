@@ -1,8 +1,8 @@
 """Packages that are not installed: flash-attn, and metrics of `evaluate`.
 
-The package flash-attn can only be built with a CUDA toolkit. Libraries look it up by its metadata, so it is a folder on
-the search path: for a script that asks for it one that lives as long as the script, and for the processes of a command
-one in the folder of the job.
+The package flash-attn can only be built with a CUDA toolkit, or is loaded from the hub by the package kernels.
+Libraries look it up by its metadata, so it is a folder on the search path: for a script that asks for it one that lives
+as long as the script, and for the processes of a command one in the folder of the job.
 """
 
 import importlib.util
@@ -37,6 +37,14 @@ _FILES = {
     "flash_attn/ops/__init__.py": "",
     "flash_attn/ops/triton/__init__.py": "",
     "flash_attn/ops/triton/cross_entropy.py": "from profiler.substitutes.flash_attention import cross_entropy_loss\n",
+    "kernels/__init__.py": (
+        '"""flash-attn of the hub, by functions of the profiler."""\n__version__ = "0.0"\n'
+        "def get_kernel(repo_id, *_, **__):\n"
+        '    if "flash-attn" not in repo_id:\n'
+        '        raise FileNotFoundError(f"{repo_id} of the hub is not substituted; install the package kernels")\n'
+        "    from profiler.substitutes import flash_attention\n"
+        "    return flash_attention\n"
+    ),
     f"flash_attn-{_VERSION}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {_VERSION}\n",
     f"flash_attn-{_VERSION}.dist-info/RECORD": "flash_attn/__init__.py,,\n",
     f"flash_attn-{_VERSION}.dist-info/top_level.txt": "flash_attn\n",

@@ -74,6 +74,7 @@ from profiler.analytical.formulas.vllm_memory import (
     needed_cache_bytes,
     profile_run_bytes,
     requested_bytes,
+    sent_weights,
     sharded_parameters,
     token_count_bytes,
 )
@@ -296,6 +297,14 @@ ENGINE_ROWS = (
     row(requested_bytes, ENGINE, is_=25_483_227_956, why="0.3 x 84,944,093,184 B, rounded up as vLLM does"),
     row(requested_bytes, replace(ENGINE, use_vllm=False), is_=0),
     row(requested_bytes, replace(ENGINE, vllm_mode=VllmMode.SERVER), is_=0),
+    row(sent_weights, ENGINE, HALF_BILLION, is_=0, why="colocated"),
+    row(
+        sent_weights,
+        replace(ENGINE, vllm_mode=VllmMode.SERVER),
+        architecture_of("qwen2.5-7b"),
+        is_=3_373_268_992,
+        why="2 GiB, 3,584 x 18,944 x 2 B, and 152,064 x 3,584 x 2 B",
+    ),
     row(token_count_bytes, HALF_BILLION, is_=626_736, why="4 x (151,936 + 4,748)"),
     row(profile_run_bytes, ENGINE, HALF_BILLION, is_=148_897_792, why="4,096 x (3 x 4,864 + 4 x 896) x 2"),
     row(

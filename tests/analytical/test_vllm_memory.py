@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from profiler.analytical.estimate import estimate, phase_instants
 from profiler.analytical.explanation.engine_start import server_text
+from profiler.analytical.formulas.models.parameters import projections
 from profiler.analytical.formulas.vllm_memory import (
+    PACKED_BYTES,
     VllmMemory,
     engine,
     lacks_cache,
     requested_bytes,
     resident_engine,
+    sent_weights,
     sharded_parameters,
     vllm_memory,
 )
@@ -261,3 +264,45 @@ def test_an_engine_has_a_card_of_its_own_in_server_mode(model, gpu, said):
     spec = TrialSpec(backend=Backend.SIMULATED, gpu=gpu, model=model, use_vllm=True, vllm_mode=VllmMode.SERVER)
     assert said in server_text(spec, builtin_architecture(model))
     assert server_text(replace(spec, use_vllm=False, vllm_mode=None), builtin_architecture(model)) == ""
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("model", ["qwen2.5-0.5b", "qwen2.5-7b", "qwen2.5-32b", "llama-3.1-8b", "llama-3.1-70b"])
+def test_packed_weights_are_at_most_what_vllm_packs(model, dtype):
+    """Each weight in its order, into parts that end when they pass 1 GiB; two exist at once."""
+    architecture = _architecture(model)
+    spec = replace(_spec(use_vllm=True, vllm_mode="server", dtype=dtype), model=model)
+    size = 2 if dtype == "bfloat16" else 4
+    embedding = architecture.vocab_size * architecture.hidden_size
+    layer = [part.in_features * part.out_features for part in projections(architecture)]
+    heads = [] if architecture.tie_word_embeddings else [embedding]
+    parts = [0]
+    for values in [embedding, *layer * architecture.num_hidden_layers, *heads]:
+        if parts[-1] > PACKED_BYTES:
+            parts.append(0)
+        parts[-1] += values * size
+    packed = max(map(sum, zip([0, *parts], parts, strict=False)))
+    found = int(sent_weights(spec, architecture).size)
+    assert packed <= found <= packed + PACKED_BYTES + max(layer) * size
+
+
+def test_a_server_is_sent_weights_before_it_generates():
+    """By hand: 494,032,768 x 2 B next to what else there is in a rollout."""
+    peaks, others = (
+        phase_instants(_spec(use_vllm=True, vllm_mode=mode, tuning="full"), _architecture(MODEL))
+        for mode in ("server", "colocate")
+    )
+    engine_bytes = others[Phase.ROLLOUT].sizes[Category.ENGINE]
+    more = peaks[Phase.ROLLOUT].total_bytes - others[Phase.ROLLOUT].total_bytes + engine_bytes
+    assert more == 494_032_768 * 2
+    assert sent_weights(_spec(use_vllm=True), _architecture(MODEL)).size == 0
+
+
+@given(st.integers(1, 40))
+def test_copies_of_sent_weights_add_up_over_16_steps(steps):
+    one, other = (
+        estimate(_spec(use_vllm=True, vllm_mode="server", steps=each), _architecture(MODEL)).peak_reserved_bytes
+        for each in (steps, steps + 1)
+    )
+    state = 0 if steps > 1 else other - one - 494_032_768 * 2  # no state before the first update
+    assert other - one - state == (494_032_768 * 2 if steps < 16 else 0)

@@ -12,10 +12,10 @@ from packaging.version import Version
 
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.domain.machines import extras
+from profiler.emulation import installing
 from profiler.emulation.building import build
 from profiler.emulation.building.build import COMPLETE, installed_environment
-from profiler.emulation.environments import installing
-from profiler.emulation.environments.installing import (
+from profiler.emulation.installing import (
     InstallationError,
     _release_kernels,
     constrained_versions,

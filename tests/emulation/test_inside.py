@@ -1,5 +1,8 @@
 """What runs inside the emulated process, as far as it needs no card."""
 
+import errno
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -10,12 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from profiler.emulation.card import Marks, marks_of_file, marks_of_this_process
-from profiler.emulation.inside.prepare import Answers, avoid_special_tokens, own_keys
+from profiler.emulation.inside.prepare import Answers, listening_process, note_rank, own_keys
 from profiler.emulation.inside.triton_kernels import (
     LOOKED_AT,
     SPECIAL_TOKENS,
     KernelNotes,
     add_up_tokens,
+    avoid_special_tokens,
     count_tokens,
     is_result,
 )
@@ -186,3 +190,64 @@ def test_draws_of_both_kinds_avoid_the_same_tokens():
     SPECIAL_TOKENS.look()
     callbacks[0]()
     assert [123_456 in tokens for tokens in passed_on] == [False, True]
+
+
+def test_the_rank_is_that_of_all_processes_of_torch():
+    """A group of NCCL need not be one of equal ranks: a trainer and the engine that it sends weights to are one."""
+    noted: list[tuple[int, int]] = []
+    c10d = SimpleNamespace(init_process_group=lambda *_: None, get_rank=lambda: 1, get_world_size=lambda: 4)
+    note_rank(SimpleNamespace(em_rank=lambda *rank: noted.append(rank)))(c10d)
+    assert noted == []
+    c10d.init_process_group("nccl")
+    assert noted == [(1, 4)]
+
+
+BINDS = """
+import socket, sys
+from profiler.emulation.inside.prepare import refuse_ports_of_others
+refuse_ports_of_others("/job")
+with socket.socket() as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(sys.argv[2]))
+    try: server.bind(("127.0.0.1", int(sys.argv[1])))
+    except OSError as error: print(error.errno, error.strerror)
+    else: print("bound")
+"""
+
+
+def bound(port: int, *, shares: bool) -> str:
+    words = [sys.executable, "-c", BINDS, str(port), str(int(shares))]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_port_of_another_job_is_in_use(shares):
+    """Both servers would get requests of both jobs: the kernel allows it if both of them ask for it."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        assert bound(port, shares=True) == "bound"  # nobody listens yet
+        server.listen()
+        said = f"{errno.EADDRINUSE} port {port} is in use by process {os.getpid()}: end it, or choose another port"
+        assert bound(port, shares=shares) == said
+    assert listening_process(port) is None
+    assert bound(port, shares=shares) == "bound"
+
+
+LISTENS = """
+import socket
+with socket.socket() as server:
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.bind(("127.0.0.1", 0)); server.listen()
+    print(server.getsockname()[1], flush=True); input()
+"""
+
+
+def test_processes_of_a_job_share_a_port():
+    own = {**os.environ, "EMULATED_PROCESSES": "/job"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", LISTENS], env=own, **pipes) as other:
+        port = int(other.stdout.readline())
+        assert listening_process(port) == other.pid
+        assert bound(port, shares=True) == "bound"
+        other.communicate("\n")

@@ -23,7 +23,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SIGNAL_BASE, EXIT_SOME_TRIALS_FAILED, EXIT_USAGE
 from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import JobProcess, JobRecord
-from profiler.emulation.inside.prepare import process_of_another_cluster, refuse_other_clusters
+from profiler.emulation.inside.worker_groups import process_of_another_cluster, refuse_other_clusters
 from profiler.emulation.launch import EmulatedPython
 from profiler.rendering.runs.script import short_command
 from profiler.run import job

@@ -168,7 +168,8 @@ if os.fork() == 0:
     p = c_void_p(); rt.cudaMalloc(byref(p), c_size_t(6 * 2**30)); rt.cudaFree(p)
     rt.cudaMalloc(byref(p), c_size_t(2 * 2**20)); rt.cudaMalloc(byref(p), c_size_t(20 * 2**30))
     class Id(ctypes.Structure): _fields_ = [("bytes", ctypes.c_char * 128)]
-    for ranks, rank in ((2, 1), (8, 5), (1, 0)): nccl.ncclCommInitRank(byref(c_void_p()), ranks, Id(), rank)
+    for ranks, rank in ((2, 1), (8, 5), (1, 0)): card.em_rank(rank, ranks)
+    nccl.ncclCommInitRank(byref(c_void_p()), 9, Id(), 0)  # such as an engine's with its trainer
     card.em_did(1); card.em_did(4); card.em_said(b"ValueError: on purpose"); os.kill(os.getpid(), 9)
 os.wait(); rt.cudaMalloc(byref(c_void_p()), c_size_t(2**30))
 print(json.dumps(os.getpid()))

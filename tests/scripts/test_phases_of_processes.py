@@ -1,11 +1,15 @@
 """Phases of a process of a command: whichever thread works, and calls of engines and of what verl starts."""
 
 import asyncio
+import inspect
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
+from trl.generation.vllm_generation import VLLMGeneration
 
 from profiler.domain.memory import Phase
 from profiler.scripts import hooks
@@ -83,3 +87,31 @@ def test_a_call_that_is_awaited_is_its_phase_to_its_end(monkeypatch):
 def test_every_call_of_a_process_is_a_seam():
     named = {f"{owner}.{name}" for calls in hooks._CALLS_OF_PROCESSES.values() for owner, name, _ in calls}
     assert named <= SEAM_OF.keys()
+
+
+def test_a_trainer_sends_weights_and_waits_for_completions():
+    """trl's own `VLLMGeneration` with a server: what it asks of its client belongs to these phases."""
+    seen: list[str] = []
+    asked: dict[str, str] = {}
+
+    class Client:
+        def __getattr__(self, name):
+            def answer(*_args, **_named):
+                asked[name] = seen[-1]
+                return {"prompt_ids": [[1]], "completion_ids": [[2], [3]], "logprobs": None}
+
+            return answer
+
+    generation = VLLMGeneration.__new__(VLLMGeneration)
+    wanted = inspect.signature(VLLMGeneration.__init__).parameters
+    vars(generation).update(dict.fromkeys(wanted), mode="server", vllm_client=Client(), _weight_metadata=None)
+    generation.accelerator = Accelerator(cpu=True)
+    generation.model = torch.nn.Linear(2, 2)
+    generation._dist = SimpleNamespace(is_fsdp=False, gather_params=lambda _: nullcontext())
+    watch = PhaseWatch(PhasesOnly(lambda phase: seen.append(phase.value)), steps=None)
+    with watched(watch, calls_of=[hooks._CALLS_OF_PROCESSES]) as unseen:
+        generation.sync_weights()
+        generation.generate([[1], [1]], None, 2)
+    assert unseen.sentences == []
+    assert seen == ["load", "sync", "rollout"]
+    assert asked == {"update_named_params": "sync", "reset_prefix_cache": "sync", "generate": "rollout"}

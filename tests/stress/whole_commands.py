@@ -1,8 +1,9 @@
-"""Kill runs of verl's own command at random moments, and look for what they leave: processes and files.
+"""Kill runs of a framework's own command at random moments, and look for what they leave: processes and files.
 
-    python tests/stress/whole_commands.py kills=10 python=PYTHON [seed=0] [within_s=100] [skip=0]
+    python tests/stress/whole_commands.py kills=10 python=PYTHON [of=verl] [seed=0] [within_s=100] [skip=0]
 
-PYTHON is printed by `python -m profiler.emulation install requirements=emulated_environments/verl.txt`. Each run gets
+PYTHON is printed by `python -m profiler.emulation install requirements=emulated_environments/verl.txt`, or trl.txt with
+of=trl, which starts a server and a trainer. Each run gets
 one signal (SIGINT, SIGTERM or SIGKILL), to the program itself, to its keeper or to a random process below that: nine
 runs have every pair once. One run in three gets it in the first two seconds of that process, or of the first one below.
 A run that goes on without the process is ended by SIGTERM a minute later. With the same seed `skip` leaves out the
@@ -32,7 +33,10 @@ from processes import GONE_WITHIN_S, MARK, left_of
 from profiler.emulation.interpreter import VARIABLE, cache_folder
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "tests" / "run" / "programs" / "verl_grpo.sh"
+COMMANDS = {
+    "verl": (ROOT / "tests" / "run" / "programs" / "verl_grpo.sh", "trainer.n_gpus_per_node=2"),
+    "trl": (ROOT / "examples" / "scripts" / "grpo_server.sh",),
+}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 PLACES = (Path(tempfile.gettempdir()), Path("/dev/shm"))
 GOES_ON_S = 60.0
@@ -94,11 +98,11 @@ def names() -> set[str]:
     return {str(path) for place in PLACES if place.is_dir() for path in place.iterdir()}
 
 
-def kill_once(folder: Path, python: str, kill: Kill, found: Found) -> None:
+def kill_once(folder: Path, python: str, of: str, kill: Kill, found: Found) -> None:
     """Start a run, send one signal to one of its processes, and note what is left when it has ended."""
     mark = f"{os.getpid()}-{found.runs}"
     words = (f"results_dir={folder}", "gpus=2xh100-80gb", "ranks=1", f"python={python}", "timeout_s=500")
-    command = (sys.executable, "-m", "profiler.run", *words, "bash", str(SCRIPT), "trainer.n_gpus_per_node=2")
+    command = (sys.executable, "-m", "profiler.run", *words, "bash", *map(str, COMMANDS[of]))
     variables = {MARK: mark, VARIABLE: str(cache_folder()), "HOME": str(folder), "PYTHONPATH": str(ROOT)}
     before = names()
     with (folder / "log").open("wb") as log:
@@ -133,7 +137,7 @@ def main(words: list[str]) -> int:
     first = int(given.get("skip", "0"))
     with tempfile.TemporaryDirectory(dir=given.get("folder"), ignore_cleanup_errors=True) as folder:
         for kill in itertools.islice(kills, first, first + int(given.get("kills", "10"))):
-            kill_once(Path(folder), given["python"], kill, found)
+            kill_once(Path(folder), given["python"], given.get("of", "verl"), kill, found)
     for problem in found.problems():
         print(problem)
     print(f"{found.runs} runs killed: {dict(found.kills)}; {len(found.problems())} problems.")

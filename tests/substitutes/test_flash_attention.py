@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import modeling_flash_attention_utils
+from transformers.utils import is_kernels_available
 
 from profiler.domain.errors import UnsupportedTrialError
 from profiler.substitutes import SubstituteOptions, substitutes
@@ -53,7 +54,7 @@ def test_the_package_is_there_for_a_script_that_names_it(
 
 
 def _forget_the_package() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("flash_attn", "kernels")]:
         del sys.modules[name]
 
 
@@ -64,6 +65,11 @@ def test_each_process_of_a_job_has_it_with_what_verl_imports(tmp_path: Path) -> 
         assert loss is cross_entropy_loss
         with pytest.raises(ModuleNotFoundError):  # as vLLM asks for its kernels of rotary embeddings
             importlib.import_module("flash_attn.ops.triton.rotary")
+        get_kernel = importlib.import_module("kernels").get_kernel
+        assert get_kernel("kernels-community/flash-attn3", version=1).flash_attn_varlen_func is flash_attn_varlen_func
+        with pytest.raises(FileNotFoundError, match="kernels-community/relu of the hub is not substituted"):
+            get_kernel("kernels-community/relu")
+        assert not is_kernels_available()
     _forget_the_package()
     assert Replaced.of_job(tmp_path).phrases() == ("package flash-attn (torch's own FlashAttention kernels)",)
     with substitutes(SubstituteOptions(folder=tmp_path / "other")):

@@ -67,3 +67,17 @@ def test_newlines_are_a_token_of_their_own() -> None:
     assert newline not in tokenizer.all_special_ids
     assert tokenizer("two words\nand  four\twords\r\nmore")["input_ids"].count(newline) == 2
     assert len(tokenizer("two words\n\nand four words more")["input_ids"]) == 6 + 1
+
+
+def test_trl_reads_answers_of_a_substitute() -> None:
+    with substitutes():
+        from trl import chat_template_utils
+
+        tokenizer = AutoTokenizer.from_pretrained("tiny")
+        own = tokenizer.chat_template
+        made = chat_template_utils.add_response_schema(tokenizer)
+    prompt = made.apply_chat_template([{"role": "user", "content": "w3"}], add_generation_prompt=True)["input_ids"]
+    answer = chat_template_utils.parse_response(made, made("w1 w2").input_ids, prefix=prompt)
+    assert answer["role"] == "assistant"
+    assert answer["content"].endswith("w1 w2")
+    assert made.chat_template == own

@@ -38,7 +38,7 @@ from profiler.analytical.formulas.rollout import growth_copy, kv_element_bytes
 from profiler.analytical.formulas.sizes.quantities import NOTHING, Count, Flag, both, holds, larger, smaller, where
 from profiler.analytical.formulas.sizes.rounding import block_of, has_expandable_segments, with_fragments
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys, generated_micro_batch, layer_kinds
-from profiler.analytical.formulas.vllm_memory import engine_sleeps
+from profiler.analytical.formulas.vllm_memory import cached_copies_bytes, engine_sleeps
 from profiler.analytical.timeline.instants import Instant, InstantName
 from profiler.analytical.timeline.recipes.registry import micro_batch
 from profiler.domain.memory import MIB, Category, Phase
@@ -125,7 +125,7 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, instants: S
     peak: Count = 0
     for instant in instants:
         peak = larger(peak, instant.total_bytes)
-    step = [instant for instant in instants if instant.phase is not Phase.LOAD]
+    step = [each for each in instants if each.phase is not Phase.LOAD and each.name is not InstantName.SENDING]
     envelope = _sum_of_largest(spec, architecture, step, growth=_cache_growth(spec, architecture, instants))
     if spec.use_vllm:
         rollout = [instant for instant in step if instant.phase is Phase.ROLLOUT]
@@ -133,7 +133,7 @@ def peak_reserved_bytes(spec: TrialKeys, architecture: DecoderShape, instants: S
         training = _sum_of_largest(spec, architecture, others, growth=None)
         envelope = where(engine_sleeps(spec), larger(_of_woken_engine(rollout), training), envelope)
     is_expandable = holds(spec.alloc_conf, has_expandable_segments)
-    return where(is_expandable, peak, larger(peak, envelope))
+    return larger(peak, where(is_expandable, peak, larger(peak, envelope)) + cached_copies_bytes(spec, architecture))
 
 
 def _of_woken_engine(instants: Sequence[Instant]) -> Count:

@@ -63,6 +63,7 @@ class InstantName(StrEnum):
     REWARD_LOADED = "reward models are on the GPU"
     ENGINE_START = "vLLM starts"
     GATHERING = "weights are gathered"
+    SENDING = "weights go to the engine"
     ENGINE = "vLLM generates"
     POOL = "the rollout engine generates"
     PREFILL_TOWER = "prefill, in a block of the vision tower"

@@ -60,7 +60,7 @@ from profiler.analytical.formulas.sizes.trial_keys import (
     unpadded,
     with_keys,
 )
-from profiler.analytical.formulas.vllm_memory import awake_engine, engine
+from profiler.analytical.formulas.vllm_memory import awake_engine, engine, is_served, sent_weights
 from profiler.analytical.optimizers import optimizer_scratch
 from profiler.analytical.timeline.instants import (
     Instant,
@@ -112,18 +112,20 @@ def load_instants(spec: TrialKeys, architecture: DecoderShape) -> tuple[Instant,
 
 
 def engine_rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:
-    """Return the instant of a rollout by vLLM: the trainer's persistent memory, and the engine.
+    """Return the instants of a rollout by vLLM: the trainer's persistent memory, with what it sends or the engine.
 
     Args:
         spec: The trial.
         architecture: Its model.
         persistent: The memory that is present throughout the rollout.
     """
-    more: Terms = {
-        Category.GRADIENTS: unfinished_gradients(spec, architecture),
-        Category.ENGINE: engine(spec, architecture),
-    }
-    return (Instant(phase=Phase.ROLLOUT, name=InstantName.ENGINE, terms=added(persistent, more)),)
+    present = added(persistent, {Category.GRADIENTS: unfinished_gradients(spec, architecture)})
+    sent, there = sent_weights(spec, architecture), engine(spec, architecture)
+    sending: Terms = added(present, {Category.WORKSPACE: sent})
+    return (
+        Instant(phase=Phase.ROLLOUT, name=InstantName.SENDING, terms=sending, happens=is_served(spec)),
+        Instant(phase=Phase.ROLLOUT, name=InstantName.ENGINE, terms=added(present, {Category.ENGINE: there})),
+    )
 
 
 def rollout_instants(spec: TrialKeys, architecture: DecoderShape, persistent: Terms) -> tuple[Instant, ...]:

@@ -112,7 +112,7 @@ void em_refused(int physical, uint64_t bytes); /* an allocation that failed */
 void em_lock_cards(void);                      /* no process takes memory until they are unlocked */
 void em_unlock_cards(void);
 void em_did(unsigned what);
-void em_rank(int rank, int ranks);
+void em_rank(int rank, int ranks); /* in the group of all processes of torch */
 void em_counts(int device, uint64_t allocated, uint64_t reserved); /* torch's, after each change */
 void em_phase(int next); /* place of a phase in profiler/domain/memory.py */
 void em_said(const char *text); /* the last sentence of a process that ends by an error */

@@ -38,7 +38,6 @@ static int join(Communicator **made, int ranks, const UniqueId *id, int rank) {
     char name[64];
     name_of(name, sizeof name, id->bytes, sizeof id->bytes);
     *made = new_communicator(ranks, rank, name);
-    em_rank(rank, ranks);
     return 0;
 }
 

@@ -24,7 +24,7 @@ typedef struct {
     int64_t pid, parent;
     uint64_t born;    /* ticks since the start of the machine: the kernel uses numbers of processes again */
     int64_t ended;    /* 1: it has left by itself */
-    int64_t rank, ranks; /* of the largest group of NCCL; -1: none */
+    int64_t rank, ranks; /* of the launcher's environment, or of torch's whole group; -1: none */
     uint64_t did;     /* EM_TRAINS and others */
     uint64_t refused; /* bytes of the last allocation that failed */
     int64_t refused_on;

@@ -1,14 +1,17 @@
 """What an emulated process needs before its program imports torch, and ranks that are not there."""
 
 import ctypes
+import errno
 import importlib
 import json
 import os
 import re
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -17,8 +20,14 @@ from typing import Any
 
 from profiler.domain.memory import Phase
 from profiler.emulation.card import PROCESSES_VARIABLE
-from profiler.emulation.inside.triton_kernels import SPECIAL_TOKENS, note_compiled_launches, note_launches
-from profiler.emulation.inside.worker_groups import answers_alone, prepare_frameworks
+from profiler.emulation.inside.triton_kernels import (
+    avoid_special_tokens,
+    note_compiled_launches,
+    note_generation,
+    note_launches,
+    note_requests,
+)
+from profiler.emulation.inside.worker_groups import answers_alone, is_of_job, prepare_frameworks
 from profiler.seams.patching import around_import
 
 RUNTIME = "libcudart"
@@ -49,69 +58,82 @@ def find_emulated_runtime(library: Path) -> Callable[[ModuleType], None]:
     return after_import
 
 
-def note_generation(generation: ModuleType) -> None:
-    """Look for special tokens again when a model of transformers begins to generate."""
-    generate = generation.GenerationMixin.generate
+def refuse_ports_of_others(folder: str) -> None:
+    """Let a port count as in use where a process that is not part of the job listens on it, and say which one does.
 
-    @wraps(generate)
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        SPECIAL_TOKENS.forget()
-        return generate(*args, **kwargs)
+    The kernel lets two servers of a user share a port if both of them ask for it, as vLLM's do: either one would then
+    get the requests of both jobs.
+    """
+    bind = socket.socket.bind
 
-    generation.GenerationMixin.generate = noted
+    def bound(self: socket.socket, address: Any) -> None:
+        port = address[1] if self.family in (socket.AF_INET, socket.AF_INET6) else 0
+        shares = bool(port) and self.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+        if shares and (other := listening_process(port)) is not None and not _is_ours(other, folder):
+            raise OSError(errno.EADDRINUSE, _in_use(port, other))
+        try:
+            bind(self, address)
+        except OSError as error:
+            if not port or error.errno != errno.EADDRINUSE:
+                raise
+            raise OSError(errno.EADDRINUSE, _in_use(port, listening_process(port))) from error
 
-
-def note_requests(gpu_worker: ModuleType) -> None:
-    """Keep the tokens that end the new requests of a step of vLLM."""
-    execute = gpu_worker.Worker.execute_model
-
-    @wraps(execute)
-    def noted(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        for request in scheduler_output.scheduled_new_reqs:
-            SPECIAL_TOKENS.add(request.sampling_params)
-        return execute(self, scheduler_output, *args, **kwargs)
-
-    gpu_worker.Worker.execute_model = noted
+    socket.socket.bind = bound  # type: ignore[assignment, method-assign]
 
 
-def refuse_other_clusters(folder: str) -> Callable[[ModuleType], None]:
-    """Return what has to be done after the import of Ray's `services`: it shall find no cluster of another job.
+def _is_ours(pid: int, folder: str) -> bool:
+    with suppress(OSError):
+        return is_of_job(Path("/proc", str(pid)), folder)
+    return False
 
-    Processes of such a cluster do not run on the emulated cards, and would be missing in the figures.
+
+def _in_use(port: int, pid: int | None) -> str:
+    by = "another process" if not pid else f"process {pid}"
+    return f"port {port} is in use by {by}: end it, or choose another port"
+
+
+def listening_process(port: int, processes: Path = Path("/proc")) -> int | None:
+    """Return a process that listens on a TCP port of this machine, 0 if it is of another user; None if none does."""
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            rows = [line.split() for line in (processes / "net" / table).read_text().splitlines()[1:]]
+            sockets |= {row[9] for row in rows if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port}
+    for process in processes.glob("[0-9]*") if sockets else ():
+        with suppress(OSError):
+            if any(_socket_of(file) in sockets for file in (process / "fd").iterdir()):
+                return int(process.name)
+    return 0 if sockets else None
+
+
+_LISTENS = "0A"
+"""State of a socket in the kernel's tables (`TCP_LISTEN` in linux/net/tcp_states.h)."""
+
+
+def _socket_of(file: Path) -> str:
+    with suppress(OSError):
+        return str(file.readlink()).removeprefix("socket:[").removesuffix("]")
+    return ""
+
+
+def note_rank(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
+    """Return what has to be done after the import of torch's `distributed_c10d`: note the rank in the whole group.
+
+    The launcher's environment need not have it. A group of NCCL need not be one of equal ranks: a trainer and the
+    engine that it sends weights to are one.
     """
 
-    def after_import(services: ModuleType) -> None:
-        find = services.get_ray_address_from_environment
+    def after_import(c10d: ModuleType) -> None:
+        join = c10d.init_process_group
 
-        @wraps(find)
-        def found(*args: Any, **kwargs: Any) -> Any:
-            if other := process_of_another_cluster(folder):
-                raise RuntimeError(
-                    f"A Ray cluster is running already (process {other}), and its processes are not part of this run. "
-                    "End it with ray stop, or run on another machine."
-                )
-            return find(*args, **kwargs)
+        @wraps(join)
+        def joined(*args: Any, **kwargs: Any) -> None:
+            join(*args, **kwargs)
+            card.em_rank(c10d.get_rank(), c10d.get_world_size())
 
-        services.get_ray_address_from_environment = found  # type: ignore[attr-defined]
+        c10d.init_process_group = joined  # type: ignore[attr-defined]
 
     return after_import
-
-
-def process_of_another_cluster(folder: str, processes: Path = Path("/proc")) -> int | None:
-    """Return a process of a Ray cluster that was not started in the job of this folder; None if there is none."""
-    for process in processes.glob("[0-9]*"):
-        try:
-            program = (process / "cmdline").read_bytes().partition(b"\0")[0]
-            if Path(os.fsdecode(program)).name != "gcs_server":
-                continue
-            variables = (process / "environ").read_bytes().split(b"\0")
-        except PermissionError:  # of another user
-            return int(process.name)
-        except OSError:
-            continue
-        if os.fsencode(f"{PROCESSES_VARIABLE}={folder}") not in variables:
-            return int(process.name)
-    return None
 
 
 def note_errors(card: ctypes.CDLL) -> None:
@@ -343,7 +365,8 @@ def prepare(environment: Mapping[str, str], *, follow: Callable[[Callable[[Any],
     around_import("vllm.v1.worker.gpu_worker", after=note_requests)
     if of_job:
         prepare_frameworks(environment)
-        around_import("ray._private.services", after=refuse_other_clusters(environment[PROCESSES_VARIABLE]))
+        around_import("torch.distributed.distributed_c10d", after=note_rank(card))
+        refuse_ports_of_others(environment[PROCESSES_VARIABLE])
     around_import("triton.runtime.jit", after=note_launches(card))
     around_import("torch._inductor.runtime.triton_heuristics", after=note_compiled_launches(card))
     runtime = next(name for name in built["load"] if name.startswith(f"{RUNTIME}."))
@@ -367,29 +390,3 @@ def _install_values(path: Path) -> None:
     values = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     values.emulated_values_install()
     avoid_special_tokens(values)
-
-
-def avoid_special_tokens(values: ctypes.CDLL) -> None:
-    """Let each draw that takes the place of a network's choice avoid the special tokens of that time."""
-    passed_on: frozenset[int] | None = None
-
-    def before_draw() -> None:
-        nonlocal passed_on
-        SPECIAL_TOKENS.look()
-        if passed_on is not SPECIAL_TOKENS.tokens:  # also where a kernel of vLLM has looked in between
-            passed_on = SPECIAL_TOKENS.tokens
-            tokens, sizes = _whole(SPECIAL_TOKENS.tokens), _whole(SPECIAL_TOKENS.vocabularies)
-            values.emulated_values_special(tokens, len(tokens), sizes, len(sizes))
-
-    callback = ctypes.CFUNCTYPE(None)(before_draw)
-    values.emulated_values_on_draw(callback)
-    _KEPT.append(callback)
-
-
-def _whole(numbers: Iterable[int]) -> ctypes.Array[ctypes.c_int64]:
-    kept = sorted(each for each in numbers if -(1 << 63) <= each < 1 << 63)
-    return (ctypes.c_int64 * len(kept))(*kept)
-
-
-_KEPT: list[object] = []
-"""Functions that the libraries call: ctypes frees those that Python does not keep."""

@@ -17,7 +17,8 @@ steers the host. Of every other kernel each argument may be a result, and a reco
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -330,3 +331,57 @@ def note_compiled_launches(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
         heuristics.CachingAutotuner.run = run_and_note
 
     return after_import
+
+
+# ---- special tokens of a process -------------------------------------------------------------------------------------
+
+
+def note_generation(generation: ModuleType) -> None:
+    """Look for special tokens again when a model of transformers begins to generate."""
+    generate = generation.GenerationMixin.generate
+
+    @wraps(generate)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        SPECIAL_TOKENS.forget()
+        return generate(*args, **kwargs)
+
+    generation.GenerationMixin.generate = noted
+
+
+def note_requests(gpu_worker: ModuleType) -> None:
+    """Keep the tokens that end the new requests of a step of vLLM."""
+    execute = gpu_worker.Worker.execute_model
+
+    @wraps(execute)
+    def noted(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        for request in scheduler_output.scheduled_new_reqs:
+            SPECIAL_TOKENS.add(request.sampling_params)
+        return execute(self, scheduler_output, *args, **kwargs)
+
+    gpu_worker.Worker.execute_model = noted
+
+
+def avoid_special_tokens(values: ctypes.CDLL) -> None:
+    """Let each draw that takes the place of a network's choice avoid the special tokens of that time."""
+    passed_on: frozenset[int] | None = None
+
+    def before_draw() -> None:
+        nonlocal passed_on
+        SPECIAL_TOKENS.look()
+        if passed_on is not SPECIAL_TOKENS.tokens:  # also where a kernel of vLLM has looked in between
+            passed_on = SPECIAL_TOKENS.tokens
+            tokens, sizes = _whole(SPECIAL_TOKENS.tokens), _whole(SPECIAL_TOKENS.vocabularies)
+            values.emulated_values_special(tokens, len(tokens), sizes, len(sizes))
+
+    callback = ctypes.CFUNCTYPE(None)(before_draw)
+    values.emulated_values_on_draw(callback)
+    _KEPT.append(callback)
+
+
+def _whole(numbers: Iterable[int]) -> ctypes.Array[ctypes.c_int64]:
+    kept = sorted(each for each in numbers if -(1 << 63) <= each < 1 << 63)
+    return (ctypes.c_int64 * len(kept))(*kept)
+
+
+_KEPT: list[object] = []
+"""Functions that the libraries call: ctypes frees those that Python does not keep."""

@@ -37,10 +37,11 @@ def ranks_run(environment: Mapping[str, str]) -> int:
 
 
 def prepare_frameworks(environment: Mapping[str, str]) -> None:
-    """Register what happens around the imports of verl and of its engine in a process of a job."""
+    """Register what happens around the imports of Ray, verl and its engine in a process of a job."""
     around_import("verl.utils.device", after=settle_configurations)
     unloaded = load_no_weights(environment[PROCESSES_VARIABLE])
     around_import("vllm.model_executor.model_loader.default_loader", after=unloaded)
+    around_import("ray._private.services", after=refuse_other_clusters(environment[PROCESSES_VARIABLE]))
     if ranks_run(environment):
         run_first_workers(environment)
 
@@ -127,6 +128,54 @@ def _start_first_engine(module: ModuleType, run: int) -> None:
             self.worker_group = whole
 
     manager._initialize_llm_servers = initialized
+
+
+# ---- the cluster of another job --------------------------------------------------------------------------------------
+
+
+def refuse_other_clusters(folder: str) -> Callable[[ModuleType], None]:
+    """Return what has to be done after the import of Ray's `services`: it shall find no cluster of another job."""
+
+    def after_import(services: ModuleType) -> None:
+        find = services.get_ray_address_from_environment
+
+        @wraps(find)
+        def found(*args: Any, **kwargs: Any) -> Any:
+            if other := process_of_another_cluster(folder):
+                raise RuntimeError(
+                    f"A Ray cluster is running already (process {other}), and its processes are not part of this run. "
+                    "End it with ray stop, or run on another machine."
+                )
+            return find(*args, **kwargs)
+
+        services.get_ray_address_from_environment = found  # type: ignore[attr-defined]
+
+    return after_import
+
+
+def process_of_another_cluster(folder: str, processes: Path = Path("/proc")) -> int | None:
+    """Return a process of a Ray cluster that was not started in the job of this folder; None if there is none."""
+    for process in processes.glob("[0-9]*"):
+        try:
+            program = (process / "cmdline").read_bytes().partition(b"\0")[0]
+            if Path(os.fsdecode(program)).name != "gcs_server":
+                continue
+            if not is_of_job(process, folder):
+                return int(process.name)
+        except PermissionError:  # of another user
+            return int(process.name)
+        except OSError:
+            continue
+    return None
+
+
+def is_of_job(process: Path, folder: str) -> bool:
+    """Return whether a process, by its folder of the kernel, was started in the job of this folder.
+
+    Raises:
+        OSError: It has ended, or is of another user.
+    """
+    return os.fsencode(f"{PROCESSES_VARIABLE}={folder}") in (process / "environ").read_bytes().split(b"\0")
 
 
 # ---- the share of a worker -------------------------------------------------------------------------------------------

@@ -143,6 +143,7 @@ DIFFUSERS: tuple[Seam, ...] = (
 )  # fmt: skip
 
 _CALL, _HOOKS = Parameters("self", more=True), "scripts/hooks.py"
+_ASYNCHRONOUS = "trl.experimental.async_grpo.weight_transfer"
 _ENGINE, _VERL = "vllm.v1.worker.gpu_worker:Worker", "verl.workers.engine_workers"
 _PHASES_OF_AN_ENGINE = {
     "load_model": "the load phase of an engine",
@@ -151,6 +152,10 @@ _PHASES_OF_AN_ENGINE = {
     "execute_model": "its rollout phase",
     "sample_tokens": "its rollout phase, where sampling is a call of its own",
     "wake_up": "maps what sleep has unmapped, before it takes weights",
+    "init_weight_transfer_engine": "joins a group with the trainer, which gives it weights",
+    "start_weight_update": "begins to take weights of a trainer",
+    "update_weights": "takes weights of a trainer",
+    "finish_weight_update": "has taken weights of a trainer",
 }
 
 _GROUPS = "emulation/inside/worker_groups.py"
@@ -191,6 +196,10 @@ OF_PROCESSES: tuple[Seam, ...] = (
     _seam_of_scripts(
         "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension", "update_weights_from_ipc", _CALL, _HOOKS,
         "takes weights in the engine's process", "0.9",
+    ),
+    *(
+        _seam_of_scripts(f"{_ASYNCHRONOUS}:WeightTransferClient", name, _CALL, _HOOKS, why, "1.16")
+        for name, why in {"init_weight_transfer": "meets an engine", "send_weights": "sends it weights"}.items()
     ),
     *(
         _seam_of_scripts(f"verl.{owner}", name, Parameters(*parameters, more=True), _GROUPS, why, "0.9")

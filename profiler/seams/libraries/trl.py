@@ -261,6 +261,22 @@ _GENERATION = "trl.generation.vllm_generation"
 _VLLM = f"{_GENERATION}:VLLMGeneration"
 _BLOCKS = "training/rollouts/vllm.py"
 
+_RESPONSES = tuple(
+    Seam(
+        owner="trl.chat_template_utils",
+        name=name,
+        expected=expected,
+        used_by=("substitutes/checkpoints/tokenizers.py",),
+        why=why,
+        since="1.16",
+        absent_in=Absence.SOME_BUILDS,
+    )
+    for name, expected, why in (
+        ("add_response_schema", Parameters("processing_class"), "refuses the chat template of a substitute"),
+        ("qwen3_chat_template", Exists(), "a template whose answers trl reads"),
+    )
+)
+
 _VLLM_GENERATION = (
     _seam(
         "trl.trainer.grpo_trainer", "VLLMGeneration", Exists(), (_BLOCKS,),
@@ -268,12 +284,12 @@ _VLLM_GENERATION = (
     ),
     _seam(_VLLM, "_init_vllm", Uses("LLM"), (_BLOCKS,), "overridden on a simulated GPU: starts the engine"),
     _seam(
-        _VLLM, "generate", Parameters("self", "prompts", "images", "num_generations", "profiler"), (_BLOCKS,),
-        "overridden on a simulated GPU, in the order of this function",
+        _VLLM, "generate", Parameters("self", "prompts", "images", "num_generations", "profiler"), (_BLOCKS, _HOOKS),
+        "overridden on a simulated GPU, in the order of this function; the rollout phase of a trainer",
     ),
     _seam(
         _VLLM, "sync_weights", Uses("empty_cache", "llm.wake_up", "model.load_weights", "llm.reset_prefix_cache"),
-        (_BLOCKS,), "what it calls of the engine",
+        (_BLOCKS, _HOOKS), "what it calls of the engine; the phase in which a trainer sends weights",
     ),
     Seam(
         owner=_GENERATION,
@@ -317,6 +333,7 @@ TRL: tuple[Seam, ...] = (
     *_preference_trainer("KTO"),
     *_REWARD_TRAINER,
     *_OFFLOADED,
+    *_RESPONSES,
     *_VLLM_GENERATION,
     *_CONSTANTS,
     *_DEFAULTS,

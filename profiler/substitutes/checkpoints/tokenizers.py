@@ -6,6 +6,7 @@ newlines that follow each other: programs look for the token of a newline. Rows 
 about as many tokens as words.
 """
 
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,6 +71,30 @@ def _loading(owner: Any, replaced: Replaced) -> Any:
         return made
 
     return from_pretrained
+
+
+def response_patches(utils: ModuleType) -> list[Patch]:
+    """Return the patch of trl's `chat_template_utils`: answers of a substitute are read as those of Qwen3.
+
+    trl knows how to read an answer by the chat template of its model, and refuses a template that it does not know.
+    What it reads may begin with the last words of the prompt.
+    """
+    if not all(hasattr(utils, name) for name in ("add_response_schema", "qwen3_chat_template")):
+        return []  # an earlier trl
+    add = utils.add_response_schema
+
+    @wraps(add)
+    def added(processing_class: Any) -> Any:
+        own = processing_class.chat_template
+        if own != _CHAT_TEMPLATE:
+            return add(processing_class)
+        processing_class.chat_template = utils.qwen3_chat_template
+        try:
+            return add(processing_class)
+        finally:
+            processing_class.chat_template = own
+
+    return [(utils, "add_response_schema", added)]
 
 
 def substitute_tokenizer(vocabulary_size: int, name: str, *, longest: int | None) -> Any:

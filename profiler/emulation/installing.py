@@ -90,7 +90,7 @@ def _release_kernels(library: Path) -> None:
         os.close(descriptor)
 
 
-_CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
+_CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 """In a clone of the project. An installed profiler takes the versions of its own environment."""
 
 _BROUGHT_SEPARATELY = re.compile(r"torch|triton|nvidia-(?!ml-py).*|cuda-.*")
