@@ -3,7 +3,7 @@
 Runs where torch, transformers and trl are; imports them within its functions.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from maintenance.benchmark.adapters.question import Question, Said
@@ -71,8 +71,9 @@ def peak_of_step(
     job = question.job
     rows = torch.zeros((job["per_device_train_batch_size"], question.length), dtype=torch.long)
     head = {"fused_lm_head": True} if job["logprobs"] == "fused" else {}
-    tracker.memory_tracking = {}  # In place of its dictionary of weak references, which takes most of the time.
-    kernels = dict.fromkeys(("_forward_tile", "_backward_tile", "_addmm_fp32"), lambda *_, **__: None)
+    # In place of its dictionary of weak references, which takes most of the time.
+    tracker.memory_tracking = {}  # type: ignore[assignment]
+    kernels: dict[str, Any] = dict.fromkeys(("_forward_tile", "_backward_tile", "_addmm_fp32"), lambda *_, **__: None)
     with patch.multiple(chunked_logprob, **kernels), tracker:
         with torch.autocast("cpu", torch.bfloat16, enabled=job["bf16"]):
             loss = model(input_ids=rows, labels=rows, use_cache=False, **head).loss
