@@ -176,7 +176,7 @@ def test_kernels_of_trls_head_make_no_tensors_on_a_card():
     assert 0 <= tracked(max_length=64, optim="adamw_torch_fused") - before < 2**18
 
 
-def test_fsdp_mem_tracker_shares_weights_and_moments():
+def test_fsdp_mem_tracker_shares_weights_and_states():
     job = {"distributed_type": "fsdp", "fsdp_version": 2, "fsdp_offload_params": False, "cp_size": 1, "bf16": True,
            "fsdp_reshard_after_forward": True, "fsdp_activation_checkpointing": False}  # fmt: skip
     two, four = (fsdp_mem_tracker.answer(built(**job, num_processes=count))["allocated"] for count in (2, 4))
