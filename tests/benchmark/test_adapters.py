@@ -7,14 +7,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from maintenance.benchmark.adapters import agilerl, canifinetune, fitcheck, formulas, kitsune, llm_analysis, unsloth
+from maintenance.benchmark.adapters import formulas, packages
+from maintenance.benchmark.adapters.packages import (
+    agilerl,
+    canifinetune,
+    fitcheck,
+    fsdp_mem_tracker,
+    kitsune,
+    llm_analysis,
+    mem_tracker,
+    unsloth,
+    vram_check,
+)
 from maintenance.benchmark.adapters.question import NotCoveredError, Question
-from maintenance.benchmark.answers import asked
+from maintenance.benchmark.answers import asked, environments
 from maintenance.benchmark.answers.asking import Answer, answers_text, ask, kept_answers, question_of
-from maintenance.benchmark.answers.predictors import PREDICTORS, Predictor
+from maintenance.benchmark.answers.predictors import PREDICTORS, WAITING, Predictor
 from maintenance.benchmark.rows.kept import all_rows
 
-ADAPTERS = Path(formulas.__file__).parent
+ADAPTERS = Path(packages.__file__).parent
 CONFIG = {"hidden_size": 100, "intermediate_size": 300, "num_hidden_layers": 2, "num_attention_heads": 4,
           "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": False,
           "model_type": "llama"}  # fmt: skip
@@ -24,7 +35,9 @@ JOB = {
     "lora_target_modules": ["all-linear"], "per_device_train_batch_size": 2, "max_length": 50, "dtype": "bfloat16",
     "bf16": False, "use_liger_kernel": False, "gradient_checkpointing": True, "model": "made-up", "gpu": "t4-16gb",
     "max_prompt_length": 30, "max_completion_length": 40, "bnb_4bit_use_double_quant": True, "num_generations": 4,
-    "attn_implementation": "sdpa", "lora_dropout": 0.0, "beta": 0.0,
+    "attn_implementation": "sdpa", "lora_dropout": 0.0, "beta": 0.0, "fp16": False, "activation_offloading": False,
+    "logprobs": "fused", "gradient_accumulation_steps": 1, "fsdp_version": None, "fsdp_offload_params": None,
+    "fsdp_activation_checkpointing": None, "fsdp_reshard_after_forward": None, "cp_size": None,
 }  # fmt: skip
 
 
@@ -32,6 +45,14 @@ def question(**job):
     return Question(
         row_id="made-up", job={**JOB, **job}, config=CONFIG, parameters=10**6, card="A card", card_bytes=16 << 30
     )
+
+
+BUILT = 2 * (100 * (96 + 48 + 48 + 96) + 3 * 100 * 300 + 200) + 100 + 2 * 100_000
+"""Parameters of CONFIG with heads of 24: two layers of attention, MLP and norms; a norm; the embedding and the head."""
+
+
+def built(**job):
+    return replace(question(**job), config={**CONFIG, "head_dim": 24})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +88,7 @@ def test_training_hub_counts_adapters_of_all_projections():
     assert formulas.training_hub(question(tuning="lora"))["allocated"] == int(total)
 
 
-@pytest.mark.parametrize("adapter", [fitcheck, canifinetune, agilerl, llm_analysis, kitsune])
+@pytest.mark.parametrize("adapter", [fitcheck, canifinetune, agilerl, llm_analysis, kitsune, vram_check])
 def test_a_package_that_is_missing_is_no_answer(adapter):
     with pytest.raises(ImportError):
         adapter.answer(question())
@@ -80,6 +101,11 @@ def test_a_package_that_is_missing_is_no_answer(adapter):
         (formulas.deepspeed, {"distributed_type": "deepspeed", "zero_stage": 2, "tuning": "lora"}),
         (formulas.training_hub, {"recipe": "grpo"}),
         (formulas.training_hub, {"optim": "sgd"}),
+        (mem_tracker.answer, {"recipe": "grpo"}),
+        (mem_tracker.answer, {"tuning": "lora"}),
+        (mem_tracker.answer, {"optim": "adamw_8bit"}),
+        (mem_tracker.answer, {"num_processes": 2}),
+        (fsdp_mem_tracker.answer, {"distributed_type": "multi_gpu"}),
     ],
 )
 def test_a_job_that_is_not_covered_is_refused_by_its_key(call, job):
@@ -96,15 +122,66 @@ def test_a_question_names_what_all_adapters_need():
 
 
 def test_adapters_are_short_and_of_the_predictors_with_packages():
-    files = {path.stem for path in ADAPTERS.glob("*.py")} - {"__init__", "question", "own", "formulas"}
-    assert files == {key for key, each in PREDICTORS.items() if each.package}
+    files = {path.stem for path in ADAPTERS.glob("*.py")} - {"__init__"}
+    assert files == {each.key for each in (*PREDICTORS.values(), *WAITING) if each.package}
     assert all(len((ADAPTERS / f"{name}.py").read_text().splitlines()) <= 60 for name in files)
 
 
 def test_packages_are_pinned_and_every_predictor_can_be_asked():
-    for each in PREDICTORS.values():
+    for each in (*PREDICTORS.values(), *WAITING):
         assert ("==" in each.package) == bool(each.package)
         assert sum(way is not None for way in (each.from_row, each.from_question)) == (0 if each.package else 1)
+
+
+def test_a_package_of_this_environment_needs_no_other(tmp_path):
+    here = [each for each in WAITING if each.is_here]
+    assert {each.key for each in here} == {"mem_tracker", "fsdp_mem_tracker"}
+    assert all(environments.python_of(tmp_path, each) == Path(sys.executable) for each in here)
+    assert all(environments.install_bytes(tmp_path, each) == 0 for each in here)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_vram_check_is_asked_with_frozen_weights(monkeypatch):
+    def analyze(model, *, batch_size, dtype, optimizer, seq_len):
+        counts = [
+            sum(each.numel() for each in model.parameters() if each.requires_grad is kind) for kind in (True, False)
+        ]
+        assert (batch_size, dtype, optimizer, seq_len) == (2, "bf16", "adamw", 50)
+        frozen = {"frozen_bytes": 2 * counts[1]} if counts[1] else None
+        return {"estimate": SimpleNamespace(total_bytes=counts[0]), "frozen": frozen}
+
+    monkeypatch.setitem(sys.modules, "vram_check", SimpleNamespace(analyze=analyze))
+    # Rank 8: per layer, inputs and outputs of q and o are 196 each, of k and v 148, and of each of the MLP 400.
+    adapted = 8 * 2 * (2 * 196 + 2 * 148 + 3 * 400)
+    assert vram_check.answer(built()) == {"allocated": BUILT}
+    assert vram_check.answer(built(tuning="lora")) == {"allocated": adapted + 2 * BUILT}
+
+
+def tracked(**job):
+    return mem_tracker.answer(built(per_device_train_batch_size=1, **job))["allocated"]
+
+
+def test_mem_tracker_counts_a_step_that_follows_another():
+    # Weights, gradients, two moments and foreach's square roots, in 2 bytes each; the rest are counters and the row.
+    assert 0 <= tracked(max_length=8) - 10 * BUILT < 1024
+    # Before a step that accumulates: weights, earlier gradients, moments; of the head its gradient in float32 and then
+    # in bfloat16, and trl's tile of 7 tokens and 32,768 logits, in bfloat16.
+    before = 8 * BUILT + (4 + 2) * 100_000 + 7 * 32_768 * 2
+    assert 0 <= tracked(max_length=8, gradient_accumulation_steps=2) - before < 2**14
+
+
+def test_kernels_of_trls_head_make_no_tensors_on_a_card():
+    # As above, without earlier gradients. Operations in place of the kernels make five tensors of 63 x 1,000 x 4 bytes.
+    before = 6 * BUILT + (4 + 2) * 100_000 + 63 * 32_768 * 2
+    assert 0 <= tracked(max_length=64, optim="adamw_torch_fused") - before < 2**18
+
+
+def test_fsdp_mem_tracker_shares_weights_and_states():
+    job = {"distributed_type": "fsdp", "fsdp_version": 2, "fsdp_offload_params": False, "cp_size": 1, "bf16": True,
+           "fsdp_reshard_after_forward": True, "fsdp_activation_checkpointing": False}  # fmt: skip
+    two, four = (fsdp_mem_tracker.answer(built(**job, num_processes=count))["allocated"] for count in (2, 4))
+    # 4 bytes each of weights and two moments, of which each of four keeps a quarter less of the whole.
+    assert two - four == 12 * BUILT // 4
 
 
 def test_unsloths_file_is_read_without_its_package(tmp_path, monkeypatch):

@@ -41,6 +41,17 @@ def test_where_this_project_loses_is_said(page):
     assert losses.count("| allocated |") + losses.count("| reserved |") == 15
 
 
+def test_who_is_closer_in_single_rows_is_counted():
+    row = next(each for each in all_rows() if each.origin is RowOrigin.OURS and each.peaks)
+    exact = {row.row_id: {peak.metric.value: peak.size_bytes for peak in row.peaks}}
+    low = {row.row_id: {peak.metric.value: peak.size_bytes // 2 for peak in row.peaks}}
+    answers = {**{key: {row.row_id: {}} for key in PREDICTORS}, "estimate": low, "rule": exact}
+    text = benchmark_page([row], answers, kept_costs(), figure="errors.png")
+    assert "Closer than the estimate, row by row: rule of thumb of a blog in 1 of 1." in text
+    answers |= {"estimate": exact, "rule": low}
+    assert "row by row: nobody." in benchmark_page([row], answers, kept_costs(), figure="errors.png")
+
+
 def test_a_better_answer_moves_a_predictor_to_the_top():
     rows = [row for row in all_rows() if row.origin is RowOrigin.OTHERS and not row.assumed and not row.beyond]
     exact = {row.row_id: {peak.metric.value: peak.size_bytes for peak in row.peaks} for row in rows}

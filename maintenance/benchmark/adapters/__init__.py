@@ -1,4 +1,1 @@
-"""One file per predictor that has a package: `answer` calls it. Runs in the package's own environment.
-
-A file imports the standard library, and its package within `answer`.
-"""
+"""Adapters: what is asked, the formulas that run here, and `packages` for those that run by their package."""

@@ -16,7 +16,7 @@ from maintenance.benchmark.adapters.question import NotCoveredError, Question
 
 def main() -> int:
     """Write one line of JSON per question: bytes by metric or why it is not covered, and seconds."""
-    module = import_module(f"maintenance.benchmark.adapters.{sys.argv[1]}")
+    module = import_module(f"maintenance.benchmark.adapters.packages.{sys.argv[1]}")
     for line in sys.stdin:
         question = Question(**json.loads(line))
         start = time.perf_counter()

@@ -10,6 +10,8 @@ from maintenance.benchmark.answers.predictors import Predictor
 
 def python_of(folder: Path, predictor: Predictor) -> Path:
     """Return the Python of a predictor's environment; make the environment first if there is none."""
+    if predictor.is_here:
+        return Path(sys.executable)
     place = folder / predictor.key
     python = place / "bin" / "python"
     if not python.exists():
@@ -24,7 +26,9 @@ def python_of(folder: Path, predictor: Predictor) -> Path:
 
 
 def install_bytes(folder: Path, predictor: Predictor) -> int:
-    """Return what a package and what it needs take, without pip and setuptools."""
+    """Return what a package and what it needs take, without pip and setuptools; 0 of one of this environment."""
+    if predictor.is_here:
+        return 0
     packages = _packages(python_of(folder, predictor))
     own = {"pip", "setuptools", "pkg_resources", "_distutils_hack"}
     files = (file for part in packages.iterdir() if part.name.partition("-")[0] not in own for file in _files(part))

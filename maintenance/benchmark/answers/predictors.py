@@ -9,6 +9,8 @@ from maintenance.benchmark.rows.kept import simulation_seconds
 from profiler.domain.runs.shared import Row
 
 _OWN_SOURCE = "this repository"
+_TORCH = "torch==2.13.0"
+_TRACKERS = "https://github.com/pytorch/pytorch, torch/distributed/_tools"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class Predictor:
     """Packages that are installed in place of those that it declares, where its formula needs fewer; None: all."""
     sees_ours: bool = False
     """Whether its environment sees the packages of this one, for torch and transformers."""
+    is_here: bool = False
+    """Whether its package is one of this environment, which asks it in a process of its own: no other is made."""
 
 
 _PACKAGES = (
@@ -92,6 +96,17 @@ _PACKAGES = (
         source="https://pypi.org/project/torch-kitsune/0.4.0/",
         says="tensors, and memory of the device with 15 % more",
         covers="full SFT on one GPU without checkpointing",
+        needs=(),
+        sees_ours=True,
+    ),
+    Predictor(
+        key="vram_check",
+        title="vram-check",
+        package="vram-check==0.1.0",
+        source="https://pypi.org/project/vram-check/0.1.0/",
+        says="weights, gradients, states of Adam and activations; weights that are frozen, which it states apart, "
+        "are added",
+        covers="full SFT and LoRA on one GPU, by AdamW",
         needs=(),
         sees_ours=True,
     ),
@@ -170,11 +185,36 @@ PREDICTORS: Mapping[str, Predictor] = {
 RANKED: Mapping[str, Predictor] = {key: each for key, each in PREDICTORS.items() if not each.own_trainer}
 """Those whose jobs the set has."""
 
+WAITING: tuple[Predictor, ...] = (
+    Predictor(
+        key="mem_tracker",
+        title="torch's MemTracker",
+        package=_TORCH,
+        source=f"{_TRACKERS}/mem_tracker.py of 2.13.0",
+        says="tensors of one step on fake tensors of the CPU: it watches a script, here the model of transformers "
+        "with the loss of trl, without the kernels that take no fake tensors",
+        covers="full SFT on one GPU by AdamW or SGD; it refuses frozen parameters, and with them LoRA; no steps of "
+        "other trainers are written",
+        is_here=True,
+    ),
+    Predictor(
+        key="fsdp_mem_tracker",
+        title="torch's FSDPMemTracker",
+        package=_TORCH,
+        source=f"{_TRACKERS}/fsdp2_mem_tracker.py of 2.13.0",
+        says="tensors of the first process in one step, as MemTracker, with fake collectives; the step of the "
+        "optimizer is neither fused nor foreach, of which it counts whole tensors where they are sharded",
+        covers="full SFT in bf16 by FSDP 2, without offloading and accumulation",
+        is_here=True,
+    ),
+)
+"""Those with an adapter whose answers to the rows are not kept yet: nothing asks them."""
+
 NOT_RANKED: Mapping[str, str] = {
     "hf-mem 0.5.6": "predicts inference only",
     "Megatron Bridge 0.6, xtuner": "their formulas are of their own trainers, of which the set has no row",
+    "torch's MemTracker and FSDPMemTracker": "their adapters are written, for full SFT on one GPU and by FSDP 2; their "
+    "answers to the rows are not kept yet",
     "trl's rule for vLLM's memory": "is about the engine's share; no row of the set has an engine",
-    "torch's FSDPMemTracker, trackers on fake tensors": "run the user's own script; no adapter is written yet",
-    "vram-check 0.1.0": "imports the user's own model; no adapter is written yet",
 }
 """Others that predict memory, and why they have no row."""

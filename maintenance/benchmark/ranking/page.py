@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from maintenance.benchmark.adapters.question import Said
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS, RANKED, Predictor
 from maintenance.benchmark.answers.published_scripts import has_script
-from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, pairs_of, scores
+from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, compared, pairs_of, scores
 from maintenance.benchmark.rows.kept import first_estimates
 from maintenance.pages.kept_page import kept_page
 from profiler.domain.runs.shared import Row, RowOrigin
@@ -97,8 +97,9 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "## What an answer costs",
         "Seconds are the median of one answer in a process that has started. The installation is what the package and "
         "what it needs add to an empty environment; of those without one, their formula runs here. The estimate needs "
-        "this project's core, which a test holds below 15 MB; the simulation needs torch, transformers and trl, as "
-        "torch-kitsune needs the first two, which are not counted.",
+        "this project's core, which a test holds below 15 MB; the simulation needs torch, "
+        "transformers and trl, torch-kitsune and vram-check the first two, which are not counted. "
+        "What was not asked on the machine of the others is not timed.",
         _costs(costs),
         "## The predictors",
         "Each is asked with its own best settings for the job, through "
@@ -213,28 +214,37 @@ def _losses(rows: Sequence[Row], answers: Answers) -> str:
 
 
 def _better(rows: Sequence[Row], answers: Answers) -> str:
-    """Return which predictors have a lower median error than the estimate, on the rows that both answer."""
-    lines = []
+    """Return who has a lower median error than the estimate on the rows that both answer, and who is closer in some."""
+    lines, closer = [], []
     for key, predictor in RANKED.items():
         both = [row for row in rows if answers[key].get(row.row_id) and answers["estimate"].get(row.row_id)]
         theirs, ours = scores(both, answers[key]), scores(both, answers["estimate"])
         if predictor.is_ours or theirs.median_error is None or ours.median_error is None:
             continue
+        pairs = [
+            (compared(row, answers[key][row.row_id]), compared(row, answers["estimate"][row.row_id])) for row in both
+        ]
+        better = sum(bool(one and other and abs(one.error) < abs(other.error)) for one, other in pairs)
+        if better:
+            closer.append(f"{predictor.title} in {better} of {theirs.compared}")
         if theirs.median_error < ours.median_error:
             lines.append(
                 f"- {predictor.title}: {_percent(theirs.median_error)} over {theirs.compared} measured rows, our "
                 f"estimate {_percent(ours.median_error)}"
             )
     head = "Lower median errors than the estimate's, on the measured rows that both answer:"
-    return "\n".join([head, "", *lines]) if lines else "No other has a lower median error on the rows that both answer."
+    lower = (
+        "\n".join([head, "", *lines]) if lines else "No other has a lower median error on the rows that both answer."
+    )
+    return f"{lower}\n\nCloser than the estimate, row by row: {', '.join(closer) or 'nobody'}."
 
 
 def _costs(costs: Costs) -> str:
     lines = []
     for key, predictor in PREDICTORS.items():
         seconds, size = costs[key]["seconds"], costs[key]["install_bytes"]
-        cost = "" if seconds is None else f"{1000 * seconds:,.1f} ms"
-        lines.append((predictor.title, cost, f"{size / 1e6:,.0f} MB" if size else ""))
+        cost = "not timed" if seconds is None else f"{1000 * seconds:,.1f} ms"
+        lines.append((predictor.title, cost, f"{size / 1e6:,.{0 if size > 1e6 else 2}f} MB" if size else ""))
     return markdown_table(("predictor", "one answer", "installation"), lines, align=(Align.LEFT, *(Align.RIGHT,) * 2))
 
 
