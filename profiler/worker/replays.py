@@ -150,11 +150,7 @@ class CompiledAllocator(CachingAllocator):
         self._library.smallest_fit_delete(self._state)
 
     def run(self, first: int, end: int, *arrays: npt.NDArray[Any]) -> tuple[int, Counters]:
-        """Replay `arrays`, in C's order, up to what needs new memory; return that event or `end`, and the counters.
-
-        Raises:
-            TypeError: An array has another type, or is not in C's order.
-        """
+        """Replay arrays of C up to what needs new memory; return that event or `end`, and the counters."""
         if not all(a.dtype == of and a.flags.c_contiguous for a, of in zip(arrays, _ARRAYS, strict=True)):
             raise TypeError(f"arrays in C's order of {[str(each) for each in _ARRAYS]} are replayed")
         if not self._library.smallest_fit_number_up_to(self._state, len(arrays[1])):
