@@ -79,7 +79,7 @@ def test_samples_differ_by_trial_and_repeat_by_seed():
     assert sample(20, seed=1) != _sampled()[:20]
 
 
-BUILT_IN_SINCE = ("gemma-4-26b-a4b",)
+BUILT_IN_SINCE = ("gemma-4-26b-a4b", "gemma-4-e2b", "gemma-4-e4b")
 """Not in the sample of this seed: `tests/analytical/families.json` compares them until the next one."""
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import Accelerator
 from trl.generation.vllm_generation import VLLMGeneration
 
 from profiler.domain.memory import Phase
@@ -105,7 +104,7 @@ def test_a_trainer_sends_weights_and_waits_for_completions():
     generation = VLLMGeneration.__new__(VLLMGeneration)
     wanted = inspect.signature(VLLMGeneration.__init__).parameters
     vars(generation).update(dict.fromkeys(wanted), mode="server", vllm_client=Client(), _weight_metadata=None)
-    generation.accelerator = Accelerator(cpu=True)
+    generation.accelerator = SimpleNamespace(is_main_process=True, process_index=0, num_processes=1)
     generation.model = torch.nn.Linear(2, 2)
     generation._dist = SimpleNamespace(is_fsdp=False, gather_params=lambda _: nullcontext())
     watch = PhaseWatch(PhasesOnly(lambda phase: seen.append(phase.value)), steps=None)

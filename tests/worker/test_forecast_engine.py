@@ -302,7 +302,7 @@ def test_a_run_that_fails_ends_all(monkeypatch: pytest.MonkeyPatch, way: str) ->
         raise UnsupportedTrialError("A planted reason.")
 
     steps: Any = SimpleNamespace(events_per_step=1)
-    learnt = RunLearnt(steps=steps, first_shapes=(), runs=1, steps_run=1, layers_run=None, evaluation=None)
+    learnt = RunLearnt(steps=steps, first_shapes=(), runs=1, steps_run=1, layers_run=None, evaluations=None)
     monkeypatch.setattr(forecast, "learn", lambda *_: learnt)
     monkeypatch.setattr(forecast, "written_steps", fails)
     error, said = (ChildProcessError, "ended with 7") if way == "exit" else (UnsupportedTrialError, "A planted")

@@ -157,7 +157,7 @@ def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
     if not stretches:
         return ()
     begin, end = stretches[0][0], stretches[-1][1]
-    earlier, events = (np.asarray(part) for part in (trace.events[:begin], trace.events[begin:end]))
+    earlier, events = (np.asarray(part, dtype=np.int64) for part in (trace.events[:begin], trace.events[begin:end]))
     sizes = -(-np.asarray(trace.sizes_bytes, dtype=np.int64) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
     kinds, kind_of = list(Category), places_of(trace.categories)
     # Blocks are numbered in the order of their allocation.

@@ -306,13 +306,6 @@ def _other_kinds(
         terms = {Category.ACTIVATIONS: Term(alone), Category.GRADIENTS: gradients.earlier}
         found.append((InstantName.FORWARD_LAYER, terms))
     of_inputs = Term(inputs_gradient(spec, architecture, batch))
-    if of_inputs.size and kinds[-1].num_hidden_layers > 1:
-        # Kinds take turns: those before the last layer are of another kind.
-        left = without_last(architecture)
-        there = gradients.in_layers(every - layer_gradients_bytes(spec, left)).plus(waiting)
-        activations = stack(spec, left, batch).plus(layer_backward(spec, kinds[-2], batch)).plus(of_inputs)
-        terms = {Category.ACTIVATIONS: activations, Category.GRADIENTS: there}
-        found.append((InstantName.BACKWARD_INNER_LAYER, terms))
     for place, (kind, end, begin) in enumerate(zip(kinds, by_end(architecture), by_begin(architecture), strict=True)):
         backward = layer_backward(spec, kind, batch).plus(of_inputs)
         if place and not (of_inputs.size and place == len(kinds) - 1):
@@ -328,6 +321,13 @@ def _other_kinds(
             there = gradients.in_layers(every - layer_gradients_bytes(spec, end)).plus(waiting)
             terms = {Category.ACTIVATIONS: inputs.plus(backward), Category.GRADIENTS: there}
             found.append((InstantName.BACKWARD_LAYER, terms))
+    if of_inputs.size and kinds[-1].num_hidden_layers > 1:
+        # Kinds take turns: those before the last layer are of another kind.
+        left = without_last(architecture)
+        there = gradients.in_layers(every - layer_gradients_bytes(spec, left)).plus(waiting)
+        activations = stack(spec, left, batch).plus(layer_backward(spec, kinds[-2], batch)).plus(of_inputs)
+        terms = {Category.ACTIVATIONS: activations, Category.GRADIENTS: there}
+        found.append((InstantName.BACKWARD_INNER_LAYER, terms))
     return tuple(found)
 
 

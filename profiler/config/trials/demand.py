@@ -165,7 +165,7 @@ def _events(spec: TrialSpec) -> frozenset[str]:
     Source: trl's `GRPOTrainer._prepare_inputs` and `_generate_and_score_completions`, for one iteration per generation.
     """
     accumulation, generation = spec.gradient_accumulation_steps, spec.steps_per_generation
-    reduces = spec.distributed_type is DistributedType.FSDP and accumulation == 1
+    reduces = spec.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED) and accumulation == 1
     in_any_recipe = frozenset({"the only backward of a step reduces the gradients"} if reduces else ())
     if not spec.recipe.facts.has_rollout:
         return in_any_recipe
