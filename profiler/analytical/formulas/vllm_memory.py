@@ -316,7 +316,7 @@ def sent_weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
     last = PACKED_BYTES + where(architecture.tie_word_embeddings, widest, embedding)
     at_once = larger(first + PACKED_BYTES + widest, PACKED_BYTES + widest + last)
     size = smaller(parameter_count(architecture) * element, at_once)
-    return Term(where(is_served(spec), size, 0), lambda: f"{PACKED_AT_ONCE} parts of weights for the engine")
+    return Term(where(is_served(spec), size, 0), lambda: f"{PACKED_AT_ONCE} parts of sent weights")
 
 
 _MOST_STREAMS = 32
