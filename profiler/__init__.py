@@ -17,7 +17,7 @@ def _is_command() -> bool:
     """Return whether this process was started to run a command, and has got no further than this import."""
     program = str((getattr(sys, "argv", None) or [""])[0])
     if program != "-m":  # what it is while `python -m` looks for its module
-        return os.path.basename(program).partition(".")[0] == "grpo-vram"  # noqa: PTH119
+        return Path(program).name.partition(".")[0] == "grpo-vram"
     words = iter(sys.orig_argv)
     word = next((word for word in words if word.startswith("-m")), "-m")
     package, _, name = (word[2:] or next(words, "")).partition(".")

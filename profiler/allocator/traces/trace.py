@@ -1,6 +1,7 @@
 """The allocations and frees of one trial in their order."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
@@ -104,6 +105,24 @@ class Integers(Sequence[int]):
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]  # as a list
+
+
+class LazySites(Sequence[Site], ABC):
+    """Sites, each made when it is asked for: few of a hundred thousand are."""
+
+    @abstractmethod
+    def _made(self, number: int) -> Site:
+        """Return the site of a number, which exists."""
+
+    @overload
+    def __getitem__(self, index: int) -> Site: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Site]: ...
+
+    def __getitem__(self, index: int | slice) -> Site | Sequence[Site]:
+        numbers = range(len(self))[index]
+        return self._made(numbers) if isinstance(numbers, int) else [self._made(number) for number in numbers]
 
 
 class Categories(Sequence[Category]):

@@ -301,8 +301,8 @@ def sent_weights(spec: TrialKeys, architecture: DecoderShape) -> Term:
 
     vLLM copies the weights in their order into one tensor until they pass 1 GiB, while the tensor before it may still
     be read. Such a tensor ends with a matrix of a layer or with the LM head. Which weights are in which is not
-    followed, so that it is at most a GiB and a matrix less. trl before 1.11 sends each weight as it is, which is
-    not told apart.
+    followed, so that it is at most a GiB and a matrix less. trl before 1.11 sends each weight as it is, and is
+    counted alike.
 
     By hand, qwen2.5-0.5b in float32: 494,032,768 x 4 B, which are less than 2 GiB. qwen2.5-7b in bfloat16: 2 GiB, a
     matrix of 3,584 x 18,944 x 2 B and the head of 152,064 x 3,584 x 2 B: 3,373,268,992 B.

@@ -3,12 +3,22 @@
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.traces.trace import LAYER, Categories, Integers, LeftOut, Site, Trace, layer_in, places_of
+from profiler.allocator.traces.trace import (
+    LAYER,
+    Categories,
+    Integers,
+    LazySites,
+    LeftOut,
+    Site,
+    Trace,
+    layer_in,
+    places_of,
+)
 from profiler.domain.memory import Phase
 from profiler.simulation.depth.repetitions import (
     LAYERS_RUN,
@@ -312,30 +322,22 @@ def _without_layers(site: Site) -> tuple[Hashable, int]:
     return (site.operation, site.shape, site.dtype, module, of_module < 0, between, site.call), layer
 
 
-class _Sites(Sequence[Site]):
-    """Sites of other layers, each made when it is asked for: few of a hundred thousand are."""
+class _Sites(LazySites):
+    """Sites of other layers, of which each is made once."""
 
     def __init__(
         self, sites: Sequence[Site], site: Sequence[int], moved: Sequence[int], trained: TrainedTensors
     ) -> None:
         self._sites, self._site, self._moved, self._trained = sites, site, moved, trained
-        self._made: dict[int, Site] = {}
+        self._known: dict[int, Site] = {}
 
     def __len__(self) -> int:
         return len(self._site)
 
-    @overload
-    def __getitem__(self, index: int) -> Site: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Site]: ...
-
-    def __getitem__(self, index: int | slice) -> Site | Sequence[Site]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        if index not in self._made:
-            self._made[index] = _site(self._sites[self._site[index]], self._moved[index], self._trained)
-        return self._made[index]
+    def _made(self, number: int) -> Site:
+        if number not in self._known:
+            self._known[number] = _site(self._sites[self._site[number]], self._moved[number], self._trained)
+        return self._known[number]
 
 
 def _distinct(keys: Numbers) -> tuple[Numbers, Numbers]:

@@ -8,12 +8,12 @@ them together. The steps after them must be what the pattern says: otherwise not
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from profiler.allocator.traces.trace import Categories, Integers, LeftOut, Site, Trace, places_of
+from profiler.allocator.traces.trace import Categories, Integers, LazySites, LeftOut, Site, Trace, places_of
 from profiler.domain.cards.gpu import Chip
 from profiler.simulation.extrapolation.step_template import grown
 
@@ -45,11 +45,15 @@ class _Added:
     """How much was added up to a place of the short trace."""
 
     event: int
-    """The event before which it belongs, and the block; the first block that later events find in the last cycle."""
+    """The event of the short trace before which the last cycles were added."""
     block: int
+    """The first block of the short trace after them."""
     found: int
+    """The first block of the short trace whose number later events find in the last of them."""
     events: int
+    """Events that were added."""
     blocks: int
+    """Blocks that were added."""
 
 
 class _Whole:
@@ -148,8 +152,8 @@ def _later(events: _Array, blocks: _Array | int) -> _Array:
     return np.asarray(events + np.sign(events) * blocks, dtype=np.int32)
 
 
-class _GrownSites(Sequence[Site]):
-    """Sites, and those of cycles that follow them, each made when it is asked for."""
+class _GrownSites(LazySites):
+    """Sites, and those of cycles that follow them."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self._sites, self._len = sites, len(sites)
@@ -169,20 +173,10 @@ class _GrownSites(Sequence[Site]):
     def __len__(self) -> int:
         return self._len
 
-    @overload
-    def __getitem__(self, index: int) -> Site: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Site]: ...
-
-    def __getitem__(self, index: int | slice) -> Site | Sequence[Site]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._len))]
-        if not 0 <= index < self._len:
-            raise IndexError(f"there are {self._len} sites, and none has the number {index}")
-        if index < len(self._sites):
-            return self._sites[index]
-        first, before, last = self._lines[bisect_right(self._lines, index, key=lambda line: line[0]) - 1]
+    def _made(self, number: int) -> Site:
+        if number < len(self._sites):
+            return self._sites[number]
+        first, before, last = self._lines[bisect_right(self._lines, number, key=lambda line: line[0]) - 1]
         shapes = self._sites[last].shape, self._sites[before].shape
         rates = [size - less for size, less in zip(*shapes, strict=True)]
-        return grown(self._sites[last], rates, index - first + 1)
+        return grown(self._sites[last], rates, number - first + 1)
