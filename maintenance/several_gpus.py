@@ -19,9 +19,10 @@ from maintenance.emulated.rows import needed_sizes
 from maintenance.emulated.running import Side, run_pending, run_side
 from maintenance.pages.error_cells import ERROR_COLUMNS, error_cells
 from maintenance.pages.kept_page import kept_page
+from maintenance.samples.emulated_sample import Sample, sample
 from maintenance.samples.judgement import committed
 from maintenance.samples.sampling import architecture_of, folder_faults, written_down
-from maintenance.samples.several_gpus import SAMPLES, Sample, sample
+from maintenance.samples.several_gpus import SAMPLES
 from maintenance.words import read_words
 from profiler.analytical.estimate import estimate, has_form
 from profiler.command_line import as_command, print_line, print_text

@@ -24,9 +24,7 @@ from maintenance.benchmark.ranking.page import benchmark_page
 from maintenance.benchmark.ranking.scores import pairs_of
 from maintenance.benchmark.rows.jobs import FOLDER, checked
 from maintenance.benchmark.rows.kept import ROWS, all_rows, others_rows
-from maintenance.benchmark.rows.sampling import SAMPLED_JOBS, SEED, sample
 from maintenance.benchmark.rows.sent import faults_of_sent, read_row
-from maintenance.samples.sampling import sampled_text
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
 from profiler.config.options.reading import FieldReader
@@ -104,7 +102,6 @@ def _settings(words: Sequence[str]) -> Settings:
 def _run(settings: Settings) -> int:
     if settings.clones is not None:
         write_atomically(ROWS, rows_text(checked(imported(settings.clones))).encode())
-    write_atomically(SAMPLED_JOBS, sampled_text(sample(), seed=SEED).encode())
     if settings.simulations is not None:
         found = simulate(others_rows(), settings.simulations, options=RunOptions())
         print_line(f"{found} rows of others are simulated.")

@@ -1,15 +1,15 @@
 """The samples of trials that are emulated: of several GPUs, and of one in float16 or with other optimizers."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from maintenance.samples.sampling import FIXED, Narrowed, architecture_of, sample_trials
+from maintenance.samples.benchmark import BENCHMARK
+from maintenance.samples.emulated_sample import Sample
+from maintenance.samples.sampling import Narrowed, architecture_of
 from profiler.analytical.estimate import has_form
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.formulas.models.trained import trainable_parameter_count
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import GIB
-from profiler.domain.trials.recipe import Recipe
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, DistributedType, OffloadDevice, TrialSpec
 
 _AXES: Mapping[str, Sequence[object]] = {
@@ -139,36 +139,6 @@ _PREFERRED: Sequence[Narrowed] = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """Trials that are sampled, emulated and compared."""
-
-    name: str
-    """Also the folder of its results."""
-    count: int
-    seed: int
-    axes: Mapping[str, Sequence[object]]
-    narrowed: Sequence[Narrowed] = ()
-    """See `sample_trials`."""
-    is_wanted: Callable[[TrialSpec], bool]
-    """Whether a trial is kept."""
-    earlier: str
-    """What was known before the sample was written down."""
-    what: str = "several GPUs"
-    """What the trials have in common, for the title of the page."""
-
-    @property
-    def fixed(self) -> Mapping[str, object]:
-        """Values of the keys that are no axes."""
-        return {
-            **{key: value for key, value in FIXED.items() if key not in self.axes},
-            "rollout": "synthetic",
-        }
-
-
-_ADDED = {Recipe.SFT: ("logprobs",)}
-"""Keys that a recipe has since the first three samples were written down; in all samples they have their default."""
-
 _OFFLOADED_BYTES = 20
 """Of each offloaded value: master weight, two states, and gradients in two types, rounded up."""
 _MOST_ON_HOST_BYTES = 8 * GIB
@@ -284,19 +254,6 @@ SAMPLES: Mapping[str, Sample] = {
             ),
             what="other optimizers",
         ),
+        BENCHMARK,
     )
 }
-
-
-def sample(chosen: Sample, *, count: int | None = None) -> tuple[TrialSpec, ...]:
-    """Return the trials of a sample, or the first `count`; they depend only on the seed."""
-    number = chosen.count if count is None else count
-    return sample_trials(
-        number,
-        seed=chosen.seed,
-        axes=chosen.axes,
-        fixed=chosen.fixed,
-        is_wanted=chosen.is_wanted,
-        added=_ADDED,
-        narrowed=chosen.narrowed,
-    )

@@ -22,7 +22,7 @@ from maintenance.benchmark.adapters.packages import (
 from maintenance.benchmark.adapters.question import NotCoveredError, Question
 from maintenance.benchmark.answers import asked, environments
 from maintenance.benchmark.answers.asking import Answer, answers_text, ask, kept_answers, question_of
-from maintenance.benchmark.answers.predictors import PREDICTORS, WAITING, Predictor
+from maintenance.benchmark.answers.predictors import PREDICTORS, Predictor
 from maintenance.benchmark.rows.kept import all_rows
 
 ADAPTERS = Path(packages.__file__).parent
@@ -123,18 +123,18 @@ def test_a_question_names_what_all_adapters_need():
 
 def test_adapters_are_short_and_of_the_predictors_with_packages():
     files = {path.stem for path in ADAPTERS.glob("*.py")} - {"__init__"}
-    assert files == {each.key for each in (*PREDICTORS.values(), *WAITING) if each.package}
+    assert files == {each.key for each in PREDICTORS.values() if each.package}
     assert all(len((ADAPTERS / f"{name}.py").read_text().splitlines()) <= 60 for name in files)
 
 
 def test_packages_are_pinned_and_every_predictor_can_be_asked():
-    for each in (*PREDICTORS.values(), *WAITING):
+    for each in PREDICTORS.values():
         assert ("==" in each.package) == bool(each.package)
         assert sum(way is not None for way in (each.from_row, each.from_question)) == (0 if each.package else 1)
 
 
 def test_a_package_of_this_environment_needs_no_other(tmp_path):
-    here = [each for each in WAITING if each.is_here]
+    here = [each for each in PREDICTORS.values() if each.is_here]
     assert {each.key for each in here} == {"mem_tracker", "fsdp_mem_tracker"}
     assert all(environments.python_of(tmp_path, each) == Path(sys.executable) for each in here)
     assert all(environments.install_bytes(tmp_path, each) == 0 for each in here)

@@ -110,6 +110,27 @@ _PACKAGES = (
         needs=(),
         sees_ours=True,
     ),
+    Predictor(
+        key="mem_tracker",
+        title="torch's MemTracker",
+        package=_TORCH,
+        source=f"{_TRACKERS}/mem_tracker.py of 2.13.0",
+        says="tensors of one step on fake tensors of the CPU: it watches a script, here the model of transformers "
+        "with the loss of trl, without the kernels that take no fake tensors",
+        covers="full SFT on one GPU by AdamW or SGD; it refuses frozen parameters, and with them LoRA; no steps of "
+        "other trainers are written",
+        is_here=True,
+    ),
+    Predictor(
+        key="fsdp_mem_tracker",
+        title="torch's FSDPMemTracker",
+        package=_TORCH,
+        source=f"{_TRACKERS}/fsdp2_mem_tracker.py of 2.13.0",
+        says="tensors of the first process in one step, as MemTracker, with fake collectives; the step of the "
+        "optimizer is neither fused nor foreach, of which it counts whole tensors where they are sharded",
+        covers="full SFT in bf16 by FSDP 2, without offloading and accumulation",
+        is_here=True,
+    ),
 )
 
 PREDICTORS: Mapping[str, Predictor] = {
@@ -185,36 +206,9 @@ PREDICTORS: Mapping[str, Predictor] = {
 RANKED: Mapping[str, Predictor] = {key: each for key, each in PREDICTORS.items() if not each.own_trainer}
 """Those whose jobs the set has."""
 
-WAITING: tuple[Predictor, ...] = (
-    Predictor(
-        key="mem_tracker",
-        title="torch's MemTracker",
-        package=_TORCH,
-        source=f"{_TRACKERS}/mem_tracker.py of 2.13.0",
-        says="tensors of one step on fake tensors of the CPU: it watches a script, here the model of transformers "
-        "with the loss of trl, without the kernels that take no fake tensors",
-        covers="full SFT on one GPU by AdamW or SGD; it refuses frozen parameters, and with them LoRA; no steps of "
-        "other trainers are written",
-        is_here=True,
-    ),
-    Predictor(
-        key="fsdp_mem_tracker",
-        title="torch's FSDPMemTracker",
-        package=_TORCH,
-        source=f"{_TRACKERS}/fsdp2_mem_tracker.py of 2.13.0",
-        says="tensors of the first process in one step, as MemTracker, with fake collectives; the step of the "
-        "optimizer is neither fused nor foreach, of which it counts whole tensors where they are sharded",
-        covers="full SFT in bf16 by FSDP 2, without offloading and accumulation",
-        is_here=True,
-    ),
-)
-"""Those with an adapter whose answers to the rows are not kept yet: nothing asks them."""
-
 NOT_RANKED: Mapping[str, str] = {
     "hf-mem 0.5.6": "predicts inference only",
     "Megatron Bridge 0.6, xtuner": "their formulas are of their own trainers, of which the set has no row",
-    "torch's MemTracker and FSDPMemTracker": "their adapters are written, for full SFT on one GPU and by FSDP 2; their "
-    "answers to the rows are not kept yet",
     "trl's rule for vLLM's memory": "is about the engine's share; no row of the set has an engine",
 }
 """Others that predict memory, and why they have no row."""

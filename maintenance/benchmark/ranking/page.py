@@ -97,7 +97,7 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "## What an answer costs",
         "Seconds are the median of one answer in a process that has started. The installation is what the package and "
         "what it needs add to an empty environment; of those without one, their formula runs here. The estimate needs "
-        "this project's core, which a test holds below 15 MB; the simulation needs torch, "
+        "this project's core, which a test holds below 15 MB; the simulation and torch's trackers need torch, "
         "transformers and trl, torch-kitsune and vram-check the first two, which are not counted. "
         "What was not asked on the machine of the others is not timed.",
         _costs(costs),
@@ -105,7 +105,8 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "Each is asked with its own best settings for the job, through "
         "[an adapter](../maintenance/benchmark/adapters/) of at most 60 lines. **Its authors can correct it**: by an "
         "issue or a change that names the file and the setting, with the page of their documentation that says so. "
-        "`make benchmark` then draws this page anew.",
+        "`make benchmark` then draws this page anew. torch's trackers watch a script, which "
+        "[this project wrote](../maintenance/benchmark/adapters/watched_steps.py) for them.",
         _predictors(),
         "Not ranked: " + "; ".join(f"{name} ({reason})" for name, reason in NOT_RANKED.items()) + ".",
         "## The rows",
@@ -115,8 +116,8 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "what the described job is not the one that ran (`differs`).",
         _differences(rows),
         "[sent.jsonl](../benchmark/sent.jsonl) has those that were sent ([how](../CONTRIBUTING.md#how-to-send-a-row)).",
-        "[sampled.jsonl](../benchmark/sampled.jsonl) has 400 jobs that are not emulated yet, sampled by a seed; 200 "
-        "more follow when estimate and simulation are frozen for them, by the hash of that commit.",
+        "[400 jobs](../results/reference/benchmark/sampled.jsonl) were sampled by a seed and written down before any "
+        "was emulated; 200 more follow when estimate and simulation are frozen for them, by the hash of that commit.",
         command="make benchmark",
     )
 

@@ -5,17 +5,12 @@ the hash of the frozen commit, and it is judged once.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from maintenance.benchmark.rows.jobs import FOLDER
 from maintenance.emulated.sampling import AXES as AXES_OF_ONE_GPU
-from maintenance.emulated.sampling import FIXED as FIXED_OF_ONE_GPU
 from maintenance.emulated.sampling import takes_seconds
-from maintenance.samples.sampling import sample_trials
+from maintenance.samples.emulated_sample import Sample
 from profiler.domain.trials.trial import DistributedType, TrialSpec
-
-SAMPLED_JOBS = FOLDER / "sampled.jsonl"
-COUNT, SEED = 400, 3303
-LAST_COUNT = 200
 
 _MODELS = (
     "qwen2.5-0.5b",
@@ -48,19 +43,31 @@ AXES: Mapping[str, Sequence[object]] = {
 }
 """Values of each key, as literals; each entry is equally likely."""
 
-FIXED: Mapping[str, object] = {key: value for key, value in FIXED_OF_ONE_GPU.items() if key not in AXES}
-
-
-def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
-    """Return the first `count` jobs; they depend only on the seed."""
-    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=_is_runnable)
-
-
-def sample_last(commit: str) -> tuple[TrialSpec, ...]:
-    """Return the last third, by the hash of the commit in which estimate and simulation are frozen for it."""
-    return sample(LAST_COUNT, seed=int(commit, 16))
-
 
 def _is_runnable(spec: TrialSpec) -> bool:
     """Whether the emulation takes seconds. Whether the estimate covers a job is not asked."""
     return takes_seconds(spec) and (spec.distributed_type is DistributedType.NO) == (spec.num_processes == 1)
+
+
+BENCHMARK = Sample(
+    name="benchmark",
+    count=400,
+    seed=3303,
+    axes=AXES,
+    is_wanted=_is_runnable,
+    earlier="Whether the estimate covers a trial was not asked. Its predictions were committed before any trial ran.",
+    added={},
+    what="the benchmark",
+)
+
+
+def last_third(commit: str) -> Sample:
+    """Return the last third, by the hash of the commit in which estimate and simulation are frozen for it."""
+    return replace(
+        BENCHMARK,
+        name="benchmark_last",
+        count=BENCHMARK.count // 2,
+        seed=int(commit, 16),
+        earlier=f"Its seed is the hash of commit {commit}, in which estimate and simulation are frozen for it.",
+        what="the last third of the benchmark",
+    )
