@@ -77,42 +77,7 @@ def _lacks_layers(architecture: Architecture) -> bool:
     return family_of(architecture.model_type).checks.names_tower_layers
 
 
-_RMSPROP = {
-    "optim": one_of(Optimizer.RMSPROP_8BIT, Optimizer.RMSPROP_32BIT),
-    "tuning": anything,
-    "dtype": anything,
-    "recipe": anything,
-}
-_NO_UPDATE = (
-    "has no kernel in bitsandbytes for gradients in bfloat16 and states in 32 bits, which embeddings and tensors below "
-    "4,096 values always have, so the first step fails"
-)
-
-
-def _other_update(case: Case) -> str:
-    """Return the advice to take another optimizer or tuning."""
-    if case.spec.tuning is Tuning.QLORA and case.spec.optim is Optimizer.RMSPROP_8BIT:
-        return "Use a larger lora_rank, other lora_target_modules, or another optimizer."
-    other = ", or tuning=lora, whose adapters are in float32" if case.spec.recipe.facts.has_lm_head else ""
-    return f"Use another optimizer{other}."
-
-
-def _lacks_update(case: Case) -> bool:
-    """Hold where a trained tensor in bfloat16 has states in 32 bits.
-
-    All weights in bfloat16 have an embedding among them; trl casts adapters over 4 bits; and the head of a reward model
-    is trained in the type of the weights.
-    """
-    spec = case.spec
-    if spec.tuning is Tuning.FULL:
-        return spec.dtype is Dtype.BFLOAT16
-    trains_head = not spec.recipe.facts.has_lm_head and spec.dtype is Dtype.BFLOAT16
-    narrow = spec.optim is Optimizer.RMSPROP_8BIT
-    return (spec.tuning is Tuning.QLORA or trains_head) and (case.has_wide_states or not narrow)
-
-
 SWEEPS = (
-    _sweep(_RMSPROP, _NO_UPDATE, _other_update, when=_lacks_update),
     _sweep(
         {"vllm_mode": VllmMode.SERVER, "use_vllm": True},
         "a sweep does not run vLLM on other GPUs",
@@ -297,8 +262,6 @@ def _second_inputs(key: str, value: object, hint: Text = _simulate) -> Constrain
 
 
 CLOSED_FORM = (
-    # `str2optimizer32bit` in bitsandbytes' `backends/cuda/ops.py`, 0.50; results/reference/optimizers has two.
-    _closed_form(_RMSPROP, _NO_UPDATE, _other_update, when=_lacks_update),
     _closed_form(
         {"use_dynamic_bsz": True},
         "a split of rows by tokens has no closed-form estimate, because the rows of its parts depend on lengths",

@@ -236,7 +236,6 @@ def test_the_estimate_is_near_the_emulation(model, gpus, reshard):
     [
         {"fsdp_version": 1},
         {"fsdp_offload_params": True},
-        {"optim": "adamw_8bit"},
         {"logprobs": "sliced"},
         {"dtype": "float32"},
     ],
@@ -247,6 +246,18 @@ def test_what_has_no_formula_is_refused_by_name(keys):
     (key,) = keys
     with pytest.raises(UsageError, match=f"{key}=.*has no closed-form estimate together with distributed_type=fsdp"):
         estimate(spec, shape)
+
+
+@pytest.mark.parametrize("optim", ["adafactor", "adamw_8bit", "paged_adamw_32bit", "lion_32bit"])
+def test_an_optimizer_without_shards_fails_under_fsdp(optim):
+    """FSDP 1 keeps plain tensors, and DeepSpeed too."""
+    shape = _architecture(MODEL)
+    with pytest.raises(UsageError, match=f"optim={optim}: takes no DTensor in torch 2.13"):
+        estimate(_sharded(optim=optim), shape)
+    with pytest.raises(UsageError, match="fsdp_version=1: has no closed-form"):
+        estimate(_sharded(optim=optim, fsdp_version=1), shape)
+    for kept in ("adamw_torch", "adamw_torch_fused", "sgd"):
+        assert has_form(_sharded(optim=kept), shape)
 
 
 SFT_OF_4 = {"distributed_type": "fsdp", "num_processes": 4, "recipe": "sft"}
@@ -318,6 +329,11 @@ def test_ddp_sends_the_model_in_parts_by_hand():
     assert found.total_bytes / 2**20 == pytest.approx(1_410.4, rel=0.05)
     alone = phase_instants(_spec(tuning="lora"), _architecture(MODEL))[Phase.LOAD].sizes
     assert Category.COMMUNICATION not in alone
+    # In 4 bits all of it is less than 2 x 250 MiB, and the embedding of 151,936 x 896 x 2 B is sent as it is.
+    found = trial_instants(_spec(num_processes=2, tuning="qlora"), half)
+    (packed,) = (each.sizes for each in found if each.name is InstantName.REPLICATED)
+    copied = 457_187_808 - 272_269_312 + packed[Category.ADAPTERS]
+    assert packed[Category.COMMUNICATION] == copied < 2 * 250 * 2**20
     tiny = _architecture("tiny")
     sizes = phase_instants(_spec(num_processes=2, model="tiny"), tiny)[Phase.LOAD].sizes
     # A small model is sent at once, in which its buckets are as large.

@@ -95,6 +95,9 @@ def test_the_kept_page_is_that_of_the_kept_rows(chosen):
         return
     sizes = rows["error"].abs()
     assert sizes.median() <= 0.03
+    if chosen.what.endswith("benchmark"):
+        assert said
+        return
     text = (REFERENCE.parents[1] / "docs" / "trust.md").read_text()
     if chosen.name == "deepspeed_blind":
         quoted = (

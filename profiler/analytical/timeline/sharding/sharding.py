@@ -271,8 +271,10 @@ class TrialSharding(Sharding):
 _BROADCAST_BYTES = 250 * MIB
 """DDP sends the model of the first process in tensors of 250 MiB, and up to a parameter more, two at a time.
 
-Source: `broadcast_bucket_size` of `DistributedDataParallel`, and `broadcast_coalesced` in torch's
-`csrc/distributed/c10d/comm.cpp`.
+They are copies of the parameters of one type, in their order. One that fills a tensor by itself is not copied.
+
+Source: `broadcast_bucket_size` of `DistributedDataParallel`, `broadcast_coalesced` in torch's
+`csrc/distributed/c10d/comm.cpp`, and `flatten_dense_tensors` of ATen.
 """
 
 
@@ -287,16 +289,20 @@ class Replicated(TrialSharding):
     def at_load(self, alone: Instant) -> tuple[Instant, ...]:
         """Return loading, and the instant at which DDP has all models: what it sends, or then its buckets.
 
-        An LM head of its own is in the last of the tensors. By hand, qwen2.5-0.5b by LoRA: 2 x 250 MiB are more than
-        the buckets of 8,798,208 values; qwen2.5-7b: 250 MiB and a head of 152,064 x 3,584 x 2 B.
+        An LM head of its own is in the last of the tensors. The embedding comes first, and is sent as it is if it is
+        large enough. By hand, qwen2.5-0.5b by LoRA: 2 x 250 MiB are more than the buckets of 8,798,208 values;
+        qwen2.5-7b: 250 MiB and a head of 152,064 x 3,584 x 2 B. qwen2.5-0.5b by QLoRA: 457,187,808 B of weights without
+        the embedding's 272,269,312 B, and the adapters.
         """
         if alone.name is InstantName.ENGINE_START or everywhere(self.spec.num_processes == 1):
             return (alone,)
         models: Terms = {name: term for name, term in alone.terms.items() if name is not Category.WORKSPACE}
         shape, element = self.architecture, element_bytes(self.spec).weight
-        head = where(shape.tie_word_embeddings, 0, element * shape.vocab_size * shape.hidden_size)
+        table = element * shape.vocab_size * shape.hidden_size
+        head = where(shape.tie_word_embeddings, 0, table)
         at_once = _BROADCAST_BYTES + larger(head, _BROADCAST_BYTES)
-        sent = Term(smaller(_sum(models), at_once), lambda: "what DDP sends of the model at a time")
+        copied = _sum(models) - where(table >= _BROADCAST_BYTES, table, 0)
+        sent = Term(smaller(copied, at_once), lambda: "what DDP sends of the model at a time")
         more: Terms = {Category.COMMUNICATION: chosen(sent.size >= self.buckets.size, sent, self.buckets)}
         has_several = self.spec.num_processes > 1
         return (alone, replace(alone, name=InstantName.REPLICATED, terms={**models, **more}, happens=has_several))
