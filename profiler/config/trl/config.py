@@ -54,7 +54,7 @@ _UNPADDED = "padding_free"
 
 _NO_EVALUATION = (None, "no", False)
 
-_EVAL_ROWS = 8
+EVALUATED_ROWS = 8
 """transformers' default of `per_device_eval_batch_size`."""
 
 LORA_DROPOUT = 0.05
@@ -141,7 +141,7 @@ def read_trl_config(
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
         faults += _read_generation_batch(flat, point, job)
         if _evaluates(flat):
-            point["per_device_eval_batch_size"] = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
+            point["per_device_eval_batch_size"] = flat.get("per_device_eval_batch_size", EVALUATED_ROWS)
         if reward_models(flat):
             point["reward_models"] = reward_models(flat)
         point["num_processes"] = _processes(flat, point)
@@ -306,7 +306,7 @@ def _assumed(
             why = f"{_OLD_ENGINE} is of trl 0.14 to 0.17, where vLLM has GPUs of its own"
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
     if "per_device_eval_batch_size" in point and flat.get("per_device_eval_batch_size") is None:
-        text = f"per_device_eval_batch_size={_EVAL_ROWS} (transformers' default)"
+        text = f"per_device_eval_batch_size={EVALUATED_ROWS} (transformers' default)"
         notes.append(Note(key="per_device_eval_batch_size", text=text))
     stated = {flat[key] for key in ("dtype", "torch_dtype") if isinstance(flat.get(key), str)}
     if not {"dtype", "torch_dtype"} & flat.keys():
@@ -357,7 +357,7 @@ def _not_counted(flat: Mapping[str, object], recipe: Recipe, job: Mapping[str, o
     """Return what needs memory and has no formula."""
     notes = [not_counted(text) for table in _effects(flat, recipe, job) for text in uncounted_texts(table, flat)]
     if not recipe.facts.has_rollout and _evaluates(flat):
-        rows = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
+        rows = flat.get("per_device_eval_batch_size", EVALUATED_ROWS)
         is_liger = True in (flat.get("use_liger_kernel"), flat.get("use_liger"))
         counter = "" if is_liger else "; `python -m profiler.forecast` counts it on one GPU"
         text = f"evaluation (batches of {show(rows)}{counter})"
