@@ -25,7 +25,7 @@ from profiler.config.trl.parts import (
     with_defaults,
 )
 from profiler.config.trl_releases.behaviours import Described
-from profiler.config.trl_releases.facts import NEWEST, WITHOUT_DROPOUT, defaults_of
+from profiler.config.trl_releases.facts import FIRST_CARD, NEWEST, OLD_PART, WITHOUT_DROPOUT, defaults_of
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.optimizers import Optimizer
@@ -304,6 +304,7 @@ def _assumed(
         why = "trl's default; before 1.0 it was server"
         if _OLD_ENGINE in flat:
             why = f"{_OLD_ENGINE} is of trl 0.14 to 0.17, where vLLM has GPUs of its own"
+            notes += _old_part(flat)
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
     if "per_device_eval_batch_size" in point and flat.get("per_device_eval_batch_size") is None:
         text = f"per_device_eval_batch_size={EVALUATED_ROWS} (transformers' default)"
@@ -325,6 +326,14 @@ def _assumed(
         text = f"lora_dropout={LORA_DROPOUT} (trl's default; that of peft is 0)"
         notes.append(Note(key="lora_dropout", text=text))
     return notes
+
+
+def _old_part(flat: Mapping[str, object]) -> Iterator[Note]:
+    """Return a note on a stated part of the engine's own card: in trl 0.16 and 0.17 its server has one of its own."""
+    part = flat.get("vllm_gpu_memory_utilization")
+    if part is not None and part != OLD_PART and flat.get(_OLD_ENGINE) != FIRST_CARD:
+        text = f"with trl 0.14 and 0.15 the engine takes {show(part)} of its card (vllm_gpu_memory_utilization)"
+        yield Note(key="", text=text)
 
 
 def _effects(
