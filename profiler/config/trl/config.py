@@ -49,6 +49,9 @@ _DTYPE_ALIASES = {"auto": "bfloat16", "torch.bfloat16": "bfloat16", "torch.float
 _OLD_ENGINE = "vllm_device"
 """A key of trl 0.14 to 0.17, where vLLM runs on GPUs that do not train."""
 
+_WITH_OWN_PART = ("0.14", "0.15")
+"""Releases whose trainer starts the engine on `vllm_device`; from 0.16 on it is a server."""
+
 _UNPADDED = "padding_free"
 """A key that trl's `DPOTrainer` switches off (`__init__` in `trl/trainer/dpo_trainer.py`, 0.29 to 1.16)."""
 
@@ -158,7 +161,7 @@ def read_trl_config(
         unknown=unknown,
         faults=tuple(faults),
         taken=taken,
-        beyond=uncounted(described, recipe, release),
+        beyond=(*uncounted(described, recipe, release), *_old_part(flat, release)),
     )
 
 
@@ -304,7 +307,6 @@ def _assumed(
         why = "trl's default; before 1.0 it was server"
         if _OLD_ENGINE in flat:
             why = f"{_OLD_ENGINE} is of trl 0.14 to 0.17, where vLLM has GPUs of its own"
-            notes += _old_part(flat)
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
     if "per_device_eval_batch_size" in point and flat.get("per_device_eval_batch_size") is None:
         text = f"per_device_eval_batch_size={EVALUATED_ROWS} (transformers' default)"
@@ -328,12 +330,16 @@ def _assumed(
     return notes
 
 
-def _old_part(flat: Mapping[str, object]) -> Iterator[Note]:
-    """Return a note on a stated part of the engine's own card: in trl 0.16 and 0.17 its server has one of its own."""
+def _old_part(flat: Mapping[str, object], release: str) -> Iterator[str]:
+    """Return that the engine's own card has another part than a server of trl takes, which is told of the engine."""
     part = flat.get("vllm_gpu_memory_utilization")
-    if part is not None and part != OLD_PART and flat.get(_OLD_ENGINE) != FIRST_CARD:
-        text = f"with trl 0.14 and 0.15 the engine takes {show(part)} of its card (vllm_gpu_memory_utilization)"
-        yield Note(key="", text=text)
+    if (
+        release in _WITH_OWN_PART
+        and _OLD_ENGINE in flat
+        and flat[_OLD_ENGINE] != FIRST_CARD
+        and part not in (None, OLD_PART)
+    ):
+        yield f"that the engine takes {show(part)} of its card, by vllm_gpu_memory_utilization"
 
 
 def _effects(
