@@ -287,9 +287,10 @@ def write_script(folder: Path, case: Mapping[str, Any]) -> str:
 
 
 def write_yaml(folder: Path, case: Mapping[str, Any]) -> str:
-    """Write a YAML file."""
-    (folder / "grpo.yaml").write_text(yaml.safe_dump(case["keys"]))
-    return f"config={folder / 'grpo.yaml'}"
+    """Write a YAML file, whose name may say what it trains."""
+    name = f"{Path(case['path']).stem}.yaml"
+    (folder / name).write_text(yaml.safe_dump(case["keys"]))
+    return f"config={folder / name}"
 
 
 def write_program(folder: Path, case: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from profiler.config.options.reading import show
 from profiler.config.trials.specification import DEFAULT_LORA_RANK
 from profiler.config.trl.argument_keys import KEY_OF, NEUTRAL_VALUES, is_trl_key
 from profiler.config.trl.argument_values import OTHERS
-from profiler.config.trl.config import PEFT_TARGETS, TRL_DEFAULTS
+from profiler.config.trl.config import EVALUATED_ROWS, PEFT_TARGETS, TRL_DEFAULTS
 from profiler.config.trl.parts import JobFile
 from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
@@ -87,6 +87,8 @@ _DEFAULTS: Mapping[str, object] = {
     "lora_target_modules": PEFT_TARGETS,
 }
 
+_EVALUATED = "per_device_eval_batch_size"
+
 _LEFT_OUT = ("load_in_4bit", "use_peft", "generation_batch_size", "deepspeed", "fsdp")
 """Keys that are off where they are absent."""
 
@@ -100,6 +102,8 @@ def assumed_note(key: str, why: str) -> Note | None:
         return Note(key=name, text=f"{name}={show(default)} ({why})", is_open=True)
     if key in NEUTRAL_VALUES:
         return Note(key="", text=f"{key}={show((*NEUTRAL_VALUES[key], None)[0])} ({why})")
+    if key == _EVALUATED:
+        return Note(key=key, text=f"{key}={EVALUATED_ROWS} ({why})", is_open=True)
     return Note(key="", text=f"no {key} ({why})") if key in _LEFT_OUT else None
 
 

@@ -5,6 +5,7 @@ change memory must be known. A key that may change memory and has a name of the 
 key on the command line settles.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 
 from profiler.config.files.vocabulary import BY_KEYS, SHOWN, Translation, Vocabulary, leaves_of, memory_key, translated
@@ -102,9 +103,9 @@ _OTHER_MODELS = frozenset({"reward_model", "teacher", "critic", "value_model", "
 _OF_ANY_TRAINER = frozenset({"prm", "reward"})
 """Sections that say how completions are rewarded, whatever trains on them."""
 
-_MODEL = ("model", "policy", "base_model")
+_MODEL = ("model", "policy", "base_model", "model_args", "model_loading_args")
 _NAMES_OF_MODELS = ("name", "id", "model_id", "name_or_path", "model_name", "base_model", "base", "path", "hf_id")
-_ADAPTER = ("lora", "qlora", "peft", "lora_config", "peft_config")
+_ADAPTER = ("lora", "qlora", "peft", "lora_config", "peft_config", "lora_parameters", "lora_params", "lora_args")
 _NAMES_OF_ADAPTERS = {
     "r": "lora_r",
     "rank": "lora_r",
@@ -126,6 +127,29 @@ _PLAIN = frozenset(key for keys in FREE_KEYS_BY_REASON.values() for key in keys)
 _OF_DATA = ("dataset_name", "eval_strategy", "per_device_eval_batch_size")
 """Keys without memory of their own that decide what is counted. Others are left out: they would tell the release of
 trl, and a user's own script may give such names to what it likes."""
+
+_SHARDS = re.compile(r"(?:deepspeed|zero)\w*?(\d)|(fsdp)", re.IGNORECASE)
+
+
+def _shared(leaves: Mapping[str, object]) -> Iterator[Fault]:
+    """Return a fault per key of the user's own that shares the training among GPUs: trl's are in another file."""
+    for path, value in leaves.items():
+        last = path.rpartition(".")[2]
+        how = _SHARDS.fullmatch(value) if isinstance(value, str) and last in _STRATEGIES else None
+        moved = _MOVED.get(last, "") if value is True else ""
+        key = moved or ("" if how is None else "sharding" if how[2] else "zero_stage")
+        if key:
+            problem = f"is {path} in a file of a script of its own, which shares the training among GPUs"
+            hint = f"Give num_processes= with {key}= as well."
+            yield Fault(key=key, found=show(value), problem=problem, hint=hint)
+
+
+_LENGTHS = ("max_length", "max_seq_length")
+"""Keys that users give to any trainer."""
+
+_STRATEGIES = ("strategy", "distributed_strategy", "distributed_type", "backend")
+_MOVED = {"offload_optimizer": "offload_optimizer_device", "offload_param": "offload_param_device"}
+"""Switches of DeepSpeed in files of users, with the key that says the same."""
 
 OWN = Vocabulary(
     version="a user's own script",
@@ -151,6 +175,7 @@ OWN = Vocabulary(
         "*.lora_rank": "lora_r",
         "*.bnb_4bit_use_double_quant": "use_bnb_nested_quant",
     },
+    checks=(_shared,),
     free=frozenset({"bias", "device_map", "low_cpu_mem_usage", "bnb_4bit_compute_dtype"}),
 )
 """Names in sections that can mean one thing only."""
@@ -175,9 +200,10 @@ def own_part(name: str, values: Mapping[str, object]) -> JobFile | None:
     if len(known) < len(open_paths):
         return JobFile(name=name, faults=(_below_half(name, known, open_paths),))
     recipe, faults = _recipe(name, values, found)
+    others = [Note(key="recipe", text=f"recipe={recipe} (by the names in {name})")] if recipe is not None else []
     content = _counted(found)
     left = [*found.unknown, *(str(key) for key in values if str(key) in _ASIDE)]
-    others = [not_counted(f"what {key} of {name} changes") for key in values if str(key) in _OTHER_MODELS]
+    others += [not_counted(f"what {key} of {name} changes") for key in values if str(key) in _OTHER_MODELS]
     others += [_left_to_script(name, path) for path, value in leaves_of(kept) if path in open_paths and value == _AUTO]
     read = shortened(", ".join(found.read), _MOST_NAMED)
     return JobFile(
@@ -278,6 +304,10 @@ def _recipe(name: str, values: Mapping[str, object], found: Translation) -> tupl
         return None, [Fault(key="recipe", found=name, problem=problem, hint="Give recipe= as well.")]
     if named:
         return named[0], []
+    own = {key: value for key, value in found.values.items() if key not in _LENGTHS}
+    of_file = [each for each in Recipe if each in re.findall("[a-z]+", name.lower())]
+    if not others and len(of_file) == 1 and not trainer_is_known(own):
+        return of_file[0], []
     if others or not trainer_is_known(found.values):
         what = f"is for {others[0]}, which has no recipe here" if others else "does not say which trainer it is for"
         return None, [Fault(key="recipe", found=name, problem=what, hint=f"The recipes are {', '.join(Recipe)}.")]

@@ -102,7 +102,7 @@ _WORD_OF = dict(
 _NO_MEMORY = re.compile(
     r"(?:^|_)(?:path|dir|file|files|folder|url|name|id|project|entity|steps|every|interval|limit|lr|learning|rate|reward|"
     r"rewards|weight|coef|penalty|temperature|clip|epsilon|seed|patien\w*|ratio|log|logging|eval|save|wandb|data|dataset|"
-    r"column|field|revision|warmup|scheduler|prompt_template|system|mask|shuffle|streaming|min|top|bonus|score|cosine)(?:_|$)"
+    r"column|field|revision|warmup|scheduler|prompt_template|system|mask|shuffle|streaming|min|top|bonus|score|cosine|gguf)(?:_|$)"
 )
 """Words in names of keys that say where, when, or by which number."""
 
@@ -303,6 +303,7 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
     read: list[str] = []
     unknown: list[str] = []
     faults: list[Fault] = []
+    renamed: list[tuple[Fault, object]] = []
     leaves = dict(leaves_of(values))
     for path, value in leaves.items():
         if path in vocabulary.by_rule:
@@ -311,7 +312,7 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
         key = _trl_name(vocabulary, path)
         if key is None:
             unknown.append(path)
-            faults.extend(_without_equal(vocabulary, name, path, value))
+            renamed += [(fault, value) for fault in _without_equal(vocabulary, name, path, value)]
             continue
         read.append(path if path.rpartition(".")[2] == key else f"{path} as {key}")
         words = vocabulary.values.get(key, {})
@@ -328,6 +329,9 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
         places.setdefault(key, path)
     for rule in vocabulary.rules:
         found.update(rule(leaves))
+    # A key of trl that is stated as well, to the same value, settles what another name of it says.
+    stated = [(KEY_OF.get(key, key), value) for key, value in found.items()]
+    faults += [fault for fault, value in renamed if (fault.key, value) not in stated]
     said = [each for check in vocabulary.checks for each in check(leaves)]
     trainer = leaves.get(vocabulary.recipe_key) or _switched(vocabulary, leaves) or vocabulary.trainer
     recipe = vocabulary.recipes.get(trainer)

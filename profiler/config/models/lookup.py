@@ -27,6 +27,23 @@ _OTHER_TENSORS = frozenset({"vl", "omni", "audio", "gptq", "awq", "bnb", "fp8", 
 """Words in a folder's name that say that its tensors are not those of the model it is named after."""
 
 
+_FOLDERS = frozenset(
+    """
+    ckpt ckpts checkpoint checkpoints data hf_models llm_models model models output outputs pretrained saves weights
+    """.split()  # noqa: SIM905
+)
+"""First parts of paths that are folders of a project, and no owners on the hub."""
+
+
+def may_be_folder(model: str) -> bool:
+    """Return whether a model that is not built in has the form of a folder and none of a hub id, ``owner/name``.
+
+    A single word is one as well: hub ids without an owner are of a few old models.
+    """
+    parts = PurePosixPath(model).parts
+    return model.startswith(("/", ".", "~", "$")) or len(parts) != len(("owner", "name")) or parts[0] in _FOLDERS
+
+
 def builtin_of_folder(path: str) -> str | None:
     """Return the built-in model that a folder is named after, by the last part of `path` that names one; None for none.
 

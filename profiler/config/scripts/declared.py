@@ -178,6 +178,19 @@ def derived_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, s
     return found
 
 
+def own_trainers(tree: ast.Module, trainers: Collection[str]) -> dict[str, int]:
+    """Return the classes of the script with the name of a trainer of trl that derive from none, with their lines."""
+    of_trl = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "trl"
+        for alias in node.names
+    }
+    derived = derived_trainers(tree, of_trl.union(trainers))
+    classes = {node.name: node.lineno for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return {name: line for name, line in classes.items() if name in trainers and name not in derived}
+
+
 def _has_name(base: ast.expr) -> TypeGuard[ast.Name | ast.Attribute]:
     return isinstance(base, ast.Name | ast.Attribute)
 

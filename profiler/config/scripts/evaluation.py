@@ -11,10 +11,13 @@ from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import Declared, Fields, Given, OutsideValue, OutsideValues
-from profiler.config.scripts.names import arguments_of, bound_once, called_name
+from profiler.config.scripts.names import arguments_of, bound_once, called_name, owner_name
 
 _ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
 """What is true on every card since Ampere; the other value has as many bytes."""
+
+_ASKS_FOR_GPU = ("cuda", "is_available")
+"""What is true where memory of a GPU is asked for."""
 
 _ASKS_FOR_ADAPTER = "is_adapter_model"
 """What alignment-handbook asks before it loads an adapter's base; an answer is for a model of which none is known."""
@@ -180,10 +183,14 @@ class Evaluator:
         match call:
             case ast.Call() if called_name(call) in _ASKS_FOR_BFLOAT16:
                 return True
+            case ast.Call() if (owner_name(call), called_name(call)) == _ASKS_FOR_GPU:
+                return True
             case ast.Call() if called_name(call) == _ASKS_FOR_ADAPTER:
                 return False
             case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[inner], keywords=[]):
                 return _number(kind, self._value(inner, depth + 1))
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_], keywords=[]):
+                return _extreme(name, [self._value(each, depth + 1) for each in call.args])
             case ast.Call(func=ast.Name(id="bool"), args=[inner], keywords=[]):
                 return self._is_met(inner, depth)
             case ast.Call(func=ast.Name(id="str"), args=[inner], keywords=[]):
@@ -364,6 +371,14 @@ def _item(owner: object, key: object) -> object:
         case list(), int() if -len(owner) <= key < len(owner):
             return owner[key]
     raise NoLiteralError
+
+
+def _extreme(name: str, values: list[object]) -> object:
+    """Return what `min` or `max` returns for whole numbers."""
+    numbers = [each for each in values if isinstance(each, int)]
+    if len(numbers) < len(values):
+        raise NoLiteralError
+    return min(numbers) if name == "min" else max(numbers)
 
 
 def _number(kind: str, value: object) -> int | float:

@@ -1,9 +1,13 @@
-"""Names in the syntax tree of a Python script, and those of the calls that configure a training."""
+"""Names in the syntax tree of a Python script, those of the calls that configure a training, and what these say."""
 
 import ast
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from profiler.config.notes import Note, not_counted
+from profiler.config.trl.argument_keys import CONTAINERS
+from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import Recipe
 
 Where = Callable[[int], str]
@@ -47,16 +51,49 @@ def bound_once(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Return the names that the script binds once, outside of conditions and loops, with their values.
 
     A parameter of a function that is called once is what it gets there. A constant may be bound again to the same
-    value, as cells of notebooks do.
+    value, as cells of notebooks do. A name that every branch of one condition binds is the value of the branch.
     """
     bound = _bindings(tree)
     stated: dict[str, list[ast.expr]] = {}
     for target, value in (*_certain_assignments(tree.body), *_parameters(tree)):
         stated.setdefault(target, []).append(value)
+    for target, value, count in _branched(tree):
+        if bound[target] == count and target not in stated:
+            yield target, value
     for target, values in stated.items():
         is_same = len({ast.dump(value) for value in values}) == 1 and all(map(_is_constant, values))
         if bound[target] == len(values) and (len(values) == 1 or is_same):
             yield target, values[0]
+
+
+def _branched(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
+    """Return the names that every branch of an `if` binds, with their values as one expression, and how many these are.
+
+    By hand: ``if a: x = 1`` / ``else: x = 2`` is ``x = 1 if a else 2``, of 2 values.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If):
+            yield from _in_branches(node)
+
+
+def _in_branches(node: ast.If) -> Iterator[tuple[str, ast.expr, int]]:
+    first, second = (
+        {name: (value, count) for name, value, count in _in_branch(each)} for each in (node.body, node.orelse)
+    )
+    for name, (value, count) in first.items():
+        if name in second:
+            other, others = second[name]
+            both = ast.IfExp(test=node.test, body=value, orelse=other)
+            yield name, ast.copy_location(both, node), count + others
+
+
+def _in_branch(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr, int]]:
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value, 1
+            case ast.If():
+                yield from _in_branches(statement)
 
 
 def _is_constant(expression: ast.expr) -> bool:
@@ -158,6 +195,29 @@ def trains_without_trl(names: Collection[tuple[str, str]]) -> bool:
     return "trl" not in modules and any(name in RECIPES or name in TRAINERS for _, name in names)
 
 
+def changed_trainers(names: Collection[tuple[str, str]], called: Collection[str]) -> Iterator[Note]:
+    """Return a note per trainer of a trl that another module than trl gives to a script.
+
+    Args:
+        names: As `imported` returns them.
+        called: The trainers that the script calls.
+    """
+    for module, name in names:
+        if name in called and name in TRAINERS and module.partition(".")[0] not in ("trl", "unsloth"):
+            yield Note(key="", text=f"{name} of {module} as trl's (that module may change it)")
+
+
+def entries(expression: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Return the entries of ``{"key": value}`` and of ``dict(key=value)`` whose keys are literals."""
+    match expression:
+        case ast.Dict(keys=keys, values=values):
+            for key, value in zip(keys, values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value, value
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+            yield from ((each.arg, each.value) for each in keywords if each.arg is not None)
+
+
 RECIPES = {f"{recipe.in_classes}Config": recipe for recipe in Recipe}
 
 TRAINERS = {**{f"{recipe.in_classes}Trainer": recipe for recipe in Recipe}, "UnslothTrainer": Recipe.SFT}
@@ -206,3 +266,63 @@ OF_EARLY_TRAINERS = {
 """trl's names of arguments that trainers before 0.16 took themselves; today those of their configurations."""
 
 NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
+
+PREPARES = "prepare_model_for_kbit_training"
+"""The function of peft that casts weights of 16 bits to float32 (`peft/utils/other.py`, 0.21)."""
+
+RECOMPUTES = ("gradient_checkpointing_enable", PREPARES)
+"""Functions that make a model compute layers again in its backward pass."""
+
+
+@dataclass
+class Found:
+    """What the calls of a script say so far."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    """Keys of trl that are stated by no literal, with their line."""
+    unread: dict[str, object] = field(default_factory=dict)
+    """What is stated and reaches no trainer."""
+    notes: list[Note] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def state_entries(self, key: str, expression: ast.expr, literal_or: Callable[[ast.expr, object], object]) -> None:
+        """Read the entries of a mapping of which others are no literals."""
+        known: dict[str, object] = {}
+        for name, value in entries(expression) if key in CONTAINERS else ():
+            found = literal_or(value, value)
+            if isinstance(found, ast.expr):
+                self.lines[LOADED.get(name, name)] = value.lineno
+            else:
+                known[name] = found
+        if known:
+            self.values.setdefault(key, known)
+
+    def state_recomputed(self, calls: Sequence[ast.Call], where: Where) -> None:
+        """Read that a script makes its model compute layers again, where the arguments of the trainer do not say it.
+
+        Args:
+            calls: Calls of `gradient_checkpointing_enable` and of peft's `prepare_model_for_kbit_training`.
+            where: How sentences name a line.
+        """
+        key = "gradient_checkpointing"
+        for call in calls:
+            asked = given_argument(call, "use_gradient_checkpointing", 1) if called_name(call) == PREPARES else []
+            if key in (*self.values, *self.lines) or any(
+                isinstance(each, ast.Constant) and not each.value for each in asked
+            ):
+                continue
+            self.values[key] = True
+            self.notes.append(Note(key=key, text=f"{key}=true ({where(call.lineno)} makes the model do it)"))
+
+    def is_float32(self, line: int, where: Where) -> bool:
+        """Return whether peft's `prepare_model_for_kbit_training` casts all weights, and name what it casts of others.
+
+        It casts every weight of 16 bits that is not quantised.
+        """
+        if self.values.get("load_in_4bit") is not True:
+            self.notes.append(Note(key="dtype", text=f"dtype=float32 ({where(line)} casts all weights to it)"))
+            return True
+        what = f"embedding, norms and head in float32, to which {where(line)} casts them"
+        self.notes.append(not_counted(f"{what} (the figure may be too low)"))
+        return False

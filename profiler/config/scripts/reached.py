@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from profiler.config.scripts.declared import Declared
 from profiler.config.scripts.evaluation import Evaluator
-from profiler.config.scripts.names import LOADER, called_name, owner_name
+from profiler.config.scripts.names import LOADER, PREPARES, called_name, owner_name
 
 
 @dataclass
@@ -85,7 +85,7 @@ def _listed(branch: "ast.expr | Sequence[ast.stmt]") -> "Sequence[ast.AST]":
 _ADAPTED = ("PeftModel", "PeftModelForCausalLM", "PeftMixedModel")
 """Classes of peft whose loader takes the model first, and an adapter."""
 
-_WRAPPERS = ("get_peft_model", "prepare_model_for_kbit_training", "compile", "prepare")
+_WRAPPERS = ("get_peft_model", PREPARES, "compile", "prepare")
 """Functions that return the model that is their first argument."""
 
 _CASTS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32"}
@@ -105,7 +105,9 @@ class Load:
 
     call: ast.Call
     cast: str
-    """The type into which they are cast after the load; empty if they are not."""
+    """The type into which they are cast after the load, or `PREPARES`; empty if they are not."""
+    line: int = 0
+    """The line that calls `PREPARES`; 0 if none does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +143,7 @@ class _Search:
                 self._returned.setdefault(node.name, []).extend(values)
         self._loads: dict[ast.Call, str] = {}
         self._adapter_line: int | None = None
+        self._prepared_line = 0
         self._merges = any(isinstance(each, ast.Attribute) and each.attr == _MERGES for each in ast.walk(tree))
         self._is_name = False
         self._is_certain = True
@@ -150,7 +153,7 @@ class _Search:
         """Return what the expressions are."""
         for expression in expressions:
             self._follow(expression, None, "")
-        loads = tuple(Load(call=call, cast=cast) for call, cast in self._loads.items())
+        loads = tuple(Load(call=call, cast=cast, line=self._prepared_line) for call, cast in self._loads.items())
         return TrainedModel(
             loads=loads,
             is_name=self._is_name,
@@ -198,11 +201,14 @@ class _Search:
                 self._adapter_line = call.lineno
                 self._follow(call.args[0], None, cast)
             case ast.Attribute(attr=name) if name == LOADER:
-                self._loads.setdefault(call, cast)
+                # The name of a model is often bound again to what casts it.
+                self._loads[call] = self._loads.get(call) or cast
             case ast.Attribute(value=inner, attr=name) if name in _SELF_METHODS:
                 self._follow(inner, element, cast or _CASTS.get(name, "") or _type_of(call))
             case ast.Name(id=name) | ast.Attribute(attr=name) if name in _WRAPPERS and call.args:
-                self._follow(call.args[0], None, cast)
+                if name == PREPARES:
+                    self._prepared_line = call.lineno
+                self._follow(call.args[0], None, cast or (PREPARES if name == PREPARES else ""))
             case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="self"), attr=name) if self._returned.get(name):
                 for value in self._returned[name]:
                     self._follow(value, element, cast)

@@ -5,7 +5,6 @@ What is no literal becomes an assumption, with its line.
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from profiler.config.files.arguments import is_flag, typed
 from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_inner_deepspeed
@@ -15,7 +14,7 @@ from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
-from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given, derived_trainers
+from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given, derived_trainers, own_trainers
 from profiler.config.scripts.evaluation import Evaluator, NoLiteralError
 from profiler.config.scripts.names import (
     ANY,
@@ -25,12 +24,16 @@ from profiler.config.scripts.names import (
     LOADER,
     NAMES_OF_MODELS,
     OF_EARLY_TRAINERS,
+    PREPARES,
     RECIPES,
+    RECOMPUTES,
     SCORES,
     TRAINERS,
+    Found,
     Where,
     by_recipe,
     called_name,
+    changed_trainers,
     given_argument,
     imported,
     of_classes,
@@ -61,19 +64,6 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
     return _Script(name, parse_python(text), given or Given(), said).part()
 
 
-@dataclass
-class _Found:
-    """What the calls say so far."""
-
-    values: dict[str, object] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
-    """Keys of trl that are stated by no literal, with their line."""
-    unread: dict[str, object] = field(default_factory=dict)
-    """What is stated and reaches no trainer."""
-    notes: list[Note] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
-
-
 class _Script:
     """One script."""
 
@@ -87,7 +77,7 @@ class _Script:
         self._trainers = {**TRAINERS, **of_classes(derived_trainers(tree, TRAINERS), TRAINERS)}
         self._unread = unread_of_loading(tree, self._declared)
         self._is_of_unsloth = is_of_unsloth(self._called(LOADER))
-        self._found = _Found()
+        self._found = Found()
 
     def part(self) -> JobFile:
         found = self._found
@@ -105,6 +95,7 @@ class _Script:
             self._read(call, BITSANDBYTES, only=True)
         self._read_adapter()
         self._read_models(recipe)
+        self._found.state_recomputed(() if self._is_of_unsloth else self._called(*RECOMPUTES), self._where)
         faults = [*self._foreign(), *renamed_keys(self._name, found.values), *found.faults]
         if recipe is None and not faults:
             problem = f"calls none of {', '.join(RECIPES)}, so what it trains is not in the file"
@@ -179,6 +170,12 @@ class _Script:
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
         names = [] if self._is_of_unsloth else names
+        trainers = {called_name(call) for call in self._called(*self._trainers)}
+        for name, line in own_trainers(self._tree, TRAINERS).items():
+            if name in trainers:
+                problem = f"trains by a class {name} of its own ({self._where(line)}), which derives from none of trl"
+                yield self._refused(problem, f"Give {BY_KEYS}.")
+        self._found.notes += changed_trainers(names, trainers)
         others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
         yield from (self._refused(problem) for problem in others)
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
@@ -248,9 +245,8 @@ class _Script:
                 self._read_reward_model(call)
         self._read_trained_model(trained)
         for call in self._called(*self._trainers):
-            if "model_name_or_path" in self._found.values:
-                continue
-            self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
+            if "model_name_or_path" not in self._found.values:
+                self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._read_rewards(call)
         for call in self._called("DPOTrainer", "KTOTrainer"):
@@ -291,7 +287,10 @@ class _Script:
 
     def _read_type(self, load: Load) -> None:
         """Read the type of the weights of a load: that of a later cast, or of the checkpoint if none is stated."""
-        if load.cast:
+        is_prepared = load.cast == PREPARES
+        if is_prepared and self._found.is_float32(load.line, self._where):
+            self._found.values["dtype"] = "float32"
+        elif load.cast and not is_prepared:
             self._found.values["dtype"] = load.cast
         elif not {keyword.arg for keyword in load.call.keywords} & {"torch_dtype", "dtype", None}:
             self._state(self._found.values, "dtype", "auto")
@@ -325,6 +324,7 @@ class _Script:
                 self._found.unread[argument] = value
             elif isinstance(value, ast.expr):
                 self._found.lines[key] = line
+                self._found.state_entries(key, value, self._literal_or)
             else:
                 self._state(self._found.values, key, value)
 

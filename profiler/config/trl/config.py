@@ -25,7 +25,7 @@ from profiler.config.trl.parts import (
     with_defaults,
 )
 from profiler.config.trl_releases.behaviours import Described
-from profiler.config.trl_releases.facts import NEWEST, WITHOUT_DROPOUT, defaults_of
+from profiler.config.trl_releases.facts import FIRST_CARD, NEWEST, OLD_PART, WITHOUT_DROPOUT, defaults_of
 from profiler.domain.errors import Fault, nearest
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.optimizers import Optimizer
@@ -49,12 +49,15 @@ _DTYPE_ALIASES = {"auto": "bfloat16", "torch.bfloat16": "bfloat16", "torch.float
 _OLD_ENGINE = "vllm_device"
 """A key of trl 0.14 to 0.17, where vLLM runs on GPUs that do not train."""
 
+_WITH_OWN_PART = ("0.14", "0.15")
+"""Releases whose trainer starts the engine on `vllm_device`; from 0.16 on it is a server."""
+
 _UNPADDED = "padding_free"
 """A key that trl's `DPOTrainer` switches off (`__init__` in `trl/trainer/dpo_trainer.py`, 0.29 to 1.16)."""
 
 _NO_EVALUATION = (None, "no", False)
 
-_EVAL_ROWS = 8
+EVALUATED_ROWS = 8
 """transformers' default of `per_device_eval_batch_size`."""
 
 LORA_DROPOUT = 0.05
@@ -141,7 +144,7 @@ def read_trl_config(
             point.setdefault("vllm_mode", VllmMode.SERVER.value)
         faults += _read_generation_batch(flat, point, job)
         if _evaluates(flat):
-            point["per_device_eval_batch_size"] = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
+            point["per_device_eval_batch_size"] = flat.get("per_device_eval_batch_size", EVALUATED_ROWS)
         if reward_models(flat):
             point["reward_models"] = reward_models(flat)
         point["num_processes"] = _processes(flat, point)
@@ -158,7 +161,7 @@ def read_trl_config(
         unknown=unknown,
         faults=tuple(faults),
         taken=taken,
-        beyond=uncounted(described, recipe, release),
+        beyond=(*uncounted(described, recipe, release), *_old_part(flat, release)),
     )
 
 
@@ -306,7 +309,7 @@ def _assumed(
             why = f"{_OLD_ENGINE} is of trl 0.14 to 0.17, where vLLM has GPUs of its own"
         notes.append(Note(key="vllm_mode", text=f"vllm_mode={point.get('vllm_mode', VllmMode.COLOCATE)} ({why})"))
     if "per_device_eval_batch_size" in point and flat.get("per_device_eval_batch_size") is None:
-        text = f"per_device_eval_batch_size={_EVAL_ROWS} (transformers' default)"
+        text = f"per_device_eval_batch_size={EVALUATED_ROWS} (transformers' default)"
         notes.append(Note(key="per_device_eval_batch_size", text=text))
     stated = {flat[key] for key in ("dtype", "torch_dtype") if isinstance(flat.get(key), str)}
     if not {"dtype", "torch_dtype"} & flat.keys():
@@ -325,6 +328,18 @@ def _assumed(
         text = f"lora_dropout={LORA_DROPOUT} (trl's default; that of peft is 0)"
         notes.append(Note(key="lora_dropout", text=text))
     return notes
+
+
+def _old_part(flat: Mapping[str, object], release: str) -> Iterator[str]:
+    """Return that the engine's own card has another part than a server of trl takes, which is told of the engine."""
+    part = flat.get("vllm_gpu_memory_utilization")
+    if (
+        release in _WITH_OWN_PART
+        and _OLD_ENGINE in flat
+        and flat[_OLD_ENGINE] != FIRST_CARD
+        and part not in (None, OLD_PART)
+    ):
+        yield f"that the engine takes {show(part)} of its card, by vllm_gpu_memory_utilization"
 
 
 def _effects(
@@ -357,7 +372,7 @@ def _not_counted(flat: Mapping[str, object], recipe: Recipe, job: Mapping[str, o
     """Return what needs memory and has no formula."""
     notes = [not_counted(text) for table in _effects(flat, recipe, job) for text in uncounted_texts(table, flat)]
     if not recipe.facts.has_rollout and _evaluates(flat):
-        rows = flat.get("per_device_eval_batch_size", _EVAL_ROWS)
+        rows = flat.get("per_device_eval_batch_size", EVALUATED_ROWS)
         is_liger = True in (flat.get("use_liger_kernel"), flat.get("use_liger"))
         counter = "" if is_liger else "; `python -m profiler.forecast` counts it on one GPU"
         text = f"evaluation (batches of {show(rows)}{counter})"

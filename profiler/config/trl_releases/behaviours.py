@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-from profiler.config.trl_releases.facts import RELEASES, Versions
+from profiler.config.trl_releases.facts import FIRST_CARD, OLD_PART, RELEASES, Versions
 from profiler.domain.models.builtin_models import VISION_MODELS, find_builtin
 from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import ZERO_OF_WEIGHTS, Logprobs, Tuning, VllmMode
@@ -59,7 +59,19 @@ def _prompts(it: Described) -> object:
 
 def _other_gpus(it: Described) -> object:
     is_open = it.point.get("use_vllm") is True and "vllm_mode" not in it.point
-    return VllmMode.SERVER.value if is_open else None
+    return VllmMode.SERVER.value if is_open and not _is_shared(it) else None
+
+
+def _is_shared(it: Described) -> bool:
+    return it.file.get("vllm_device") == FIRST_CARD and it.point.get("use_vllm") is True
+
+
+def _if_shared(mode: VllmMode) -> Callable[[Described], object]:
+    return lambda it: mode.value if _is_shared(it) else None
+
+
+def _shared_part(it: Described) -> object:
+    return it.file.get("vllm_gpu_memory_utilization", OLD_PART) if _is_shared(it) else None
 
 
 def _by_liger_kernel(it: Described) -> bool:
@@ -245,6 +257,8 @@ def _unless(is_liger: Callable[[Described], bool], logprobs: Logprobs, it: Descr
     return None if is_liger(it) else logprobs.value
 
 
+_SHARED = f"vllm_device={FIRST_CARD} trains too"
+
 EFFECTS: tuple[Effect, ...] = (
     _effect("max_prompt_length", "0.14 to 0.25", _prompts, _CUT, f"{_CONFIG}, v0.14.0 to v0.25.1"),
     _effect("max_prompt_length", "0.22 to 0.26", _prompts, _CUT, f"{_RLOO_CONFIG}, v0.22.0 to v0.26.2", _ONLY_RLOO),
@@ -254,6 +268,23 @@ EFFECTS: tuple[Effect, ...] = (
         _other_gpus,
         "vLLM has GPUs of its own",
         f"{_CONFIG}: vllm_device to v0.17.0, vllm_mode from v0.18.0; v1.0.0 has colocate",
+        GENERATING,
+    ),
+    _effect(
+        "vllm_mode",
+        "0.14 to 0.15",
+        _if_shared(VllmMode.COLOCATE),
+        _SHARED,
+        f"{_TRAINER}, v0.15.2, __init__",
+        GENERATING,
+    ),
+    _effect("vllm_gpu_memory_utilization", "0.14 to 0.15", _shared_part, _SHARED, f"{_CONFIG}, v0.15.2", GENERATING),
+    _effect(
+        "vllm_mode",
+        "0.16 to 0.17",
+        _if_shared(VllmMode.SERVER),
+        "vLLM is a server, whatever vllm_device is",
+        f"{_CONFIG}, v0.16.1, __post_init__",
         GENERATING,
     ),
     _effect(

@@ -254,3 +254,9 @@ def defaults_of(recipe: Recipe, release: str) -> dict[str, object]:
 
 FIRST_WITHOUT_REFERENCE = next(row.versions.first for row in DEFAULTS if row.key == "beta" and row.value == 0.0)
 """The first release whose default keeps no reference model."""
+
+FIRST_CARD = "cuda:0"
+"""The value of `vllm_device` by which vLLM is on a GPU that trains."""
+
+OLD_PART = 0.9
+"""trl's default of `vllm_gpu_memory_utilization` in 0.14 and 0.15."""

@@ -7,7 +7,7 @@ from math import prod
 from profiler.config.models.lookup import canonical_model
 from profiler.config.notes import Note
 from profiler.config.options.reading import FieldReader, show
-from profiler.config.verl.effects import changes_memory, effect_notes, lora_notes, unknown_notes
+from profiler.config.verl.effects import changes_memory, effect_notes, lora_notes, other_models, unknown_notes
 from profiler.config.verl.keys import DEFAULTS, is_known, resolved, unknown_faults, unresolved_notes
 from profiler.config.verl.workers import (
     ULYSSES,
@@ -95,7 +95,7 @@ def read_verl(
     # What is named as not counted is no misspelling of a key that is read.
     named = frozenset(filter(changes_memory, unknown)) if release is not Release.V0_8 and not strict else frozenset()
     faults = [
-        fault for key in unknown if key not in named for fault in unknown_faults(key, flat[key], release, strict=strict)
+        fault for key in unknown if key not in named for fault in unknown_faults(key, flat, release, strict=strict)
     ]
     stated = {key: value for key, value in flat.items() if value is not None}
     with_defaults = {**{key: value for key, value in defaults.items() if value is not None}, **stated}
@@ -115,7 +115,7 @@ def read_verl(
         *_assumed(flat, reader),
         *unresolved_notes(written, release),
         *effect_notes(flat, {**first, **second}, job, release),
-        *unknown_notes(not_known, job),
+        *unknown_notes(not_known, job, reader),
     )
     removes_padding = _removes_padding(reader)
     return VerlReading(
@@ -123,7 +123,7 @@ def read_verl(
         job_at=lambda tokens: _job(reader, min(tokens, _row_tokens(reader))) if removes_padding else job,
         removes_padding=removes_padding,
         notes=notes,
-        undecided=lora_notes(job, reader),
+        undecided=(*lora_notes(job, reader), *other_models(not_known)),
         unknown=unknown,
         values=reader,
     )

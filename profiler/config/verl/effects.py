@@ -101,6 +101,14 @@ Source: `collect_lora_params` in `utils/fsdp_utils.py` of verl, which without `l
 _SECTIONS_OF_MEMORY = ("actor_rollout_ref.", "critic.", "reward_model.")
 """Sections in which a key that is not known may change memory."""
 
+_NAMES_MODEL = re.compile(
+    r"(?!(actor_rollout_ref|critic|reward_model|reward)\.).*\.(model\.path|model_path|model_name(_or_path)?)"
+)
+"""Keys of sections of a fork that name a further model."""
+
+_SWITCH = re.compile(r"\w+\.\w*(use|enable)\w*")
+"""Keys that switch a section of a fork."""
+
 _COUNTED_ENGINES = ("vllm", "sglang")
 """Rollout engines whose `gpu_memory_utilization` is a share of the card."""
 
@@ -140,19 +148,38 @@ def lora_notes(job: VerlJob, values: FieldReader) -> tuple[Note, ...]:
     return (not_counted(effect_text(key, job.lora_rank)),)
 
 
-def unknown_notes(unknown: Mapping[str, object], job: VerlJob) -> tuple[Note, ...]:
+def unknown_notes(unknown: Mapping[str, object], job: VerlJob, values: FieldReader) -> tuple[Note, ...]:
     """Return a note per key that verl's configuration here does not have and that may change memory.
 
     Args:
         unknown: The keys with their values.
         job: The job of the other keys.
+        values: All values, with defaults.
     """
-    sections = tuple(each for each in _SECTIONS_OF_MEMORY if each != "critic." or job.critic is not None)
+    scores = True in (values.value("reward_model.enable"), values.value("reward.reward_model.enable"))
+    absent = ((job.critic is None, "critic."), (not scores, "reward_model."))
+    left = [section for is_absent, section in absent if is_absent]
+    sections = tuple(each for each in _SECTIONS_OF_MEMORY if each not in left)
     return tuple(
         not_counted(f"what {key}={show(value)} changes")
         for key, value in unknown.items()
         if key.startswith(sections) and value not in (None, False, "", [], {})
     )
+
+
+def other_models(unknown: Mapping[str, object]) -> tuple[Note, ...]:
+    """Return a note per section that verl does not have and that names a model, unless a key in it switches it off.
+
+    Args:
+        unknown: The keys that verl does not have, with their values.
+    """
+    off = {key.partition(".")[0] for key, value in unknown.items() if value is False and _SWITCH.fullmatch(key)}
+    models: dict[str, str] = {}
+    for key, value in unknown.items():
+        section = key.partition(".")[0]
+        if _NAMES_MODEL.fullmatch(key) and isinstance(value, str) and value and section not in off:
+            models.setdefault(section, f"the model of {section} ({key}={show(value)})")
+    return tuple(not_counted(text) for text in models.values())
 
 
 def effect_notes(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from profiler.config.models.lookup import builtin_architecture, builtin_of_folder
+from profiler.config.models.lookup import builtin_architecture, builtin_of_folder, may_be_folder
 from profiler.config.notes import SIZES, Note, note_lines
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
@@ -187,7 +187,9 @@ def _inputs(
         faults += [fault for fault in (*reading.faults, *part.faults) if fault.key not in settled]
         faults += _foreign_faults(part, strict=command.options.strict)
         unknown = () if command.options.strict else (*reading.unknown, *part.unknown)
-        own = [note for note in reading.notes if note.key not in {each.key for each in version_notes if each.key}]
+        # A default is not named a second time where the file takes the value from elsewhere, or by release.
+        named_keys = {each.key for each in (*version_notes, *(each for each in part.notes if each.is_open)) if each.key}
+        own = [note for note in reading.notes if note.key not in named_keys]
         notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")
     keys.update(command.keys)
@@ -304,9 +306,9 @@ _GIVE_THEM = "Give them, or the YAML or shell script that states them (config=FI
 def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
     """Replace a folder of another machine by the built-in model of its name, and return the note that says so."""
     model = keys.get("model")
-    if not isinstance(model, str) or not model.startswith(("/", ".", "~")) or is_local(model):
+    if not isinstance(model, str) or not may_be_folder(model) or is_local(model):
         return []
-    builtin = builtin_of_folder(model)
+    builtin = builtin_of_folder(model) if builtin_architecture(model) is None else None
     if builtin is None:
         return []
     keys["model"] = builtin

@@ -1,0 +1,135 @@
+"""Constructs of files in public repositories that decide what runs: branches, own trainers, other models."""
+
+import json
+
+import pytest
+from rebuilt import HERE
+
+from profiler.domain.errors import EXIT_USAGE
+from profiler.estimate.main import answer, main
+
+KEPT = json.loads((HERE / "constructs.json").read_text(encoding="utf-8"))
+
+MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+
+IMPORTS = {
+    None: "from trl import GRPOTrainer",
+    "transformers": "from transformers import Trainer\n\nclass GRPOTrainer(Trainer):\n    pass\n",
+    "module": "from pruned_trainer import GRPOTrainer",
+}
+"""Where a script has its trainer from."""
+
+
+def script_of(case):
+    """Return a script with the constructs of a case."""
+    lines = ["import torch", "from trl import GRPOConfig", IMPORTS[case.get("own_trainer")]]
+    lines += ["from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training"]
+    lines += ["from transformers import AutoModelForCausalLM"]
+    model = repr(MODEL)
+    if "branched" in case:
+        lines += ["if torch.cuda.is_available() and torch.cuda.is_bf16_supported():"]
+        lines += [f"    kind = {case['branched']['bfloat16']}", "else:", f"    kind = {case['branched']['else']}"]
+        lines += [f"model = AutoModelForCausalLM.from_pretrained({model}, torch_dtype=kind)"]
+        model = "model"
+    if case.get("prepared"):
+        lines += ["model = prepare_model_for_kbit_training(model)"]
+        lines += ["model = get_peft_model(model, LoraConfig(r=16))"]
+    arguments = ", ".join(f"{key}={value}" for key, value in case["config"].items())
+    lines += [f"arguments = GRPOConfig({arguments})", f"GRPOTrainer(model={model}, args=arguments).train()"]
+    return "\n".join(lines) + "\n"
+
+
+def read(folder, name, text, *words):
+    (folder / name).write_text(text, encoding="utf-8")
+    return f"config={folder / name}", "gpu=h100", *words
+
+
+def said(words):
+    return json.loads(answer([*words, "format=json"]))
+
+
+@pytest.mark.parametrize("case", KEPT["scripts"], ids=lambda case: case["repository"])
+def test_a_script_is_read_as_it_runs(case, tmp_path, capsys):
+    words = read(tmp_path, "train.py", script_of(case))
+    if "refused" in case:
+        assert main(list(words)) == EXIT_USAGE
+        assert case["refused"] in capsys.readouterr().err
+        return
+    found = said((*words, "trl=1.16"))
+    assert {key: found["trial"].get(key) for key in case["trial"]} == case["trial"]
+    notes = " ".join(found["notes"])
+    assert [each for each in case["notes"] if each not in notes] == []
+
+
+@pytest.mark.parametrize("case", KEPT["verl"], ids=lambda case: case["repository"])
+def test_a_fork_of_verl_has_what_it_adds_named(case, tmp_path):
+    overrides = " \\\n    ".join(f"{key}={value}" for key, value in case["keys"].items())
+    words = read(tmp_path, "run.sh", f"python3 -m verl.trainer.main_ppo \\\n    {overrides}\n")
+    text = " ".join(answer(list(words)).split())
+    assert ("Not decided" in text) is bool(case["undecided"])
+    assert [each for each in (*case["undecided"], *case.get("notes", ())) if each not in text] == []
+
+
+YAML = f"""
+model_name_or_path: {MODEL}
+torch_dtype: bfloat16
+use_vllm: true
+num_generations: 8
+per_device_train_batch_size: 8
+max_completion_length: 64
+"""
+
+
+@pytest.mark.parametrize(
+    ("stated", "release", "mode", "part"),
+    [
+        ("vllm_device: cuda:0", "0.15", "colocate", 0.9),
+        ("vllm_device: cuda:0\nvllm_gpu_memory_utilization: 0.3", "0.15", "colocate", 0.3),
+        ("vllm_device: cuda:0", "0.16", "server", None),
+        ("vllm_device: cuda:1", "0.15", "server", None),
+        ("vllm_device: auto", "0.15", "server", None),
+    ],
+)
+def test_the_first_card_is_shared_with_the_engine(stated, release, mode, part, tmp_path):
+    found = said(read(tmp_path, "grpo.yaml", f"{YAML}{stated}\n", f"trl={release}"))["trial"]
+    assert (found["vllm_mode"], found.get("vllm_gpu_memory_utilization")) == (mode, part)
+
+
+def test_a_stated_part_of_the_engines_own_card_is_named(tmp_path):
+    text = f"{YAML}vllm_device: auto\nvllm_gpu_memory_utilization: 0.7\n"
+    notes = " ".join(said(read(tmp_path, "grpo.yaml", text))["notes"])
+    assert "the engine takes 0.7 of its card, by vllm_gpu_memory_utilization (trl 0.14 to 0.15)" in notes
+    assert "of its card, by" not in " ".join(said(read(tmp_path, "grpo.yaml", text, "trl=0.17"))["notes"])
+
+
+OWN = """
+model: {name: Qwen/Qwen2.5-0.5B-Instruct}
+training: {per_device_train_batch_size: 8, max_seq_length: 512, bf16: true, max_completion_length: 64}
+"""
+
+
+def test_another_name_of_a_stated_key_is_settled_by_it(tmp_path, capsys):
+    same = OWN.replace("bf16", "num_generations: 8, group_size: 8, bf16")
+    assert said(read(tmp_path, "own.yaml", same))["trial"]["num_generations"] == 8
+    assert main(list(read(tmp_path, "own.yaml", same.replace("group_size: 8", "group_size: 4")))) == EXIT_USAGE
+    assert "num_generations=4: is training.group_size" in capsys.readouterr().err
+
+
+def test_deepspeed_by_a_name_of_the_users_own_is_asked_for(tmp_path, capsys):
+    text = f"{OWN}distributed: {{strategy: deepspeed_stage_3, offload_optimizer: true, offload_param: false}}\n"
+    assert main(list(read(tmp_path, "grpo_config.yaml", text))) == EXIT_USAGE
+    said_so = capsys.readouterr().err
+    assert "zero_stage=deepspeed_stage_3: is distributed.strategy" in said_so
+    assert "offload_optimizer_device=true: is distributed.offload_optimizer" in said_so
+    assert "offload_param" not in said_so.partition("zero_stage=")[2]
+
+
+def test_the_name_of_an_own_file_says_what_it_trains(tmp_path):
+    found = said(read(tmp_path, "grpo_config.yaml", OWN.replace(", max_completion_length: 64", "")))
+    assert found["trial"]["recipe"] == "grpo"
+    assert "recipe=grpo (by the names in grpo_config.yaml)" in " ".join(found["notes"])
+
+
+def test_a_gguf_type_is_no_quantisation_of_the_training(tmp_path):
+    text = f"{OWN}model_saving: {{quantization_method_gguf: [f16, q8_0]}}\n"
+    assert said(read(tmp_path, "grpo_own.yaml", text))["trial"]["tuning"] == "full"
