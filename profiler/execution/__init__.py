@@ -12,7 +12,7 @@ from profiler.execution.local_slots import UnfitWorkersError
 from profiler.execution.processes.child import EndOfSweepError
 from profiler.execution.processes.worker_process import beat
 from profiler.execution.pythons import Interpreter, InterpreterOf
-from profiler.execution.runner import records_of, run_trials
+from profiler.execution.runner import begin_warming, records_of, run_trials
 from profiler.execution.trials import LockedTrial, NotTaken, OpenTrials, Pruning, TooManyFailuresError, stored_answer
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "WorkerJob",
     "WorkerProgram",
     "beat",
+    "begin_warming",
     "records_of",
     "run_trials",
     "stored_answer",

@@ -232,6 +232,15 @@ def jobs_for(plan: Sequence[PlannedTrial], jobs: int | None, *, gpus: int = 0) -
     return usable_cores()
 
 
+def begin_warming(spec: TrialSpec) -> None:
+    """Start the process that trials like `spec` are forked from, which imports while the caller continues.
+
+    The next `run_trials` of this process finds it, where its trials need the same Python.
+    """
+    warm_up_s, interpreter = RunOptions().warm_up_s, TRIAL_WORKER.interpreter_of(spec)
+    WarmProcess(TRIAL_WORKER, jobs=usable_cores(), warm_up_s=warm_up_s, interpreter=interpreter).start()
+
+
 def records_of(specs: Sequence[TrialSpec]) -> Sequence[TrialRecord | None]:
     """Run trials without a folder of results, and return the record of each; None where it has none.
 

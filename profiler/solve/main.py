@@ -38,7 +38,15 @@ from profiler.rendering.answers.solve import (
 from profiler.rendering.document import FigureKind
 from profiler.solve.choices import cards, counts, members, peak_text, rented
 from profiler.solve.command import CARD, CHOICES, COUNT, MODEL, Command, read_command, usage
-from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, is_as_near, limit_lines, simulated
+from profiler.solve.search import (
+    Confirmation,
+    KeySearch,
+    NoAnswerError,
+    Simulate,
+    is_as_near,
+    limit_lines,
+    simulated,
+)
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.foreign.number_files import PUBLISHED, load_prices
@@ -149,6 +157,12 @@ def _values(
     axes = command.rest.axes
     refuse_too_many_points(axes)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    if command.options.confirm and simulate is simulated:
+        firsts = [_search(command, point, inputs, architecture_of).first_with_answer() for point in points]
+        if not why_not_simulated(firsts, architecture_of):
+            from profiler.execution import begin_warming  # the bare distribution has not all that it imports
+
+            begin_warming(firsts[0])
     answers = [key_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
     if command.options.confirm and (reason := why_not_simulated(specs, architecture_of)):
@@ -169,7 +183,7 @@ def key_answer(
 ) -> KeyAnswer:
     """Return the boundary of the key at one point, with the trials on both sides of it."""
     (key,) = command.keys
-    search = KeySearch(key, point, inputs=inputs, margin=command.options.margin, architecture_of=architecture_of)
+    search = _search(command, point, inputs, architecture_of)
     boundary = search.boundary()
     values = [value for value in (boundary.largest, boundary.beyond) if value is not None]
     return KeyAnswer(
@@ -181,6 +195,13 @@ def key_answer(
     )
 
 
+def _search(
+    command: Command, point: Mapping[str, object], inputs: Inputs, architecture_of: ArchitectureLookup
+) -> KeySearch:
+    (key,) = command.keys
+    return KeySearch(key, point, inputs=inputs, margin=command.options.margin, architecture_of=architecture_of)
+
+
 def _confirmed(
     command: Command,
     point: Mapping[str, object],
@@ -190,9 +211,8 @@ def _confirmed(
     simulate: Simulate,
 ) -> KeyAnswer:
     """Return an answer that agrees with its own simulations, which decide where they differ from the estimate."""
-    margin = command.options.margin
-    confirmation = Confirmation(answer.key, simulate, margin, looks_ahead=usable_cores() > 1)
-    search = KeySearch(answer.key, point, inputs=inputs, margin=margin, architecture_of=architecture_of)
+    confirmation = Confirmation(answer.key, simulate, command.options.margin, looks_ahead=usable_cores() > 1)
+    search = _search(command, point, inputs, architecture_of)
     try:
         boundary = search.boundary_near(answer.boundary, confirmation)
     except NoAnswerError:

@@ -68,8 +68,8 @@ class KeySearch:
         self._gap = 1 if key in _WITHOUT_GAPS else GAP
         self._within_context = self._begins_within_context()
 
-    def boundary(self) -> Boundary[CardVerdict]:
-        """Return the boundary: within the bounds of fragments, and then by replays of requests near it.
+    def first_with_answer(self) -> TrialSpec:
+        """Return the trial with the smallest allowed value, for which there is an answer.
 
         Raises:
             UsageError: No value of the key is allowed, or the trial has no closed form or no card.
@@ -80,6 +80,15 @@ class KeySearch:
             raise UsageError([Fault(key="KEY", found=self._key.name, problem=problem, hint="Solve max_length.")])
         refuse_without_form(first, self._architecture_of(first.model))
         refuse_without_card(first)
+        return first
+
+    def boundary(self) -> Boundary[CardVerdict]:
+        """Return the boundary: within the bounds of fragments, and then by replays of requests near it.
+
+        Raises:
+            UsageError: As `first_with_answer`.
+        """
+        first = self.first_with_answer()
         found = largest_that_fits(
             self._within_bounds,
             self._fits,
@@ -103,17 +112,21 @@ class KeySearch:
             estimated: The boundary by the closed form.
             judge: Says whether a trial fits, and what it leaves.
         """
-        card, value = estimated.at_largest or estimated.at_beyond, estimated.largest or estimated.beyond
-        assert card is not None and value is not None
+        value = estimated.largest or estimated.beyond or self._key.minimum
         per_value = self._per_value(value)
-        likely_left = card.gpu.memory_bytes - card.needed.likely_bytes - card.outside_bytes - self._margin_bytes
-        guess = value + int(likely_left / per_value) if card.starts else value
+        # Fragments can fill a card from one value to the next.
+        sides = ((estimated.largest, estimated.at_largest), (estimated.beyond, estimated.at_beyond))
+        known = [(at, each) for at, each in sides if at is not None and each is not None and each.starts]
+        guess = min((at + int(self._likely_left(each) / per_value) for at, each in known), default=value)
         together = judge.simulate if judge.looks_ahead else None
         return self._near(
             Judge(fits=judge.fits, left=judge.left_bytes, per_value=per_value, together=together),
             max(guess, 1),
             precision=PRECISION,
         )
+
+    def _likely_left(self, card: CardVerdict) -> float:
+        return card.gpu.memory_bytes - card.needed.likely_bytes - card.outside_bytes - self._margin_bytes
 
     def _near(self, judge: Judge[TrialSpec], guess: int, *, precision: float) -> Boundary[CardVerdict]:
         first = self.first_allowed()
@@ -319,9 +332,13 @@ def simulated(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
 def _side(value: int, record: TrialRecord | None) -> SimulatedSide:
     if record is None:
         return SimulatedSide(value=value, status=Status.FAILED, needed_bytes=None, message="no record")
-    outcome = record.outcome
+    outcome, unlimited, context = record.outcome, record.outcome.unlimited, record.outcome.card.context_bytes
     return SimulatedSide(
-        value=value, status=outcome.status, needed_bytes=outcome.needed_bytes, message=outcome.verdict.message
+        value=value,
+        status=outcome.status,
+        needed_bytes=outcome.needed_bytes,
+        message=outcome.verdict.message,
+        tensors_bytes=None if unlimited is None or context is None else unlimited.required_allocated_bytes + context,
     )
 
 
@@ -371,6 +388,13 @@ class Confirmation:
             self._known.update({side.value: side for side in self._simulate(new)})
 
     def left_bytes(self, spec: TrialSpec) -> float:
-        """Return what a trial that was simulated leaves of its card and the margin; negative if it needs more."""
-        needed = self._known[getattr(spec, self._key)].needed_bytes or 0
-        return gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin) - needed
+        """Return what a trial that was simulated leaves of its card and the margin; negative if it needs more.
+
+        Of a card that is full, although the tensors have room, it is what they leave: the fragments of one value say
+        nothing of those of another.
+        """
+        side = self._known[getattr(spec, self._key)]
+        memory_bytes = gpu_named(str(spec.gpu)).memory_bytes * (1 - self._margin)
+        if side.status is Status.OOM and side.tensors_bytes is not None and side.tensors_bytes < memory_bytes:
+            return memory_bytes - side.tensors_bytes
+        return memory_bytes - (side.needed_bytes or 0)

@@ -8,8 +8,9 @@ taken from the driver, and what a full card does. Tests compare both.
 import ctypes
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
 from profiler.allocator.traces import card_replay
 from profiler.allocator.traces.card_replay import CardRun
-from profiler.allocator.traces.replay import closed_runs, rounded
+from profiler.allocator.traces.replay import closed_runs, in_use
 
 SOURCE = Path(card_replay.__file__).with_name("smallest_fit.c")
 
@@ -117,18 +118,19 @@ class TraceArrays:
     trace: Trace
     events: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.int64]
+    actual: npt.NDArray[np.int64]
+    """Bytes that each block had in the last replay, with a rest that is too little to be split off."""
 
 
 def arrays_of(trace: Trace) -> TraceArrays:
     """Return the arrays of a trace."""
-    events = np.ascontiguousarray(trace.events, dtype=np.int32)
-    return TraceArrays(trace=trace, events=events, sizes=block_sizes(trace.sizes_bytes))
+    events, sizes = np.ascontiguousarray(trace.events, dtype=np.int32), block_sizes(trace.sizes_bytes)
+    return TraceArrays(trace=trace, events=events, sizes=sizes, actual=np.zeros_like(sizes))
 
 
 def block_sizes(sizes_bytes: Sequence[int]) -> npt.NDArray[np.int64]:
     """Return the bytes of each block after rounding; 0 for blocks of no bytes, which are never allocated."""
-    sizes = np.asarray(sizes_bytes, dtype=np.int64)
-    return np.where(sizes > 0, rounded(sizes), 0)
+    return np.asarray(sizes_bytes, dtype=np.int64) + (MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
 
 
 def compiled_replay(library: ctypes.CDLL, arrays: TraceArrays, **card: Any) -> CardReplay:
@@ -145,20 +147,20 @@ class CompiledAllocator(CachingAllocator):
         self._state = library.smallest_fit_new(MIN_BLOCK_BYTES, SMALL_BYTES)
         if not self._state:
             raise MemoryError
+        self._arrays: tuple[npt.NDArray[Any], ...] = ()
+        self._addresses: tuple[int, ...] = ()
 
     def __del__(self) -> None:
         self._library.smallest_fit_delete(self._state)
 
     def run(self, first: int, end: int, *arrays: npt.NDArray[Any]) -> tuple[int, Counters]:
         """Replay arrays of C up to what needs new memory; return that event or `end`, and the counters."""
-        if not all(a.dtype == of and a.flags.c_contiguous for a, of in zip(arrays, _ARRAYS, strict=True)):
-            raise TypeError(f"arrays in C's order of {[str(each) for each in _ARRAYS]} are replayed")
-        if not self._library.smallest_fit_number_up_to(self._state, len(arrays[1])):
-            raise MemoryError
+        if len(self._arrays) != len(arrays) or not all(map(is_, arrays, self._arrays)):
+            self._begin(arrays)
         now = self._state.contents
         now.peak_allocated, now.peak_inactive = self.peak_allocated_bytes, self._peak_inactive_split_bytes
         now.peak_unreleasable = self._peak_unreleasable_bytes
-        reached = self._library.smallest_fit_run(self._state, *(each.ctypes.data for each in arrays), first, end)
+        reached = self._library.smallest_fit_run(self._state, *self._addresses, first, end)
         if reached < 0:
             raise MemoryError if reached == -1 else KeyError("a block is freed that is not in use")
         self.allocated_bytes, self.inactive_split_bytes = now.allocated, now.inactive
@@ -166,9 +168,17 @@ class CompiledAllocator(CachingAllocator):
         self._peak_unreleasable_bytes = now.peak_unreleasable
         return reached, now
 
+    def _begin(self, arrays: tuple[npt.NDArray[Any], ...]) -> None:
+        """Check arrays once: there may be thousands of runs between two requests for new memory."""
+        if not all(a.dtype == of and a.flags.c_contiguous for a, of in zip(arrays, _ARRAYS, strict=True)):
+            raise TypeError(f"arrays in C's order of {[str(each) for each in _ARRAYS]} are replayed")
+        if not self._library.smallest_fit_number_up_to(self._state, len(arrays[1])):
+            raise MemoryError
+        self._arrays, self._addresses = arrays, tuple(each.ctypes.data for each in arrays)
+
     def grow(self, requested_bytes: int) -> None:
         """Take new memory for a request; raise `OutOfMemoryError` as `allocate` does."""
-        size, pools, *_ = self._request(requested_bytes)
+        size, pools, *_ = self._requests.get(requested_bytes) or self._request(requested_bytes)
         block = self._new_memory(pools[0], size, requested_bytes)
         if not self._library.smallest_fit_add_segment(self._state, block.address, block.size_bytes, pools.is_small):
             raise MemoryError
@@ -182,17 +192,15 @@ class CompiledAllocator(CachingAllocator):
 class _CompiledRun(CardRun):
     allocator: CompiledAllocator
     arrays: TraceArrays
-    actual: npt.NDArray[np.int64] = field(init=False)
-    """Bytes that each block has, with a rest that is too little to be split off."""
 
     def __post_init__(self) -> None:
-        self.actual = np.zeros(len(self.arrays.sizes), dtype=np.int64)
+        pass  # Sizes are in the arrays.
 
     def play(self, first: int, end: int) -> None:
         """Replay events of one phase."""
         self.reached, arrays = first, self.arrays
         while True:
-            self.reached, now = self.allocator.run(self.reached, end, arrays.events, arrays.sizes, self.actual)
+            self.reached, now = self.allocator.run(self.reached, end, arrays.events, arrays.sizes, arrays.actual)
             self.peak_bytes, self.peak_event = now.highest, now.highest_event
             if self.reached == end:
                 return
@@ -200,11 +208,7 @@ class _CompiledRun(CardRun):
 
     def live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak."""
-        events = self.arrays.events[: self.peak_event + 1]
-        freed = -events[events < 0] - 1
-        # Blocks are numbered in the order of their allocation.
-        is_live = np.zeros(len(self.actual), dtype=np.bool_)
-        is_live[: len(events) - len(freed)] = True
-        is_live[freed] = False
-        live = np.flatnonzero(is_live & (self.actual > 0))
-        return dict(zip(live.tolist(), self.actual[live].tolist(), strict=True))
+        actual = self.arrays.actual
+        live = np.flatnonzero(in_use(self.arrays.events[: self.peak_event + 1], len(actual)))
+        live = live[actual[live] > 0]
+        return dict(zip(live.tolist(), actual[live].tolist(), strict=True))

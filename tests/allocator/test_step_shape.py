@@ -2,12 +2,13 @@
 
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from simulating import simulate
 
 from profiler.allocator import Trace, TraceBuilder
-from profiler.allocator.traces.replay import INSTANTS_A_STRETCH, step_shape
+from profiler.allocator.traces.replay import INSTANTS_A_STRETCH, in_use, step_shape
 from profiler.domain.memory import Category, Phase
 
 
@@ -91,3 +92,8 @@ def test_of_a_real_trial_the_phases_follow_as_the_trainer_runs_them():
     assert order[-1] is Phase.OPTIMIZER
     assert order.count(Phase.FORWARD) == order.count(Phase.BACKWARD) == 2
     assert all(Category.WEIGHTS in instant.sizes_bytes for instant in found)
+
+
+def test_blocks_in_use_are_made_and_not_freed() -> None:
+    # By hand: ``+a +b -a`` of three blocks.
+    assert in_use(np.array([1, 2, -1], dtype=np.int32), 3).tolist() == [False, True, False]

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from profiler.analytical.explanation.boundary import Boundary
 from profiler.analytical.explanation.explained import CardVerdict, Fit, card_verdict
+from profiler.analytical.formulas.sizes.rounding import Needed
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.cards.gpu import KNOWN_GPUS
@@ -17,8 +19,9 @@ from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.estimate.job.trial import dearest_spec
 from profiler.rendering.answers.solve import Choice, ChoiceAnswer, SimulatedSide, choice_text
 from profiler.solve import search
-from profiler.solve.main import main
-from profiler.solve.search import PRECISION
+from profiler.solve.command import read_command
+from profiler.solve.main import job_of, main
+from profiler.solve.search import PRECISION, Confirmation, KeySearch, NoAnswerError
 
 MODEL = "qwen2.5-7b"
 
@@ -453,3 +456,73 @@ def test_lengths_that_the_prompt_fills_do_not_end_the_search(capsys):
     words = ("max_length", f"model={MODEL}", "recipe=dpo", "tuning=lora", "gpu=h100-80gb", "max_prompt_length=512")
     (answer,) = _solved(capsys, *words)["answers"]
     assert answer["largest"] > 512
+
+
+def _full_card(*, tensors_gib: int) -> Confirmation:
+    """Return what is known after a trial that needs 30 GiB of the card's 24, of which tensors take some."""
+
+    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+        return [
+            SimulatedSide(
+                value=value,
+                status=Status.OOM,
+                needed_bytes=30 * 2**30,
+                message="",
+                tensors_bytes=tensors_gib * 2**30,
+            )
+            for value in specs
+        ]
+
+    known = Confirmation("max_completion_length", simulate, 0.0, looks_ahead=True)
+    known.simulate([FULL])
+    return known
+
+
+FULL = replace(SPEC, gpu="rtx-4090-24gb")
+
+
+@pytest.mark.parametrize(("tensors_gib", "counted"), [(20, 20), (25, 30)])
+def test_a_card_full_of_fragments_leaves_what_tensors_do(tensors_gib, counted):
+    memory_bytes = KNOWN_GPUS["rtx-4090-24gb"].memory_bytes
+    assert _full_card(tensors_gib=tensors_gib).left_bytes(FULL) == memory_bytes - counted * 2**30
+
+
+def test_the_first_guess_follows_both_sides():
+    """By the estimate half of the card is left at 100, and at 101 nothing: fragments fill it."""
+    asked: list[int] = []
+    inputs = job_of(read_command([*ASKED[:3], "gpu=rtx-4090-24gb"]))
+    key = KeySearch(ASKED[0], {}, inputs=inputs, margin=0.0, architecture_of=builtin_architecture)
+    (left, full) = (replace(card_verdict_of("rtx-4090-24gb"), needed=_needed(part)) for part in (0.5, 1.0))
+
+    def simulate(specs: Mapping[int, TrialSpec]) -> Sequence[SimulatedSide]:
+        asked.extend(specs)
+        raise NoAnswerError
+
+    estimated = Boundary(largest=100, at_largest=left, beyond=101, at_beyond=full)
+    with pytest.raises(NoAnswerError):
+        key.boundary_near(estimated, Confirmation(ASKED[0], simulate, 0.0, looks_ahead=True))
+    assert max(asked) <= 102
+
+
+def _needed(part: float) -> Needed:
+    card = card_verdict_of("rtx-4090-24gb")
+    needed = int(part * (card.gpu.memory_bytes - card.outside_bytes))
+    return Needed(least_bytes=needed, likely_bytes=needed, most_bytes=needed)
+
+
+def test_simulations_are_prepared_before_the_estimate(monkeypatch):
+    order: list[str] = []
+    boundary = KeySearch.boundary
+
+    def estimated(key: KeySearch) -> Boundary[CardVerdict]:
+        order.append("estimate")
+        return boundary(key)
+
+    monkeypatch.setattr(KeySearch, "boundary", estimated)
+    monkeypatch.setattr("profiler.execution.begin_warming", lambda _: order.append("begin"))
+    monkeypatch.setattr("profiler.execution.records_of", lambda specs: [None for _ in specs])
+    assert main(ASKED) == EXIT_OK
+    assert order == ["begin", "estimate"]
+    order.clear()
+    assert main([*ASKED, "confirm=false"]) == EXIT_OK
+    assert order == ["estimate"]

@@ -157,15 +157,12 @@ def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
     if not stretches:
         return ()
     begin, end = stretches[0][0], stretches[-1][1]
-    earlier, events = (np.asarray(part, dtype=np.int64) for part in (trace.events[:begin], trace.events[begin:end]))
-    sizes = -(-np.asarray(trace.sizes_bytes, dtype=np.int64) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+    earlier, events = (np.asarray(part, dtype=np.int32) for part in (trace.events[:begin], trace.events[begin:end]))
+    sizes = np.asarray(trace.sizes_bytes, dtype=np.int64) + (MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
     kinds, kind_of = list(Category), places_of(trace.categories)
-    # Blocks are numbered in the order of their allocation.
-    freed = -earlier[earlier < 0] - 1
-    made = len(earlier) - len(freed)
+    live = np.flatnonzero(in_use(earlier, len(sizes)))
     levels = np.zeros(len(kinds))
-    levels += np.bincount(kind_of[:made], weights=sizes[:made], minlength=len(kinds))
-    levels -= np.bincount(kind_of[freed], weights=sizes[freed], minlength=len(kinds))
+    levels += np.bincount(kind_of[live], weights=sizes[live], minlength=len(kinds))
     blocks = np.abs(events) - 1
     changes, kind_of = np.sign(events) * sizes[blocks], kind_of[blocks]
     total, found, before = np.cumsum(changes), [], 0
@@ -177,6 +174,18 @@ def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
             sizes_bytes = {kind: int(level) for kind, level in zip(kinds, levels, strict=True) if level}
             found.append(ShapeInstant(phase=phase, sizes_bytes=sizes_bytes))
     return tuple(found)
+
+
+def in_use(events: npt.NDArray[np.int32], blocks: int) -> npt.NDArray[np.bool_]:
+    """Return which of so many blocks, numbered in the order of their allocation, are in use after events.
+
+    By hand, ``+a +b -a`` of three blocks: b alone.
+    """
+    freed = ~events[events < 0]  # of the event -(block + 1)
+    found = np.zeros(blocks, dtype=np.bool_)
+    found[: len(events) - len(freed)] = True
+    found[freed] = False
+    return found
 
 
 def _last_step(trace: Trace) -> Sequence[tuple[int, int, Phase]]:

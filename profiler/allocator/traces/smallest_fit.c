@@ -2,13 +2,18 @@
 
    The same rules as `profiler/allocator/model/caching.py`, which is what a reader should read, and which tests compare
    with this file. It stops where new memory is needed: what is taken from the driver, and what a full card does, is
-   decided by the caller, `profiler/worker/replays.py`. Built by `make install` where there is a C compiler. */
+   decided by the caller, `profiler/worker/replays.py`. Built by `make install` where there is a C compiler.
+
+   While a model decodes, most events are of runs that free each block that they allocate and no other one. What such a
+   run does depends on few free blocks, and it leaves all as it was: where it finds the same ones as before, its peaks
+   alone are noted. */
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { NONE = -1, SMALLEST_ROOM = 64, BUCKET = 128 };
+enum { NONE = -1, SMALLEST_ROOM = 64, BUCKET = 32 };
+enum { LONGEST_RUN = 32, MOST_FOUND = 8, RUNS = 256 };
 enum { NO_HOST_MEMORY = -1, UNKNOWN_BLOCK = -2 };
 
 typedef struct {
@@ -37,6 +42,15 @@ typedef struct {
     int64_t bucket, at;
 } Place;
 
+/* A run as it was replayed last: what it requests, what it found, and its most bytes above the levels before it. */
+typedef struct {
+    int32_t length, blocks, found_count, highest; /* `highest`: the event of the highest level, as `highest_event` */
+    int32_t events[LONGEST_RUN];                  /* with blocks numbered from 1 */
+    int64_t sizes[LONGEST_RUN / 2], actual[LONGEST_RUN / 2];
+    int64_t smallest, allocated, inactive, unreleasable;
+    Free found[MOST_FOUND]; /* from the smallest that could serve it up to the largest that it took */
+} Run;
+
 typedef struct {
     /* Counters of `CachingAllocator`, in bytes, which the caller reads and sets; and the event of the highest level. */
     int64_t allocated, peak_allocated, inactive, peak_inactive, peak_unreleasable, highest, highest_event;
@@ -47,6 +61,8 @@ typedef struct {
     int64_t count, room;
     int32_t unused;
     Pool pools[2]; /* large, small */
+    Free taken; /* the free block that served the last request */
+    Run runs[RUNS];
 } Allocator;
 
 static int is_before(const Free *one, int64_t size, int64_t address) {
@@ -159,7 +175,8 @@ static int allocate(Allocator *it, int64_t number, int64_t size, int64_t event, 
     Pool *pool = &it->pools[is_small];
     Place place = place_of(pool, size, INT64_MIN);
     if (place.bucket == pool->count) return 0;
-    int32_t found = pool->buckets[place.bucket]->free[place.at].block;
+    it->taken = pool->buckets[place.bucket]->free[place.at];
+    int32_t found = it->taken.block;
     int64_t rest = it->blocks[found].size - size;
     int is_split = it->blocks[found].before != NONE || it->blocks[found].after != NONE;
     if (rest >= (is_small ? it->min_block : it->small + 1)) {
@@ -227,6 +244,125 @@ static int release(Allocator *it, int64_t number) {
     return 1;
 }
 
+/* Replay an event: 1: done; 0: it needs new memory; or what failed. */
+static int replay(Allocator *it, const int32_t *events, const int64_t *sizes, int64_t *actual, int64_t at) {
+    int64_t number = (events[at] > 0 ? events[at] : -(int64_t)events[at]) - 1;
+    if (number < 0 || number >= it->numbers) return UNKNOWN_BLOCK;
+    if (!sizes[number]) return 1;
+    if (events[at] > 0) return allocate(it, number, sizes[number], at, actual);
+    if (it->block_of[number] == NONE) return UNKNOWN_BLOCK;
+    return release(it, number) ? 1 : NO_HOST_MEMORY;
+}
+
+/* Whether events request what a run did. */
+static int repeats(const Run *run, const int32_t *events, const int64_t *sizes, int64_t most, int64_t numbers) {
+    int32_t first = events[0] - 1, differ = 0;
+    if (!run->length || run->length > most || first + run->blocks > numbers) return 0;
+    for (int at = 0; at < run->length; at++) {
+        differ |= events[at] ^ (run->events[at] + (run->events[at] > 0 ? first : -first));
+    }
+    return !differ && !memcmp(run->sizes, &sizes[first], run->blocks * sizeof(int64_t));
+}
+
+/* Note the longest run with which events begin; it has blocks of one pool, numbered in their order. */
+static void note_requests(const Allocator *it, Run *run, const int32_t *events, const int64_t *sizes, int64_t most) {
+    int32_t first = events[0], made = 0;
+    int is_small = sizes[first - 1] <= it->small;
+    uint32_t in_use = 0;
+    run->length = 0;
+    for (int at = 0; at < LONGEST_RUN && at < most; at++) {
+        int64_t block = (events[at] > 0 ? events[at] : -(int64_t)events[at]) - first;
+        if (events[at] > 0) {
+            if (block != made || made == LONGEST_RUN / 2 || events[at] > it->numbers) return;
+            run->sizes[made] = sizes[events[at] - 1];
+            if (!run->sizes[made] || (run->sizes[made] <= it->small) != is_small) return;
+            in_use |= 1u << made++;
+        } else {
+            if (block < 0 || block >= made || !(in_use >> block & 1)) return;
+            in_use &= ~(1u << block);
+        }
+        run->events[at] = events[at] + (events[at] > 0 ? 1 - first : first - 1);
+        if (!in_use) run->length = at + 1, run->blocks = made;
+    }
+}
+
+/* The free block at a place, which moves to the next one; NULL after the last one. */
+static const Free *next(const Pool *pool, Place *place) {
+    if (place->bucket == pool->count) return NULL;
+    const Bucket *bucket = pool->buckets[place->bucket];
+    const Free *found = &bucket->free[place->at++];
+    if (place->at == bucket->count) *place = (Place){place->bucket + 1, 0};
+    return found;
+}
+
+/* Replay a run and note what it finds; return the event after it, or the one that was not done. */
+static int64_t note(
+    Allocator *it, Run *run, const int32_t *events, const int64_t *sizes, int64_t *actual, int64_t first, int *done) {
+    int64_t allocated = it->allocated, inactive = it->inactive, end = first + run->length;
+    Free last = {0, 0, NONE};
+    run->length = 0; /* until all is known */
+    run->smallest = INT64_MAX;
+    run->allocated = run->inactive = run->unreleasable = 0;
+    for (int64_t at = first; at < end; at++) {
+        if ((*done = replay(it, events, sizes, actual, at)) <= 0) return at;
+        if (events[at] > 0) {
+            if (sizes[events[at] - 1] < run->smallest) run->smallest = sizes[events[at] - 1];
+            if (is_before(&last, it->taken.size, it->taken.address)) last = it->taken;
+        }
+        int64_t more = it->allocated - allocated, more_inactive = it->inactive - inactive;
+        if (more > run->allocated) run->allocated = more, run->highest = (int32_t)(at - first);
+        if (more_inactive > run->inactive) run->inactive = more_inactive;
+        if (more + more_inactive > run->unreleasable) run->unreleasable = more + more_inactive;
+    }
+    memcpy(run->actual, &actual[events[first] - 1], run->blocks * sizeof(int64_t));
+    const Pool *pool = &it->pools[run->smallest <= it->small];
+    Place place = place_of(pool, run->smallest, INT64_MIN);
+    run->found_count = 0;
+    for (const Free *found; (found = next(pool, &place)) && !is_before(&last, found->size, found->address);) {
+        if (run->found_count == MOST_FOUND) return end;
+        run->found[run->found_count++] = *found;
+    }
+    run->length = (int32_t)(end - first);
+    return end;
+}
+
+/* Raise the peaks as a run does, if it finds the same as before; return whether it does. */
+static int pass_over(Allocator *it, const Run *run, const Pool *pool, Place place, int64_t at) {
+    for (int each = 0; each < run->found_count; each++) {
+        const Free *found = next(pool, &place), *before = &run->found[each];
+        if (!found || found->size != before->size || found->address != before->address) return 0;
+    }
+    int64_t highest = it->allocated + run->allocated, unreleasable = it->allocated + it->inactive + run->unreleasable;
+    if (highest > it->peak_allocated) it->peak_allocated = highest;
+    if (highest > it->highest) it->highest = highest, it->highest_event = at + run->highest;
+    if (it->inactive + run->inactive > it->peak_inactive) it->peak_inactive = it->inactive + run->inactive;
+    if (unreleasable > it->peak_unreleasable) it->peak_unreleasable = unreleasable;
+    return 1;
+}
+
+/* Replay the run with which events begin, or one event; return the event after it, or the one that was not done. */
+static int64_t replay_run(
+    Allocator *it, const int32_t *events, const int64_t *sizes, int64_t *actual, int64_t at, int64_t end, int *done) {
+    int64_t first = events[at] - 1;
+    int begins = at + 1 < end && (events[at + 1] == -events[at] || events[at + 1] == events[at] + 1);
+    if (begins && first >= 0 && first < it->numbers && sizes[first]) {
+        const Pool *pool = &it->pools[sizes[first] <= it->small];
+        Place place = place_of(pool, sizes[first], INT64_MIN), begin = place;
+        const Free *found = next(pool, &begin);
+        Run *run = &it->runs[(sizes[first] + (found ? 31 * found->address : 0)) / it->min_block % RUNS];
+        if (repeats(run, &events[at], sizes, end - at, it->numbers)) {
+            if (run->smallest != sizes[first]) place = place_of(pool, run->smallest, INT64_MIN);
+            if (pass_over(it, run, pool, place, at)) {
+                memcpy(&actual[first], run->actual, run->blocks * sizeof(int64_t));
+                return at + run->length;
+            }
+        } else note_requests(it, run, &events[at], sizes, end - at);
+        if (run->length) return note(it, run, events, sizes, actual, at, done);
+    }
+    *done = replay(it, events, sizes, actual, at);
+    return *done > 0 ? at + 1 : at;
+}
+
 void smallest_fit_delete(Allocator *it) {
     if (!it) return;
     free(it->block_of);
@@ -263,17 +399,10 @@ Allocator *smallest_fit_new(int64_t min_block, int64_t small) {
    `sizes` has the bytes of each block, 0 for what is never allocated; `actual` gets those that a block really has. */
 int64_t smallest_fit_run(
     Allocator *it, const int32_t *events, const int64_t *sizes, int64_t *actual, int64_t first, int64_t end) {
-    for (int64_t at = first; at < end; at++) {
-        int64_t number = (events[at] > 0 ? events[at] : -(int64_t)events[at]) - 1;
-        if (number < 0 || number >= it->numbers) return UNKNOWN_BLOCK;
-        if (!sizes[number]) continue;
-        if (events[at] > 0) {
-            int done = allocate(it, number, sizes[number], at, actual);
-            if (done <= 0) return done ? done : at;
-        } else {
-            if (it->block_of[number] == NONE) return UNKNOWN_BLOCK;
-            if (!release(it, number)) return NO_HOST_MEMORY;
-        }
+    int done = 1;
+    for (int64_t at = first; at < end;) {
+        at = replay_run(it, events, sizes, actual, at, end, &done);
+        if (done <= 0) return done ? done : at;
     }
     return end;
 }

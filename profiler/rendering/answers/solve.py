@@ -31,6 +31,7 @@ class SimulatedSide:
     needed_bytes: int | None
     """Segments that hold a tensor at the worst instant, and the CUDA context; None if the trial has no answer."""
     message: str
+    tensors_bytes: int | None = None  # `needed_bytes` without fragments
 
     @property
     def fits(self) -> bool:
@@ -211,14 +212,13 @@ def _sides(answer: KeyAnswer) -> list[Table]:
 
 def _decided(answer: KeyAnswer) -> list[str]:
     """Return which method decided, where both were asked."""
-    key, boundary = answer.key, answer.boundary
+    key, boundary, beyond = answer.key, answer.boundary, answer.boundary.beyond
     if answer.decided is Decided.UNDECIDED:
         return [f"The estimate decides: a simulation of {key} has no answer."]
     if answer.decided is not Decided.SIMULATION:
         return []
     said = f"at most {answer.estimated:,}" if answer.estimated is not None else "that none fits"
     lines = [f"The simulation decides; the estimate says {said}."]
-    beyond = boundary.beyond
     if boundary.largest is not None and beyond is not None and beyond > boundary.largest + 1:
         lines.append(f"Simulated: {key}={', '.join(f'{side.value:,}' for side in answer.sides)}.")
     again = [f"{side.value:,}" for side in answer.sides if side.fits and beyond is not None and side.value > beyond]
