@@ -116,7 +116,6 @@ _IN_USE = ("is in use by", "ddress already in use", "EADDRINUSE")
 """Parts of sentences of a process that finds its port busy: ours, of the C library, and of torch."""
 _LOST = re.compile(r"[\w.]*(Connect|BrokenPipe|EOFError|Timeout|DistNetwork)\w*:?")
 """Errors of a process that does not reach another one, or no longer."""
-_SEARCHES = ("ImportError:", "ModuleNotFoundError:")
 
 
 def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, str]:
@@ -127,7 +126,7 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
         return Status.OK, ""
     failed = min((one for one in memory.processes if one.last_sentence), key=_as_a_cause, default=None)
     killed = [process_name(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
-    if failed is not None and (_as_a_cause(failed)[0] == 0 or any(failed.peak_bytes) or not killed):
+    if failed is not None and (not _as_a_cause(failed)[0] or any(failed.peak_bytes) or not killed):
         status = Status.OOM if failed.last_sentence.startswith(_OUT_OF_MEMORY) else Status.FAILED
         return status, ended_by(failed)
     without = f"; without a word ended {', '.join(killed)}" if killed else ""
@@ -136,16 +135,15 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
     return Status.FAILED, f"the command ended with exit code {end.exit_code}{without}"
 
 
-def _as_a_cause(process: JobProcess) -> tuple[int, float]:
+def _as_a_cause(process: JobProcess) -> tuple[bool, float]:
     """Order processes that failed by how likely they are the cause, and equally likely ones by when they failed.
 
-    First those with memory on a card and those whose port is busy, such as a server that has not begun. A process that
-    only lost another one comes after that one, with the others. A script may look for a package: such a process is last.
+    First those with memory on a card, as a script may look for a package before, and those whose port is busy, such as
+    a server that has not begun. A process that only lost another one is with the others, and so comes after that one.
     """
-    sentence, holds = process.last_sentence, any(process.peak_bytes)
-    if any(words in sentence for words in _IN_USE) or (holds and not _LOST.match(sentence)):
-        return 0, process.last_sentence_s
-    return (2 if sentence.startswith(_SEARCHES) and not holds else 1), process.last_sentence_s
+    is_in_use = any(words in process.last_sentence for words in _IN_USE)
+    fails_alone = any(process.peak_bytes) and not _LOST.match(process.last_sentence)
+    return not (is_in_use or fails_alone), process.last_sentence_s
 
 
 def write_job(folder: Path, record: JobRecord) -> Path:

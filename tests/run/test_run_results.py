@@ -220,7 +220,7 @@ SERVER = "OSError: [Errno 98] port 8000 is in use by process 7: end it, or choos
         ("ValueError: an unknown key of the server", "requests.exceptions.ConnectionError: refused", GIB, 1),
         ("ValueError: an unknown key of the server", "EOFError", GIB, 1),
         ("ValueError: of a script that the job survives", "RuntimeError: shapes do not match", GIB, 2),
-        ("ModuleNotFoundError: No module", "TimeoutError", GIB, 2),
+        ("ModuleNotFoundError: No module named 'vllm'", "TimeoutError", GIB, 1),
     ],
 )
 def test_a_process_that_lost_another_is_not_the_cause(ended, first, second, held, cause):
