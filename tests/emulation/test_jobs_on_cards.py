@@ -243,7 +243,9 @@ if __name__ == "__main__":
 def test_a_server_whose_port_is_busy_is_the_cause(on_cards, ends, error):
     """Not what its trainer says later, nor a process that looked for a package before."""
     program = BUSY_SERVER.replace("ENDS", repr(ends)).replace("ERROR", repr(error))
-    code, record = on_cards(program.replace("raise {error}", "import os; {error}" if "kill" in error else "raise {error}"))
+    code, record = on_cards(
+        program.replace("raise {error}", "import os; {error}" if "kill" in error else "raise {error}")
+    )
     server = of(record, "create_server")
     assert (code, record.status) == (EXIT_SOME_TRIALS_FAILED, "failed")
     assert record.message.startswith(f"process {server.pid} ")

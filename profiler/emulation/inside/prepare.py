@@ -138,8 +138,8 @@ def note_rank(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
 def note_errors(card: ctypes.CDLL) -> None:
     """Keep the last sentence of a process that ends by an error, where its job reads it.
 
-    `multiprocessing` and torch's `spawn` end a process themselves, and an error of theirs reaches no hook of Python. Nor
-    does `sys.exit`, by which uvicorn ends where it has printed its error.
+    `multiprocessing` and torch's `spawn` end a process themselves, and an error of theirs reaches no hook of Python;
+    nor does `sys.exit`, by which uvicorn ends where it has printed its error.
     """
     show, leave = sys.excepthook, sys.exit
 
