@@ -192,7 +192,7 @@ def test_the_training_is_near_that_of_verls_own_command(gpus, engine, model, pro
     assert phases["actor's step"] == pytest.approx(optimizer, rel=0.025)
 
 
-def test_the_scores_of_an_adapter_are_near_those_of_verls_command():
+def test_scores_of_an_adapter_are_near_those_of_verls_command():
     """Emulated as above, with `lora_rank=32` on two GPUs. Policy and reference are one module, gathered once."""
     words = [f"config={_COMMAND}", "gpu=h100-80gb", "data.max_prompt_length=261", "trainer.n_gpus_per_node=2"]
     model = "actor_rollout_ref.model"

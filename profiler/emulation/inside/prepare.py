@@ -154,7 +154,7 @@ def note_errors(card: ctypes.CDLL) -> None:
         _say(card, error)
         show(kind, error, trace)
 
-    sys.excepthook, sys.exit = shown, left  # type: ignore[assignment]
+    sys.excepthook, sys.exit = shown, left
     if (loaded := sys.modules.get("multiprocessing.process")) is not None:  # by a .pth file of the environment
         _note_in_children(card, loaded.BaseProcess)
     else:
