@@ -92,6 +92,8 @@ class Workers:
     """The buffer in which weights go to the rollout engine; 0 where that instant is not counted."""
     keeps_reference_root: bool = False
     """What a reference has outside of its layers stays gathered after its pass."""
+    copied_reference_bytes: int = 0
+    """Bytes of a weight of a reference whose shards FSDP 1 has on the host and copies; 0 otherwise."""
     keeps_actor_root: bool = False
     """The same of the actor, from its old log-probabilities to its update."""
     reward: RewardEngine | None = None

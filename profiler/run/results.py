@@ -1,6 +1,7 @@
 """The end of a run: tables, pages and figures of all runs of a script, the table on the terminal, a job's record."""
 
 import json
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,6 +112,10 @@ def job_record(command: JobCommand, gpu: str, end: JobEnd, processes: Path) -> J
 
 _OUT_OF_MEMORY = ("OutOfMemoryError:", "AcceleratorError: CUDA error: out of memory")
 """Beginnings of sentences of torch."""
+_IN_USE = ("is in use by", "ddress already in use", "EADDRINUSE")
+"""Parts of sentences of a process that finds its port busy: ours, of the C library, and of torch."""
+_LOST = re.compile(r"[\w.]*(Connect|BrokenPipe|EOFError|Timeout|DistNetwork)\w*:?")
+"""Errors of a process that does not reach another one, or no longer."""
 
 
 def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, str]:
@@ -119,9 +124,9 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
         return Status.TIMEOUT, f"the command ran longer than timeout_s={timeout_s:g}"
     if end.exit_code == 0:
         return Status.OK, ""
-    failed = min((one for one in memory.processes if one.last_sentence), key=_when_on_a_card, default=None)
+    failed = min((one for one in memory.processes if one.last_sentence), key=_as_a_cause, default=None)
     killed = [process_name(one) for one in memory.processes if any(one.peak_bytes) and not one.has_ended_itself]
-    if failed is not None and (any(failed.peak_bytes) or not killed):
+    if failed is not None and (not _as_a_cause(failed)[0] or any(failed.peak_bytes) or not killed):
         status = Status.OOM if failed.last_sentence.startswith(_OUT_OF_MEMORY) else Status.FAILED
         return status, ended_by(failed)
     without = f"; without a word ended {', '.join(killed)}" if killed else ""
@@ -130,9 +135,15 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
     return Status.FAILED, f"the command ended with exit code {end.exit_code}{without}"
 
 
-def _when_on_a_card(process: JobProcess) -> tuple[bool, float]:
-    """Order processes by when they failed, those without memory on a card last: a script may look for a package."""
-    return not any(process.peak_bytes), process.last_sentence_s
+def _as_a_cause(process: JobProcess) -> tuple[bool, float]:
+    """Order processes that failed by how likely they are the cause, and equally likely ones by when they failed.
+
+    First those with memory on a card, as a script may look for a package before, and those whose port is busy, such as
+    a server that has not begun. A process that only lost another one is with the others, and so comes after that one.
+    """
+    is_in_use = any(words in process.last_sentence for words in _IN_USE)
+    fails_alone = any(process.peak_bytes) and not _LOST.match(process.last_sentence)
+    return not (is_in_use or fails_alone), process.last_sentence_s
 
 
 def write_job(folder: Path, record: JobRecord) -> Path:

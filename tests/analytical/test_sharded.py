@@ -33,9 +33,39 @@ _BILLION = 10**9
 
 
 def test_a_reference_computes_no_entropy():
-    phases = verl_estimate(replace(JOB, entropy=EntropySettings(is_compiled=False)), SEVEN_BILLION, _CARD).phases
+    long = replace(JOB, entropy=EntropySettings(is_compiled=False), log_prob_max_tokens=10_000)  # the head decides
+    phases = verl_estimate(long, SEVEN_BILLION, _CARD).phases
     more = phases[VerlPhase.LOG_PROB][Component.LOGITS] - phases[VerlPhase.REFERENCE][Component.LOGITS]
-    assert more == 1_000 * SEVEN_BILLION.vocab_size * 12
+    assert more == 10_000 * SEVEN_BILLION.vocab_size * 12
+
+
+@given(tokens=st.integers(1, 60_000), rank=st.sampled_from((0, 16)), strategy=st.sampled_from(Strategy))
+def test_scores_are_of_a_layer_or_of_the_head(tokens, rank, strategy):
+    """Logits and the tensors of an MLP are never there together, and a reference needs at most what the actor does."""
+    found = verl_estimate(
+        replace(JOB, strategy=strategy, lora_rank=rank, log_prob_max_tokens=tokens), SEVEN_BILLION, _CARD
+    ).phases
+    parts = found[VerlPhase.LOG_PROB]
+    if Component.LOGITS in parts:
+        norm = tokens * SEVEN_BILLION.hidden_size * 2
+        assert parts[Component.ACTIVATIONS] in (norm, norm // JOB.tensor_model_parallel_size)
+    else:
+        assert parts[Component.ACTIVATIONS] > 0
+
+
+def test_what_is_gathered_without_gradient_by_hand(half_billion):
+    """Outside of layers, and the layer that computes; FSDP 2 has the buffer of its last gathering too."""
+    layer, outside = 14_912_384 * 2, 136_135_552 * 2
+    for strategy, layers in ((Strategy.FSDP, (0, 1)), (Strategy.FSDP2, (1, 2))):
+        sharding = _sharding(replace(JOB, strategy=strategy), half_billion)
+        names = (InstantName.SCORE_HEAD, InstantName.SCORE_LAYER)
+        found = [sharding.gathered(Instant(phase=Phase.SCORE, name=name, terms={})).size for name in names]
+        assert found == [outside + each * layer for each in layers]
+    copies = replace(JOB, fsdp_size=2, workers=replace(JOB.workers, copied_reference_bytes=4))
+    kind = SHARDINGS[Strategy.FSDP]
+    reference = kind(job=copies, architecture=half_billion, model=TrainedModel(weight_bytes=2), values=1, trained=0)
+    assert reference.copied_bytes(1_000) == 3_000
+    assert _sharding(copies, half_billion).copied_bytes(1_000) == 0
 
 
 def _sharding(job, model=SEVEN_BILLION, count=7 * _BILLION):

@@ -217,6 +217,48 @@ def test_a_busy_port_is_one_sentence(on_cards):
     assert "ended by DistNetworkError: The server socket has failed to listen" in record.message
 
 
+BUSY_SERVER = """
+SERVER = '''
+import socket, sys
+try: socket.create_server(("127.0.0.1", {port}))
+except OSError: {ends}
+'''
+TRAINER = '''
+import runpy; runpy.run_path({file!r}, run_name="trainer")["take"](10)
+raise {error}
+'''
+if __name__ == "__main__":
+    import socket
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = SERVER.format(port=taken.getsockname()[1], ends=ENDS)
+        subprocess.run([sys.executable, "-c", "import no_such_package"])
+        subprocess.run([sys.executable, "-c", server])
+        trainer = TRAINER.format(file=__file__, error=ERROR)
+        sys.exit(subprocess.run([sys.executable, "-c", trainer]).returncode)
+"""
+
+
+@pytest.mark.parametrize("ends", ["raise", "sys.exit(1)"], ids=["raises", "exits"])
+@pytest.mark.parametrize("error", ["ConnectionError('no server')", "RuntimeError('later')", "os.kill(os.getpid(), 9)"])
+def test_a_server_whose_port_is_busy_is_the_cause(on_cards, ends, error):
+    """Not what its trainer says later, nor a process that looked for a package before."""
+    program = BUSY_SERVER.replace("ENDS", repr(ends)).replace("ERROR", repr(error))
+    code, record = on_cards(
+        program.replace("raise {error}", "import os; {error}" if "kill" in error else "raise {error}")
+    )
+    server = of(record, "create_server")
+    assert (code, record.status) == (EXIT_SOME_TRIALS_FAILED, "failed")
+    assert record.message.startswith(f"process {server.pid} ")
+    assert "is in use by process" in record.message
+
+
+def test_words_of_an_exit_are_the_last_sentence(on_cards):
+    _, record = on_cards("if __name__ == '__main__': sys.exit('no model here')\n")
+    assert record.message.endswith("ended by SystemExit: no model here")
+    _, record = on_cards("if __name__ == '__main__': sys.exit(4)\n")
+    assert record.message == "the command ended with exit code 4"
+
+
 INTERRUPTED = """
 import sys
 from pathlib import Path

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from profiler.config.verl.config import read_verl_config
+from profiler.domain.cards.card import cublas_workspace_bytes
 from profiler.domain.errors import EXIT_USAGE, UsageError
 from profiler.domain.verl import Strategy
 from profiler.estimate.main import answer, main
@@ -184,6 +185,20 @@ def test_the_training_is_near_that_of_verls_own_command(gpus, engine, model, pro
     words += [f"actor_rollout_ref.model.path={model}", f"data.train_batch_size={prompts}"]
     words += [f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}"]
     phases = {name: sum(parts.values()) for name, parts in json.loads(answer(words))["phases"].items()}
-    assert max(phases["log-prob"], phases["reference"]) == pytest.approx(score, rel=0.025)
+    # Two workspaces of cuBLAS are not in the estimate, as the context is not.
+    scores = max(phases["log-prob"], phases["reference"]) + 2 * cublas_workspace_bytes((9, 0), "2.11.0")
+    assert scores == pytest.approx(score, rel=0.0015)
     assert phases["actor"] == pytest.approx(backward, rel=0.045)
     assert phases["actor's step"] == pytest.approx(optimizer, rel=0.025)
+
+
+def test_scores_of_an_adapter_are_near_those_of_verls_command():
+    """Emulated as above, with `lora_rank=32` on two GPUs. Policy and reference are one module, gathered once."""
+    words = [f"config={_COMMAND}", "gpu=h100-80gb", "data.max_prompt_length=261", "trainer.n_gpus_per_node=2"]
+    model = "actor_rollout_ref.model"
+    words += ["data.train_batch_size=16", f"{model}.path=Qwen/Qwen2.5-0.5B-Instruct", f"{model}.lora_rank=32"]
+    loaded = ["actor_rollout_ref.rollout.load_format=safetensors", "actor_rollout_ref.actor.ppo_mini_batch_size=16"]
+    phases = json.loads(answer([*words, *loaded, "format=json"]))["phases"]
+    assert phases["log-prob"] == phases["reference"]
+    scores = sum(phases["reference"].values()) + 2 * cublas_workspace_bytes((9, 0), "2.11.0")
+    assert scores == pytest.approx(1_793_854_464, rel=0.0015)

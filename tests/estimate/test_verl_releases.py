@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.analytical.explanation.boundary import verl_card
+from profiler.analytical.formulas.models.parameters import layer_parameter_count
 from profiler.analytical.formulas.verl_pass import engine_weights_bytes, stack_bytes, sync_bytes
 from profiler.analytical.timeline.recipes.verl import Component, Role, VerlPhase, shardings_of, verl_estimate
 from profiler.config.models.architecture import read_architecture
@@ -262,6 +263,12 @@ def test_the_reference_waits_on_the_host():
     assert not_counted({**values, f"{REF}.fsdp_config.model_dtype": "bf16"}) == []
 
 
+SHORT = {
+    "data.max_prompt_length": 8,
+    "data.max_response_length": 8,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 1,
+}
 OUTSIDE_BYTES = (2 * 151_936 * 4096 + 4096) * 2
 """Embedding, LM head and final norm of the dense model in bfloat16."""
 
@@ -285,7 +292,21 @@ def test_what_is_outside_of_layers_stays_gathered_after_a_pass():
     assert set(roots(FSDP2).values()) == {0}
     alone = {"trainer.n_gpus_per_node": 1, f"{ROLLOUT}.tensor_model_parallel_size": 1, f"{ACTOR}.use_kl_loss": True}
     assert not any(Component.REFERENCE in parts for parts in verl_estimate(job(alone), DENSE, CARD).phases.values())
-    assert set(roots(LORA | LOADED | BY_LAYER).values()) == {0, OUTSIDE_BYTES}
+    # The reference of LoRA is the actor, which has it once.
+    assert set(roots(LORA | LOADED | BY_LAYER).values()) == {0}
+
+
+@pytest.mark.parametrize(("dtype", "values"), [("fp32", 3), ("bf16", 1)])
+def test_a_reference_on_the_host_is_copied_before_it_is_gathered(dtype, values):
+    """By hand, over 8: the shard and it in bfloat16, next to both models' roots; alone three copies of its root."""
+    scores = {f"{ACTOR}.use_kl_loss": True, f"{REF}.fsdp_config.model_dtype": dtype, **SHORT}
+    found = verl_estimate(job(scores), DENSE, CARD).phases[VerlPhase.REFERENCE]
+    of_layer = 2 * OUTSIDE_BYTES + layer_parameter_count(DENSE) * 2
+    assert found[Component.GATHERED] == max(2 * OUTSIDE_BYTES + values * OUTSIDE_BYTES // 8, of_layer * (values == 1))
+    alone = {"trainer.n_gpus_per_node": 1, f"{ROLLOUT}.tensor_model_parallel_size": 1}
+    found = verl_estimate(job(scores | alone), DENSE, CARD).phases[VerlPhase.REFERENCE]
+    assert found[Component.GATHERED] == (3 * OUTSIDE_BYTES if values == 3 else OUTSIDE_BYTES + of_layer % OUTSIDE_BYTES)
+    assert job(scores | FSDP2).workers.copied_reference_bytes == job(scores | LORA).workers.copied_reference_bytes == 0
 
 
 # Logits

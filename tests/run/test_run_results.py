@@ -208,6 +208,26 @@ def test_the_first_error_with_memory_on_a_card_ended_a_command(ended):
     assert any(line.startswith("Also, process 2") for line in job_sentences(found))
 
 
+SERVER = "OSError: [Errno 98] port 8000 is in use by process 7: end it, or choose another port"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "held", "cause"),
+    [
+        (SERVER, "ConnectionError: The vLLM server can't be reached", GIB, 1),
+        (SERVER, "RuntimeError: no weights were taken", GIB, 1),
+        (SERVER, "", GIB, 1),
+        ("ValueError: an unknown key of the server", "requests.exceptions.ConnectionError: refused", GIB, 1),
+        ("ValueError: an unknown key of the server", "EOFError", GIB, 1),
+        ("ValueError: of a script that the job survives", "RuntimeError: shapes do not match", GIB, 2),
+        ("ModuleNotFoundError: No module named 'vllm'", "TimeoutError", GIB, 1),
+    ],
+)
+def test_a_process_that_lost_another_is_not_the_cause(ended, first, second, held, cause):
+    later = replace(process(2, second, said_s=2, held=held), has_ended_itself=bool(second))
+    assert f"program_{cause}" in ended(process(1, first, said_s=1), later).message
+
+
 @pytest.mark.parametrize(
     ("words", "ranks", "expected"),
     [

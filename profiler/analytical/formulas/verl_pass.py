@@ -151,6 +151,14 @@ def forward_bytes(job: VerlJob, architecture: Architecture, tokens: int, *, adap
     return tokens * (4 * architecture.hidden_size + 3 * architecture.intermediate_size) * BFLOAT16_BYTES
 
 
+def head_bytes(job: VerlJob, architecture: Architecture, tokens: int) -> int:
+    """Return what is there next to the logits of a forward without gradient: the final norm's [T, H], in bfloat16.
+
+    By hand, 1,000 tokens, H = 4,096: 8,192,000 B. Source: `Qwen3ForCausalLM.forward` in transformers.
+    """
+    return tokens * architecture.hidden_size * BFLOAT16_BYTES // _sharing(job)
+
+
 def pool_bytes(job: VerlJob, card_bytes: int) -> int:
     """Return the bytes of the pool of an active rollout engine, including its weights.
 

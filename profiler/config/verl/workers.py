@@ -131,6 +131,7 @@ def workers_of(reader: VerlReader, entropy: EntropySettings, *, removes: bool) -
         sends_adapters=adapters and not has_flag(reader, f"{MODEL}.lora.merge"),
         update_bucket_bytes=bucket * _MIB,
         keeps_reference_root=not adapters and _keeps_root(reader, REF),
+        copied_reference_bytes=0 if adapters else _copied_bytes(reader),
         keeps_actor_root=_keeps_root(reader, ACTOR),
         reward=_reward(reader),
         expert_model_parallel_size=reader.count(f"{ACTOR}.megatron.expert_model_parallel_size"),
@@ -138,6 +139,12 @@ def workers_of(reader: VerlReader, entropy: EntropySettings, *, removes: bool) -
             experts if reader.value(experts) is not None else f"{ACTOR}.megatron.tensor_model_parallel_size"
         ),
     )
+
+
+def _copied_bytes(reader: VerlReader) -> int:
+    """Return the bytes of a weight that FSDP 1 copies to the GPU for a reference, which verl 0.9.1 has on the host."""
+    is_wide = reader.value(f"{REF}.fsdp_config.model_dtype") in (None, "fp32", "float32", 32, "32")
+    return (4 if is_wide else 2) if reader.value(f"{ACTOR}.strategy") == Strategy.FSDP.value else 0
 
 
 def _keeps_root(reader: VerlReader, worker: str) -> bool:

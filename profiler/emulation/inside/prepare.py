@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from profiler.domain.memory import Phase
 from profiler.emulation.card import PROCESSES_VARIABLE
@@ -33,8 +33,7 @@ from profiler.seams.patching import around_import
 RUNTIME = "libcudart"
 
 ALL_RANKS = "EMULATED_ALL_RANKS"
-"""Environment variable: every rank of the job is a process; without it this one is rank 0 and the others are answered
-for."""
+"""Environment variable: every rank is a process; without it this one is rank 0, and the others are answered for."""
 
 _MOST_CHARACTERS = 380
 
@@ -139,15 +138,23 @@ def note_rank(card: ctypes.CDLL) -> Callable[[ModuleType], None]:
 def note_errors(card: ctypes.CDLL) -> None:
     """Keep the last sentence of a process that ends by an error, where its job reads it.
 
-    `multiprocessing` and torch's `spawn` end a process themselves, and an error of theirs reaches no hook of Python.
+    `multiprocessing` and torch's `spawn` end a process themselves, and an error of theirs reaches no hook of Python;
+    nor does `sys.exit`, by which uvicorn ends where it has printed its error.
     """
-    show = sys.excepthook
+    show, leave = sys.excepthook, sys.exit
+
+    def left(code: Any = None) -> NoReturn:
+        if threading.current_thread() is threading.main_thread():
+            ending = SystemExit(code)
+            ending.__context__ = sys.exc_info()[1]
+            _say(card, ending)
+        leave(code)
 
     def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         _say(card, error)
         show(kind, error, trace)
 
-    sys.excepthook = shown
+    sys.excepthook, sys.exit = shown, left
     if (loaded := sys.modules.get("multiprocessing.process")) is not None:  # by a .pth file of the environment
         _note_in_children(card, loaded.BaseProcess)
     else:
@@ -175,8 +182,9 @@ def _note_in_children(card: ctypes.CDLL, process: Any) -> None:
 
 def _say(card: ctypes.CDLL, error: BaseException) -> None:
     """Keep an error, or the one that a library has turned into an exit code; not an interruption or a success."""
-    cause = error.__context__ if isinstance(error, SystemExit) and error.code else error
-    if cause is None or isinstance(cause, KeyboardInterrupt | SystemExit):
+    speaks = isinstance(error, SystemExit) and isinstance(error.code, str)
+    cause = error.__context__ if isinstance(error, SystemExit) and error.code and not speaks else error
+    if cause is None or (isinstance(cause, KeyboardInterrupt | SystemExit) and not speaks):
         return
     words = " ".join(str(cause).split())
     sentence = f"{type(cause).__name__}: {words}" if words else type(cause).__name__

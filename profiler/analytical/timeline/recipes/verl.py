@@ -13,6 +13,7 @@ from profiler.analytical.formulas.verl_pass import (
     entropy_log_prob_bytes,
     entropy_update_bytes,
     forward_bytes,
+    head_bytes,
     kv_demand_bytes,
     layer_backward_bytes,
     logits_bytes,
@@ -207,14 +208,16 @@ def _with_roots(
 ) -> Mapping[Component, Term]:
     """Return the parts with what stays gathered outside of the layers of models that do not compute.
 
-    The reference has its own among what is gathered while it scores; the actor's waits for its update.
+    The reference has its own among what is gathered while it scores; the actor's waits for its update. With LoRA the
+    actor scores as the reference, and what it has gathered is there once.
     """
     found = dict(parts)
     size = outside_parameters(architecture) * BFLOAT16_BYTES if job.n_gpus > 1 else 0
     root = Term(size, lambda: "what is outside of layers, still gathered")
     if job.workers.keeps_reference_root and job.has_reference and phase is not VerlPhase.REFERENCE:
         found[Component.REFERENCE] = root
-    if job.workers.keeps_actor_root and phase in _BETWEEN_SCORES_AND_UPDATE:
+    computes = job.workers.counts_adapters and phase is VerlPhase.REFERENCE
+    if job.workers.keeps_actor_root and phase in _BETWEEN_SCORES_AND_UPDATE and not computes:
         found[Component.GATHERED] = found.get(Component.GATHERED, NOTHING).plus(root)
     return {component: found[component] for component in Component if component in found and found[component].size}
 
@@ -266,7 +269,7 @@ def _active(
     if job.has_reference:
         # A reference that is offloaded streams its layers through what is gathered: it is not loaded.
         role = Role.ACTOR if job.workers.counts_adapters else None
-        found[VerlPhase.REFERENCE] = (role, _scoring(actor, of_actor=False))
+        found[VerlPhase.REFERENCE] = (role, _scoring(shardings.get(Role.REFERENCE, actor), of_actor=False))
     if Role.CRITIC in shardings:
         found[VerlPhase.UPDATE_CRITIC] = (Role.CRITIC, _largest_of_update(shardings[Role.CRITIC], 0))
         found[VerlPhase.STEP_CRITIC] = (Role.CRITIC, _step(shardings[Role.CRITIC]))
@@ -324,17 +327,26 @@ def _on_gpu(sharding: VerlSharding, instant: Instant) -> dict[Category, Term]:
 
 
 def _scoring(sharding: VerlSharding, *, of_actor: bool) -> Instant:
-    """Return the forward of log-probabilities, of the actor with their entropy, or of the reference."""
+    """Return the largest of the instants of a forward of log-probabilities: at its start, in a layer, and at the head.
+
+    The actor's come with their entropy, the reference's do not. A layer's tensors are gone when logits are made. Only a
+    reference on the host has more than what is gathered at the start.
+    """
     job, architecture = sharding.job, sharding.architecture
     tokens = job.log_prob_max_tokens
     logits = logits_bytes(job, architecture, tokens, training=False)
     logits += entropy_log_prob_bytes(job, architecture, tokens, of_actor=of_actor)
     forward = forward_bytes(job, architecture, tokens, adapted=of_actor)
-    sizes = {
-        Category.ACTIVATIONS: forward // job.tensor_model_parallel_size,
-        Category.LOGITS: logits,
+    alone: Mapping[InstantName, Mapping[Category, int]] = {
+        InstantName.GATHERING: {},
+        InstantName.SCORE_LAYER: {Category.ACTIVATIONS: forward // job.tensor_model_parallel_size},
+        InstantName.SCORE_HEAD: {
+            Category.ACTIVATIONS: head_bytes(job, architecture, tokens),
+            Category.LOGITS: logits,
+        },
     }
-    return _computed(sharding, Phase.SCORE, InstantName.SCORE_LAYER, sizes, tokens)
+    instants = [_computed(sharding, Phase.SCORE, name, sizes, tokens) for name, sizes in alone.items()]
+    return max(instants, key=lambda instant: int(instant.total_bytes))
 
 
 def _computed(

@@ -80,20 +80,50 @@ class VerlSharding(Sharding):
     def gathered(self, alone: Instant) -> Term:
         """Return the weights that FSDP has gathered at one time, in bfloat16.
 
-        ZeRO-3: two decoder layers, the current one and the next, and the parameters outside layers (embedding, LM head,
-        final norm). ZeRO-2 in training: all weights. By hand, qwen2.5-0.5b, ZeRO-3: (2 x 14,912,384 + 136,135,552)
-        values x 2 B = 331,920,640 B. None is left when those outside layers are reduced.
+        ZeRO-3: the parameters outside layers (embedding, LM head, final norm), with the current decoder layer and the
+        next in an update. Without gradient FSDP 1 gathers a layer when it begins and frees it when it ends, so that
+        one is there, and none at the head; FSDP 2 keeps the buffer of its last gathering as well. ZeRO-2 in training:
+        all weights. None is left when those outside layers are reduced.
 
-        Source: `_post_backward_hook` in `torch/distributed/fsdp/_runtime_utils.py` frees a unit before it is reduced.
+        By hand, qwen2.5-0.5b, ZeRO-3, in an update: (2 x 14,912,384 + 136,135,552) values x 2 B = 331,920,640 B; while
+        FSDP 1 scores 302,095,872 B in a layer, and 272,271,104 B at the head.
+
+        Source: `_post_backward_hook` in `torch/distributed/fsdp/_runtime_utils.py` frees a unit before it is reduced,
+        `_post_forward_reshard` after its forward, but for the root; `forward_prefetch` is false in verl. FSDP 2:
+        `FSDPParamGroup.wait_for_unshard`.
         """
         if alone.phase is Phase.OPTIMIZER or alone.name is InstantName.BACKWARD_END:
             return NOTHING
         if alone.phase is Phase.BACKWARD and not self.job.reshard_after_forward:
             return Term(int(parameter_count(self.architecture)) * BFLOAT16_BYTES, lambda: "all weights, in bfloat16")
-        return Term(
-            (2 * self._layer + outside_parameters(self.architecture)) * BFLOAT16_BYTES,
-            lambda: "2 layers and all outside, in bfloat16",
-        )
+        layers, outside = self._layers_gathered(alone), outside_parameters(self.architecture)
+        whole = (layers * self._layer + outside) * BFLOAT16_BYTES
+        if alone.name is InstantName.GATHERING:
+            # A whole copy on each GPU is gathered by making it.
+            copied = self.copied_bytes(outside) + (whole if self.job.fsdp_size > 1 else 0)
+            return Term(copied, lambda: "all outside, in bfloat16, and its shards from the host")
+        return Term(whole, lambda: f"{layers or 'no'} layer{'' if layers == 1 else 's'} and all outside, in bfloat16")
+
+    def _layers_gathered(self, alone: Instant) -> int:
+        """Return how many decoder layers FSDP has gathered."""
+        if alone.phase is not Phase.SCORE:
+            return 2
+        computes = alone.name is InstantName.SCORE_LAYER
+        return computes + (self.job.strategy is Strategy.FSDP2)
+
+    def copied_bytes(self, values: int) -> int:
+        """Return what FSDP 1 copies from the host before it gathers `values` weights of a reference; 0 of other models.
+
+        Their shard, and it in bfloat16, unless that is its type. It does so before each forward, although it keeps what
+        is outside of layers gathered. By hand, 1,000 values in float32 over 2: 500 x (4 + 2) = 3,000 B.
+
+        Source: `FlatParamHandle.pre_unshard` and `_use_low_precision_shard` in `torch/distributed/fsdp/_flat_param.py`.
+        """
+        element = 0 if self.trained else self.job.workers.copied_reference_bytes
+        if not element:
+            return 0
+        casts = BFLOAT16_BYTES if element != BFLOAT16_BYTES else 0
+        return int(_divided(values, self.job.fsdp_size, element + casts).size)
 
     def reduced(self, alone: Instant) -> Term:
         """Return the gradients of a backward, with those of earlier micro-batches, or of a step; 0 outside of them.
