@@ -160,6 +160,39 @@ def test_a_run_that_is_passed_over_has_its_peaks(library: ctypes.CDLL) -> None:
     assert (found.peak_event, found.peak_phase) == (6, Phase.BACKWARD)
 
 
+def test_a_run_with_other_sizes_is_not_passed_over(library: ctypes.CDLL) -> None:
+    builder = TraceBuilder()
+    builder.enter(Phase.FORWARD)
+    builder.free(builder.allocate(60 * MIB, Category.OTHER))
+    builder.enter(Phase.BACKWARD)
+    for inner_mib in (2, 2, 2, 5, 2):
+        builder.allocate(512, Category.GRADIENTS)
+        outer = builder.allocate(3 * MIB, Category.ACTIVATIONS)
+        inner = builder.allocate(inner_mib * MIB, Category.ACTIVATIONS)
+        builder.free(inner)
+        builder.free(outer)
+    found = compared(library, builder.finished(), PLAIN, None)
+    assert found.phases[Phase.BACKWARD].peak_allocated_bytes == 8 * MIB + 4 * 512
+
+
+def test_a_run_that_is_passed_over_has_its_peak_in_it(library: ctypes.CDLL) -> None:
+    builder = TraceBuilder()
+    builder.enter(Phase.FORWARD)
+    builder.free(builder.allocate(8 * MIB + 512, Category.OTHER))
+    for _ in range(4):
+        kept = builder.allocate(512, Category.GRADIENTS)
+        outer = builder.allocate(3 * MIB, Category.ACTIVATIONS)
+        inner = builder.allocate(5 * MIB + 512, Category.ACTIVATIONS)
+        builder.free(inner)
+        builder.free(outer)
+    # By hand: two events of the first block, then runs of four after a small block each; the fourth is the highest.
+    found = compared(library, builder.finished(), PLAIN, None)
+    assert found.peak_event == 2 + 3 * 5 + 2
+    assert found.live_bytes[inner] == 5 * MIB + 512
+    assert found.live_bytes[outer] == 3 * MIB
+    assert found.live_bytes[kept] == 512
+
+
 @pytest.mark.parametrize("rest", [0, 1])
 def test_a_rest_that_is_too_small_is_wasted(library: ctypes.CDLL, rest: int) -> None:
     # By hand: 5 MiB of 20, then what leaves so many steps of 512 bytes beyond 1 MiB, and 1 MiB of the small pool's 2.
