@@ -158,7 +158,7 @@ def _estimated(spec: TrialSpec) -> tuple[int | None, int | None]:
 def page(rows: pd.DataFrame, chosen: Sample, *, commit: str = "") -> str:
     """Return the comparison as a page of Markdown; `commit` is that of the code that judges, empty where unknown."""
     compared = rows[rows["error"].notna()]
-    stages = compared["zero_stage"].map("zero_stage={:.0f}".format, na_action="ignore")
+    stages = compared["zero_stage"].map("zero_stage={:.0f}".format, na_action="ignore").astype(object)
     of_one = compared["num_processes"].eq(1).all()
     kinds = compared["recipe"] + ", " + compared["tuning"] if of_one else stages.fillna(compared["distributed_type"])
     groups = [("all", compared), *((str(kind), group) for kind, group in compared.groupby(kinds))]

@@ -23,7 +23,7 @@ from maintenance.benchmark.imported.peft import PEFT
 from maintenance.benchmark.ranking.page import benchmark_page
 from maintenance.benchmark.ranking.scores import pairs_of
 from maintenance.benchmark.rows.jobs import FOLDER, checked
-from maintenance.benchmark.rows.kept import ROWS, all_rows, others_rows
+from maintenance.benchmark.rows.kept import ROWS, all_rows, others_rows, rows_to_simulate
 from maintenance.benchmark.rows.sent import faults_of_sent, read_row
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_line, print_text
@@ -56,8 +56,8 @@ docs/benchmark.md and its figure. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 clones=FOLDER reads rows of others anew, from git repositories OWNER+NAME below
 it; environments=FOLDER asks the predictors that have a package, in environments
-that are made there; simulations=FOLDER simulates rows of others that have no
-record there; scripts=FOLDER runs the scripts that others publish with their rows
+that are made there; simulations=FOLDER simulates rows of one GPU, of others and
+of this set, that have no record there; scripts=FOLDER runs the scripts that others publish with their rows
 on the simulated card, where their output is not there yet. check=FILE checks
 rows of python -m profiler.share, and does nothing else.
 
@@ -103,8 +103,8 @@ def _run(settings: Settings) -> int:
     if settings.clones is not None:
         write_atomically(ROWS, rows_text(checked(imported(settings.clones))).encode())
     if settings.simulations is not None:
-        found = simulate(others_rows(), settings.simulations, options=RunOptions())
-        print_line(f"{found} rows of others are simulated.")
+        found = simulate(rows_to_simulate(), settings.simulations, options=RunOptions())
+        print_line(f"{found} rows are simulated.")
     if settings.scripts is not None:
         found = simulate_scripts(others_rows(), settings.scripts)
         print_line(f"{found} rows of others are simulated by the script that measured them.")

@@ -25,7 +25,9 @@ CAMPAIGNS = ("h200", "h200_second", "h200_third", "h100", "h200_fourth")
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
 _LICENCE = "Apache-2.0"
-_OF_SEVERAL_GPUS = ("several_gpus", "deepspeed", "deepspeed_blind")
+_COMPARED = ("several_gpus", "deepspeed", "deepspeed_blind", "benchmark")
+"""Samples that are emulated, and compared with the closed form."""
+
 _EMULATED_VERSIONS = {"torch": "2.13.0", "trl": "1.16.0", "transformers": "5.23.0", "peft": "0.21.2"}
 _ESTIMATED = "estimated_peak_allocated_bytes"
 _FRACTION = "per_process_memory_fraction:"
@@ -40,7 +42,7 @@ def all_rows() -> tuple[Row, ...]:
     Raises:
         UsageError: A row is impossible.
     """
-    return checked((*others_rows(), *sent_rows(), *_measured_here(), *_emulated(), *_emulated_on_several_gpus()))
+    return checked((*others_rows(), *sent_rows(), *_measured_here(), *_emulated(), *_emulated_and_compared()))
 
 
 def others_rows() -> tuple[Row, ...]:
@@ -86,6 +88,12 @@ def first_estimates() -> Mapping[str, Mapping[str, int]]:
             name = _name_of_measured(campaign, row_of_trial(record))
             found[name] = {Metric.ALLOCATED.value: int(kept[record.trial_id])}
     return found
+
+
+def rows_to_simulate() -> tuple[Row, ...]:
+    """Return the rows of others, and the emulated ones of one GPU that have no kept simulation."""
+    of_one = (row for row in _emulated_and_compared() if row.job["num_processes"] == 1)
+    return (*others_rows(), *of_one)
 
 
 def simulation_seconds() -> float:
@@ -142,13 +150,12 @@ def _emulated() -> Iterator[Row]:
         yield _emulated_row("emulated", number, specs[number], _sizes(row, "emulated"))
 
 
-def _emulated_on_several_gpus() -> Iterator[Row]:
-    for sample in _OF_SEVERAL_GPUS:
+def _emulated_and_compared() -> Iterator[Row]:
+    for sample in _COMPARED:
         specs = read_sampled((REFERENCE / sample / SAMPLED).read_text())
         for row in _read_csv(REFERENCE / sample / "rows.csv"):
             if row["emulated_allocated_bytes"]:
-                sizes = {Metric.ALLOCATED: int(float(row["emulated_allocated_bytes"]))}
-                yield _emulated_row(sample, int(row["trial"]), specs[int(row["trial"])], sizes)
+                yield _emulated_row(sample, int(row["trial"]), specs[int(row["trial"])], _peaks(row))
 
 
 def _emulated_row(sample: str, number: int, spec: TrialSpec, sizes: Sizes) -> Row:
@@ -183,6 +190,12 @@ def _whole_trials(side: str) -> list[Mapping[str, str]]:
 
 def _sizes(row: Mapping[str, str], side: str) -> Sizes:
     return {metric: int(row[f"{side}_{metric.value}_bytes"]) for metric in (Metric.ALLOCATED, Metric.RESERVED)}
+
+
+def _peaks(row: Mapping[str, str]) -> Sizes:
+    """Return the peaks of a row; some samples keep allocated memory only."""
+    sizes = {metric: row.get(f"emulated_{metric.value}_bytes") for metric in (Metric.ALLOCATED, Metric.RESERVED)}
+    return {metric: int(float(size)) for metric, size in sizes.items() if size}
 
 
 def _read_csv(path: Path) -> list[dict[str, str]]:
