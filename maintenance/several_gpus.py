@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from textwrap import fill
 from typing import Any
 
 import pandas as pd
@@ -55,7 +56,7 @@ Samples trials of several GPUs, or of one in float16 or with other optimizers,
 emulates those that have no row yet, and with judge=true compares their peaks
 with the closed form. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
-sample: {", ".join(SAMPLES)}.
+{fill(f"sample: {', '.join(SAMPLES)}.", width=80)}
 python=PATH is a Python with torch's CUDA build; the samples of DeepSpeed need
 DeepSpeed there. limit=N runs only the first N of the sample; judge=true needs
 committed code, which the page names.

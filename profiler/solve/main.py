@@ -38,15 +38,7 @@ from profiler.rendering.answers.solve import (
 from profiler.rendering.document import FigureKind
 from profiler.solve.choices import cards, counts, members, peak_text, rented
 from profiler.solve.command import CARD, CHOICES, COUNT, MODEL, Command, read_command, usage
-from profiler.solve.search import (
-    Confirmation,
-    KeySearch,
-    NoAnswerError,
-    Simulate,
-    is_as_near,
-    limit_lines,
-    simulated,
-)
+from profiler.solve.search import Confirmation, KeySearch, NoAnswerError, Simulate, is_as_near, limit_lines, simulated
 from profiler.storage.files.atomic import write_atomically
 from profiler.storage.foreign.model_config import load_model_config
 from profiler.storage.foreign.number_files import PUBLISHED, load_prices
@@ -88,8 +80,7 @@ def job_of(command: Command) -> Inputs:
     Raises:
         UsageError: With every fault of both.
     """
-    files = job_files(command.rest)
-    faults = list(command.faults)
+    files, faults = job_files(command.rest), list(command.faults)
     if files.verl is not None:
         problem = "is a configuration of verl, for which there is only an estimate"
         raise UsageError([*faults, Fault(key="config", found=", ".join(command.rest.configs), problem=problem)])
@@ -157,22 +148,20 @@ def _values(
     axes = command.rest.axes
     refuse_too_many_points(axes)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    if command.options.confirm and simulate is simulated:
-        firsts = [_search(command, point, inputs, architecture_of).first_with_answer() for point in points]
+    searches = [_search(command, each, inputs, architecture_of) for each in points if command.options.confirm]
+    if searches and simulate is simulated:
+        firsts = [search.first_with_answer() for search in searches]
         if not why_not_simulated(firsts, architecture_of):
             from profiler.execution import begin_warming  # the bare distribution has not all that it imports
 
             begin_warming(firsts[0])
     answers = [key_answer(command, point, inputs, architecture_of) for point in points]
     specs = [spec for answer in answers for spec in answer.specs.values()]
-    if command.options.confirm and (reason := why_not_simulated(specs, architecture_of)):
+    if searches and (reason := why_not_simulated(specs, architecture_of)):
         print_error(reason)
-    elif command.options.confirm:
+    elif searches:
         print_error("Simulating values near each boundary; confirm=false does without.")
-        answers = [
-            _confirmed(command, point, answer, inputs, architecture_of, simulate)
-            for point, answer in zip(points, answers, strict=True)
-        ]
+        answers = [_confirmed(answer, search, simulate) for answer, search in zip(answers, searches, strict=True)]
     notes = notes_of_all(inputs, [spec for answer in answers for spec in answer.specs.values()], architecture_of)
     text = solve_json(answers, notes) if command.is_json else key_text(answers, notes)
     return text, all(answer.boundary.largest is not None for answer in answers)
@@ -198,21 +187,13 @@ def key_answer(
 def _search(
     command: Command, point: Mapping[str, object], inputs: Inputs, architecture_of: ArchitectureLookup
 ) -> KeySearch:
-    (key,) = command.keys
-    return KeySearch(key, point, inputs=inputs, margin=command.options.margin, architecture_of=architecture_of)
+    (key,), margin = command.keys, command.options.margin
+    return KeySearch(key, point, inputs=inputs, margin=margin, architecture_of=architecture_of)
 
 
-def _confirmed(
-    command: Command,
-    point: Mapping[str, object],
-    answer: KeyAnswer,
-    inputs: Inputs,
-    architecture_of: ArchitectureLookup,
-    simulate: Simulate,
-) -> KeyAnswer:
+def _confirmed(answer: KeyAnswer, search: KeySearch, simulate: Simulate) -> KeyAnswer:
     """Return an answer that agrees with its own simulations, which decide where they differ from the estimate."""
-    confirmation = Confirmation(answer.key, simulate, command.options.margin, looks_ahead=usable_cores() > 1)
-    search = _search(command, point, inputs, architecture_of)
+    confirmation = Confirmation(answer.key, simulate, answer.margin, looks_ahead=usable_cores() > 1)
     try:
         boundary = search.boundary_near(answer.boundary, confirmation)
     except NoAnswerError:

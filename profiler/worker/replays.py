@@ -41,7 +41,6 @@ def replays(
     Raises:
         ValueError: The trace has no events.
     """
-    card: dict[str, Any] = {"capacity_bytes": capacity_bytes, "total_bytes": total_bytes}
     library = compiled()
     if library is not None and is_known(config, [trace.streams]):
         replay = partial(compiled_replay, library, arrays_of(trace), config=config)
@@ -50,7 +49,7 @@ def replays(
     unlimited = replay(capacity_bytes=None)
     if unlimited.peak_reserved_bytes <= capacity_bytes and config.per_process_memory_fraction == 1.0:
         return unlimited, unlimited
-    return unlimited, replay(**card)
+    return unlimited, replay(capacity_bytes=capacity_bytes, total_bytes=total_bytes)
 
 
 def is_known(config: AllocatorConfig, streams: Iterable[Mapping[int, int]]) -> bool:
@@ -58,8 +57,6 @@ def is_known(config: AllocatorConfig, streams: Iterable[Mapping[int, int]]) -> b
     takes_the_smallest = CachingAllocator(config=config, capacity_bytes=0).takes_the_smallest
     return takes_the_smallest and max(config.roundup_power2_divisions) <= 1 and not any(streams)
 
-
-# ---- compiled code ---------------------------------------------------------------------------------------------------
 
 _INT = ctypes.c_int64
 
@@ -209,6 +206,5 @@ class _CompiledRun(CardRun):
     def live_at_the_peak(self) -> dict[int, int]:
         """Return block -> bytes after the event of the peak."""
         actual = self.arrays.actual
-        live = np.flatnonzero(in_use(self.arrays.events[: self.peak_event + 1], len(actual)))
-        live = live[actual[live] > 0]
+        live = np.flatnonzero(in_use(self.arrays.events[: self.peak_event + 1], len(actual)) & (actual > 0))
         return dict(zip(live.tolist(), actual[live].tolist(), strict=True))

@@ -153,7 +153,7 @@ def test_a_run_that_is_passed_over_has_its_peaks(library: ctypes.CDLL) -> None:
     small = builder.allocate(1 * MIB, Category.GRADIENTS)
     highest = builder.allocate(3 * MIB, Category.ACTIVATIONS)
     builder.free(highest)
-    # By hand: of 20 MiB 2 are kept and 3 come and go, the last time beside 1 of the small pool.
+    # By hand: of 20 MiB 2 are kept and 3 come and go, the last time next to 1 of the small pool.
     found = compared(library, builder.finished(), PLAIN, None)
     assert found.phases[Phase.FORWARD].peak_allocated_bytes == 5 * MIB
     assert found.live_bytes == {kept: 2 * MIB, small: 1 * MIB, highest: 3 * MIB}

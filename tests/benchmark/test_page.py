@@ -52,6 +52,16 @@ def test_who_is_closer_in_single_rows_is_counted():
     assert "row by row: nobody." in benchmark_page([row], answers, kept_costs(), figure="errors.png")
 
 
+def test_jobs_that_are_simulated_to_the_byte_are_counted():
+    row = next(each for each in all_rows() if each.row_id.startswith("benchmark") and len(each.peaks) == 2)
+    allocated, reserved = (peak.size_bytes for peak in row.peaks)
+    said = {"allocated": allocated, "reserved": reserved + 512}
+    answers = {**{key: {row.row_id: {}} for key in PREDICTORS}, "simulation": {row.row_id: said}}
+    text = benchmark_page([row], answers, kept_costs(), figure="errors.png")
+    assert "1 jobs of one GPU of that sample are simulated too" in text
+    assert "equal to the byte in 1 of them, reserved memory in 0." in text
+
+
 def test_a_better_answer_moves_a_predictor_to_the_top():
     rows = [row for row in all_rows() if row.origin is RowOrigin.OTHERS and not row.assumed and not row.beyond]
     exact = {row.row_id: {peak.metric.value: peak.size_bytes for peak in row.peaks} for row in rows}

@@ -9,7 +9,7 @@ from maintenance.benchmark.answers.published_scripts import has_script
 from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, compared, pairs_of, scores
 from maintenance.benchmark.rows.kept import first_estimates
 from maintenance.pages.kept_page import kept_page
-from profiler.domain.runs.shared import Row, RowOrigin
+from profiler.domain.runs.shared import Metric, Row, RowOrigin
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 
@@ -41,6 +41,7 @@ _SOURCES = {
     "benchmark": "emulated by this project for the set",
     "benchmark_last": "emulated by this project for the set, last third",
 }
+_FOR_THE_SET = ("benchmark", "benchmark_last")
 _LOST = 0.1
 """An error that is worth a row of the list of losses."""
 _LOSSES = 15
@@ -80,11 +81,12 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         *_about_measured(_of_origin(stated, RowOrigin.OURS), answers),
         *_sent(_of_origin(rows, RowOrigin.SENT), answers),
         "## Emulated jobs",
-        "torch's CUDA build on an emulated driver. Nothing here is measured on a card. Three samples "
-        "of several GPUs are of jobs with a closed form, so that the estimate covers all of them; of the sample for the "
-        "set that was not asked ([what it showed](../results/reference/benchmark/README.md)). The trainers are those of trl 1.16, "
+        "torch's CUDA build on an emulated driver. Nothing here is measured on a card. Three samples of several GPUs "
+        "are of jobs with a closed form, so that the estimate covers all of them; of the sample for the set that was "
+        "not asked ([what it showed](../results/reference/benchmark/README.md)). The trainers are those of trl 1.16, "
         "whose loss does not make all logits at once: who counts them is too high.",
         _table(_of_origin(rows, RowOrigin.EMULATED), answers),
+        _equal_to_the_byte([row for name in _FOR_THE_SET for row in _of_source(rows, name)], answers["simulation"]),
         "## By kind of job",
         "Measured and emulated rows together; predictors that cover none are left out.",
         *(part for kind in sorted(kinds) for part in (f"### {kind}", _table(_of_kind(rows, kind), answers, cut=True))),
@@ -122,6 +124,19 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "[400 jobs](../results/reference/benchmark/sampled.jsonl) were sampled by a seed and written down before any "
         "was emulated; 200 more follow when estimate and simulation are frozen for them, by the hash of that commit.",
         command="make benchmark",
+    )
+
+
+def _equal_to_the_byte(rows: Sequence[Row], simulated: Mapping[str, Said]) -> str:
+    """Return how many rows have the same peaks in the simulation."""
+    pairs = [(row, simulated[row.row_id]) for row in rows if simulated.get(row.row_id)]
+    same = Counter(
+        peak.metric for row, said in pairs for peak in row.peaks if said.get(peak.metric.value) == peak.size_bytes
+    )
+    return (
+        f"{len(pairs)} jobs of one GPU of that sample are simulated too: allocated memory is equal to the byte in "
+        f"{same[Metric.ALLOCATED]} of them, reserved memory in {same[Metric.RESERVED]}. They were sampled and written "
+        "down before any of them ran."
     )
 
 

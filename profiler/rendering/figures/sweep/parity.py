@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from textwrap import fill
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -147,31 +148,19 @@ def _draw(axes: Axes, y: float, cell: Cell, section: Section) -> None:
         _mark(axes, theirs, y, Origin.PUBLISHED, "D")
     elif cell.published is not None:
         # At the left edge: it has no number.
-        axes.annotate(
-            "published: OOM",
-            (0, y),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            size=8.5,
-            color=ORIGIN_COLOURS[Origin.PUBLISHED],
-        )
+        place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate("published: OOM", (0, y), size=8.5, color=ORIGIN_COLOURS[Origin.PUBLISHED], **place)
 
 
 def _mark(axes: Axes, x: float, y: float, origin: Origin, marker: str, *, hollow: bool = False) -> None:
+    size = 11 if marker == "|" else 7
+    axes.plot([x], [y], markersize=size, label=origin.value, zorder=3, **_style(origin, marker, hollow))
+
+
+def _style(origin: Origin, marker: str, hollow: bool) -> dict[str, Any]:
     colour = ORIGIN_COLOURS[origin]
-    axes.plot(
-        [x],
-        [y],
-        linestyle="none",
-        marker=marker,
-        markersize=11 if marker == "|" else 7,
-        markeredgewidth=2 if marker == "|" else 1.2,
-        markerfacecolor="white" if hollow else colour,
-        markeredgecolor=colour,
-        label=origin.value,
-        zorder=3,
-    )
+    edge = {"markeredgewidth": 2 if marker == "|" else 1.2, "markeredgecolor": colour}
+    return {"linestyle": "none", "marker": marker, "markerfacecolor": "white" if hollow else colour, **edge}
 
 
 def _label_axes_published(axes: Axes, section: Section, cells: Sequence[Cell], places: Sequence[float]) -> None:
@@ -206,15 +195,5 @@ def _legend(figure: Figure, section: Section) -> None:
 
 
 def _handle(origin: Origin, marker: str, label: str, *, hollow: bool = False) -> Line2D:
-    colour = ORIGIN_COLOURS[origin]
-    return Line2D(
-        [],
-        [],
-        linestyle="none",
-        marker=marker,
-        markersize=9 if marker == "|" else 7,
-        markeredgewidth=2 if marker == "|" else 1.2,
-        markerfacecolor="white" if hollow else colour,
-        markeredgecolor=colour,
-        label=label,
-    )
+    size = 9 if marker == "|" else 7
+    return Line2D([], [], markersize=size, label=label, **_style(origin, marker, hollow))
