@@ -9,6 +9,7 @@ from maintenance.benchmark.answers.published_scripts import has_script
 from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, compared, pairs_of, scores
 from maintenance.benchmark.rows.kept import first_estimates
 from maintenance.pages.kept_page import kept_page
+from maintenance.samples.benchmark import FROZEN
 from profiler.domain.runs.shared import Metric, Row, RowOrigin
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import escaped, markdown_table
@@ -122,7 +123,9 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         _differences(rows),
         "[sent.jsonl](../benchmark/sent.jsonl) has those that were sent ([how](../CONTRIBUTING.md#how-to-send-a-row)).",
         "[400 jobs](../results/reference/benchmark/sampled.jsonl) were sampled by a seed and written down before any "
-        "was emulated; 200 more follow when estimate and simulation are frozen for them, by the hash of that commit.",
+        "was emulated. The seed of [200 more](../results/reference/benchmark_last/sampled.jsonl) is the hash of the "
+        f"commit in which estimate and simulation were frozen for them, {FROZEN}; they are judged once, when all are "
+        "emulated.",
         command="make benchmark",
     )
 
