@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from maintenance.emulated.running import GRID, RunSide, Side, pairs, run_pending, run_side, sides
-from maintenance.emulated.sampling import COUNT, SEED, sample
+from maintenance.samples.one_gpu import COUNT, SEED, sample
 from maintenance.samples.sampling import folder_faults, written_down
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_error, print_line, print_text

@@ -7,9 +7,9 @@ the hash of the frozen commit, and it is judged once.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from maintenance.emulated.sampling import AXES as AXES_OF_ONE_GPU
-from maintenance.emulated.sampling import takes_seconds
 from maintenance.samples.emulated_sample import Sample
+from maintenance.samples.one_gpu import AXES as AXES_OF_ONE_GPU
+from maintenance.samples.one_gpu import takes_seconds
 from profiler.domain.trials.trial import DistributedType, TrialSpec
 
 _MODELS = (

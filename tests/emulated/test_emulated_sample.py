@@ -4,7 +4,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from maintenance.emulated.sampling import AXES, FIXED, MOST_DECODED_TOKENS, SEED, sample
+from maintenance.samples.one_gpu import AXES, FIXED, MOST_DECODED_TOKENS, SEED, sample
 from maintenance.samples.sampling import sampled_text
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.trials.recipe import Recipe
