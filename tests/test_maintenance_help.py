@@ -5,6 +5,13 @@ import pytest
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 
 
+def benchmark(monkeypatch):
+    from maintenance.benchmark import main
+
+    monkeypatch.setattr(main, "_run", lambda *_: pytest.fail("a predictor is asked"))
+    return main.main
+
+
 def bench(monkeypatch):
     from maintenance import bench
 
@@ -96,11 +103,13 @@ def vision(monkeypatch):
     "tool",
     [
         bench,
+        benchmark,
         accuracy,
         campaign,
         emulated,
         engine_cost,
         forecasts,
+        releases,
         several_gpus,
         sharding_page,
         look_up,
@@ -120,7 +129,7 @@ def test_help_has_examples_and_starts_nothing(tool, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "tool", [bench, accuracy, campaign, emulated, engine_cost, forecasts, look_up, counted, vision]
+    "tool", [bench, benchmark, accuracy, campaign, emulated, engine_cost, forecasts, look_up, counted, vision]
 )
 def test_an_unknown_option_is_a_fault(tool, monkeypatch, capsys):
     assert tool(monkeypatch)(["--limit-s", "5"]) == EXIT_USAGE

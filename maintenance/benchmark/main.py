@@ -57,9 +57,10 @@ docs/benchmark.md and its figure. Keys and defaults:
 clones=FOLDER reads rows of others anew, from git repositories OWNER+NAME below
 it; environments=FOLDER asks the predictors that have a package, in environments
 that are made there; simulations=FOLDER simulates rows of one GPU, of others and
-of this set, that have no record there; scripts=FOLDER runs the scripts that others publish with their rows
-on the simulated card, where their output is not there yet. check=FILE checks
-rows of python -m profiler.share, and does nothing else.
+of this set, that have no record there; scripts=FOLDER runs the scripts that
+others publish with their rows on the simulated card, where their output is not
+there yet. check=FILE checks rows of python -m profiler.share, and does nothing
+else.
 
 Examples:
   python -m maintenance.benchmark

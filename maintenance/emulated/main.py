@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from maintenance.emulated.running import GRID, RunSide, Side, pairs, run_pending, run_side, sides
-from maintenance.samples.one_gpu import COUNT, SEED, sample
+from maintenance.samples.emulated_sample import sample
+from maintenance.samples.one_gpu import ONE_GPU
 from maintenance.samples.sampling import folder_faults, written_down
 from maintenance.words import read_words
 from profiler.command_line import as_command, print_error, print_line, print_text
@@ -34,7 +35,7 @@ _DEFAULTS: Mapping[str, object] = {
 _USAGE = f"""\
 python -m maintenance.emulated [key=value ...]
 
-Samples {COUNT} trials, runs those that have no record yet on an emulated card and
+Samples {ONE_GPU.count} trials, runs those that have no record yet on an emulated card and
 in the simulation, and compares both. Keys and defaults:
 {chr(10).join(f"  {key}={value}" for key, value in _DEFAULTS.items())}
 limit=N uses the first N of the sample; at_most=N runs at most N trials on each
@@ -98,7 +99,7 @@ def _settings(words: Sequence[str]) -> Settings:
 def _run(settings: Settings, both: tuple[Side, Side], run: RunSide) -> int:
     from maintenance.emulated.results import write_results  # imports pandas
 
-    sampled = written_down(settings.folder, sample(), seed=SEED)
+    sampled = written_down(settings.folder, sample(ONE_GPU), seed=ONE_GPU.seed)
     specs = sampled[: settings.limit]
     store = RecordStore(settings.folder)
     left = run_pending(specs, both, store=store, options=settings.options, at_most=settings.at_most, run=run)

@@ -34,10 +34,8 @@ class Sample:
     @property
     def fixed(self) -> Mapping[str, object]:
         """Values of the keys that are no axes."""
-        return {
-            **{key: value for key, value in FIXED.items() if key not in self.axes},
-            "rollout": "synthetic",
-        }
+        fixed = {**FIXED, "rollout": "synthetic"}
+        return {key: value for key, value in fixed.items() if key not in self.axes}
 
 
 def sample(chosen: Sample, *, count: int | None = None) -> tuple[TrialSpec, ...]:

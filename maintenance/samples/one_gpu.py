@@ -2,12 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from maintenance.samples.sampling import FIXED as FIXED_IN_EACH
-from maintenance.samples.sampling import sample_trials
-from profiler.domain.trials.recipe import Recipe
+from maintenance.samples.emulated_sample import Sample
 from profiler.domain.trials.trial import Rollout, TrialSpec
-
-COUNT, SEED = 200, 1422
 
 MOST_DECODED_TOKENS = 150
 """A generated rollout is decoded token by token on the emulated card. Trials that would decode more are not sampled."""
@@ -79,21 +75,6 @@ AXES: Mapping[str, Sequence[object]] = {
 """Values of each key, as literals; each entry is equally likely. flash_attention_2 is not among them: its package is
 compiled for a card and is not in the environment of the emulation."""
 
-FIXED: Mapping[str, object] = {
-    **{key: value for key, value in FIXED_IN_EACH.items() if key not in AXES},
-    "precompute_ref_log_probs": False,
-    "precompute_ref_batch_size": None,
-}
-
-
-ADDED = {Recipe.SFT: ("logprobs",)}
-"""Keys that a recipe has since the sample was written down."""
-
-
-def sample(count: int = COUNT, *, seed: int = SEED) -> tuple[TrialSpec, ...]:
-    """Return the first `count` trials of the sample, as simulated ones; they depend only on the seed."""
-    return sample_trials(count, seed=seed, axes=AXES, fixed=FIXED, is_wanted=takes_seconds, added=ADDED)
-
 
 def takes_seconds(spec: TrialSpec) -> bool:
     """Whether the emulated card decodes at most `MOST_DECODED_TOKENS`, one by one."""
@@ -101,3 +82,14 @@ def takes_seconds(spec: TrialSpec) -> bool:
         return True
     rollouts = -(-spec.steps * spec.gradient_accumulation_steps // spec.steps_per_generation)
     return rollouts * spec.max_completion_length <= MOST_DECODED_TOKENS
+
+
+ONE_GPU = Sample(
+    name="emulated",
+    count=200,
+    seed=1422,
+    axes=AXES,
+    is_wanted=takes_seconds,
+    earlier="",
+    what="one GPU, which are simulated too",
+)

@@ -78,6 +78,8 @@ FIXED: Mapping[str, object] = {
     "zero_stage": None,
     "offload_optimizer_device": None,
     "offload_param_device": None,
+    "precompute_ref_log_probs": False,
+    "precompute_ref_batch_size": None,
 }
 """Values of the keys of which a sample has no axis. Of those that no sample has an axis of: a simulated trial reads no
 weights, its prompts are synthetic, values of the random seed change no size, Liger's kernels, reward models and

@@ -8,7 +8,7 @@ from profiler.analytical.estimate import refuse_model
 from profiler.analytical.explanation.boundary import VerlFit, verl_cards, verl_fit, with_reasons
 from profiler.analytical.explanation.explained import CardVerdict, Fit, Unanswered
 from profiler.analytical.timeline.recipes.verl import VerlEstimate, verl_estimate
-from profiler.config.models.lookup import builtin_architecture, builtin_of_folder, may_be_folder
+from profiler.config.models.lookup import taken_by_name, taken_text
 from profiler.config.notes import Note, not_counted, note_lines
 from profiler.config.options.option import OutputFormat
 from profiler.config.options.reading import show
@@ -168,12 +168,10 @@ def _is_mixture(architecture: Architecture) -> bool:
 def _folder_taken_by_name(values: Mapping[str, object]) -> tuple[dict[str, object], list[Note]]:
     """Return the values with a folder of another machine replaced by the built-in model of its name, and a note."""
     model = values.get(_PATH)
-    if isinstance(model, str) and may_be_folder(model) and not is_local(model):
-        builtin = builtin_of_folder(model) if builtin_architecture(model) is None else None
-        if builtin is not None:
-            text = f"model={builtin} (by its name, because there is no {model} here)"
-            return {**values, _PATH: builtin}, [Note(key="", text=text)]
-    return dict(values), []
+    builtin = taken_by_name(model)
+    if builtin is None or is_local(str(model)):
+        return dict(values), []
+    return {**values, _PATH: builtin}, [Note(key="", text=taken_text(builtin, model))]
 
 
 def _card(command: Command) -> Gpu:

@@ -23,6 +23,7 @@ import numpy as np
 from profiler.allocator import AllocatorConfig, parse_alloc_conf
 from profiler.allocator.model.card_memory import Refusal
 from profiler.allocator.traces.card_replay import RefusedError, StepReplay
+from profiler.allocator.traces.replay import block_sizes
 from profiler.allocator.traces.trace import Piece
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.cards.card import installed_torch_version
@@ -50,7 +51,7 @@ with compiled_at_first_call():
     from profiler.simulation.extrapolation.parametric_steps import UnequalStepsError
     from profiler.training.recipes.step_grouping import widest_evaluated
     from profiler.worker.forecast_steps import RunLearnt, Steps, first_steps, learn, whole_steps, written_steps
-    from profiler.worker.replays import CompiledAllocator, block_sizes, compiled, is_known
+    from profiler.worker.replays import CompiledAllocator, compiled, is_known
     from profiler.worker.simulated import card_of
 
 # ---- the allocator of a run ------------------------------------------------------------------------------------------

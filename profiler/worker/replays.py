@@ -7,7 +7,7 @@ taken from the driver, and what a full card does. Tests compare both.
 
 import ctypes
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import is_
@@ -22,7 +22,7 @@ from profiler.allocator.model.caching import CachingAllocator
 from profiler.allocator.settings import MIN_BLOCK_BYTES, SMALL_BYTES
 from profiler.allocator.traces import card_replay
 from profiler.allocator.traces.card_replay import CardRun
-from profiler.allocator.traces.replay import closed_runs, in_use
+from profiler.allocator.traces.replay import block_sizes, closed_runs, in_use
 
 SOURCE = Path(card_replay.__file__).with_name("smallest_fit.c")
 
@@ -125,11 +125,6 @@ def arrays_of(trace: Trace) -> TraceArrays:
     return TraceArrays(trace=trace, events=events, sizes=sizes, actual=np.zeros_like(sizes))
 
 
-def block_sizes(sizes_bytes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return the bytes of each block after rounding; 0 for blocks of no bytes, which are never allocated."""
-    return np.asarray(sizes_bytes, dtype=np.int64) + (MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
-
-
 def compiled_replay(library: ctypes.CDLL, arrays: TraceArrays, **card: Any) -> CardReplay:
     """Replay a trace that the compiled code knows; `card` and errors as of `replay_on_card`."""
     return _CompiledRun(trace=arrays.trace, arrays=arrays, allocator=CompiledAllocator(library, **card)).whole()
@@ -191,7 +186,7 @@ class _CompiledRun(CardRun):
     arrays: TraceArrays
 
     def __post_init__(self) -> None:
-        pass  # Sizes are in the arrays.
+        pass  # The lists that the model reads take long to make, and nothing here reads them.
 
     def play(self, first: int, end: int) -> None:
         """Replay events of one phase."""

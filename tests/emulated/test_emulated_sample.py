@@ -4,7 +4,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from maintenance.samples.one_gpu import AXES, FIXED, MOST_DECODED_TOKENS, SEED, sample
+from maintenance.samples.emulated_sample import sample
+from maintenance.samples.one_gpu import AXES, MOST_DECODED_TOKENS, ONE_GPU
 from maintenance.samples.sampling import sampled_text
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.trials.recipe import Recipe
@@ -16,11 +17,11 @@ KEPT = Path(__file__).parents[2] / "results" / "reference" / "emulated" / "sampl
 @cache
 def sampled() -> tuple[TrialSpec, ...]:
     """The sample. Each process of the tests imports this file, and one needs the trials."""
-    return sample()
+    return sample(ONE_GPU)
 
 
 def test_the_kept_file_equals_the_sample():
-    assert KEPT.read_text() == sampled_text(sampled(), seed=SEED)
+    assert KEPT.read_text() == sampled_text(sampled(), seed=ONE_GPU.seed)
 
 
 def test_the_sample_has_every_tuning_optimizer_and_way_and_many_families_of_cards():
@@ -33,8 +34,8 @@ def test_the_sample_has_every_tuning_optimizer_and_way_and_many_families_of_card
 
 
 def test_every_key_is_sampled_or_fixed():
-    assert set(AXES) | set(FIXED) == {key.name for key in TRIAL_KEYS}
-    assert not set(AXES) & set(FIXED)
+    assert set(AXES) | set(ONE_GPU.fixed) == {key.name for key in TRIAL_KEYS}
+    assert not set(AXES) & set(ONE_GPU.fixed)
 
 
 def test_few_tokens_are_decoded_one_by_one():

@@ -34,6 +34,12 @@ def test_grandchildren_are_ours_and_the_parent_is_not():
     assert child.pid not in process_tree()
 
 
+def test_a_process_that_has_ended_has_no_children():
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    assert process_tree(child.pid) == {child.pid}
+
+
 def test_a_recent_tree_is_asked_for_once_a_second():
     times = [0.0, 0.1, 0.9, 1.0, 1.5, 2.1]
     trees = [frozenset({1}), frozenset({2}), frozenset({3})]

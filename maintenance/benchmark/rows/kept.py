@@ -155,7 +155,7 @@ def _emulated_and_compared() -> Iterator[Row]:
         specs = read_sampled((REFERENCE / sample / SAMPLED).read_text())
         for row in _read_csv(REFERENCE / sample / "rows.csv"):
             if row["emulated_allocated_bytes"]:
-                yield _emulated_row(sample, int(row["trial"]), specs[int(row["trial"])], _peaks(row))
+                yield _emulated_row(sample, int(row["trial"]), specs[int(row["trial"])], _sizes(row, "emulated"))
 
 
 def _emulated_row(sample: str, number: int, spec: TrialSpec, sizes: Sizes) -> Row:
@@ -189,12 +189,8 @@ def _whole_trials(side: str) -> list[Mapping[str, str]]:
 
 
 def _sizes(row: Mapping[str, str], side: str) -> Sizes:
-    return {metric: int(row[f"{side}_{metric.value}_bytes"]) for metric in (Metric.ALLOCATED, Metric.RESERVED)}
-
-
-def _peaks(row: Mapping[str, str]) -> Sizes:
     """Return the peaks of a row; some samples keep allocated memory only."""
-    sizes = {metric: row.get(f"emulated_{metric.value}_bytes") for metric in (Metric.ALLOCATED, Metric.RESERVED)}
+    sizes = {metric: row.get(f"{side}_{metric.value}_bytes") for metric in (Metric.ALLOCATED, Metric.RESERVED)}
     return {metric: int(float(size)) for metric, size in sizes.items() if size}
 
 

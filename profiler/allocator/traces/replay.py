@@ -19,9 +19,6 @@ from profiler.allocator.traces.trace import NO_SITE, NOTHING_CLOSED, ClosedRuns,
 from profiler.domain.memory import Category, Phase
 from profiler.domain.runs.readings import TensorGroup
 
-BLOCK_GRANULARITY_BYTES = 512
-"""Every request is rounded up to a multiple of this (`kMinBlockSize`, c10 allocator)."""
-
 Integers = npt.NDArray[np.int64]
 
 
@@ -38,11 +35,9 @@ class Peaks:
     refusal: Refusal | None
 
 
-def rounded(size_bytes: Integers) -> Integers:
-    """Return the bytes of the block for a request: a multiple of `BLOCK_GRANULARITY_BYTES`, at least one."""
-    blocks = np.maximum(1, -(-size_bytes // BLOCK_GRANULARITY_BYTES))
-    result: Integers = blocks * BLOCK_GRANULARITY_BYTES
-    return result
+def block_sizes(sizes_bytes: Sequence[int]) -> Integers:
+    """Return the bytes of each block after rounding; 0 for blocks of no bytes, which are never allocated."""
+    return np.asarray(sizes_bytes, dtype=np.int64) + (MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
 
 
 def replay(trace: Trace, *, capacity_bytes: int | None = None) -> Peaks:
@@ -57,7 +52,7 @@ def replay(trace: Trace, *, capacity_bytes: int | None = None) -> Peaks:
     events = np.asarray(trace.events, dtype=np.int64)
     if not len(events):
         raise ValueError("a trace without events has no peak")
-    sizes = rounded(np.asarray(trace.sizes_bytes, dtype=np.int64))
+    sizes = np.maximum(block_sizes(trace.sizes_bytes), MIN_BLOCK_BYTES)
     allocated = np.cumsum(np.sign(events) * sizes[np.abs(events) - 1])
     refused_at = _first_beyond(allocated, capacity_bytes)
     reached = len(events) if refused_at is None else refused_at
@@ -158,7 +153,7 @@ def step_shape(trace: Trace) -> tuple[ShapeInstant, ...]:
         return ()
     begin, end = stretches[0][0], stretches[-1][1]
     earlier, events = (np.asarray(part, dtype=np.int32) for part in (trace.events[:begin], trace.events[begin:end]))
-    sizes = np.asarray(trace.sizes_bytes, dtype=np.int64) + (MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
+    sizes = block_sizes(trace.sizes_bytes)
     kinds, kind_of = list(Category), places_of(trace.categories)
     live = np.flatnonzero(in_use(earlier, len(sizes)))
     levels = np.zeros(len(kinds))

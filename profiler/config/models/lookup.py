@@ -35,13 +35,28 @@ _FOLDERS = frozenset(
 """First parts of paths that are folders of a project, and no owners on the hub."""
 
 
-def may_be_folder(model: str) -> bool:
+def _may_be_folder(model: str) -> bool:
     """Return whether a model that is not built in has the form of a folder and none of a hub id, ``owner/name``.
 
     A single word is one as well: hub ids without an owner are of a few old models.
     """
     parts = PurePosixPath(model).parts
     return model.startswith(("/", ".", "~", "$")) or len(parts) != len(("owner", "name")) or parts[0] in _FOLDERS
+
+
+def taken_by_name(model: object) -> str | None:
+    """Return the built-in model that is meant where a job has a folder of another machine; None for any other model.
+
+    Whether the folder is on this machine is for the caller to say.
+    """
+    if not isinstance(model, str) or not _may_be_folder(model) or find_builtin(model) is not None:
+        return None
+    return builtin_of_folder(model)
+
+
+def taken_text(builtin: str, model: object) -> str:
+    """Return the note about it."""
+    return f"model={builtin} (by its name, because there is no {model} here)"
 
 
 def builtin_of_folder(path: str) -> str | None:

@@ -331,7 +331,7 @@ def _assumed(
 
 
 def _old_part(flat: Mapping[str, object], release: str) -> Iterator[str]:
-    """Return that the engine's own card has another part than a server of trl takes, which is told of the engine."""
+    """Return that the engine's own card has another part than a server of trl takes; the trial counts the server's."""
     part = flat.get("vllm_gpu_memory_utilization")
     if (
         release in _WITH_OWN_PART

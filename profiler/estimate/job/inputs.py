@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from profiler.config.models.lookup import builtin_architecture, builtin_of_folder, may_be_folder
+from profiler.config.models.lookup import builtin_architecture, taken_by_name, taken_text
 from profiler.config.notes import SIZES, Note, note_lines
 from profiler.config.options.command_words import CONFIG
 from profiler.config.options.reading import show
@@ -306,13 +306,11 @@ _GIVE_THEM = "Give them, or the YAML or shell script that states them (config=FI
 def _folder_taken_by_name(keys: dict[str, object]) -> list[Note]:
     """Replace a folder of another machine by the built-in model of its name, and return the note that says so."""
     model = keys.get("model")
-    if not isinstance(model, str) or not may_be_folder(model) or is_local(model):
-        return []
-    builtin = builtin_of_folder(model) if builtin_architecture(model) is None else None
-    if builtin is None:
+    builtin = taken_by_name(model)
+    if builtin is None or is_local(str(model)):
         return []
     keys["model"] = builtin
-    return [Note(key="model", text=f"model={builtin} (by its name, because there is no {model} here)")]
+    return [Note(key="model", text=taken_text(builtin, model))]
 
 
 def architecture_lookup(

@@ -60,9 +60,14 @@ class RecentProcessTree:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+    try:
+        # Not `Path.glob`: in Python 3.11 it raises where the process ends between its look at the folder and its list.
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+    except OSError:  # it has ended
+        return []
+    for thread in threads:
         try:
-            found += [int(word) for word in path.read_text().split()]
+            found += [int(word) for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
         except OSError:  # it has ended
             continue
     return found

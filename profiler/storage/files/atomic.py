@@ -1,6 +1,7 @@
 """Atomic writes: a file exists whole or not at all."""
 
 import errno
+import fnmatch
 import glob
 import os
 import re
@@ -162,12 +163,14 @@ def remove_abandoned(folder: Path) -> None:
 
     Files with other names, such as a download's, stay.
     """
-    for temporary in folder.rglob(".*.part"):
-        try:
-            if _is_abandoned(temporary):
-                temporary.unlink(missing_ok=True)
-        except OSError:
-            continue
+    # Not `Path.rglob`, which raises where somebody else removes a folder meanwhile.
+    for parent, _, names in os.walk(folder):
+        for temporary in (Path(parent, name) for name in fnmatch.filter(names, ".*.part")):
+            try:
+                if _is_abandoned(temporary):
+                    temporary.unlink(missing_ok=True)
+            except OSError:
+                continue
 
 
 def sync_folder(folder: Path) -> bool:
