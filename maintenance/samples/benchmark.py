@@ -71,3 +71,9 @@ def last_third(commit: str) -> Sample:
         earlier=f"Its seed is the hash of commit {commit}, in which estimate and simulation are frozen for it.",
         what="the last third of the benchmark",
     )
+
+
+FROZEN = "5fce05db2e3a"
+"""The commit in which estimate and simulation were frozen for the last third, before it was sampled."""
+
+LAST_THIRD = last_third(FROZEN)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from maintenance.samples.benchmark import BENCHMARK
+from maintenance.samples.benchmark import BENCHMARK, LAST_THIRD
 from maintenance.samples.emulated_sample import Sample
 from maintenance.samples.sampling import Narrowed, architecture_of
 from profiler.analytical.estimate import has_form
@@ -255,5 +255,6 @@ SAMPLES: Mapping[str, Sample] = {
             what="other optimizers",
         ),
         BENCHMARK,
+        LAST_THIRD,
     )
 }
