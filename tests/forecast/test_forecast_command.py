@@ -15,6 +15,7 @@ from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SIGNAL_BASE,
 from profiler.domain.memory import GIB, MIB
 from profiler.domain.runs.forecast import Learnt, line_object
 from profiler.forecast.main import main, run_engine
+from profiler.rendering.figures import timeline
 from profiler.storage.records import versioned
 
 SFT = ["recipe=sft", "max_length=512"]
@@ -57,6 +58,20 @@ def test_a_run_that_dies_says_when_and_of_what(capsys, tmp_path):
     page = (folder / "report.html").read_text()
     assert "qwen2.5-7b on rtx-4090-24gb: 60 steps" in page and "<figure" in page
     assert (folder / "figures" / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("base_bytes", "all_die"), [(22 * GIB, True), (15 * GIB, False), (6 * GIB, False)])
+def test_the_figure_ends_where_all_seeds_died(capsys, monkeypatch, base_bytes, all_die):
+    drawn = []
+    monkeypatch.setattr(timeline, "legend_below", lambda figure, **_: drawn.append(figure))
+    deaths = answer(capsys, *WORDS, engine=FakeEngine(base_bytes=base_bytes))["deaths"]
+    (axes,) = drawn[0].axes
+    if all_die:
+        last = max(death["step"] for death in deaths)
+        assert len(deaths) == 4 and axes.get_xlim() == (0, last * 1.2 + 1)
+        assert axes.get_xlabel() == f"optimizer step, of 60 ({last} with the seed that comes furthest)"
+    else:
+        assert axes.get_xlim() == (0, 60) and axes.get_xlabel() == "optimizer step"
 
 
 def test_a_run_that_survives_states_the_interval(capsys):

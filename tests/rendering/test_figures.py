@@ -21,7 +21,15 @@ from profiler.rendering.figures.catalogue import MOST_FIGURES, chosen, drawings,
 from profiler.rendering.figures.sweep.categories import BARS_PER_FIGURE, categories_figure, pages
 from profiler.rendering.figures.sweep.comparison import comparison_figure
 from profiler.rendering.figures.sweep.parity import parity_figure, published_figure
-from profiler.rendering.figures.theme import CATEGORY_COLOURS, add_note, as_png, as_svg
+from profiler.rendering.figures.theme import (
+    CATEGORY_COLOURS,
+    add_note,
+    as_png,
+    as_svg,
+    in_theme,
+    legend_below,
+    new_figure,
+)
 from profiler.storage.foreign.published import read_published
 
 
@@ -176,6 +184,18 @@ def test_a_note_of_several_panels_is_below_their_heading(tmp_path):
     add_note(figure, "Not shown: 1 of 2 trials.")
     (heading,) = figure.texts
     assert (heading.get_text(), heading.get_ha()) == ("A heading\nNot shown: 1 of 2 trials.", "left")
+
+
+@pytest.mark.parametrize(("characters", "columns"), [(10, 4), (25, 2), (120, 1)])
+def test_a_legend_has_the_columns_that_fit(characters, columns):
+    figure, axes = new_figure(8.2, 3.0)
+    for number in range(4):
+        axes.plot([0, 1], [0, number], label="m" * characters)
+    with in_theme():
+        legend_below(figure, ncols=4)
+    (legend,) = figure.legends
+    assert legend._ncols == columns
+    assert (legend.get_window_extent().width <= figure.bbox.width) == (characters < 120)
 
 
 def test_the_cards_memory_is_a_line(lora):

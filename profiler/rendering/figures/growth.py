@@ -12,7 +12,7 @@ from profiler.analysis.compared.comparison import Section
 from profiler.domain.memory import as_gib, gib_text
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.labels import value_text
-from profiler.rendering.figures.theme import LINE_COLOURS, SOFT_INK, in_theme, new_figure, title
+from profiler.rendering.figures.theme import LINE_COLOURS, SOFT_INK, in_theme, legend_below, new_figure, title
 from profiler.rendering.sweep.words import (
     gib_number,
     origin_word,
@@ -41,7 +41,7 @@ def growth_figure(section: Section, curves: Sequence[Curve]) -> Figure:
             _draw(axes, curve, colour)
         _label_axes(axes, section, curves)
         longest = max(len(text) for text in axes.get_legend_handles_labels()[1])
-        figure.legend(loc="outside lower center", ncols=2 if longest <= _SHORT else 1, fontsize=8.5)
+        legend_below(figure, ncols=2 if longest <= _SHORT else 1)
         return figure
 
 

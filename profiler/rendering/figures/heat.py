@@ -19,7 +19,7 @@ from profiler.analysis.findings.answers import CardLimit, EstimatedLimit, Field
 from profiler.domain.trials.labels import value_text
 from profiler.rendering.answers.solve import LimitLine
 from profiler.rendering.estimate.table import method_text
-from profiler.rendering.figures.theme import INK, LINE_COLOURS, SOFT_INK, in_theme, new_figure, title
+from profiler.rendering.figures.theme import INK, LINE_COLOURS, SOFT_INK, in_theme, legend_below, new_figure, title
 from profiler.rendering.sweep.words import gib_number, origin_word, setting_title, short_model
 
 _WIDTH = 7.2
@@ -56,7 +56,7 @@ def heat_figure(
             handles.append(Line2D([], [], color=SOFT_INK, linewidth=1.6, linestyle=":", label=label))
         _label_axes(axes, section, surface)
         if handles:
-            figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8.5)
+            legend_below(figure, handles=handles, ncols=2)
         return figure
 
 
@@ -137,7 +137,7 @@ def limit_line_figure(lines: Sequence[LimitLine]) -> Figure:
         for line, colour in zip(lines, LINE_COLOURS * (len(lines) // len(LINE_COLOURS) + 1), strict=False):
             _draw(axes, line, colour)
         _label_axes_limit_line(axes, lines)
-        figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
+        legend_below(figure, ncols=2)
         return figure
 
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter
 from profiler.allocator.histories.course import Course, OutOfMemory, reduced
 from profiler.allocator.histories.what_if import Answer, Capacity
 from profiler.domain.memory import GIB, as_gib, gib_text
-from profiler.rendering.figures.theme import INK, LINE_COLOURS, NOT_FITTING, SOFT_INK, in_theme
+from profiler.rendering.figures.theme import INK, LINE_COLOURS, NOT_FITTING, SOFT_INK, in_theme, legend_below
 from profiler.rendering.replay.words import entries_text, settings_text, short_capacity_text
 
 MOST_POINTS = 1500
@@ -64,9 +64,7 @@ def replay_figure(name: str, found: Answer) -> Figure:
             f"Memory history of {name}\nsegments of the first panel recorded, everything else replayed by the model",
             x=0.02, ha="left", size=10.5,
         )  # fmt: skip
-        figure.legend(
-            handles=list(_legend(panels, highest)), loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.6
-        )
+        legend_below(figure, handles=list(_legend(panels, highest)), ncols=5, handlelength=1.6)
         return figure
 
 

@@ -13,6 +13,7 @@ from textwrap import fill
 from typing import Any, cast
 
 from matplotlib import rc_context, rcParamsDefault
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -119,6 +120,23 @@ def new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
         FigureCanvasAgg(figure)
         figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)
         return figure, figure.add_subplot()
+
+
+def legend_below(figure: Figure, *, ncols: int = 1, handles: Sequence[Artist] | None = None, **look: float) -> None:
+    """Draw the legend below the axes, in as many columns as fit into the figure, `ncols` at most.
+
+    Args:
+        figure: The figure, whose axes have labels where no handles are given.
+        ncols: Most columns.
+        handles: What the legend names; by default all labels of the axes.
+        look: Further lengths of matplotlib's legend, in font sizes.
+    """
+    given = {} if handles is None else {"handles": list(handles)}
+    for columns in range(ncols, 0, -1):
+        legend = figure.legend(**given, loc="outside lower center", ncols=columns, fontsize=8.5, **look)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def add_note(figure: Figure, note: str) -> None:

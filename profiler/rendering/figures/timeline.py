@@ -16,6 +16,7 @@ from profiler.rendering.figures.theme import (
     ORIGIN_COLOURS,
     SOFT_INK,
     in_theme,
+    legend_below,
     new_figure,
     title,
 )
@@ -112,7 +113,7 @@ def _card(axes: Axes, run: MonitoredLines) -> None:
 
 def _finished(figure: Figure) -> Figure:
     with in_theme():
-        figure.legend(loc="outside lower center", ncols=4, fontsize=8.5)
+        legend_below(figure, ncols=4)
     return figure
 
 
@@ -160,7 +161,7 @@ def script_phases_figure(run: ShownRun, subtitle: str) -> Figure:
         axes.grid(axis="x")
         ending = f", {verdict_text(run)}" if run.out_of_memory is not None else ""
         title(axes, f"Peak memory by phase, {run.origin}{ending}", subtitle)
-        figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
+        legend_below(figure, ncols=2)
         return figure
 
 
@@ -182,8 +183,16 @@ def forecast_figure(forecast: Forecast) -> Figure:
             axes.fill_between(steps, least, most, color=colour, alpha=0.25, linewidth=0)
             axes.plot(steps, middle, color=colour, linewidth=1.3, label=f"{name}: median and band of the seeds")
         _deaths(axes, forecast)
-        _label(axes, "optimizer step", "Memory of every step of the run", figure_subtitle(forecast))
-        axes.set_xlim(0, forecast.outlook.steps)
+        deaths, every = forecast.outlook.deaths, forecast.outlook.steps
+        all_die = len(deaths) == len(forecast.outlook.runs)
+        last = max(each.step for each in deaths) if all_die else every
+        across = (
+            f"optimizer step, of {every:,} ({last:,} with the seed that comes furthest)"
+            if all_die
+            else "optimizer step"
+        )
+        _label(axes, across, "Memory of every step of the run", figure_subtitle(forecast))
+        axes.set_xlim(0, min(every, last * 1.2 + 1))
         _line_of_card(axes, *card_line(forecast))
     return _finished(figure)
 

@@ -22,6 +22,7 @@ from profiler.rendering.figures.theme import (
     NOT_FITTING,
     SOFT_INK,
     in_theme,
+    legend_below,
     new_figure,
     title,
 )
@@ -215,7 +216,7 @@ def _legend(figure: Figure, stacks: Sequence[Stack]) -> None:
     if ran_out:
         handles.append(Patch(facecolor="none", edgecolor=NOT_FITTING, linestyle="--", label=_RAN_OUT))
         handles.append(Patch(facecolor="none", edgecolor=NOT_FITTING, linewidth=0, hatch="////", label=_UNKNOWN))
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.4)
+    legend_below(figure, handles=handles, ncols=5, handlelength=1.4)
 
 
 _PANEL_IN = 1.75
@@ -239,9 +240,7 @@ def step_figure(section: Section, shapes: Sequence[Shape]) -> Figure:
             x=0.02, ha="left", size=10.5,
         )  # fmt: skip
         figure.supylabel(f"allocated memory, GiB ({origin_word(section.setting)})", size=9)
-        figure.legend(
-            handles=list(_shape_legend(shapes)), loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.4
-        )
+        legend_below(figure, handles=list(_shape_legend(shapes)), ncols=5, handlelength=1.4)
         return figure
 
 

@@ -20,6 +20,7 @@ from profiler.rendering.figures.theme import (
     ORIGIN_COLOURS,
     SOFT_INK,
     in_theme,
+    legend_below,
     new_figure,
     title,
 )
@@ -132,7 +133,7 @@ def bars_figure(section: Section, table: Matrix) -> Figure:
                 _draw(axes, place, cell)
         _label_bars(axes, section, table, column_names(table)[column])
         if axes.get_legend_handles_labels()[0]:
-            figure.legend(loc="outside lower center", fontsize=8.5)
+            legend_below(figure)
         return figure
 
 

@@ -15,7 +15,7 @@ from profiler.analysis.compared.comparison import Section
 from profiler.analysis.errors import Accuracy, Compared
 from profiler.domain.memory import Origin, as_gib
 from profiler.domain.runs.outcome import Status
-from profiler.rendering.figures.theme import INK, ORIGIN_COLOURS, SOFT_INK, in_theme, new_figure, title
+from profiler.rendering.figures.theme import INK, ORIGIN_COLOURS, SOFT_INK, in_theme, legend_below, new_figure, title
 from profiler.rendering.sweep.words import cell_name, origin_word, percent, setting_title, short_models, signed_percent
 
 _RULE_COLOUR = "#999999"
@@ -191,7 +191,7 @@ def _legend(figure: Figure, section: Section) -> None:
         _handle(Origin.PUBLISHED, "D", "published"),
         Line2D([], [], color=SOFT_INK, linestyle=(0, (4, 2)), label="memory of the card"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8.5)
+    legend_below(figure, handles=handles, ncols=3)
 
 
 def _handle(origin: Origin, marker: str, label: str, *, hollow: bool = False) -> Line2D:
