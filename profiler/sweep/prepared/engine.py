@@ -1,4 +1,4 @@
-"""The engine of a sweep: how it is reached, what it cannot run, and what the machines that it offers have."""
+"""The engine of a sweep: what it cannot run, and what the machines that it offers have."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,14 +6,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler.cluster.arrays.slurm import slurm_faults
 from profiler.cluster.remote import TrialPython
 from profiler.cluster.slots import Cluster, Node, SlotKind
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.machines.engines import Address, Scheduler, Scheme
-from profiler.domain.machines.extras import DISTRIBUTION, Extra, install_hint, listed, require
+from profiler.domain.machines.extras import DISTRIBUTION, Extra, install_hint, listed
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec
 from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
@@ -21,32 +20,9 @@ from profiler.storage.files.foreign_files import expanded
 from profiler.sweep.prepared.backend import real_gpu_faults, too_few_gpus
 
 ENGINE = "engine"
-
-_MODULES = {Scheduler.RAY: ("ray",), Scheduler.SLURM: ("submitit",)}
-_EXTRAS = {Scheduler.RAY: Extra.RAY, Scheduler.SLURM: Extra.SLURM}
-
 GPUS = "slurm_gpus_per_node"
 
 _SAME = "Install the same versions everywhere."
-
-
-def reach(options: RunOptions) -> Cluster | None:
-    """Return the cluster of the engine; None if the engine is this machine, or starts slots that find their work.
-
-    Raises:
-        UsageError: The extra of the engine is not installed, or its cluster does not answer.
-    """
-    engine = options.engine
-    if engine is Scheduler.LOCAL:
-        return None
-    require(ENGINE, engine, _MODULES[engine], _EXTRAS[engine])
-    if engine is Scheduler.SLURM:
-        if faults := slurm_faults(options):
-            raise UsageError(faults)
-        return None
-    from profiler.cluster.ray_cluster import reach_ray  # imports ray, an extra
-
-    return reach_ray(options.ray_address, jobs=options.jobs)
 
 
 def for_engine(options: RunOptions) -> RunOptions:
