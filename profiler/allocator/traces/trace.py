@@ -299,8 +299,8 @@ class TraceBuilder:
         return self.phase_starts[-1][1] if self.phase_starts else Phase.LOAD
 
     def enter(self, phase: Phase) -> None:
-        """Begin `phase`."""
-        if not self.phase_starts or self.phase_starts[-1][1] is not phase:
+        """Begin `phase`. An evaluation that begins again marks its batches."""
+        if phase is Phase.EVALUATION or not self.phase_starts or self.phase_starts[-1][1] is not phase:
             self.phase_starts.append((len(self.events), phase))
 
     def allocate(self, size_bytes: int, category: Category, site: int | None = None) -> int:
