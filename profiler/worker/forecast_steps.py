@@ -1,9 +1,9 @@
 """The steps of a whole run on a simulated GPU: learnt from a few of them and written out, or simulated whole."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from profiler.allocator.traces.trace import Piece, Trace, piece_of
 from profiler.domain.runs.step_shape import StepLengths
@@ -11,8 +11,9 @@ from profiler.domain.trials.trial import Evaluations, RowLengths, TrialSpec
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
 from profiler.simulation.extrapolation.step_pieces import evaluation_cuts, micro_batch_starts, step_bounds
-from profiler.training.recipes.step_grouping import evaluation_shape, joined, step_shapes, steps_per_unit
-from profiler.worker.forecast_plans import EvaluationPlan, Plan, decodes, first_units, pads_masks
+from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes, steps_per_unit
+from profiler.worker.evaluation_plans import EvaluationPlan
+from profiler.worker.forecast_plans import Plan, decodes, first_units, pads_masks
 from profiler.worker.simulated import card_of, simulate
 
 
@@ -46,31 +47,73 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
         raise UnequalStepsError("vLLM gets the weights in an evaluation, and not in the step after it")
     plan = Plan(spec=spec, draws=draws, pads_masks=pads_masks(spec))
     first_steps = plan.first_units * steps_per_unit(spec)
-    runs, layers = [], None
-    every = spec.torch_empty_cache_steps
-    for number, units in enumerate(plan.runs()):
-        learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
-        rows = joined(units)
-        if number == 0:  # of which the first steps are
-            rows = replace(rows, evaluations=_on_start(draws[0].evaluations))
-        run = simulate(learning, model_config, rows=rows, defers_scratch=True)
-        layers = run.layers_run
-        runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
-    if not runs:
+    if not (wanted := plan.runs()):
         raise UnequalStepsError(f"the run has {spec.steps}, and the first {first_steps} are not learnt from")
+    layers: list[int | None] = []
+    every = spec.torch_empty_cache_steps
     empties = None if every is None else lambda step: step % every == 0
-    steps = ParametricSteps(
-        runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks, needed=plan.places
-    )
+
+    def run_of(units: Sequence[RowLengths]) -> RunOfSteps:
+        learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
+        # The first steps of all are those of the first run.
+        on_start = None if layers else _on_start(draws[0].evaluations)
+        rows = replace(RowLengths.joined(units), evaluations=on_start)
+        run = simulate(learning, model_config, rows=rows, defers_scratch=True)
+        layers.append(run.layers_run)
+        return RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows))
+
+    def steps_of(runs: Sequence[RunOfSteps]) -> ParametricSteps:
+        keys: dict[str, Any] = {"pads_masks": plan.pads_masks, "needed": plan.places}
+        return ParametricSteps(runs, first_steps=first_steps, empties=empties, **keys)
+
+    steps, runs = learnt_further(wanted, run_of, steps_of, plan.further)
     check_known(steps, (step_shapes(spec, draw)[first_steps:] for draw in draws), before=first_steps)
     return RunLearnt(
         steps=steps,
         first_shapes=runs[0].shapes[:first_steps],
         runs=len(runs),
         steps_run=sum(len(run.shapes) for run in runs),
-        layers_run=layers,
+        layers_run=layers[-1],
         evaluations=_learn_evaluations(spec, model_config, draws, pads_masks=plan.pads_masks),
     )
+
+
+_Rows = TypeVar("_Rows")
+
+
+def learnt_further(
+    wanted: Iterable[_Rows],
+    run_of: Callable[[_Rows], RunOfSteps],
+    steps_of: Callable[[Sequence[RunOfSteps]], ParametricSteps],
+    further: Callable[[ParametricSteps], Iterable[_Rows]],
+) -> tuple[ParametricSteps, Sequence[RunOfSteps]]:
+    """Learn from runs, and then from what they do not show, until all is known, or `MOST_FURTHER` times.
+
+    Lengths that go together in all steps that were learnt from need not do so in the draws: of which of them a size is
+    a function, only steps show in which they do not.
+
+    Args:
+        wanted: The rows of each run.
+        run_of: Runs the trainer on them.
+        steps_of: Learns from all runs.
+        further: Returns rows of a run that shows more; none where all is known.
+
+    Raises:
+        UnequalStepsError: The steps cannot be written out.
+    """
+    runs = [run_of(rows) for rows in wanted]
+    steps = steps_of(runs)
+    for _ in range(MOST_FURTHER):
+        more = [run_of(rows) for rows in further(steps)]
+        if not more:
+            break
+        runs += more
+        steps = steps_of(runs)
+    return steps, runs
+
+
+MOST_FURTHER = 3
+"""Times that a forecast learns from further runs (our choice)."""
 
 
 def _on_start(evaluations: Evaluations | None) -> Evaluations | None:
@@ -91,6 +134,9 @@ class LearntEvaluations:
     generated: ParametricSteps | None = None
     """Of rows that are generated."""
 
+    empties: bool = False
+    """Whether the cache is emptied after the last batch of `same`."""
+
     def of(self, spec: TrialSpec, evaluations: Evaluations, number: int) -> tuple[tuple[StepLengths, ...], list[Piece]]:
         """Return the batches of an evaluation that are known, from 0, and its pieces."""
         if self.generated is None:
@@ -101,6 +147,11 @@ class LearntEvaluations:
         ran = [1 + 2 * batch for batch in range(count) if number * count + batch < most]
         found = self.generated.alone(shape, first_block=_BLOCKS_OF_EVALUATION, begun=number if ran else 0, ran=ran)
         return shape.batches, found
+
+    def is_emptied(self, evaluations: Evaluations, batches: Sequence[StepLengths]) -> bool:
+        """Return whether the cache is emptied after the last batch; of those that are generated, these."""
+        every = evaluations.eval_accumulation_steps
+        return self.empties or (bool(batches) and every is not None and len(batches) % every == 0)
 
 
 def _learn_evaluations(
@@ -115,19 +166,21 @@ def _learn_evaluations(
     if known is None or known.eval_steps is None:
         return None
     if known.num_generations_eval is None:
-        return LearntEvaluations(same=_same_evaluation(spec, model_config, replace(draws[0], evaluations=known)))
+        return _same_evaluation(spec, model_config, replace(draws[0], evaluations=known))
     plan = EvaluationPlan(
         spec=spec, draws=[each for draw in draws if (each := draw.evaluations)], pads_masks=pads_masks
     )
-    first = plan.first
-    runs = []
-    for evaluations in plan.runs():
-        rows = replace(draws[0], evaluations=evaluations)
-        count = len(evaluations.samples)
+
+    def run_of(evaluations: Evaluations) -> RunOfSteps:
+        rows, count = replace(draws[0], evaluations=evaluations), len(evaluations.samples)
         run = simulate(replace(spec, steps=count), model_config, rows=rows, defers_scratch=True)
         shapes = [evaluation_shape(spec, evaluations, number) for number in range(count)]
-        runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=shapes))
-    found = ParametricSteps(runs, first_steps=first, pads_masks=pads_masks, needed=plan.needed)
+        return RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=shapes)
+
+    def steps_of(runs: Sequence[RunOfSteps]) -> ParametricSteps:
+        return ParametricSteps(runs, first_steps=plan.first, pads_masks=pads_masks, needed=plan.needed)
+
+    found, _ = learnt_further(plan.runs(), run_of, steps_of, plan.further)
     for number, shape in plan.shapes:
         try:
             found.known(shape)
@@ -136,7 +189,7 @@ def _learn_evaluations(
     return LearntEvaluations(generated=found)
 
 
-def _same_evaluation(spec: TrialSpec, model_config: Mapping[str, Any], rows: RowLengths) -> Piece:
+def _same_evaluation(spec: TrialSpec, model_config: Mapping[str, Any], rows: RowLengths) -> LearntEvaluations:
     """Return the events of each evaluation of rows of data.
 
     It runs twice, which confirms that an evaluation depends on its rows alone.
@@ -148,10 +201,12 @@ def _same_evaluation(spec: TrialSpec, model_config: Mapping[str, Any], rows: Row
     each = replace(rows.evaluations, eval_steps=1, eval_delay=0, eval_on_start=False)
     trace = simulate(replace(spec, steps=2), model_config, rows=replace(rows, evaluations=each)).trace
     trace = trace.on(card_of(spec).chip)
-    one, other = (_closed_piece(trace, cuts[0], cuts[-1]) for cuts in evaluation_cuts(trace))
+    one, other = (
+        (_closed_piece(trace, cuts[0], cuts[-1]), cuts[-1] in trace.cache_emptied) for cuts in evaluation_cuts(trace)
+    )
     if one != other:
         raise UnequalStepsError("evaluations of the same rows differ")
-    return one
+    return LearntEvaluations(same=one[0], empties=one[1])
 
 
 def _closed_piece(trace: Trace, first: int, end: int) -> Piece:
@@ -222,10 +277,12 @@ def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps
             yield shape, pieces
             continue
         batches, evaluated = learnt_of.of(spec, known, done)
+        # After the last batch the cache is emptied before the first event of the next step, if there is one.
+        is_emptied = learnt_of.is_emptied(known, batches)
+        if is_emptied and step == spec.steps:
+            last = evaluated[-1]
+            evaluated[-1] = replace(last, cache_emptied=[*last.cache_emptied, len(last.events)])
         yield replace(shape, batches=batches), [*pieces, *evaluated]
-        # After the last batch the cache is emptied before the first event of the next step.
-        every = known.eval_accumulation_steps
-        is_emptied = bool(batches) and every is not None and len(batches) % every == 0
         done += 1
 
 

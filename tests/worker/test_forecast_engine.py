@@ -41,7 +41,6 @@ from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapol
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.training.recipes import sft
-from profiler.training.recipes.step_grouping import shorter
 from profiler.worker import forecast
 from profiler.worker.forecast import answer, replayed
 from profiler.worker.forecast_steps import (
@@ -162,7 +161,7 @@ def test_checkpoints_leave_the_memory_of_one_gpu_as_it_is(monkeypatch: pytest.Mo
 
 @given(st.lists(st.integers(1, 3000), min_size=1), st.floats(0.1, 1), st.sampled_from([1, 8]), st.integers(0, 7))
 def test_shorter_rows_are_aligned_as_they_were(lengths: list[int], factor: float, multiple: int, moved: int) -> None:
-    found = shorter(RowLengths(prompts=lengths, completions=lengths), factor, multiple, moved=moved)
+    found = RowLengths(prompts=lengths, completions=lengths).shorter(factor, multiple, moved=moved)
     apart = {longer - less for less, longer in zip(found.prompts, found.completions, strict=True)}
     assert apart in ({0}, {2 * moved})
     for prompt, completion, length in zip(found.prompts, found.completions, lengths, strict=True):

@@ -1173,6 +1173,33 @@ class RowLengths:
     evaluations: Evaluations | None = None
     """None: the run has none."""
 
+    @classmethod
+    def joined(cls, parts: Sequence["RowLengths"]) -> "RowLengths":
+        """Return the rows of several parts, one after the other, without evaluations."""
+        return cls(
+            prompts=[length for part in parts for length in part.prompts],
+            completions=[length for part in parts for length in part.completions],
+            shuffles=[seed for part in parts for seed in part.shuffles],
+        )
+
+    def shorter(self, factor: float, multiple: int, *, moved: int = 0) -> "RowLengths":
+        """Return shorter rows.
+
+        Args:
+            factor: By which they are shorter, at most.
+            multiple: Of which the difference is one: rows of another number of tokens than a multiple of 8 stay so.
+            moved: Tokens that prompts lose, and completions get, where both allow it.
+        """
+
+        def less(length: int) -> int:
+            return length - int((length - factor * length) / multiple) * multiple
+
+        prompts, completions = [*map(less, self.prompts)], [*map(less, self.completions)]
+        can_move = min(prompts, default=0) > moved and max(completions) + moved <= max(self.completions)
+        moved = moved if can_move else 0
+        own = {"prompts": [each - moved for each in prompts], "completions": [each + moved for each in completions]}
+        return replace(self, **own)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrial:

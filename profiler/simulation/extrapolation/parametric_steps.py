@@ -201,6 +201,15 @@ class ParametricSteps:
             raise UnequalStepsError("micro-batches of several kinds free other blocks in one step")
         return pieces
 
+    def unlike(self, shape: StepLengths) -> list[bool]:
+        """Return whether the lengths of each piece of a step go together as in none that was learnt from.
+
+        Variants that were not learnt are not among them.
+        """
+        pieces = zip(self._variants(shape), step_features(shape), strict=True)
+        found = ((self._templates.get(variant), np.array(lengths, dtype=np.int64)) for variant, lengths in pieces)
+        return [template is not None and not template.indistinct.allows(lengths) for template, lengths in found]
+
     def _numbered(self, piece: CutPiece, opened: Opened, sizes_bytes: Numbers, *, is_micro_batch: bool) -> Piece:
         """Return an opened piece with the numbers of its blocks."""
         base, here = self._blocks, len(self._outliving)

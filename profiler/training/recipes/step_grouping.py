@@ -39,34 +39,6 @@ def unit_rows(spec: TrialSpec, lengths: RowLengths, unit: int) -> RowLengths:
     )
 
 
-def shorter(rows: RowLengths, factor: float, multiple: int, *, moved: int = 0) -> RowLengths:
-    """Return shorter rows.
-
-    Args:
-        rows: The rows.
-        factor: By which they are shorter, at most.
-        multiple: Of which the difference is one: rows of another number of tokens than a multiple of 8 stay so.
-        moved: Tokens that prompts lose, and completions get, where both allow it.
-    """
-
-    def less(length: int) -> int:
-        return length - int((length - factor * length) / multiple) * multiple
-
-    prompts, completions = [*map(less, rows.prompts)], [*map(less, rows.completions)]
-    can_move = min(prompts, default=0) > moved and max(completions) + moved <= max(rows.completions)
-    moved = moved if can_move else 0
-    return replace(rows, prompts=[each - moved for each in prompts], completions=[each + moved for each in completions])
-
-
-def joined(units: Sequence[RowLengths]) -> RowLengths:
-    """Return the rows of several units, one after the other."""
-    return RowLengths(
-        prompts=[length for unit in units for length in unit.prompts],
-        completions=[length for unit in units for length in unit.completions],
-        shuffles=[seed for unit in units for seed in unit.shuffles],
-    )
-
-
 def evaluated_order(spec: TrialSpec, prompts: int) -> list[int]:
     """Return the order in which trl evaluates so many prompts, the same each time.
 
