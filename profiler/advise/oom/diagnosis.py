@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from profiler.advise.oom.cause import Cause, Explained, explained
-from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
+from profiler.advise.oom.cause import Cause, Explained, SimulatedRequest, SimulatedTrial, explained
 from profiler.allocator import AllocatorConfig
 from profiler.allocator.model.card_memory import size_text
 from profiler.allocator.oom_message import OomMessage, OomReport

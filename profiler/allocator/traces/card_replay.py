@@ -80,9 +80,7 @@ class StepReplay:
         self._sizes = list(piece.sizes_bytes)
 
     def _events(self, piece: Piece, first: int, end: int) -> None:
-        # After its last event too, where nothing follows the piece that would empty it.
-        is_last = end == len(piece.events)
-        for at in [at for at in piece.cache_emptied if first <= at < end or (is_last and at == end)]:
+        for at in [at for at in piece.cache_emptied if first <= at < end or at == end == len(piece.events)]:
             self._play(piece, first, at)
             self._allocator.empty_cache()
             first = at

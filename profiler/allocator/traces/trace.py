@@ -217,7 +217,7 @@ class Piece:
     phases: Sequence[tuple[int, Phase]]
     """Where phases begin, as indices of `events`; the first entry is the phase in which the piece begins."""
     cache_emptied: Sequence[int] = ()
-    """Indices of events before which the program empties the cache, ascending."""
+    """Indices of events before which the program empties the cache, ascending; their count: after the last one."""
     streams: Mapping[int, int] = field(default_factory=dict)
     """Streams of blocks that are not on the default one, by number counted from `first_block`."""
 
