@@ -1197,8 +1197,8 @@ class RowLengths:
         prompts, completions = [*map(less, self.prompts)], [*map(less, self.completions)]
         can_move = min(prompts, default=0) > moved and max(completions) + moved <= max(self.completions)
         moved = moved if can_move else 0
-        own = {"prompts": [each - moved for each in prompts], "completions": [each + moved for each in completions]}
-        return replace(self, **own)
+        longer = [each + moved for each in completions]
+        return replace(self, prompts=[each - moved for each in prompts], completions=longer)
 
 
 @dataclass(frozen=True, kw_only=True)
