@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from profiler.advise.command import OOM, Command, read_command, usage
-from profiler.advise.oom.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
-from profiler.advise.oom.refusal import card_of
+from profiler.advise.oom.cause import SimulatedTrial, simulate_requests
+from profiler.advise.oom.diagnosis import card_of, diagnosis, diagnosis_alone, more_by_simulation
 from profiler.advise.plan import Advisor
-from profiler.advise.simulated import SimulatedTrial, simulate_requests
 from profiler.allocator.oom_message import OomReport, find_oom
 from profiler.analytical.estimate import refuse_without_form
 from profiler.analytical.explanation.explained import Fit

@@ -278,8 +278,8 @@ def eval_steps_of(
         return None
     if strategy is EvalStrategy.EPOCH:
         if epoch is None:
-            problem = "has no forecast without a data set of rows, whose size says how many steps an epoch has"
-            hint = "eval_steps=N says it, and for whole rows and pairs lengths=FILE."
+            problem = "needs the size of the data set, which says how many steps an epoch has"
+            hint = "Give lengths=FILE with a line for each row, pair or prompt, or eval_steps=N."
             raise UsageError([Fault(key="eval_strategy", found="epoch", problem=problem, hint=hint)])
         return epoch
     stated = options.eval_steps or values.get("eval_steps") or values.get("logging_steps") or _LOGGING_STEPS
@@ -355,14 +355,14 @@ _UNREAD_LOSSES = (Logprobs.CHUNKED_NLL_MASKED, Logprobs.CHUNKED_NLL_CAST, Logpro
 
 
 def assumed_loss(logprobs: Logprobs) -> str:
-    """Return the sentence that the loss of an evaluation is assumed, after a space; empty where it is known.
+    """Return what is assumed of the loss of an evaluation, after a space; it is that of training.
 
-    The loss of `SFTTrainer` (a tag of each minor release) and of `DPOTrainer` (v0.14, v0.24, v0.29 and v1.9) is that of
-    training in an evaluation too.
-    Source: `trl/trainer` of v0.14.0 to v1.9.0, and `prediction_step` of trl 1.16.
+    Source: `SFTTrainer` (each minor release) and `DPOTrainer` (v0.14, v0.24, v0.29, v1.9) up to 1.9, and trl 1.16.
     """
-    unread = " Assumed: trl 1.10 to 1.14 evaluate with the loss of training, as 0.14 to 1.9 do."
-    return unread if logprobs in _UNREAD_LOSSES else ""
+    if logprobs is Logprobs.FULL:
+        return " trl 1.14 takes one log-softmax of a row less than is counted, and trl 0.14 cannot evaluate."
+    is_unread = logprobs in _UNREAD_LOSSES
+    return is_unread * " Assumed: trl 1.10 to 1.14 evaluate with the loss of training, as 0.14 to 1.9 do."
 
 
 # ---- the help text ---------------------------------------------------------------------------------------------------

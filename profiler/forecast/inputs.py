@@ -27,7 +27,7 @@ from profiler.config.options.reading import show
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu_names import find_gpu, gpu_named, name_card
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.runs.forecast import why_not_evaluated, why_rows_are_unknown
+from profiler.domain.runs.forecast import steps_of_epoch, why_not_evaluated, why_rows_are_unknown
 from profiler.domain.trials.kernels import missing_kernel
 from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import Evaluations, TrialSpec
@@ -124,10 +124,7 @@ def with_forecast(spec: TrialSpec) -> TrialSpec:
 # ---- evaluations -----------------------------------------------------------------------------------------------------
 
 _MOST_BATCHES = 1000
-"""Of one evaluation (our choice): all of them run on the simulated card."""
-
-_MOST_GENERATED = 200
-"""The same of one that generates, which runs several times, with longer batches."""
+"""Of one evaluation (our choice): those of rows of data all run on the simulated card."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +139,14 @@ class EvaluationPlan:
     is_packed: bool
     """Whether every row is as long as `max_length` allows."""
 
-    def of(self, spec: TrialSpec) -> Evaluations:
-        """Return the evaluations of a trial, with the lengths of their rows."""
-        found = evaluated_rows(self.when, self.rows, self.lengths, spec)
+    def of(self, spec: TrialSpec, seed: int) -> Evaluations:
+        """Return the evaluations of a seed of a trial, with the lengths of their rows."""
+        found = evaluated_rows(self.when, self.rows, self.lengths, spec, seed)
         return replace(found, completions=(spec.row_tokens,) * len(found.completions)) if self.is_packed else found
+
+    def rows_generated(self, steps: int) -> int:
+        """Return the completions of all evaluations in a run of so many steps; 0 where they are rows of data."""
+        return self.rows * (self.when.num_generations_eval or 0) * self.when.count(steps)
 
     def sentence(self, spec: TrialSpec, *, are_rows_assumed: bool) -> str:
         """Return when is evaluated, what, and what is assumed."""
@@ -157,7 +158,8 @@ class EvaluationPlan:
         if (each := when.num_generations_eval) is not None:
             return (
                 f"{said} prompts{assumed} with {each:,} completions each, {when.per_device_eval_batch_size:,} at once, "
-                "as long as those of training, sampled anew for each quarter of them, the same with every seed."
+                "as long as those of training: completions are sampled anew each time, prompts once per seed."
+                f"{assumed_loss(spec.logprobs)}"
             )
         return (
             f"{said} rows{assumed}, {when.per_device_eval_batch_size:,} at once, the same ones with every seed. With "
@@ -179,9 +181,9 @@ def evaluation_plan(
         UsageError: They have no forecast.
     """
     generates = spec.recipe in GENERATING
-    source, rows_per_step = lengths.completions, spec.training_rows * spec.gradient_accumulation_steps
-    known = source.values if isinstance(source, Recorded) and source.is_data_set else None  # never of completions
-    epoch = None if known is None else -(-len(known) // rows_per_step)
+    source = lengths.prompts if generates else lengths.completions
+    known = source.values if isinstance(source, Recorded) and source.is_data_set else None
+    epoch = None if known is None else steps_of_epoch(spec, len(known))
     steps = eval_steps_of(options, values, steps=spec.steps, epoch=epoch)
     on_start = values.get("eval_on_start") is True and options.eval_strategy is not EvalStrategy.NO
     refuse_idle(options, spec.recipe, is_evaluated=steps is not None or on_start)
@@ -197,9 +199,10 @@ def evaluation_plan(
     rows = options.max_eval_samples or whole_number(values, "max_eval_samples") or assumed
     if spec.recipe is Recipe.KTO:  # a batch has the KL term of whole micro-batches of training
         rows = -(-rows // spec.per_device_train_batch_size) * spec.per_device_train_batch_size
-    most = _MOST_GENERATED if generates else _MOST_BATCHES
-    if rows * each > most * at_once:
-        problem = f"is more than {most:,} batches of {EVAL_BATCH}={at_once}, which all run to be learnt"
+    if rows * each > _MOST_BATCHES * at_once:
+        problem = (
+            f"is more than {_MOST_BATCHES:,} batches of {EVAL_BATCH}={at_once}, which is as much as a forecast replays"
+        )
         raise UsageError([Fault(key="max_eval_samples", found=str(rows), problem=problem, hint="Give fewer.")])
     packed = values.get("eval_packing")
     return EvaluationPlan(
@@ -359,12 +362,10 @@ class Lever:
     name: str
     spec: TrialSpec
     lengths: RunLengths
-    evaluations: Evaluations | None
+    evaluation: EvaluationPlan | None
 
 
-def trial_levers(
-    own: Lever, plan: EvaluationPlan | None, inputs: Inputs, architecture_of: ArchitectureLookup
-) -> Iterator[Lever]:
+def trial_levers(own: Lever, inputs: Inputs, architecture_of: ArchitectureLookup) -> Iterator[Lever]:
     """Yield changes of a trial or of its lengths that may save it, each by itself, as far as rules allow them."""
     spec, lengths = own.spec, own.lengths
     longest = "max_completion_length" if spec.recipe.facts.has_rollout else "max_length"
@@ -381,19 +382,14 @@ def trial_levers(
             changed = dearest_spec(inputs, change, architecture_of)
         except UsageError:
             continue
-        changed = replace(changed, per_device_eval_batch_size=None)
         key, value = next(iter(change.items()))
-        yield replace(
-            own,
-            name=f"{key}={value}" + (" (accumulated)" if len(change) > 1 else ""),
-            spec=changed,
-            evaluations=None if plan is None else plan.of(changed),
-        )
-    group = 1 if own.evaluations is None else own.evaluations.num_generations_eval or 1
-    at_once = 0 if own.evaluations is None else own.evaluations.per_device_eval_batch_size // (2 * group) * group
-    if own.evaluations is not None and at_once:
-        fewer = replace(own.evaluations, per_device_eval_batch_size=at_once)
-        yield replace(own, name=f"{EVAL_BATCH}={at_once}", evaluations=fewer)
+        name = f"{key}={value}" + (" (accumulated)" if len(change) > 1 else "")
+        yield replace(own, name=name, spec=replace(changed, per_device_eval_batch_size=None))
+    if (plan := own.evaluation) is not None:
+        group = plan.when.num_generations_eval or 1
+        if at_once := plan.when.per_device_eval_batch_size // (2 * group) * group:
+            fewer = replace(plan, when=replace(plan.when, per_device_eval_batch_size=at_once))
+            yield replace(own, name=f"{EVAL_BATCH}={at_once}", evaluation=fewer)
     grouped = SamplingStrategy.GROUP_BY_LENGTH
     if spec.recipe is Recipe.SFT and lengths.train_sampling_strategy is not grouped:
         sorted_lengths = replace(lengths, train_sampling_strategy=grouped)

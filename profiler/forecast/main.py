@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from profiler.analysis.forecast.lengths import RowCounts, RunLengths, Sampled, sampled
+from profiler.analysis.forecast.lengths import RowCounts, Sampled, sampled
 from profiler.analysis.forecast.outlook import Outlook, growth_against, settings_levers
 from profiler.analysis.forecast.training_log import TrainingLog
 from profiler.analytical.estimate import has_form
@@ -155,9 +155,15 @@ class _Job:
     log: TrainingLog | None
     steps: int
 
-    def draws(self, spec: TrialSpec, lengths: RunLengths, seeds: int) -> tuple[Sampled, ...]:
+    def draws(self, change: Lever, seeds: int) -> tuple[Sampled, ...]:
         """Return the lengths of all seeds for a trial."""
-        return tuple(sampled(lengths, RowCounts.of(spec, self.steps), seed) for seed in range(seeds))
+        spec, plan = change.spec, change.evaluation
+        found = (sampled(change.lengths, RowCounts.of(spec, self.steps), seed) for seed in range(seeds))
+        if plan is None:
+            return tuple(found)
+        return tuple(
+            replace(each, draw=replace(each.draw, evaluations=plan.of(spec, seed))) for seed, each in enumerate(found)
+        )
 
 
 def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
@@ -195,7 +201,9 @@ def _job(command: Command, load_model: ModelConfigLoader) -> _Job:
         problem = f"has no forecast: {reason[:1].lower()}{reason[1:].rstrip('.')}"
         raise UsageError([Fault(key="model", found=spec.model, problem=problem)])
     lengths = length_inputs(command.options, files.part, log, spec, architecture_of(spec.model))
-    rows = RowCounts.of(spec, spec.steps).rows * command.options.seeds
+    plan = lengths.evaluation
+    evaluated = 0 if plan is None else plan.rows_generated(spec.steps)
+    rows = (RowCounts.of(spec, spec.steps).rows + evaluated) * command.options.seeds
     if rows > _MOST_SAMPLED:
         problem = f"gives {rows:,} rows with {command.options.seeds} seeds, and at most {_MOST_SAMPLED:,} are sampled"
         raise UsageError([Fault(key=STEPS, found=str(spec.steps), problem=problem)])
@@ -216,16 +224,16 @@ def _forecast(command: Command, job: _Job, engine: Engine) -> tuple[Forecast, Pa
     options, spec = command.options, job.spec
     root = Path(options.results_dir) / "forecast"
     lengths, plan = job.lengths.lengths, job.lengths.evaluation
-    change = Lever(name="nothing", spec=spec, lengths=lengths, evaluations=None if plan is None else plan.of(spec))
-    draws = job.draws(spec, lengths, options.seeds)
+    change = Lever(name="nothing", spec=spec, lengths=lengths, evaluation=plan)
+    draws = job.draws(change, options.seeds)
     settings = (spec.alloc_conf, *(settings_levers(spec) if options.levers else ()))
     request = _request(job, change, draws, settings)
     folder = root / _name(request)
     answer = _answered(request, folder, engine)
     own = _outlook(answer, request, spec.alloc_conf)
     levers = [LeverForecast(name=conf, outlook=_outlook(answer, request, conf)) for conf in settings[1:]]
-    for lever in trial_levers(change, plan, job.inputs, job.architecture_of) if options.levers else ():
-        other = _request(job, lever, job.draws(lever.spec, lever.lengths, options.seeds), (lever.spec.alloc_conf,))
+    for lever in trial_levers(change, job.inputs, job.architecture_of) if options.levers else ():
+        other = _request(job, lever, job.draws(lever, options.seeds), (lever.spec.alloc_conf,))
         found = _answered(other, root / _name(other), engine)
         levers.append(LeverForecast(name=lever.name, outlook=_outlook(found, other, lever.spec.alloc_conf)))
     gpu, architecture = gpu_named(str(spec.gpu)), job.architecture_of(spec.model)
@@ -256,7 +264,6 @@ def _request(job: _Job, change: Lever, draws: Sequence[Sampled], settings: tuple
         steps=job.steps,
         settings=settings,
         draws=tuple(each.draw for each in draws),
-        evaluations=change.evaluations,
     )
 
 

@@ -24,7 +24,9 @@ from profiler.cluster.remote import by_card, trial_python
 from profiler.cluster.slots import Cluster, KindOf
 from profiler.command_line import Interrupted, print_error, print_line, readable
 from profiler.config.options.run_options import RunOptions
-from profiler.domain.machines.engines import Address, Machines
+from profiler.domain.errors import UsageError
+from profiler.domain.machines.engines import Address, Machines, Scheduler
+from profiler.domain.machines.extras import Extra, require
 from profiler.domain.runs.outcome import TrialRecord, Versions
 from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import GpuPool, OpenTrials, WorkerProgram, run_trials
@@ -246,10 +248,29 @@ def _run(runner: Runner, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Se
     return runner.run(plan, trials)
 
 
-def _reach(options: RunOptions) -> "Cluster | None":
-    from profiler.cluster.engines import reach
+_MODULES = {Scheduler.RAY: ("ray",), Scheduler.SLURM: ("submitit",)}
+_EXTRAS = {Scheduler.RAY: Extra.RAY, Scheduler.SLURM: Extra.SLURM}
 
-    return reach(options)
+
+def reach(options: RunOptions) -> "Cluster | None":
+    """Return the cluster of the engine; None if the engine is this machine, or starts slots that find their work.
+
+    Raises:
+        UsageError: The extra of the engine is not installed, or its cluster does not answer.
+    """
+    engine = options.engine
+    if engine is Scheduler.LOCAL:
+        return None
+    require("engine", engine, _MODULES[engine], _EXTRAS[engine])
+    if engine is Scheduler.SLURM:
+        from profiler.cluster.arrays.slurm import slurm_faults
+
+        if faults := slurm_faults(options):
+            raise UsageError(faults)
+        return None
+    from profiler.cluster.ray_cluster import reach_ray  # imports ray, an extra
+
+    return reach_ray(options.ray_address, jobs=options.jobs)
 
 
 def _open_array(
@@ -325,7 +346,7 @@ class SweepParts:
     """Takes the count of the trials that will run; returns an observer that is shown while the block runs."""
     run: Callable[[Runner, Sequence[PlannedTrial], OpenTrials], Sequence[str]] = _run
     """Runs the trials of a plan; returns sentences about what was lost, retired or restarted."""
-    reach: Callable[[RunOptions], "Cluster | None"] = _reach
+    reach: Callable[[RunOptions], "Cluster | None"] = reach
     """Returns the cluster of the engine; None if the engine is this machine."""
     open_array: OpenArray = _open_array
     slot: str = "profiler.sweep.slot:run"

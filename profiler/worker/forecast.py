@@ -42,7 +42,7 @@ from profiler.domain.runs.forecast import (
     line_of,
     why_rows_are_unknown,
 )
-from profiler.domain.runs.step_shape import MicroBatch
+from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.trial import RowLengths, TrialSpec
 from profiler.measurement.counters.untouched_cuda import compiled_at_first_call
 from profiler.measurement.samples.host_usage import usable_cores
@@ -153,11 +153,7 @@ def replayed(
         try:
             peaks = replay.step(pieces)
         except RefusedError as error:
-            batch = evaluated
-            if batch is None or error.refusal.phase is not Phase.EVALUATION:
-                # Before the first micro-batch the rows are those that it will have.
-                before = sum(piece.phases[0][1] is not Phase.EVALUATION for piece in pieces) - len(shape.micro_batches)
-                batch = shape.micro_batches[max(0, error.piece - before)]
+            batch = _refused_batch(shape, pieces, error, evaluated)
             yield _death(batch, error.refusal, seed=seed, alloc_conf=alloc_conf, step=number)
             return
         yield ForecastStep(
@@ -173,6 +169,18 @@ def replayed(
             inactive_split_bytes=peaks.inactive_split_after_bytes,
             phase=peaks.phase,
         )
+
+
+def _refused_batch(
+    shape: StepLengths, pieces: Sequence[Piece], error: RefusedError, evaluated: MicroBatch | None
+) -> MicroBatch:
+    """Return the micro-batch, or the batch of an evaluation, in which a step is refused; before it the rows are its."""
+    trained = sum(piece.phases[0][1] is not Phase.EVALUATION for piece in pieces)
+    if evaluated is None or error.refusal.phase is not Phase.EVALUATION:
+        return shape.micro_batches[max(0, error.piece - trained + len(shape.micro_batches))]
+    if not shape.batches or error.piece < trained or len(pieces) - trained != 1 + 2 * len(shape.batches):
+        return evaluated  # of rows of data, or before the first step
+    return shape.batches[max(0, error.piece - trained - 1) // 2].micro_batches[0]
 
 
 def _death(batch: MicroBatch, refusal: Refusal, *, seed: int, alloc_conf: str, step: int) -> Death:
@@ -212,13 +220,14 @@ def answer(request: ForecastRequest, known: Sequence[AnswerLine], *, processes: 
     if (fault := why_rows_are_unknown(spec)) is not None:
         raise UnsupportedTrialError(fault.sentence())
     draws = {draw.seed: _rows(draw, request) for draw in request.draws}
-    evaluated = None if request.evaluations is None else widest_evaluated(spec, request.evaluations)
     last = {(run.seed, run.alloc_conf): run.steps[-1].step if run.steps else 0 for run in done.runs}
     runs = [(draw.seed, conf) for draw, conf in done.open_runs(request)]
 
     def lines(run: _Run, steps: Steps) -> Iterator[AnswerLine]:
         (seed, conf), gpu = run, card_of(spec)
         limits = {"capacity_bytes": gpu.usable_bytes, "total_bytes": gpu.memory_bytes}
+        known = draws[seed].evaluations
+        evaluated = None if known is None else widest_evaluated(spec, known)
         found = replayed(steps, seed=seed, alloc_conf=conf, evaluated=evaluated, **limits)
         return (line for line in found if line.step > last.get(run, 0))
 
@@ -324,7 +333,7 @@ def _rows(draw: Draw, request: ForecastRequest) -> RowLengths:
     random = Random(draw.seed)
     shuffles = tuple(random.randrange(2**32) for _ in range(request.steps))
     lengths = {"prompts": draw.prompts, "completions": draw.completions}
-    return RowLengths(**lengths, shuffles=shuffles, evaluations=request.evaluations)
+    return RowLengths(**lengths, shuffles=shuffles, evaluations=draw.evaluations)
 
 
 def _learnt(learnt: RunLearnt | None, reason: str | None) -> Learnt:

@@ -1,46 +1,20 @@
 """The steps of a whole run on a simulated GPU: learnt from a few of them and written out, or simulated whole."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain, islice, pairwise
-from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from profiler.allocator.traces.trace import Piece, Trace, piece_of
-from profiler.domain.runs.step_shape import MicroBatch, StepLengths
-from profiler.domain.trials.recipe import GENERATING
-from profiler.domain.trials.trial import Attention, Evaluations, Rollout, RowLengths, TrialSpec
-from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
+from profiler.domain.runs.step_shape import StepLengths
+from profiler.domain.trials.trial import Evaluations, RowLengths, TrialSpec
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
-from profiler.simulation.extrapolation.parametric_steps import (
-    FEWEST_OCCURRENCES,
-    FIRST_STEPS,
-    ParametricSteps,
-    RunOfSteps,
-    UnequalStepsError,
-    Variant,
-    variants,
-)
-from profiler.simulation.extrapolation.step_pieces import evaluation_spans, micro_batch_starts, step_bounds
-from profiler.training.recipes.step_grouping import joined, shorter, step_shapes, steps_per_unit, unit_rows
+from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
+from profiler.simulation.extrapolation.step_pieces import evaluation_cuts, micro_batch_starts, step_bounds
+from profiler.training.recipes.step_grouping import evaluation_shape, step_shapes, steps_per_unit
+from profiler.worker.evaluation_plans import EvaluationPlan
+from profiler.worker.forecast_plans import Plan, decodes, first_units, pads_masks
 from profiler.worker.simulated import card_of, simulate
-
-_MOST_STEPS = 16
-"""Of one run to learn from: deep models run few layers in runs of so many steps."""
-
-_MOST_UNITS = 64
-"""Of all runs to learn from. More variants than they show are not learnt."""
-
-_SHORTER = (0.9, 0.75, 0.6, 0.8, 0.5, 0.7, 0.95, 0.4, 0.85, 0.3)
-"""Factors for the lengths of a rare kind of step, so that there are enough of its kind to learn from."""
-
-_FEWEST_CHANGED = 2
-"""Units whose lengths are changed: where all of the draws have rows of the maximum, only they show what varies."""
-
-_MOVED = (3, 5, 2, 7, 1)
-"""Tokens that a shorter prompt loses to its completions, so that only the row is aligned as it was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +27,7 @@ class RunLearnt:
     runs: int
     steps_run: int
     layers_run: int | None
-    evaluations: "_LearntEvaluations | None"
+    evaluations: "LearntEvaluations | None"
     """None: none follows a step."""
 
 
@@ -71,33 +45,75 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     """
     if spec.use_vllm and draws[0].evaluations is not None:
         raise UnequalStepsError("vLLM gets the weights in an evaluation, and not in the step after it")
-    plan = _Plan(spec=spec, draws=draws, pads_masks=_pads_masks(spec))
+    plan = Plan(spec=spec, draws=draws, pads_masks=pads_masks(spec))
     first_steps = plan.first_units * steps_per_unit(spec)
-    runs, layers = [], None
-    every = spec.torch_empty_cache_steps
-    for number, units in enumerate(plan.runs()):
-        learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
-        rows = joined(units)
-        if number == 0:  # of which the first steps are
-            rows = replace(rows, evaluations=_on_start(draws[0].evaluations))
-        run = simulate(learning, model_config, rows=rows, defers_scratch=True)
-        layers = run.layers_run
-        runs.append(RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows)))
-    if not runs:
+    if not (wanted := plan.runs()):
         raise UnequalStepsError(f"the run has {spec.steps}, and the first {first_steps} are not learnt from")
+    layers: list[int | None] = []
+    every = spec.torch_empty_cache_steps
     empties = None if every is None else lambda step: step % every == 0
-    steps = ParametricSteps(
-        runs, first_steps=first_steps, empties=empties, pads_masks=plan.pads_masks, needed=plan.places
-    )
+
+    def run_of(units: Sequence[RowLengths]) -> RunOfSteps:
+        learning = replace(spec, steps=len(units) * steps_per_unit(spec), torch_empty_cache_steps=every and 1)
+        # The first steps of all are those of the first run.
+        on_start = None if layers else _on_start(draws[0].evaluations)
+        rows = replace(RowLengths.joined(units), evaluations=on_start)
+        run = simulate(learning, model_config, rows=rows, defers_scratch=True)
+        layers.append(run.layers_run)
+        return RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=step_shapes(learning, rows))
+
+    def steps_of(runs: Sequence[RunOfSteps]) -> ParametricSteps:
+        keys: dict[str, Any] = {"pads_masks": plan.pads_masks, "needed": plan.places}
+        return ParametricSteps(runs, first_steps=first_steps, empties=empties, **keys)
+
+    steps, runs = learnt_further(wanted, run_of, steps_of, plan.further)
     check_known(steps, (step_shapes(spec, draw)[first_steps:] for draw in draws), before=first_steps)
     return RunLearnt(
         steps=steps,
         first_shapes=runs[0].shapes[:first_steps],
         runs=len(runs),
         steps_run=sum(len(run.shapes) for run in runs),
-        layers_run=layers,
-        evaluations=_learn_evaluations(spec, model_config, draws[0]),
+        layers_run=layers[-1],
+        evaluations=_learn_evaluations(spec, model_config, draws, pads_masks=plan.pads_masks),
     )
+
+
+_Rows = TypeVar("_Rows")
+
+
+def learnt_further(
+    wanted: Iterable[_Rows],
+    run_of: Callable[[_Rows], RunOfSteps],
+    steps_of: Callable[[Sequence[RunOfSteps]], ParametricSteps],
+    further: Callable[[ParametricSteps], Iterable[_Rows]],
+) -> tuple[ParametricSteps, Sequence[RunOfSteps]]:
+    """Learn from runs, and then from what they do not show, until all is known, or `MOST_FURTHER` times.
+
+    Lengths that go together in all steps that were learnt from need not do so in the draws: of which of them a size is
+    a function, only steps show in which they do not.
+
+    Args:
+        wanted: The rows of each run.
+        run_of: Runs the trainer on them.
+        steps_of: Learns from all runs.
+        further: Returns rows of a run that shows more; none where all is known.
+
+    Raises:
+        UnequalStepsError: The steps cannot be written out.
+    """
+    runs = [run_of(rows) for rows in wanted]
+    steps = steps_of(runs)
+    for _ in range(MOST_FURTHER):
+        more = [run_of(rows) for rows in further(steps)]
+        if not more:
+            break
+        runs += more
+        steps = steps_of(runs)
+    return steps, runs
+
+
+MOST_FURTHER = 3
+"""Times that a forecast learns from further runs (our choice)."""
 
 
 def _on_start(evaluations: Evaluations | None) -> Evaluations | None:
@@ -110,43 +126,87 @@ _BLOCKS_OF_EVALUATION = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LearntEvaluations:
-    """The events of the evaluations of a run."""
+class LearntEvaluations:
+    """The evaluations of a run."""
 
-    first: Sequence[Piece]
-    """Of the first ones, whose rollouts run more tokens than those of others."""
-    others: Sequence[Piece]
-    """One per draw of completions."""
+    same: Piece | None = None
+    """Of rows of data, which are the same each time."""
+    generated: ParametricSteps | None = None
+    """Of rows that are generated."""
 
-    def of(self, number: int, evaluations: Evaluations) -> Piece:
-        """Return those of an evaluation, from 0."""
-        return self.first[number] if number < len(self.first) else self.others[evaluations.draw_of(number)]
+    empties: bool = False
+    """Whether the cache is emptied after the last batch of `same`."""
+
+    def of(self, spec: TrialSpec, evaluations: Evaluations, number: int) -> tuple[tuple[StepLengths, ...], list[Piece]]:
+        """Return the batches of an evaluation that are known, from 0, and its pieces."""
+        if self.generated is None:
+            assert self.same is not None
+            return (), [self.same]
+        shape = evaluation_shape(spec, evaluations, number)
+        count, most = len(shape.batches), DecodeExtrapolator.most_rollouts if decodes(spec) else 0
+        ran = [1 + 2 * batch for batch in range(count) if number * count + batch < most]
+        found = self.generated.alone(shape, first_block=_BLOCKS_OF_EVALUATION, begun=number if ran else 0, ran=ran)
+        return shape.batches, found
+
+    def is_emptied(self, evaluations: Evaluations, batches: Sequence[StepLengths]) -> bool:
+        """Return whether the cache is emptied after the last batch; of those that are generated, these."""
+        every = evaluations.eval_accumulation_steps
+        return self.empties or (bool(batches) and every is not None and len(batches) % every == 0)
 
 
-def _learn_evaluations(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengths) -> _LearntEvaluations | None:
+def _learn_evaluations(
+    spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowLengths], *, pads_masks: bool
+) -> LearntEvaluations | None:
     """Return the events of evaluations after a step; None if none follows a step.
 
-    Each draw of completions is evaluated once in one run, each after a step. The last one is evaluated twice, which
-    confirms that an evaluation depends on its rows alone.
+    Raises:
+        UnequalStepsError: They cannot be written out.
+    """
+    known = draws[0].evaluations
+    if known is None or known.eval_steps is None:
+        return None
+    if known.num_generations_eval is None:
+        return _same_evaluation(spec, model_config, replace(draws[0], evaluations=known))
+    plan = EvaluationPlan(
+        spec=spec, draws=[each for draw in draws if (each := draw.evaluations)], pads_masks=pads_masks
+    )
+
+    def run_of(evaluations: Evaluations) -> RunOfSteps:
+        rows, count = replace(draws[0], evaluations=evaluations), len(evaluations.samples)
+        run = simulate(replace(spec, steps=count), model_config, rows=rows, defers_scratch=True)
+        shapes = [evaluation_shape(spec, evaluations, number) for number in range(count)]
+        return RunOfSteps(trace=run.trace.on(card_of(spec).chip), shapes=shapes)
+
+    def steps_of(runs: Sequence[RunOfSteps]) -> ParametricSteps:
+        return ParametricSteps(runs, first_steps=plan.first, pads_masks=pads_masks, needed=plan.needed)
+
+    found, _ = learnt_further(plan.runs(), run_of, steps_of, plan.further)
+    for number, shape in plan.shapes:
+        try:
+            found.known(shape)
+        except UnequalStepsError as error:
+            raise UnequalStepsError(f"of evaluation {number + 1}, {error}") from error
+    return LearntEvaluations(generated=found)
+
+
+def _same_evaluation(spec: TrialSpec, model_config: Mapping[str, Any], rows: RowLengths) -> LearntEvaluations:
+    """Return the events of each evaluation of rows of data.
+
+    It runs twice, which confirms that an evaluation depends on its rows alone.
 
     Raises:
         UnequalStepsError: The two differ, or one leaves something behind.
     """
-    known = draw.evaluations
-    if known is None or known.eval_steps is None:
-        return None
-    batches = -(-known.rows // known.per_device_eval_batch_size)
-    first = -(-DecodeExtrapolator.most_rollouts // batches) if _decodes(spec) else 0
-    order = [*map(known.draw_of, range(first)), *range(known.draws), known.draws - 1]
-    each = replace(known, eval_steps=1, eval_delay=0, eval_on_start=False, same_completions=1)
-    if known.num_generations_eval is not None:
-        each = replace(each, completions=[length for number in order for length in known.completions_of(number)])
-    trace = simulate(replace(spec, steps=len(order)), model_config, rows=replace(draw, evaluations=each)).trace
+    assert rows.evaluations is not None
+    each = replace(rows.evaluations, eval_steps=1, eval_delay=0, eval_on_start=False)
+    trace = simulate(replace(spec, steps=2), model_config, rows=replace(rows, evaluations=each)).trace
     trace = trace.on(card_of(spec).chip)
-    *found, last = (_closed_piece(trace, *span) for span in evaluation_spans(trace))
-    if found[-1] != last:
+    one, other = (
+        (_closed_piece(trace, cuts[0], cuts[-1]), cuts[-1] in trace.cache_emptied) for cuts in evaluation_cuts(trace)
+    )
+    if one != other:
         raise UnequalStepsError("evaluations of the same rows differ")
-    return _LearntEvaluations(first=found[:first], others=found[first:])
+    return LearntEvaluations(same=one[0], empties=one[1])
 
 
 def _closed_piece(trace: Trace, first: int, end: int) -> Piece:
@@ -190,149 +250,6 @@ def check_known(steps: ParametricSteps, runs: Iterable[Sequence[StepLengths]], *
         raise UnequalStepsError(f"of step {before + first + 1}, {unknown[first]}") from unknown[first]
 
 
-def _pads_masks(spec: TrialSpec) -> bool:
-    return spec.attn_implementation is Attention.SDPA and not card_of(spec).chip.has_cudnn_attention
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Plan:
-    """Which units of the draws, and units like them, the runs to learn from have."""
-
-    spec: TrialSpec
-    draws: Sequence[RowLengths]
-    pads_masks: bool
-
-    @property
-    def first_units(self) -> int:
-        """Units with the first steps, which are not learnt from."""
-        return _first_units(self.spec)
-
-    def runs(self) -> list[list[RowLengths]]:
-        """Return the rows of each run, unit by unit.
-
-        Each begins with the first units of the first draw. Every variant occurs often enough in those that follow; the
-        two last ones are further units of the draws, of which the first confirms what was learnt.
-        """
-        begun = [unit_rows(self.spec, self.draws[0], unit) for unit in range(self.first_units)]
-        chosen = self._chosen()
-        per_run = max(1, _MOST_STEPS // steps_per_unit(self.spec) - self.first_units - 2)
-        runs = []
-        for start in range(0, len(chosen), per_run):
-            part = chosen[start : start + per_run]
-            confirming = [chosen[(start + len(part) + other) % len(chosen)] for other in range(2)]
-            runs.append([*begun, *part, *confirming])
-        return runs
-
-    @cached_property
-    def places(self) -> Mapping[Variant, Sequence["_Place"]]:
-        """Where each variant of the draws occurs."""
-        places: dict[Variant, list[_Place]] = defaultdict(list)
-        units = -(-self.spec.steps // steps_per_unit(self.spec))
-        for number, draw in enumerate(self.draws):
-            for unit in range(self.first_units, units):
-                for variant, batch in self._pieces(unit_rows(self.spec, draw, unit)):
-                    places[variant].append(((number, unit), _lengths_of(batch)))
-        return places
-
-    def _chosen(self) -> list[RowLengths]:
-        """Return units in which every variant of the draws occurs often enough."""
-        places = self.places
-        chosen: list[RowLengths] = []
-        counts: Counter[Variant] = Counter()
-        changed: Counter[Variant] = Counter()
-        """Of units that are none of the draws."""
-        used: set[_Unit] = set()
-
-        def choose(unit: RowLengths, *of: Counter[Variant]) -> None:
-            found = [each for each, _ in self._pieces(unit)]
-            if variant in found and len(chosen) < _MOST_UNITS:
-                chosen.append(unit)
-                for counter in of:
-                    counter.update(found)
-
-        for variant in sorted(places, key=lambda each: len(places[each])):
-            spread = list(dict.fromkeys(_spread(places[variant])))
-            for place in spread:
-                # The shortest and the longest one are needed in any case.
-                if place not in used and (place in spread[:2] or counts[variant] <= FEWEST_OCCURRENCES):
-                    used.add(place)
-                    choose(self._unit(place), counts)
-            for unit in self._changed(spread):
-                if counts[variant] > FEWEST_OCCURRENCES and changed[variant] >= _FEWEST_CHANGED:
-                    break
-                choose(unit, counts, changed)
-        return chosen
-
-    def _changed(self, spread: Sequence["_Unit"]) -> Iterator[RowLengths]:
-        """Yield units like some of the draws with other lengths."""
-        for number, factor in enumerate(_SHORTER):
-            for unit in spread:
-                moved = _MOVED[number % len(_MOVED)]
-                yield shorter(self._unit(unit), factor, 1)
-                yield shorter(self._unit(unit), factor, MASK_ALIGNMENT, moved=moved)
-                yield shorter(self._unit(unit), factor, MASK_ALIGNMENT)
-                if self.spec.recipe.facts.has_reference_pass and not self.spec.recipe.facts.has_rollout:
-                    yield from self._levelled(self._unit(unit), round(factor * self.spec.row_tokens))
-
-    def _levelled(self, unit: RowLengths, longest: int) -> Iterator[RowLengths]:
-        """Yield units each of whose micro-batches has rows of one length.
-
-        By their completions, by those of neighbours, or with one prompt and one completion.
-        """
-        each, size, random = self.spec.rows_per_prompt, self.spec.training_rows, Random(longest)
-        batches = list(range(0, len(unit.completions), size))
-        tokens = [random.randint(2 + longest // 2, 2 + longest) for _ in batches]
-        prompts = [min(prompt, tokens[number * each // size] - 1) for number, prompt in enumerate(unit.prompts)]
-        own = [tokens[row // size] - prompts[row // each] for row in range(len(unit.completions))]
-        turned = [own[start + (row + 1) % size] for start in batches for row in range(size)]
-        yield replace(unit, prompts=prompts, completions=own)
-        yield replace(unit, prompts=prompts, completions=turned)
-        first = [prompts[number * each // size * size // each] for number in range(len(prompts))]
-        alike = [tokens[row // size] - first[row // each] for row in range(len(own))]
-        yield replace(unit, prompts=first, completions=alike)
-
-    def _unit(self, place: "_Unit") -> RowLengths:
-        draw, unit = place
-        return unit_rows(self.spec, self.draws[draw], unit)
-
-    def _pieces(self, unit: RowLengths) -> Iterator[tuple[Variant, MicroBatch]]:
-        """Yield the variant of each piece of a unit's steps, and a micro-batch that it is about."""
-        for shape in step_shapes(replace(self.spec, steps=steps_per_unit(self.spec)), unit):
-            batches = (shape.micro_batches[0], *shape.micro_batches)
-            yield from zip(variants(shape, pads_masks=self.pads_masks), batches, strict=True)
-
-
-_Unit = tuple[int, int]
-"""Numbers of a draw and of a unit of it."""
-
-_Place = tuple[_Unit, tuple[int, ...]]
-"""A unit with a variant, and the lengths of a piece that has it."""
-
-
-def _lengths_of(batch: MicroBatch) -> tuple[int, ...]:
-    further = () if batch.neighbours is None else batch.neighbours.widths
-    return sum(batch.widths), *batch.widths, sum(batch.scored), *further
-
-
-def _spread(places: Sequence[_Place]) -> Iterator[_Unit]:
-    """Yield units with the least and the greatest of each length, and then some between: far apart they show most."""
-    for number in range(len(places[0][1])):
-        by_length = sorted(places, key=lambda place: place[1][number])
-        yield from (by_length[0][0], by_length[-1][0])
-    by_row = sorted(places, key=lambda place: place[1])
-    yield from (by_row[round(part * (len(by_row) - 1))][0] for part in (0.5, 0.25, 0.75, 0.1, 0.9, 0.4, 0.6))
-
-
-def _first_units(spec: TrialSpec) -> int:
-    found = -(-FIRST_STEPS // steps_per_unit(spec))
-    return max(found, DecodeExtrapolator.most_rollouts) if _decodes(spec) else found
-
-
-def _decodes(spec: TrialSpec) -> bool:
-    """Return whether the first rollouts run more tokens than the others."""
-    return spec.recipe in GENERATING and spec.rollout is Rollout.GENERATE and not spec.use_vllm
-
-
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
@@ -350,12 +267,22 @@ def written_steps(spec: TrialSpec, learnt: RunLearnt, draw: RowLengths) -> Steps
     begun = zip(learnt.first_shapes, learnt.steps.begin(), strict=True)
     training = chain(begun, ((shape, list(learnt.steps.written(shape))) for shape in later))
     known, learnt_of = draw.evaluations, learnt.evaluations
-    done = int(known is not None and known.eval_on_start)
+    done, is_emptied = int(known is not None and known.eval_on_start), False
     for step, (shape, pieces) in enumerate(training, start=1):
+        if is_emptied:
+            place = next(place for place, piece in enumerate(pieces) if len(piece.events))
+            pieces[place] = replace(pieces[place], cache_emptied=[0, *pieces[place].cache_emptied])
+            is_emptied = False
         if known is None or learnt_of is None or not known.follows(step, spec.steps):
             yield shape, pieces
             continue
-        yield shape, [*pieces, learnt_of.of(done, known)]
+        batches, evaluated = learnt_of.of(spec, known, done)
+        # After the last batch the cache is emptied before the first event of the next step, if there is one.
+        is_emptied = learnt_of.is_emptied(known, batches)
+        if is_emptied and step == spec.steps:
+            last = evaluated[-1]
+            evaluated[-1] = replace(last, cache_emptied=[*last.cache_emptied, len(last.events)])
+        yield replace(shape, batches=batches), [*pieces, *evaluated]
         done += 1
 
 
@@ -367,13 +294,19 @@ def whole_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
     """
     trace = simulate(spec, model_config, rows=draw).trace.on(card_of(spec).chip)
     before = first_block = 0
-    evaluations = dict(evaluation_spans(trace))
+    evaluations = evaluation_cuts(trace)
+    known, done = draw.evaluations, int(draw.evaluations is not None and draw.evaluations.eval_on_start)
     for shape, (_, end) in zip(step_shapes(spec, draw), step_bounds(trace), strict=True):
         forwards = micro_batch_starts(trace, before, end)
         # Of those that pass the model in parts, the first part.
         begins = forwards[:: max(1, len(forwards) // len(shape.micro_batches))]
-        evaluated = [at for at in evaluations if begins[0] < at < end]
-        bounds = [before, *begins[: len(shape.micro_batches)], *evaluated, end]
+        evaluated = next((cuts for cuts in evaluations if begins[0] < cuts[0] < end), [end])
+        # What follows an evaluation belongs to its last piece.
+        bounds = [before, *begins[: len(shape.micro_batches)], *evaluated[:-1], end]
+        if known is not None and len(evaluated) > 1:
+            if known.num_generations_eval is not None:
+                shape = replace(shape, batches=evaluation_shape(spec, known, done).batches)
+            done += 1
         pieces = []
         for first, last in pairwise(bounds):
             pieces.append(piece_of(trace, first, last, first_block=first_block))
@@ -389,7 +322,7 @@ def first_steps(spec: TrialSpec, model_config: Mapping[str, Any], draw: RowLengt
         UnsupportedTrialError: The trial cannot be simulated.
     """
     # One unit more, because the end of training frees more in the last step.
-    units, per_unit = _first_units(spec), steps_per_unit(spec)
+    units, per_unit = first_units(spec), steps_per_unit(spec)
     short = replace(spec, steps=min(spec.steps, (units + 1) * per_unit))
     known = draw.evaluations
     if known is not None and not any(known.follows(step, spec.steps) for step in range(1, units * per_unit + 1)):

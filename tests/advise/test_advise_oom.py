@@ -8,9 +8,8 @@ import pytest
 from simulating import simulate
 
 from profiler.advise.main import main
-from profiler.advise.oom.cause import Cause, explained
-from profiler.advise.oom.refusal import phase_of
-from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
+from profiler.advise.oom.cause import Cause, SimulatedRequest, SimulatedTrial, explained
+from profiler.advise.oom.diagnosis import phase_of
 from profiler.allocator.oom_message import read_oom_message
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.identity import spec_to_mapping

@@ -58,7 +58,7 @@ class FakeEngine:
             parts = [own[place : place + rows] for place in range(0, len(own), rows)]
             longest = max(max(part) * len(part) for part in parts)
             allocated = self._base + TOKEN_BYTES * longest
-            is_evaluated = job.evaluations is not None and job.evaluations.follows(step, job.steps)
+            is_evaluated = draw.evaluations is not None and draw.evaluations.follows(step, job.steps)
             allocated += GIB * is_evaluated
             held = 0 if conf else 128 * MIB
             wanted = max(reserved, allocated + held)

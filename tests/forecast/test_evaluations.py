@@ -1,6 +1,7 @@
 """Evaluations of a forecast: what a file and a command line say of them, and how the answer speaks of them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from profiler.analysis.forecast.lengths import RunLengths, distribution_of, evaluated_rows
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
+from profiler.domain.runs.forecast import steps_of_epoch
 from profiler.domain.trials.trial import Evaluations, TrialSpec
 from profiler.forecast.main import main
 
@@ -40,14 +42,15 @@ def test_evaluations_of_a_file_are_counted(capsys, tmp_path):
     words = ["gpu=h100", "steps=50", "seeds=2", "completions=uniform(100,3000)"]
     found = answer(capsys, f"config={file}", *words, engine=engine)
     (request,) = engine.requests
-    evaluations = request.evaluations
+    evaluations, other = (draw.evaluations for draw in request.draws)
+    assert evaluations == other
     assert (evaluations.eval_steps, evaluations.eval_delay, evaluations.eval_on_start) == (5, 3, True)
     assert (evaluations.per_device_eval_batch_size, len(evaluations.completions)) == (8, 128)
     assert max(evaluations.completions) <= 2048
     assert not any("Not counted" in note for note in found["notes"])
     assert any(note.startswith("Evaluated after every 5 steps and the last one and before") for note in found["notes"])
     answer(capsys, f"config={file}", *words, "eval_strategy=no", engine=engine)
-    assert engine.requests[-1].evaluations is None
+    assert engine.requests[-1].draws[0].evaluations is None
 
 
 GRPO_FILE = """
@@ -70,16 +73,18 @@ def test_evaluations_that_generate_are_sampled(capsys, tmp_path):
     file.write_text(GRPO_FILE)
     words = [f"config={file}", "gpu=h100", "steps=50", "seeds=2", "completions=uniform(100,200)", "growth=2"]
     found = answer(capsys, *words, "max_eval_samples=30", engine=engine)
-    evaluations = engine.requests[-1].evaluations
+    evaluations, other = (draw.evaluations for draw in engine.requests[-1].draws)
     assert (evaluations.num_generations_eval, evaluations.per_device_eval_batch_size, evaluations.rows) == (4, 16, 120)
-    # Five evaluations, two of which have the same completions; those of the last one are twice as long.
-    assert (evaluations.draws, [evaluations.draw_of(number) for number in range(5)]) == (3, [0, 0, 1, 1, 2])
-    longest = [max(evaluations.completions_of(draw)) for draw in range(3)]
+    # Five evaluations, each with completions of its own; those of the last one are twice as long.
+    assert evaluations.count(50) == 5 and len(evaluations.completions) == 5 * 120
+    own = [evaluations.completions_of(number) for number in range(5)]
+    longest = [max(each) for each in own]
     assert longest == sorted(longest) and 350 < longest[-1] <= 400
+    assert len(set(own)) == 5 and not set(own) & {other.completions_of(number) for number in range(5)}
     said = "Evaluated after every 10 steps and the last one: 30 prompts with 4 completions each, 16 at once"
     assert any(note.startswith(said) for note in found["notes"])
     answer(capsys, *words, "eval_strategy=no", engine=engine)
-    assert engine.requests[-1].evaluations is None
+    assert engine.requests[-1].draws[0].evaluations is None
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.booleans(), st.integers(1, 20), st.integers(1, 8), st.floats(0.5, 3))
@@ -92,20 +97,33 @@ def test_sampled_completions_are_of_the_run(steps, every, on_start, prompts, eac
         completions=distribution_of("lognormal(60,0.8)", least=1),
         growth=distribution_of(str(growth), least=0.01),
     )
-    found = evaluated_rows(when, prompts, lengths, spec)
+    found = evaluated_rows(when, prompts, lengths, spec, seed=1)
     evaluations = on_start + sum(when.follows(step, steps) for step in range(1, steps + 1))
-    assert (found.rows, len(found.completions)) == (prompts * each, found.draws * found.rows)
-    assert 1 <= found.draws <= 4 and (found.draws - 1) * found.same_completions < evaluations
-    assert evaluations <= found.draws * found.same_completions
+    assert found.count(steps) == evaluations
+    assert (found.rows, len(found.completions)) == (prompts * each, evaluations * prompts * each)
     assert max(found.prompts) <= spec.max_prompt_length and min(found.completions) >= 1
     assert max(found.completions) <= 90
+
+
+def test_the_prompts_of_a_file_say_when_an_epoch_ends(capsys, tmp_path):
+    """By hand, 20 prompts in generations of one are 20 steps; 4 prompts of a generation of 8 are left out."""
+    file, lengths, engine = tmp_path / "grpo.yaml", tmp_path / "lengths.jsonl", FakeEngine()
+    file.write_text(GRPO_FILE.replace("eval_strategy: steps", "eval_strategy: epoch"))
+    lengths.write_text('{"prompt": 30, "completion": 90}\n' * 20)
+    words = [f"config={file}", "gpu=h100", "steps=50", "seeds=1", f"lengths={lengths}"]
+    answer(capsys, *words, engine=engine)
+    assert engine.requests[-1].draws[0].evaluations.eval_steps == 20
+    spec = TrialSpec(backend="simulated", gpu="h100-80gb", model="tiny", num_generations=8, steps_per_generation=8)
+    assert steps_of_epoch(replace(spec, per_device_train_batch_size=8, gradient_accumulation_steps=4), 100) == 24
+    assert main([*words[:-1], "completions=5"], engine=engine) == EXIT_USAGE
+    assert "Give lengths=FILE with a line for each row, pair or prompt" in capsys.readouterr().err
 
 
 def test_few_steps_with_evaluations_by_vllm_are_asked_for(capsys, tmp_path):
     file, engine = tmp_path / "grpo.yaml", FakeEngine()
     file.write_text(GRPO_FILE)
     answer(capsys, f"config={file}", "use_vllm=true", "gpu=h100", "steps=9", "completions=100", engine=engine)
-    assert engine.requests[-1].evaluations.eval_steps == 10
+    assert engine.requests[-1].draws[0].evaluations.eval_steps == 10
 
 
 def test_the_worst_case_has_an_evaluation_that_generates(capsys, tmp_path):

@@ -20,12 +20,11 @@ from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall
 from profiler.simulation.cuda.scratch.kernel_scratch import KernelScratch
 from profiler.simulation.extrapolation.parametric_steps import (
     ParametricSteps,
-    Place,
     RunOfSteps,
     UnequalStepsError,
-    variants,
 )
-from profiler.simulation.extrapolation.step_pieces import Fitted, features, fitted, micro_batch_starts
+from profiler.simulation.extrapolation.step_pieces import Fitted, fitted, micro_batch_starts
+from profiler.simulation.extrapolation.step_variants import Place, features, variants
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.announced_steps import entropy
 

@@ -3,7 +3,7 @@
 import json
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -17,10 +17,10 @@ from matrix import further
 from simulating import LORA, small_spec
 from transformers import Trainer
 
-from profiler.allocator.traces.trace import Piece
+from profiler.allocator.traces.trace import Piece, TraceBuilder
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.errors import UnsupportedTrialError
-from profiler.domain.memory import MIB, Phase
+from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
 from profiler.domain.runs.forecast import (
     MOST_WHOLE_STEPS,
@@ -41,14 +41,16 @@ from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapol
 from profiler.simulation.extrapolation.parametric_steps import FIRST_STEPS, UnequalStepsError
 from profiler.simulation.tracing.recorder import Recorder
 from profiler.training.recipes import sft
-from profiler.training.recipes.step_grouping import shorter
-from profiler.worker import forecast
+from profiler.training.recipes.step_grouping import step_shapes
+from profiler.worker import forecast, forecast_steps
 from profiler.worker.forecast import answer, replayed
 from profiler.worker.forecast_steps import (
+    MOST_FURTHER,
     RunLearnt,
     check_known,
     first_steps,
     learn,
+    learnt_further,
     whole_steps,
     written_steps,
 )
@@ -162,7 +164,7 @@ def test_checkpoints_leave_the_memory_of_one_gpu_as_it_is(monkeypatch: pytest.Mo
 
 @given(st.lists(st.integers(1, 3000), min_size=1), st.floats(0.1, 1), st.sampled_from([1, 8]), st.integers(0, 7))
 def test_shorter_rows_are_aligned_as_they_were(lengths: list[int], factor: float, multiple: int, moved: int) -> None:
-    found = shorter(RowLengths(prompts=lengths, completions=lengths), factor, multiple, moved=moved)
+    found = RowLengths(prompts=lengths, completions=lengths).shorter(factor, multiple, moved=moved)
     apart = {longer - less for less, longer in zip(found.prompts, found.completions, strict=True)}
     assert apart in ({0}, {2 * moved})
     for prompt, completion, length in zip(found.prompts, found.completions, lengths, strict=True):
@@ -340,6 +342,88 @@ def test_unknown_steps_are_found_first(runs: list[list[bool]], before: int) -> N
         return
     with pytest.raises(UnequalStepsError, match=f"of step {before + first + 1}, a planted reason"):
         check_known(steps, shapes, before=before)
+
+
+def _laid(rows_of_batch: Callable[[MicroBatch], int]) -> Callable[..., SimpleNamespace]:
+    """A trainer whose steps have one block in each micro-batch."""
+
+    def simulated(spec: TrialSpec, _: object, *, rows: RowLengths, defers_scratch: bool) -> SimpleNamespace:
+        assert defers_scratch
+        trace = TraceBuilder()
+        trace.enter(Phase.LOAD)
+        trace.allocate(4096, Category.OTHER)
+        for shape in step_shapes(spec, rows):
+            for batch in shape.micro_batches:
+                trace.enter(Phase.FORWARD)
+                block = trace.allocate(rows_of_batch(batch), Category.ACTIVATIONS)
+                trace.enter(Phase.BACKWARD)
+                trace.free(block)
+            trace.enter(Phase.OPTIMIZER)
+            trace.free(trace.allocate(512, Category.OTHER))
+        return SimpleNamespace(trace=trace.finished(), layers_run=None)
+
+    return simulated
+
+
+def _rows_that_part(parted: int) -> tuple[TrialSpec, RowLengths]:
+    """Two rows per step, the second one a token shorter; in one step, of the middle, it is 20 tokens shorter."""
+    spec = spec_of(
+        **OF_ROWS, tuning=Tuning.FULL, steps=60, per_device_train_batch_size=2, gradient_accumulation_steps=1
+    )
+    longest = [40 + number for number in range(spec.steps)]
+    shorter = [length - (20 if number == parted else 1) for number, length in enumerate(longest)]
+    return spec, RowLengths(completions=[row for pair in zip(longest, shorter, strict=True) for row in pair])
+
+
+def _scored_bytes(batch: MicroBatch) -> int:
+    """By hand, rows of 40 and 39 tokens have 77 that are scored: 1,232 bytes."""
+    return 16 * sum(batch.scored)
+
+
+def test_steps_that_are_unlike_those_learnt_from_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows of 40 and 39 tokens always go together, no step shows that only those that are scored take memory."""
+    spec, rows = _rows_that_part(33)
+    trainer = _laid(_scored_bytes)
+    monkeypatch.setattr(forecast_steps, "simulate", trainer)
+    learnt = learn(spec, TINY, [rows])
+    assert (learnt.runs, learnt.steps_run < spec.steps) == (2, True)
+    whole = list(whole_steps_of(spec, rows, trainer))
+    assert forecast_of(written_steps(spec, learnt, rows)) == whole
+    monkeypatch.setattr(forecast_steps, "MOST_FURTHER", 0)
+    with pytest.raises(UnequalStepsError, match="of step 34, its lengths are unlike those that were learnt from"):
+        learn(spec, TINY, [rows])
+
+
+def whole_steps_of(spec: TrialSpec, rows: RowLengths, trainer: Callable[..., SimpleNamespace]) -> list[Any]:
+    run = trainer(spec, TINY, rows=rows, defers_scratch=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast_steps, "simulate", lambda *_, **__: run)
+        return forecast_of(whole_steps(spec, TINY, rows))
+
+
+def test_a_further_step_that_follows_no_rule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has 4,099 bytes more, which are no multiple of the 19 tokens by which it differs from the others."""
+    spec, rows = _rows_that_part(33)
+
+    def size(batch: MicroBatch) -> int:
+        return _scored_bytes(batch) + 4099 * (sum(batch.scored) + 3 != 2 * sum(batch.widths))
+
+    monkeypatch.setattr(forecast_steps, "simulate", _laid(size))
+    with pytest.raises(UnequalStepsError, match="do not follow from the lengths"):
+        learn(spec, TINY, [rows])
+
+
+@pytest.mark.parametrize(("unknown", "runs"), [(0, 2), (2, 4), (99, 2 + MOST_FURTHER)])
+def test_further_runs_end(unknown: int, runs: int) -> None:
+    """Two runs, and then one more as long as something is unknown, but a few at most."""
+
+    def further(steps: Any) -> list[int]:
+        return [len(steps)] if len(steps) < 2 + unknown else []
+
+    of_runs: Any = list
+    same: Any = int
+    steps, found = learnt_further([0, 1], same, of_runs, further)
+    assert (steps, found) == ([*range(runs)], [*range(runs)])
 
 
 @pytest.mark.parametrize("steps", [1, 2])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -31,16 +32,26 @@ EVALUATED: list[dict[str, Any]] = [
 ]
 FURTHER_EVALUATED: list[dict[str, Any]] = [
     OF_ROWS | LORA_KEYS | {"logprobs": Logprobs.NLL_ENTROPY},
+    # The cache is emptied after the last of four batches, and after three of four.
+    OF_ROWS | LORA_KEYS | {"per_device_eval_batch_size": 6, "eval_accumulation_steps": 2},
+    PAIRED | LORA_KEYS | {"per_device_eval_batch_size": 6, "eval_accumulation_steps": 3},
     OF_ROWS | LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
     COMPARED | LORA_KEYS,
     JUDGED | RTX | {"tuning": Tuning.FULL, "torch_empty_cache_steps": 3},
     LORA_KEYS | GENERATED | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "on_start": True},
     GENERATED | RTX | {"tuning": Tuning.FULL, "beta": 0.04},
+    LORA_KEYS | GENERATED | {"logprobs": Logprobs.FULL},
+    # One batch of fewer rows than are evaluated at once; and losses that leave the card after each second batch.
+    LORA_KEYS | GENERATED | {"per_device_eval_batch_size": 30},
+    LORA_KEYS | GENERATED | {"per_device_eval_batch_size": 4, "eval_accumulation_steps": 2},
+    LORA_KEYS | GENERATED | {"config": TINY | {"num_hidden_layers": 16}},
     LORA_KEYS | GENERATED | {"recipe": Recipe.RLOO, "steps_per_generation": 4},
 ]
 
 
-_OF_EVALUATIONS = ("config", "on_start", "num_generations_eval")
+_OF_EVALUATIONS = (
+    "config", "on_start", "num_generations_eval", "per_device_eval_batch_size", "eval_accumulation_steps",
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -53,12 +64,12 @@ def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) ->
     each = keys.get("num_generations_eval")
     evaluations = Evaluations(
         eval_steps=4,
-        per_device_eval_batch_size=7 if each is None else 10,
+        per_device_eval_batch_size=keys.get("per_device_eval_batch_size", 7 if each is None else 10),
+        eval_accumulation_steps=keys.get("eval_accumulation_steps"),
         num_generations_eval=each,
         prompts=rows.prompts[20:32] if spec.rows_per_prompt else (),
-        # Those that are generated are drawn twice.
-        completions=rows.completions[100 : 124 if each is None else 148],
-        same_completions=2,
+        # Those that are generated are drawn anew each time.
+        completions=rows.completions[100 : 124 if each is None else 220],
         eval_delay=3,
         eval_on_start=keys.get("on_start", False),
     )
@@ -68,10 +79,32 @@ def test_written_evaluations_equal_evaluations_that_run(keys: dict[str, Any]) ->
     assert [bool(each) for each in evaluated[1:]] == [step in (4, 8, 12, 14) for step in range(2, 15)]
     assert bool(evaluated[0]) is evaluations.eval_on_start
     for conf in ("", "expandable_segments:True"):
-        found = forecast_of(written_steps(spec, learnt, rows), conf)
-        assert found == forecast_of(whole, conf)
+        found, expected = forecast_of(written_steps(spec, learnt, rows), conf), forecast_of(whole, conf)
+        assert found == expected
         assert len({step.allocated_bytes for step in found}) > 3
     _check_deaths(spec, evaluations, whole, list(written_steps(spec, learnt, rows)))
+
+
+@pytest.mark.slow
+def test_each_run_evaluates_rows_of_its_own() -> None:
+    """Once the first rollouts are over, whose rows are those of the first run, all is as in a run that is simulated."""
+    spec, config = spec_of(**LORA_KEYS | {"rollout": Rollout.GENERATE}), TINY | {"num_hidden_layers": 1}
+    draws = []
+    for seed in (3, 4):
+        rows, random = rows_of(spec, seed), Random(seed)
+        keys: dict[str, Any] = {"per_device_eval_batch_size": 16, "num_generations_eval": 2}
+        prompts = tuple(random.randint(20, 40) for _ in range(12))
+        own = Evaluations(eval_steps=4, **keys, prompts=prompts, completions=rows.completions[100:196])
+        draws.append(replace(rows, evaluations=own))
+    learnt = learn(spec, config, draws)
+    found, whole = (
+        forecast_of(steps, "expandable_segments:True")
+        for steps in (written_steps(spec, learnt, draws[1]), whole_steps(spec, config, draws[1]))
+    )
+    later = [[(step.allocated_bytes, step.phase) for step in steps[4:]] for steps in (found, whole)]
+    assert later[0] == later[1]
+    # Only evaluations that have the peak of their step are compared by it: all of them, after steps 8, 12 and 14.
+    assert [step for step, (_, phase) in enumerate(later[0], start=5) if phase is Phase.EVALUATION] == [8, 12, 14]
 
 
 @pytest.mark.slow
@@ -102,7 +135,7 @@ def _check_deaths(spec: TrialSpec, evaluations: Evaluations, whole: Any, written
     assert died == again
     assert isinstance(died, Death)
     if died.phase is Phase.EVALUATION:
-        assert died.rows == evaluations.per_device_eval_batch_size * (
+        assert died.rows <= evaluations.per_device_eval_batch_size * (
             1 if spec.recipe in GENERATING else spec.training_rows // spec.per_device_train_batch_size
         )
 
@@ -137,17 +170,22 @@ def test_evaluations_follow_their_steps_and_the_last(keys: dict[str, Any], steps
     assert [step for step in range(1, 11) if evaluations.follows(step, 10)] == steps
 
 
-@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 9))
-def test_draws_of_completions_take_turns(draws: int, same: int, prompts: int) -> None:
-    """By hand, two draws of 4 completions for 2 evaluations each: the fourth has the second, the ninth too."""
+@given(st.integers(1, 5), st.integers(1, 9), st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_each_evaluation_has_completions_of_its_own(count: int, prompts: int, samples: list[int]) -> None:
+    """By hand, 8 completions for 4 rows are two evaluations; samples of 1 and 2 prompts have 2 and 4 completions."""
     keys: dict[str, Any] = {"eval_steps": 1, "per_device_eval_batch_size": 2, "num_generations_eval": 2}
-    hand = Evaluations(**keys, prompts=(3, 3), completions=tuple(range(8)), same_completions=2)
-    assert [hand.draw_of(number) for number in (0, 1, 2, 3, 8)] == [0, 0, 1, 1, 1]
-    assert (hand.rows, hand.completions_of(1)) == (4, (4, 5, 6, 7))
-    each = 2 * prompts
-    found = replace(hand, prompts=(3,) * prompts, completions=tuple(range(draws * each)), same_completions=same)
-    assert [found.draw_of(number) for number in range(draws * same)] == sorted(list(range(draws)) * same)
-    assert [length for draw in range(draws) for length in found.completions_of(draw)] == list(found.completions)
+    hand = Evaluations(**keys, prompts=(3, 3), completions=tuple(range(8)))
+    assert [hand.completions_of(number) for number in range(3)] == [(0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 2, 3)]
+    other = replace(hand, prompts=(3, 4, 5), completions=tuple(range(6)), samples=(1, 2))
+    assert [(list(other.prompts_of(at)), other.completions_of(at)) for at in (0, 1)] == [
+        ([0], (0, 1)),
+        ([1, 2], (2, 3, 4, 5)),
+    ]
+    found = replace(hand, prompts=(3,) * prompts, completions=tuple(range(count * prompts * 2)))
+    assert [length for at in range(count) for length in found.completions_of(at)] == list(found.completions)
+    parts = replace(hand, prompts=(3,) * sum(samples), completions=tuple(range(2 * sum(samples))), samples=samples)
+    assert [length for at in range(len(samples)) for length in parts.completions_of(at)] == list(parts.completions)
+    assert [place for at in range(len(samples)) for place in parts.prompts_of(at)] == list(range(sum(samples)))
 
 
 def test_the_widest_batch_of_generated_rows() -> None:

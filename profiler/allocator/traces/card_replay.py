@@ -80,7 +80,7 @@ class StepReplay:
         self._sizes = list(piece.sizes_bytes)
 
     def _events(self, piece: Piece, first: int, end: int) -> None:
-        for at in [at for at in piece.cache_emptied if first <= at < end]:
+        for at in [at for at in piece.cache_emptied if first <= at < end or at == end == len(piece.events)]:
             self._play(piece, first, at)
             self._allocator.empty_cache()
             first = at

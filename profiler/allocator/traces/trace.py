@@ -217,7 +217,7 @@ class Piece:
     phases: Sequence[tuple[int, Phase]]
     """Where phases begin, as indices of `events`; the first entry is the phase in which the piece begins."""
     cache_emptied: Sequence[int] = ()
-    """Indices of events before which the program empties the cache, ascending."""
+    """Indices of events before which the program empties the cache, ascending; their count: after the last one."""
     streams: Mapping[int, int] = field(default_factory=dict)
     """Streams of blocks that are not on the default one, by number counted from `first_block`."""
 
@@ -299,8 +299,8 @@ class TraceBuilder:
         return self.phase_starts[-1][1] if self.phase_starts else Phase.LOAD
 
     def enter(self, phase: Phase) -> None:
-        """Begin `phase`."""
-        if not self.phase_starts or self.phase_starts[-1][1] is not phase:
+        """Begin `phase`. An evaluation that begins again marks its batches."""
+        if phase is Phase.EVALUATION or not self.phase_starts or self.phase_starts[-1][1] is not phase:
             self.phase_starts.append((len(self.events), phase))
 
     def allocate(self, size_bytes: int, category: Category, site: int | None = None) -> int:

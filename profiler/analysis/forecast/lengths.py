@@ -288,19 +288,16 @@ def sampled(lengths: RunLengths, counts: RowCounts, seed: int) -> Sampled:
 
 
 _SEED_OF_EVALUATION = 1_000_003
-"""That no run has: every run evaluates the same rows."""
-
-_DRAWS_OF_EVALUATIONS = 4
-"""Of the completions that evaluations of a run generate (our choice): a quarter of them has the same ones."""
+"""That no run has. It is that of rows of data; prompts and completions of a run have one more for each seed."""
 
 
-def evaluated_rows(evaluations: Evaluations, rows: int, lengths: RunLengths, spec: TrialSpec) -> Evaluations:
-    """Return the evaluations with the lengths of so many rows, pairs or prompts; `rows` is at least 1.
+def evaluated_rows(evaluations: Evaluations, rows: int, lengths: RunLengths, spec: TrialSpec, seed: int) -> Evaluations:
+    """Return the evaluations of a seed with the lengths of so many rows, pairs or prompts; `rows` is at least 1.
 
-    Rows of data do not grow; completions that are generated do, to the last step that has the same ones.
+    Rows of data do not grow, and are the same with every seed; completions are generated anew each time, and grow.
     """
     if (each := evaluations.num_generations_eval) is not None:
-        return _generated_rows(evaluations, rows, each, lengths, spec)
+        return _generated_rows(evaluations, rows, rows * each, lengths, spec, Random(_SEED_OF_EVALUATION + 1 + seed))
     at_once = min(rows, evaluations.per_device_eval_batch_size)
     batches = replace(spec, per_device_train_batch_size=at_once, gradient_accumulation_steps=1)
     counts = RowCounts.of(batches, math.ceil(rows / at_once))
@@ -310,22 +307,19 @@ def evaluated_rows(evaluations: Evaluations, rows: int, lengths: RunLengths, spe
 
 
 def _generated_rows(
-    evaluations: Evaluations, prompts: int, each: int, lengths: RunLengths, spec: TrialSpec
+    evaluations: Evaluations, prompts: int, rows: int, lengths: RunLengths, spec: TrialSpec, random: Random
 ) -> Evaluations:
     steps = [1] if evaluations.eval_on_start else []
     steps += [step for step in range(1, spec.steps + 1) if evaluations.follows(step, spec.steps)]
-    same = max(1, math.ceil(len(steps) / _DRAWS_OF_EVALUATIONS))
-    last = [steps[min(start + same, len(steps)) - 1] for start in range(0, len(steps), same)]
-    random, counts = Random(_SEED_OF_EVALUATION), RowCounts.of(spec, spec.steps)
-    growth = max(0.0, lengths.growth.sample(random))
+    growth, counts = max(0.0, lengths.growth.sample(random)), RowCounts.of(spec, spec.steps)
     source, of_prompts = lengths.completions.of_seed(random), lengths.prompts or Distribution(Law.FIXED, 1)
     own = (_tokens(length, counts.longest_prompt) for length in _all(of_prompts, random, prompts, lambda _: 0, counts))
     completions = (
         _tokens(length * _grown(growth, step, spec.steps), counts.longest_completion)
-        for step in last
-        for length in source.lengths(random, prompts * each, step)
+        for step in steps
+        for length in source.lengths(random, rows, step)
     )
-    return replace(evaluations, prompts=tuple(own), completions=tuple(completions), same_completions=same)
+    return replace(evaluations, prompts=tuple(own), completions=tuple(completions))
 
 
 def _all(source: Source, random: Random, count: int, row_of: Callable[[int], int], counts: RowCounts) -> list[float]:

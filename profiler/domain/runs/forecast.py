@@ -45,6 +45,24 @@ def why_rows_are_unknown(spec: TrialSpec) -> Fault | None:
     return None
 
 
+def steps_of_epoch(spec: TrialSpec, rows: int) -> int:
+    """Return the optimizer steps of an epoch of one process.
+
+    By hand, 100 prompts in generations of 8, each for 2 steps, are 24 steps: the last 4 prompts are left out.
+
+    Args:
+        spec: The trial.
+        rows: Of the data set; or pairs, or prompts of a recipe that generates.
+
+    Source: `_get_train_sampler` of `GRPOTrainer`, `RepeatSampler.__len__` (trl 1.16), and
+    `set_initial_training_values` of transformers 5.23.
+    """
+    if spec.recipe not in GENERATING:
+        return -(-rows // (spec.training_rows * spec.gradient_accumulation_steps))
+    generations = rows * spec.num_generations // spec.generation_batch_size
+    return max(1, generations * spec.steps_per_generation // spec.gradient_accumulation_steps)
+
+
 def why_not_evaluated(spec: TrialSpec, *, rows: int, each: int) -> Fault | None:
     """Return why a forecast does not know evaluations that generate; None if it does.
 
@@ -54,7 +72,9 @@ def why_not_evaluated(spec: TrialSpec, *, rows: int, each: int) -> Fault | None:
         each: Completions per prompt. Source of the rule: `__post_init__` of `GRPOConfig` and `RLOOConfig` in trl 1.16.
 
     The loss of an evaluation is computed as that of training, with its entropy, but without gradients. Source:
-    `prediction_step` and `_get_per_token_logps_and_entropies` of `GRPOTrainer` in trl 0.20 to 1.13 and 1.16.
+    `prediction_step` and `_get_per_token_logps_and_entropies` of `GRPOTrainer` in trl 0.20 to 1.16. trl 1.14 has
+    another kernel for `full`, which makes less than a log-softmax, `kernels/logprob_entropy.py`; trl 0.14 has no
+    `prediction_step`, so that transformers asks `compute_loss` for outputs, which it refuses.
     """
     if rows % each:
         problem = f"must be a multiple of the {each} completions per prompt (num_generations_eval), as in trl"
@@ -64,9 +84,8 @@ def why_not_evaluated(spec: TrialSpec, *, rows: int, each: int) -> Fault | None:
     if spec.use_vllm and spec.steps > MOST_WHOLE_STEPS:
         problem = f"{others} in more than {MOST_WHOLE_STEPS} steps, each of which is simulated whole"
         return Fault(key="use_vllm", found="true", problem=problem, hint=hint)
-    if spec.logprobs in (Logprobs.FULL, Logprobs.MINIBATCH):
-        hint = f"Give trl=VERSION of another release. {hint}"
-        problem = f"{others}, which were read in trl 0.20 to 1.13 and from 1.15 on"
+    if spec.logprobs is Logprobs.MINIBATCH:
+        problem = f"{others}: it makes a gradient of each row within the loss, and an evaluation makes none"
         return Fault(key="logprobs", found=str(spec.logprobs), problem=problem, hint=hint)
     return None
 
@@ -80,6 +99,25 @@ class Draw:
     """One per group of completions, in the order of the data set; empty for recipes whose rows are whole."""
     completions: tuple[int, ...]
     """In the order of generation, or of the data set, of a pair the chosen one first; or whole rows."""
+    evaluations: Evaluations | None = None
+    """None: the run has none."""
+
+    def as_object(self) -> dict[str, object]:
+        """Return the draw as values of JSON; without evaluations it has the name that it always had."""
+        found = asdict(self)
+        if self.evaluations is None:
+            del found["evaluations"]
+        return found
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Draw":
+        """Return the draw that `as_object` wrote."""
+        evaluations = None
+        if (known := values.get("evaluations")) is not None:
+            lengths = {key: tuple(known[key]) for key in ("prompts", "completions", "samples")}
+            evaluations = Evaluations(**{**known, **lengths})
+        lengths = {key: tuple(values[key]) for key in ("prompts", "completions")}
+        return cls(seed=values["seed"], **lengths, evaluations=evaluations)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,32 +133,23 @@ class ForecastRequest:
     settings: tuple[str, ...]
     """Settings of the allocator (`PYTORCH_ALLOC_CONF`), each replayed with every draw."""
     draws: tuple[Draw, ...]
-    evaluations: Evaluations | None = None
-    """Of every draw."""
 
     def as_object(self) -> dict[str, object]:
         """Return the request as values of JSON."""
-        found = {**asdict(self), "spec": dict(self.spec), "model_config": dict(self.model_config)}
-        # What requests of earlier versions do not have keeps their names.
-        if self.evaluations is None:
-            del found["evaluations"]
-        elif self.evaluations.num_generations_eval is None:
-            del found["evaluations"]["num_generations_eval"], found["evaluations"]["same_completions"]
-        return found
+        draws = [draw.as_object() for draw in self.draws]
+        return {
+            "spec": dict(self.spec),
+            "model_config": dict(self.model_config),
+            "steps": self.steps,
+            "settings": list(self.settings),
+            "draws": draws,
+        }
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "ForecastRequest":
         """Return the request that `as_object` wrote."""
-        draws = tuple(
-            Draw(seed=each["seed"], prompts=tuple(each["prompts"]), completions=tuple(each["completions"]))
-            for each in values["draws"]
-        )
-        evaluations = None
-        if (known := values.get("evaluations")) is not None:
-            lengths = {key: tuple(known[key]) for key in ("prompts", "completions")}
-            evaluations = Evaluations(**{**known, **lengths})
-        settings = tuple(values["settings"])
-        return cls(**{**values, "settings": settings, "draws": draws, "evaluations": evaluations})
+        draws = tuple(Draw.of(each) for each in values["draws"])
+        return cls(**{**values, "settings": tuple(values["settings"]), "draws": draws})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,11 @@ class StepLengths:
     """What is scored before training, in its order."""
     ended: int | None = None
     """Completions that end before the longest one, of which trl logs the lengths; None where none are generated."""
+    batches: tuple["StepLengths", ...] = ()
+    """Of the evaluation after the step, each batch with the completions that it generates, as one micro-batch; an
+    evaluation by itself has no `micro_batches`."""
+    batches_together: int | None = None
+    """Of an evaluation: batches after which their losses leave the card, and its cache is emptied; None: all."""
 
 
 @dataclass(frozen=True)

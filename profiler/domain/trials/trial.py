@@ -1092,7 +1092,10 @@ def completion_lengths(*, lengths: Lengths, rows: int, max_completion_length: in
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluations:
-    """Evaluations of a run: when they come, and their rows, which are the same each time. Keys are transformers'."""
+    """Evaluations of one run: when they come, and their rows. Keys are transformers'.
+
+    Rows of data, and prompts, are the same each time; completions are generated anew.
+    """
 
     eval_steps: int | None
     """Optimizer steps from one to the next; None: only before training."""
@@ -1103,9 +1106,10 @@ class Evaluations:
     prompts: Sequence[int] = ()
     """Tokens of each prompt; empty for rows that are whole."""
     completions: Sequence[int]
-    """Tokens of each row, of a pair the chosen one first. Of rows that are generated those of several evaluations."""
-    same_completions: int = 1
-    """How many evaluations in a row generate the same completions; the last ones of all go on."""
+    """Tokens of each row, of a pair the chosen one first; of rows that are generated those of one evaluation after the
+    other, which repeat."""
+    samples: Sequence[int] = ()
+    """How many of `prompts` each evaluation has, one after the other; empty: all of them each time."""
     eval_delay: float = 0
     """Steps before which none comes."""
     eval_on_start: bool = False
@@ -1128,18 +1132,29 @@ class Evaluations:
         each = self.num_generations_eval
         return len(self.completions) if each is None else each * len(self.prompts)
 
-    @property
-    def draws(self) -> int:
-        """How many evaluations have completions of their own."""
-        return len(self.completions) // self.rows
+    def count(self, steps: int) -> int:
+        """Return how many there are in a run of so many steps, with one before the first.
 
-    def draw_of(self, number: int) -> int:
-        """Return the draw of an evaluation, both from 0. By hand, 2 draws for 3 each: the fifth has the second, 1."""
-        return min(number // self.same_completions, self.draws - 1)
+        By hand, after every 4 of 10 steps and before the first: 1 + 3.
+        """
+        return self.eval_on_start + sum(self.follows(step, steps) for step in range(1, steps + 1))
 
-    def completions_of(self, draw: int) -> Sequence[int]:
-        """Return the completions of a draw."""
-        return self.completions[draw * self.rows : (draw + 1) * self.rows]
+    def prompts_of(self, number: int) -> range:
+        """Return places of the prompts of an evaluation, from 0. By hand, samples of 2 and 3: the last has 2, 3, 4."""
+        if not self.samples:
+            return range(len(self.prompts))
+        first = sum(self.samples[:number])
+        return range(first, first + self.samples[number])
+
+    def completions_of(self, number: int) -> Sequence[int]:
+        """Return the completions of an evaluation, from 0. By hand, of 8 for 4 rows the third has the first four."""
+        each = self.num_generations_eval or 1
+        prompts = self.prompts_of(number)
+        if self.samples:
+            return self.completions[each * prompts.start : each * prompts.stop]
+        rows = each * len(prompts)
+        start = number * rows % len(self.completions)
+        return self.completions[start : start + rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1157,6 +1172,33 @@ class RowLengths:
     """Seed by which each generation is shuffled into micro-batches; they repeat too. Empty: its number, from 0."""
     evaluations: Evaluations | None = None
     """None: the run has none."""
+
+    @classmethod
+    def joined(cls, parts: Sequence["RowLengths"]) -> "RowLengths":
+        """Return the rows of several parts, one after the other, without evaluations."""
+        return cls(
+            prompts=[length for part in parts for length in part.prompts],
+            completions=[length for part in parts for length in part.completions],
+            shuffles=[seed for part in parts for seed in part.shuffles],
+        )
+
+    def shorter(self, factor: float, multiple: int, *, moved: int = 0) -> "RowLengths":
+        """Return shorter rows.
+
+        Args:
+            factor: By which they are shorter, at most.
+            multiple: Of which the difference is one: rows of another number of tokens than a multiple of 8 stay so.
+            moved: Tokens that prompts lose, and completions get, where both allow it.
+        """
+
+        def less(length: int) -> int:
+            return length - int((length - factor * length) / multiple) * multiple
+
+        prompts, completions = [*map(less, self.prompts)], [*map(less, self.completions)]
+        can_move = min(prompts, default=0) > moved and max(completions) + moved <= max(self.completions)
+        moved = moved if can_move else 0
+        longer = [each + moved for each in completions]
+        return replace(self, prompts=[each - moved for each in prompts], completions=longer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,15 +13,13 @@ smallest block, which count as one. `UnequalStepsError` says what does not.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
 import numpy as np
 
 from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import Integers, Piece, Trace
-from profiler.domain.runs.step_shape import MicroBatch, StepLengths
-from profiler.simulation.cuda.fused_attention.attention import MASK_ALIGNMENT
+from profiler.domain.runs.step_shape import StepLengths
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall, Sizes
 from profiler.simulation.extrapolation.step_pieces import (
     Cut,
@@ -30,12 +28,11 @@ from profiler.simulation.extrapolation.step_pieces import (
     Indistinct,
     Numbers,
     Opened,
-    features,
     fitted,
-    loaded,
     opened_piece,
     with_calls,
 )
+from profiler.simulation.extrapolation.step_variants import COUNTED, Place, Variant, named, step_features, variants
 
 FIRST_STEPS = 2
 """Steps before those that repeat: the first one makes the optimizer's states, the second frees what the first left."""
@@ -46,84 +43,6 @@ FEWEST_OCCURRENCES = 5
 
 class UnequalStepsError(Exception):
     """The steps cannot be written out exactly; the message is a clause that says why."""
-
-
-class Place(StrEnum):
-    """The place of a piece in its step."""
-
-    BEFORE = "before"
-    FIRST = "first"
-    SECOND = "second"
-    """After the first one, which leaves more behind than others."""
-    MIDDLE = "middle"
-    LAST = "last"
-    """With the optimizer. A single micro-batch is the last one."""
-
-
-_EARLY = {1: Place.FIRST, 2: Place.SECOND}
-
-Variant = tuple[Place, int, Hashable]
-"""The place of a piece in its step, of the step in its cycle of generations, and what decides the piece's events."""
-
-
-def _named(variant: Variant) -> str:
-    """Return the words for a variant."""
-    return "what precedes the first micro-batch" if variant[0] is Place.BEFORE else f"the {variant[0]} micro-batch"
-
-
-def variants(shape: StepLengths, *, pads_masks: bool = False) -> Iterator[Variant]:
-    """Yield the variant of each piece of a step.
-
-    Args:
-        shape: The step.
-        pads_masks: Whether the kernel of the attention pads masks whose rows are not aligned: a further block.
-    """
-    before: list[Hashable] = [shape.pads_prompts, *(batch.padded for batch in shape.scored_before)]
-    if shape.ended is not None:
-        # Without one trl logs no lengths; a single token is attended to by another kernel.
-        before += [shape.ended > 0, shape.micro_batches[0].widths[0] == 1]
-    if pads_masks:
-        before += _aligned_before(shape)
-    yield Place.BEFORE, shape.place, tuple(before)
-    last = len(shape.micro_batches)
-    for number, batch in enumerate(shape.micro_batches, start=1):
-        place = Place.LAST if number == last else _EARLY.get(number, Place.MIDDLE)
-        kind: list[Hashable] = [batch.rows]
-        for rows in (batch, batch.neighbours):
-            kind += [] if rows is None else [rows.padded, pads_masks and _is_aligned(rows)]
-        kind += [batch.chosen] if batch.chosen else []
-        yield place, shape.place, tuple(kind)
-
-
-def _is_aligned(batch: MicroBatch) -> bool:
-    return any(batch.padded) and sum(batch.widths) % MASK_ALIGNMENT == 0
-
-
-def _aligned_before(shape: StepLengths) -> Iterator[bool]:
-    """Yield which masks are aligned before training: of prompts, of the first and last token that follow, of rows."""
-    prompt, row = shape.micro_batches[0].widths[0], sum(shape.micro_batches[0].widths)
-    generated = (prompt, prompt + 1, row - 1) if shape.pads_prompts else ()
-    yield from (tokens % MASK_ALIGNMENT == 0 for tokens in generated)
-    yield from map(_is_aligned, shape.scored_before)
-
-
-def _lengths(shape: StepLengths) -> Iterator[list[int]]:
-    """Yield the features for each piece of a step: its own micro-batch, then those of others that it may prepare.
-
-    Trainers on rows of data load all micro-batches of a step at its start.
-    """
-    batches = shape.micro_batches
-    begin = shape.place * len(batches)
-    found = [features(batch, place) for place, batch in enumerate(batches, start=begin)]
-    scored = [features(batch, place) for place, batch in enumerate(shape.scored_before)]
-    others = [loaded(batch) for batch in batches]
-    yield _joined(found[0], *others[1:], *scored, [shape.ended or 0])
-    for number in range(len(batches)):
-        yield _joined(found[number], *(others[1:] if number == 0 else others[number + 1 : number + 2]))
-
-
-def _joined(*found: list[int]) -> list[int]:
-    return [each for one in found for each in one]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +87,8 @@ class ParametricSteps:
         left: dict[int, set[int]] = defaultdict(set)
         for run in runs:
             cut = Cut(run.trace, kinds)
-            pieces = cut.steps()
+            is_training = bool(run.shapes[0].micro_batches)
+            pieces = cut.steps() if is_training else cut.evaluations()
             steps = [self._occurrences(*step) for step in zip(pieces, run.shapes, strict=True)]
             for step in steps[first_steps:-2]:
                 for variant, occurrence in step:
@@ -177,7 +97,8 @@ class ParametricSteps:
             for shape, step_pieces in list(zip(run.shapes, pieces, strict=True))[first_steps:-1]:
                 left[shape.place].add(sum(piece.left for piece in step_pieces))
             if not begun:
-                begun = [[cut.before_steps(), *pieces[0]], *pieces[1:first_steps]]
+                before = [cut.before_steps()] if is_training else []
+                begun = [[*before, *pieces[0]], *pieces[1:first_steps]]
         self._templates = {
             variant: _Template(variant, found)
             for variant, found in occurrences.items()
@@ -217,11 +138,36 @@ class ParametricSteps:
             self._step = len(self._outliving) + before - 1
             pieces = []
             for place, (piece, scratch) in enumerate(step):
-                opened = opened_piece(piece, scratch, range(len(scratch)))
-                sizes = with_calls(piece.sizes_bytes, scratch, opened)
-                pieces.append(self._numbered(piece, opened, sizes, is_micro_batch=place >= before))
+                pieces.append(self._as_it_ran(piece, scratch, is_micro_batch=place >= before))
             yield pieces
             self._steps += 1
+
+    def _as_it_ran(self, piece: CutPiece, scratch: list[Sizes], *, is_micro_batch: bool = False) -> Piece:
+        opened = opened_piece(piece, scratch, range(len(scratch)))
+        sizes = with_calls(piece.sizes_bytes, scratch, opened)
+        return self._numbered(piece, opened, sizes, is_micro_batch=is_micro_batch)
+
+    def alone(self, shape: StepLengths, *, first_block: int, begun: int = 0, ran: Collection[int] = ()) -> list[Piece]:
+        """Return the pieces of an evaluation, to which nothing else refers.
+
+        Args:
+            shape: The evaluation.
+            first_block: Number of its first block.
+            begun: The number of one of the first ones.
+            ran: Places of pieces that are as they ran in that one.
+
+        Raises:
+            UnequalStepsError: A variant was not learnt.
+        """
+        self._outliving, self._blocks, self._step = [], first_block, 0
+        pieces = []
+        for place, (template, found, _) in enumerate(self.known(shape)):
+            if place in ran:
+                pieces.append(self._as_it_ran(*self._begun[begun][place]))
+            else:
+                opened, sizes = template.opened(found)
+                pieces.append(self._numbered(template.piece, opened, sizes, is_micro_batch=False))
+        return pieces
 
     def written(self, shape: StepLengths) -> Iterator[Piece]:
         """Yield the pieces of the next step, after those of `begin`.
@@ -242,18 +188,27 @@ class ParametricSteps:
             UnequalStepsError: A variant was not learnt.
         """
         pieces = []
-        for variant, lengths in zip(self._variants(shape), _lengths(shape), strict=True):
+        for variant, lengths in zip(self._variants(shape), step_features(shape), strict=True):
             template = self._templates.get(variant)
             if template is None:
-                raise UnequalStepsError(f"no step like it was learnt from, in {_named(variant)}")
+                raise UnequalStepsError(f"no step like it was learnt from, in {named(variant)}")
             found = np.array(lengths, dtype=np.int64)
             if not template.indistinct.allows(found):
-                raise UnequalStepsError(f"its lengths are unlike those that were learnt from, in {_named(variant)}")
+                raise UnequalStepsError(f"its lengths are unlike those that were learnt from, in {named(variant)}")
             pieces.append((template, found, variant[0] is not Place.BEFORE))
         left = sum(template.piece.left for template, _, _ in pieces)
         if left != self._left.get(shape.place):
             raise UnequalStepsError("micro-batches of several kinds free other blocks in one step")
         return pieces
+
+    def unlike(self, shape: StepLengths) -> list[bool]:
+        """Return whether the lengths of each piece of a step go together as in none that was learnt from.
+
+        Variants that were not learnt are not among them.
+        """
+        pieces = zip(self._variants(shape), step_features(shape), strict=True)
+        found = ((self._templates.get(variant), np.array(lengths, dtype=np.int64)) for variant, lengths in pieces)
+        return [template is not None and not template.indistinct.allows(lengths) for template, lengths in found]
 
     def _numbered(self, piece: CutPiece, opened: Opened, sizes_bytes: Numbers, *, is_micro_batch: bool) -> Piece:
         """Return an opened piece with the numbers of its blocks."""
@@ -276,9 +231,9 @@ class ParametricSteps:
         )
 
     def _occurrences(self, pieces: Sequence[CutPiece], shape: StepLengths) -> list[tuple[Variant, "_Occurrence"]]:
-        if len(pieces) != 1 + len(shape.micro_batches):
+        if len(pieces) != 1 + len(shape.micro_batches) + (0 if shape.micro_batches else 2 * len(shape.batches)):
             raise UnequalStepsError("a micro-batch is not one forward pass")
-        found = zip(self._variants(shape), pieces, _lengths(shape), strict=True)
+        found = zip(self._variants(shape), pieces, step_features(shape), strict=True)
         return [(variant, (piece, lengths)) for variant, piece, lengths in found]
 
     def _check_outliving(self) -> None:
@@ -300,9 +255,9 @@ class _Template:
         self._variant = variant
         pieces, lengths = [piece for piece, _ in found], np.array([lengths for _, lengths in found])
         if len(pieces) < FEWEST_OCCURRENCES:
-            raise UnequalStepsError(f"{len(pieces)} steps are too few to learn from, in {_named(variant)}")
+            raise UnequalStepsError(f"{len(pieces)} steps are too few to learn from, in {named(variant)}")
         if len({piece.likeness for piece in pieces}) > 1:
-            raise UnequalStepsError(f"steps alike allocate in another order, in {_named(variant)}")
+            raise UnequalStepsError(f"steps alike allocate in another order, in {named(variant)}")
         self.piece = pieces[0]
         self.sizes = self._fitted(lengths, np.stack([piece.sizes_bytes for piece in pieces]), are_sizes=True)
         # Thousands of calls have few different arguments.
@@ -310,8 +265,7 @@ class _Template:
         distinct, self._numbers_of = np.unique(np.array(numbers, dtype=np.int64), axis=1, return_inverse=True)
         self._numbers = self._fitted(lengths, distinct, are_sizes=False)
         self._calls, self._call_of = self._distinct_calls()
-        # A count of rows, the last one, is no length.
-        of_lengths = lengths[:, :-1] if variant[0] is Place.BEFORE else lengths
+        of_lengths = lengths[:, :-1] if variant[0] in COUNTED else lengths
         self.indistinct = Indistinct(of_lengths, self.sizes.used | self._numbers.used)
         self._kept: dict[tuple[int, ...], Sizes] = {}
         self._opened: dict[Hashable, Opened] = {}
@@ -368,13 +322,13 @@ class _Template:
         is_equal = piece.likeness == self.piece.likeness and np.array_equal(sizes, _counted(self.sizes.of(found)))
         scratch = self._scratch(found)
         if not is_equal or calls != [scratch[number] for number in self._call_of]:
-            raise UnequalStepsError(f"a further step is not as it was learnt, in {_named(self._variant)}")
+            raise UnequalStepsError(f"a further step is not as it was learnt, in {named(self._variant)}")
 
     def _fitted(self, lengths: Numbers, values: Numbers, *, are_sizes: bool) -> Fitted:
         found = fitted(lengths, values, are_sizes=are_sizes)
         if isinstance(found, int):
             raise UnequalStepsError(
-                f"the sizes of block {found} do not follow from the lengths, in {_named(self._variant)}"
+                f"the sizes of block {found} do not follow from the lengths, in {named(self._variant)}"
             )
         return found
 

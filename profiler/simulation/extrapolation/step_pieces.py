@@ -6,51 +6,20 @@ A piece is what precedes the first micro-batch, or a micro-batch.
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, combinations_with_replacement, pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from profiler.allocator.settings import MIN_BLOCK_BYTES
 from profiler.allocator.traces.trace import Trace
-from profiler.analytical.formulas.head import TOKEN_CHUNK
 from profiler.domain.memory import Phase
-from profiler.domain.runs.step_shape import MicroBatch
 from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall, Sizes
 
 Numbers = npt.NDArray[np.int64]
 
 _COMBINED = 20
 """Features of which two are tried together."""
-
-_MULTIPLES = (8, 32, 64, 128)
-"""Kernels and masks round lengths up to them."""
-
-
-def features(batch: MicroBatch, place: int) -> list[int]:
-    """Return the numbers of which sizes are linear functions, the simplest first.
-
-    By hand, a prompt of 3 and a completion of 4 tokens, 5 scored in one part, in place 2: 7 in a row, 3, 4, 5 in all,
-    5; both again, but not more than a tile of trl's LM head has; 49, 7 x 8, 3 x 8, 4 x 8, the lengths rounded up to 8,
-    32, 64 and 128, 9, 12, 16; and where the micro-batch begins among the rows of its generation, 14, 6, 8. Then those
-    of the rows with the completions of neighbours.
-    """
-    row = sum(batch.widths)
-    lengths = (row, *batch.widths)
-    rounded = [-(-length // multiple) * multiple for multiple in _MULTIPLES for length in lengths]
-    masks = [length * aligned for length, aligned in zip(lengths, rounded, strict=False)]
-    products = [one * other for one, other in combinations_with_replacement(batch.widths, 2)]
-    begins = [place * length for length in lengths]
-    scored = [sum(batch.scored), *batch.scored]
-    tiles = [min(tokens, TOKEN_CHUNK) for tokens in scored]
-    own = [row, *batch.widths, *scored, *tiles, row * row, *masks, *rounded, *products, *begins]
-    return own if batch.neighbours is None else own + features(batch.neighbours, place)
-
-
-def loaded(batch: MicroBatch) -> list[int]:
-    """Return the numbers of which sizes in pieces of other micro-batches are functions: tokens that are loaded."""
-    own = [sum(batch.widths), *batch.widths, sum(batch.scored)]
-    return own if batch.neighbours is None else own + loaded(batch.neighbours)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +140,17 @@ def step_bounds(trace: Trace) -> list[tuple[int, int]]:
     return list(pairwise([*starts, len(trace.events)]))
 
 
-def evaluation_spans(trace: Trace) -> list[tuple[int, int]]:
-    """Return the first event and the end of each evaluation."""
-    starts = [*trace.phase_starts, (len(trace.events), Phase.LOAD)]
-    return [(first, end) for (first, phase), (end, _) in pairwise(starts) if phase is Phase.EVALUATION]
+def evaluation_cuts(trace: Trace) -> list[list[int]]:
+    """Return, of each evaluation, its first event, where each batch that is marked begins and ends, and its end."""
+    found: list[list[int]] = []
+    is_open = False
+    for at, phase in (*trace.phase_starts, (len(trace.events), Phase.LOAD)):
+        if is_open:
+            found[-1].append(at)
+        elif phase is Phase.EVALUATION:
+            found.append([at])
+        is_open = phase is Phase.EVALUATION
+    return found
 
 
 def micro_batch_starts(trace: Trace, first: int, end: int) -> list[int]:
@@ -314,11 +290,22 @@ class Cut:
 
     def steps(self) -> list[list[CutPiece]]:
         """Return the pieces of each step."""
-        steps = step_bounds(self._trace)
         # What precedes the first micro-batch may be nothing.
-        cuts = [[first, *micro_batch_starts(self._trace, first, end), end] for first, end in steps]
-        self._bounds = [0, *(at for step in cuts for at in step[:-1]), self._length]
-        self._starts = np.cumsum([1, *(len(step) - 1 for step in cuts)]).tolist()
+        bounds = step_bounds(self._trace)
+        return self._cut([[first, *micro_batch_starts(self._trace, first, end), end] for first, end in bounds])
+
+    def evaluations(self) -> list[list[CutPiece]]:
+        """Return the pieces of each evaluation."""
+        return self._cut(evaluation_cuts(self._trace))
+
+    def _cut(self, cuts: Sequence[Sequence[int]]) -> list[list[CutPiece]]:
+        self._bounds, self._starts = [0], []
+        for step in cuts:
+            if len(self._bounds) > 1 and self._bounds[-1] == step[0]:
+                self._bounds.pop()  # the end of one step is the start of the next
+            self._starts.append(len(self._bounds))
+            self._bounds += step
+        self._bounds.append(self._length)
         return [[self._piece(first, end) for first, end in pairwise(step)] for step in cuts]
 
     def before_steps(self) -> CutPiece:

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler.cluster.engines import ENGINE
 from profiler.cluster.remote import TrialPython
 from profiler.cluster.slots import Cluster, Node, SlotKind
 from profiler.config.options.run_options import RunOptions
@@ -20,6 +19,7 @@ from profiler.measurement.driver.visible import VisibleGpu, VisibleGpus
 from profiler.storage.files.foreign_files import expanded
 from profiler.sweep.prepared.backend import real_gpu_faults, too_few_gpus
 
+ENGINE = "engine"
 GPUS = "slurm_gpus_per_node"
 
 _SAME = "Install the same versions everywhere."

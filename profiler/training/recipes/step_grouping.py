@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 
+import torch
+
 from profiler.domain.runs.step_shape import MicroBatch, StepLengths
 from profiler.domain.trials.recipe import GENERATING, Recipe
 from profiler.domain.trials.trial import Evaluations, Logprobs, RowLengths, TrialSpec
@@ -37,32 +39,51 @@ def unit_rows(spec: TrialSpec, lengths: RowLengths, unit: int) -> RowLengths:
     )
 
 
-def shorter(rows: RowLengths, factor: float, multiple: int, *, moved: int = 0) -> RowLengths:
-    """Return shorter rows.
+def evaluated_order(spec: TrialSpec, prompts: int) -> list[int]:
+    """Return the order in which trl evaluates so many prompts, the same each time.
 
-    Args:
-        rows: The rows.
-        factor: By which they are shorter, at most.
-        multiple: Of which the difference is one: rows of another number of tokens than a multiple of 8 stay so.
-        moved: Tokens that prompts lose, and completions get, where both allow it.
+    Source: `_get_eval_sampler` of `GRPOTrainer` and `RLOOTrainer`, and `RepeatSampler` (trl 1.16).
     """
-
-    def less(length: int) -> int:
-        return length - int((length - factor * length) / multiple) * multiple
-
-    prompts, completions = [*map(less, rows.prompts)], [*map(less, rows.completions)]
-    can_move = min(prompts, default=0) > moved and max(completions) + moved <= max(rows.completions)
-    moved = moved if can_move else 0
-    return replace(rows, prompts=[each - moved for each in prompts], completions=[each + moved for each in completions])
+    return torch.randperm(prompts, generator=torch.Generator().manual_seed(spec.seed)).tolist()
 
 
-def joined(units: Sequence[RowLengths]) -> RowLengths:
-    """Return the rows of several units, one after the other."""
-    return RowLengths(
-        prompts=[length for unit in units for length in unit.prompts],
-        completions=[length for unit in units for length in unit.completions],
-        shuffles=[seed for unit in units for seed in unit.shuffles],
+def evaluation_shape(spec: TrialSpec, evaluations: Evaluations, number: int) -> StepLengths:
+    """Return the batches of an evaluation that generates, from 0; each is padded to its own longest rows.
+
+    Source: `prediction_step` and `_prepare_inputs` of `GRPOTrainer` (trl 1.16).
+    """
+    every, rows = evaluations.eval_accumulation_steps, evaluated_batches(spec, evaluations, number)
+    return StepLengths(
+        micro_batches=(),
+        batches=tuple(evaluated_batch(spec, batch) for batch in rows),
+        batches_together=every if every is not None and every <= len(rows) else None,
     )
+
+
+def evaluated_batch(spec: TrialSpec, lengths: RowLengths) -> StepLengths:
+    """Return the shape of one batch of an evaluation that generates."""
+    each = len(lengths.completions) // len(lengths.prompts)
+    rows = [(lengths.prompts[row // each], length) for row, length in enumerate(lengths.completions)]
+    widths = max(lengths.prompts), max(lengths.completions)
+    return StepLengths(
+        micro_batches=(_micro_batch(spec, rows, widths),),
+        pads_prompts=min(lengths.prompts) < widths[0],
+        ended=sum(length < widths[1] for length in lengths.completions),
+    )
+
+
+def evaluated_batches(spec: TrialSpec, evaluations: Evaluations, number: int) -> list[RowLengths]:
+    """Return the rows of each batch of an evaluation that generates, from 0, in the order of generation."""
+    each, size = evaluations.num_generations_eval or 1, evaluations.per_device_eval_batch_size
+    places = evaluations.prompts_of(number)
+    prompts = [evaluations.prompts[places[place]] for place in evaluated_order(spec, len(places))]
+    completions = evaluations.completions_of(number)
+    return [
+        RowLengths(
+            prompts=prompts[start // each : (start + size) // each], completions=completions[start : start + size]
+        )
+        for start in range(0, len(completions), size)
+    ]
 
 
 def widest_evaluated(spec: TrialSpec, evaluations: Evaluations) -> MicroBatch:

@@ -1,12 +1,7 @@
-"""trl's `GRPOTrainer` and `RLOOTrainer` that announce their phases, with micro-batches by tokens.
+"""trl's `GRPOTrainer` and `RLOOTrainer`, unchanged in what they compute, that announce their phases.
 
-Micro-batches by tokens: the rows of an optimizer step in parts of at most so many tokens, padding included.
-
-verl packs the rows of a micro-batch, so its limit (`ppo_max_token_len_per_gpu`) is one of tokens without padding. trl
-pads the rows of a micro-batch to one length. So rows of similar length share a part here, each part is cut to its
-longest prompt and its longest completion, and padding counts.
-
-trl's `GRPOTrainer` and `RLOOTrainer`, unchanged in what they compute, that announce their phases.
+Micro-batches by tokens: verl packs rows, so its limit (`ppo_max_token_len_per_gpu`) has no padding. trl pads: rows of
+similar length share a part here, and padding counts.
 
 Seams, each checked by a test against the installed trl: `_generate_single_turn`, `_get_per_token_logps_and_entropies`,
 `_calculate_rewards`, `_generate_and_score_completions`, `_prepare_inputs` and `compute_loss`; those of transformers are
@@ -37,7 +32,7 @@ from profiler.training.rollouts.synthetic import RolloutEngine
 
 
 def rows_by_tokens(lengths: Sequence[tuple[int, int]], most_tokens: int) -> list[list[int]]:
-    """Return the rows of each part, the longest rows first.
+    """Return the rows of each part, the longest first.
 
     By hand, 8, 7, 6 and 5 tokens after a prompt of 2, with at most 20: two rows of 10, then two of 8.
 
@@ -174,19 +169,20 @@ class Completions:
         self._lengths = lengths
         self._generated = self._generations = self._evaluations = self._evaluated = 0
 
-    def evaluation_begins(self) -> None:
-        """Begin an evaluation."""
+    def evaluation_begins(self) -> range | None:
+        """Begin an evaluation; return the places of its prompts, None if it has all of them."""
         self._evaluations += 1
         self._evaluated = 0
+        known = self._lengths.evaluations if self._lengths else None
+        return known.prompts_of(self._evaluations - 1) if known and known.samples else None
 
     def evaluated(self, rows: int) -> Sequence[int]:
         """Return the tokens of each of the next `rows` completions of an evaluation."""
-        known = None if self._lengths is None else self._lengths.evaluations
-        if known is None:
+        if self._lengths is None or (known := self._lengths.evaluations) is None:
             return [self._spec.max_completion_length] * rows
         start = self._evaluated
         self._evaluated += rows
-        return known.completions_of(known.draw_of(self._evaluations - 1))[start : start + rows]
+        return known.completions_of(self._evaluations - 1)[start : start + rows]
 
     def following(self, rows: int) -> Sequence[int]:
         """Return the tokens of each of the next `rows` completions."""
@@ -230,8 +226,16 @@ class ProfiledGeneration(AnnouncedSteps):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, with completions that have lengths of their own."""
-        self._completions.evaluation_begins()
+        if (prompts := self._completions.evaluation_begins()) is not None:
+            kwargs["eval_dataset"] = self.eval_dataset.select(prompts)
         return super().evaluate(*args, **kwargs)
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate one batch, and mark its begin and its end."""
+        self._observer.enter(Phase.EVALUATION)
+        found = super().prediction_step(*args, **kwargs)
+        self._observer.enter(Phase.EVALUATION)
+        return found
 
     # ---- rollout -----------------------------------------------------------------------------------------------------
 
