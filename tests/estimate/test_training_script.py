@@ -247,7 +247,7 @@ LOADED = "AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B'"
         (f"model = {LOADED}, {F16}).to(torch.bfloat16)\nGRPOTrainer(model)", "bfloat16"),
         (f"model = {LOADED}, {BF16}).float()\nGRPOTrainer(model)", "float32"),
         (
-            f"model, tok = load()\nGRPOTrainer(model)\ndef load():\n    m = {LOADED}, {BF16})\n    return m, 1",
+            f"def load():\n    m = {LOADED}, {BF16})\n    return m, 1\nmodel, tok = load()\nGRPOTrainer(model)",
             "bfloat16",
         ),
         (f"class T:\n  def a(self): self.m = {LOADED}, {BF16})\n  def b(self): GRPOTrainer(self.m)", "bfloat16"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from profiler.config.files.own_sections import FileKeys
+from profiler.config.foreign_text import ModuleReader
 from profiler.config.scripts.names import RECIPES, called_name
 
 PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
@@ -225,6 +226,8 @@ class Given:
     """What states them; empty if none is given."""
     trainer: str = ""
     """The recipe that counts in a script of several."""
+    module: ModuleReader | None = None
+    """Reads a module of the script's own; None if none is read."""
 
     @property
     def parsed(self) -> Mapping[str, object]:

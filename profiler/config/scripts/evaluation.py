@@ -4,6 +4,7 @@ Of a value from the command line or the environment it is what a given line pass
 """
 
 import ast
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -35,11 +36,20 @@ _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda left, right: left + right,
-    ast.Sub: lambda left, right: left - right,
-    ast.Mult: lambda left, right: left * right,
-    ast.FloorDiv: lambda left, right: left // right,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
 }
+
+
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[object, object], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
+_ORDERS = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
 
 
 class NoLiteralError(ValueError):
@@ -181,9 +191,9 @@ class Evaluator:
 
     def _call(self, call: ast.Call, depth: int) -> object:
         match call:
-            case ast.Call() if called_name(call) in _ASKS_FOR_BFLOAT16:
-                return True
-            case ast.Call() if (owner_name(call), called_name(call)) == _ASKS_FOR_GPU:
+            case ast.Call() if (
+                called_name(call) in _ASKS_FOR_BFLOAT16 or (owner_name(call), called_name(call)) == _ASKS_FOR_GPU
+            ):
                 return True
             case ast.Call() if called_name(call) == _ASKS_FOR_ADAPTER:
                 return False
@@ -315,26 +325,20 @@ class Evaluator:
                 if isinstance(op, ast.In | ast.NotIn):
                     return _contains(second, first) is isinstance(op, ast.In)
                 second = _plain(second)
-                match op:
-                    case ast.Eq():
-                        return first == second
-                    case ast.NotEq():
-                        return first != second
-                    case ast.Is():
-                        return first is second
-                    case ast.IsNot():
-                        return first is not second
+                orders = _ORDERS if isinstance(first, int | float) and isinstance(second, int | float) else {}
+                if (compare := {**_COMPARISONS, **orders}.get(type(op))) is not None:
+                    return compare(first, second)
                 raise NoLiteralError
         return bool(_plain(self._value(test, depth + 1)))
 
-    def _calculated(self, operator: type[ast.operator], left: object, right: object) -> int | str:
-        if operator is ast.Add and isinstance(left, str) and isinstance(right, str):
+    def _calculated(self, kind: type[ast.operator], left: object, right: object) -> int | str:
+        if kind is ast.Add and isinstance(left, str) and isinstance(right, str):
             return left + right
-        if operator not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
+        if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
             raise NoLiteralError
-        if (operator is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
+        if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
             raise NoLiteralError
-        return _ARITHMETIC[operator](left, right)
+        return _ARITHMETIC[kind](left, right)
 
 
 def _plain(value: object) -> object:

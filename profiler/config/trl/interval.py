@@ -78,6 +78,9 @@ def possible_versions(
     if stated is not None:
         return _stated_versions(stated, known, recipe)
     whole = TRAINERS[recipe]
+    earlier = next((pair for pair in known.items() if pair[1] & whole is None), None)
+    if earlier is not None:
+        return PossibleVersions(versions=whole, faults=(_of_earlier(*earlier, recipe),))
     found: Versions | None = whole
     for versions in known.values():
         found = found & versions if found is not None else None
@@ -89,6 +92,13 @@ def possible_versions(
     why = f"by {' and '.join(names)}; " if names else ""
     text = f"trl {found} ({why}trl=VERSION states yours)"
     return PossibleVersions(versions=found, notes=(Note(key=KEY, text=text),))
+
+
+def _of_earlier(key: str, versions: Versions, recipe: Recipe) -> Fault:
+    """Return the fault of a key that only a release with another trainer has."""
+    whole, name = TRAINERS[recipe], f"{recipe.in_classes}Trainer"
+    problem = f"is a key of trl {versions}, whose {name} is another one without a recipe here; that of {whole} has one"
+    return Fault(key=key, found="set", problem=problem, hint=f"Give trl={whole.last} for what that needs.")
 
 
 def _known_versions(values: Mapping[str, object], recipe: Recipe, *, has_model_config: bool) -> dict[str, Versions]:

@@ -177,11 +177,16 @@ _KEYS: Mapping[Recipe, Mapping[str, str]] = {
         "1.0 to 1.16": "truncation_mode",
         "1.7 to 1.16": "router_aux_loss_coef",
     },
-    Recipe.DPO: {},
-    Recipe.KTO: {},
+    Recipe.DPO: {
+        "0.14 to 0.28": """generate_during_eval label_pad_token_id max_completion_length max_prompt_length
+            model_adapter_name ref_adapter_name ref_model_init_kwargs reference_free rpo_alpha tools""",
+    },
+    Recipe.KTO: {"0.14 to 0.26": "label_pad_token_id max_completion_length max_prompt_length ref_model_init_kwargs"},
     Recipe.REWARD: {},
 }
-"""Keys that not every release has, of `GRPOConfig`, `RLOOConfig` and `SFTConfig`: interval, names.
+"""Keys that not every release has, of the arguments of each trainer: interval, names.
+
+Those of `DPOConfig` and `KTOConfig` were read in 0.14.0, 0.26.0, 0.28.0, 0.29.0 and 1.16.0.
 
 Left out: keys that the class inherits from transformers, whose releases are not trl's.
 """
