@@ -306,8 +306,8 @@ def _foreign_call(key: str, found: str, commands: str) -> Fault | None:
             continue
         match = each.commands.search(commands) if each.commands is not None else None
         if match is not None:
-            how = "that is not read" if each.trains is None else "not by its own command, which alone is read"
-            problem = f"runs {each.name} ({' '.join(match[0].split())}), and {how}"
+            what = "that" if each.trains is None else "this way to start it"
+            problem = f"runs {each.name} ({' '.join(match[0].split())}), and {what} is not read"
             return Fault(key=key, found=found, problem=problem, hint=each.hint)
     return None
 

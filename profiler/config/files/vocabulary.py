@@ -221,7 +221,7 @@ class Vocabulary:
     free: frozenset[str] = frozenset()
     """Keys that change no memory."""
     ignored: frozenset[str] = frozenset()
-    """Keys and sections that the program does not read, although their names say that they change memory."""
+    """Keys and sections that the program has not, although their names say that they change memory."""
     changes: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     """Keys or sections that change memory and have no equal in trl, each with the values that change nothing, as null
     does."""
@@ -254,16 +254,16 @@ def part_by(
         undecided: Keys whose value it does not state, with what it says.
     """
     found = translated(vocabulary, name, values)
-    note = Note(key="", text=f"the names of {name} are those of {vocabulary.version}")
-    without = [
-        f"no effect of {key}, which {vocabulary.version} does not read" for key in values if key in vocabulary.ignored
+    texts = [f"the names of {name} are those of {vocabulary.version}"]
+    texts += [
+        f"no effect of {key}: {vocabulary.version} has no such key" for key in values if key in vocabulary.ignored
     ]
     part = JobFile(
         name=name,
         values=found.values,
         trial=_trial(vocabulary, values) if found.recipe is not None else {},
         recipe=found.recipe,
-        notes=(note, *(Note(key="", text=text) for text in without), *found.notes),
+        notes=(*(Note(key="", text=text) for text in texts), *found.notes),
         unknown=tuple(path for path in found.unknown if not _is_named(vocabulary, path)),
         faults=(*found.faults, *_open(vocabulary, name, undecided or {})),
     )

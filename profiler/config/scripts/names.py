@@ -4,7 +4,9 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
+from profiler.config.files.vocabulary import BY_KEYS
 from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.trl.argument_keys import CONTAINERS
@@ -201,6 +203,29 @@ def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.ex
                 yield from _certain_assignments(inner)
 
 
+def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, int]]:
+    """Return the attributes that a script sets on its names, with the value and the line.
+
+    The value is an expression without one where several statements set it, or one under a condition.
+    """
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or _is_main(node))]
+    certain = {id(statement) for body in bodies for statement in body}
+    found: dict[tuple[str, str], tuple[ast.expr, int]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value) if (
+                owner != "self"
+            ):
+                known = id(node) in certain and (owner, name) not in found
+                found[owner, name] = (value if known else ast.Slice()), node.lineno
+    return found
+
+
+def _is_main(node: ast.AST) -> TypeGuard[ast.If]:
+    """Return whether a statement asks whether the script is started."""
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "__name__"
+
+
 def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Return each module that the script imports, with the name that it takes from it; empty for the module itself.
 
@@ -307,7 +332,7 @@ def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
         problem = (
             f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
         )
-        hint = "Give trl=1.16 and the script without it for what that of today needs."
+        hint = f"Give {BY_KEYS} for what that of today needs."
         yield Fault(key=each.arg or "", found=f"line {call.lineno}", problem=problem, hint=hint)
 
 

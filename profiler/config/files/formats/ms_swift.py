@@ -363,6 +363,7 @@ MS_SWIFT = Vocabulary(
         "teacher_model": (),
         "teacher_adapters": ([],),
         "teacher_deepspeed": (),
+        "num_iterations": (1,),
         "teacher_model_server": (),
         "offload_teacher_model": (False,),
         "reward_model_plugin": (),
