@@ -186,7 +186,7 @@ def _faults(key: str, flat: Mapping[str, object], recipe: Recipe) -> list[Fault]
         return []
     if (key == _UNPADDED and recipe is Recipe.DPO) or (key == _PASSES and _counts_passes(flat)):
         return []
-    if key == _PASSES and recipe is Recipe.GRPO:
+    if key == _PASSES and isinstance(value, int) and value > 1:
         return [Fault(key=key, found=show(value), problem="needs logits that Liger's loss leaves out; only 1")]
     texts = " or ".join(show(choice) for choice in (*allowed, *(() if allowed else (None,))))
     return [Fault(key=key, found=show(value), problem=f"changes memory in a way that has no formula; only {texts}")]
