@@ -255,9 +255,7 @@ def part_by(
     """
     found = translated(vocabulary, name, values)
     texts = [f"the names of {name} are those of {vocabulary.version}"]
-    texts += [
-        f"no effect of {key}: {vocabulary.version} has no such key" for key in values if key in vocabulary.ignored
-    ]
+    texts += [f"no effect of {key}: {vocabulary.version} has no such key" for key in vocabulary.ignored & values.keys()]
     part = JobFile(
         name=name,
         values=found.values,

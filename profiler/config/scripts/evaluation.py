@@ -5,10 +5,11 @@ Of a value from the command line or the environment it is what a given line pass
 
 import ast
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import MOST_DEPTH
@@ -37,9 +38,10 @@ _MOST_DIGITS = 15
 _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
 
+_Table = Mapping[type[ast.AST], Callable[..., Any]]
 _ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
-_COMPARISONS = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
-_ORDERS = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
+_COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
+_ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
 
 
 class NoLiteralError(ValueError):
@@ -326,7 +328,7 @@ class Evaluator:
                 second = _plain(second)
                 orders = _ORDERS if isinstance(first, int | float) and isinstance(second, int | float) else {}
                 if (compare := {**_COMPARISONS, **orders}.get(type(op))) is not None:
-                    return compare(first, second)
+                    return bool(compare(first, second))
                 raise NoLiteralError
         return bool(_plain(self._value(test, depth + 1)))
 
@@ -337,7 +339,7 @@ class Evaluator:
             raise NoLiteralError
         if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
             raise NoLiteralError
-        return _ARITHMETIC[kind](left, right)
+        return int(_ARITHMETIC[kind](left, right))
 
 
 def _plain(value: object) -> object:

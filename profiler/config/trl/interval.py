@@ -159,7 +159,7 @@ def read_trl_variants(
     if kernels is not None and stated is None:
         versions = possible.versions & Versions(kernels.first_trl, kernels.last_trl) or possible.versions
         text = f"trl {versions} (by its keys and {kernels.program}; trl=VERSION states yours)"
-        possible = PossibleVersions(versions=versions, notes=(Note(key=KEY, text=text),))
+        possible = PossibleVersions(versions=versions, notes=(Note(key=KEY, text=text),), faults=possible.faults)
 
     def read(release: str) -> TrlReading:
         return read_trl_config(
