@@ -193,7 +193,7 @@ def _faults(key: str, flat: Mapping[str, object], recipe: Recipe) -> list[Fault]
 
 
 def _counts_passes(flat: Mapping[str, object]) -> bool:
-    """Return whether several passes over the same completions need no more than is counted.
+    """Return whether several passes over the same completions need at most what is counted.
 
     Before the first one trl scores the completions by the policy as it was, without gradient
     (`_generate_and_score_completions` of 1.16): less than the backward pass of the same rows, unless Liger's loss

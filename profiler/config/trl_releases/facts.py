@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import GENERATING, Recipe
 
 RELEASES = (
@@ -196,6 +197,22 @@ KEY_VERSIONS: Mapping[Recipe, Mapping[str, Versions]] = {
     for recipe, rows in _KEYS.items()
 }
 """The releases that have a key, by the trainer."""
+
+
+def of_earlier_trainer(known: Mapping[str, Versions], recipe: Recipe) -> tuple[Fault, ...]:
+    """Return the fault of the first key that only a release with another trainer has.
+
+    Args:
+        known: Keys of a file, with the releases that have them.
+        recipe: The trainer.
+    """
+    whole, name = TRAINERS[recipe], f"{recipe.in_classes}Trainer"
+    hint = f"Give trl={whole.last} for what that needs."
+    for key, versions in known.items():
+        if versions & whole is None:
+            other = f"is a key of trl {versions}, whose {name} is another one without a recipe here"
+            return (Fault(key=key, found="set", problem=f"{other}; that of {whole} has one", hint=hint),)
+    return ()
 
 
 @dataclass(frozen=True, kw_only=True)
