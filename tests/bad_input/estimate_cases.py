@@ -460,7 +460,9 @@ FILES = (
     ),
     bad("config=run.sh", files={"run.sh": "echo"}, says="config= … starts no training that is known"),
     bad(
-        "config=run.sh", files={"run.sh": "swift app"}, says="config= … runs ms-swift (swift app), and that is not read"
+        "config=run.sh",
+        files={"run.sh": "swift app"},
+        says="config= … runs ms-swift (swift app), and this way to start it is not read",
     ),
     bad("config=a.toml", files={"a.toml": "a = ["}, says="config= … is not valid TOML"),
     bad("config=a.toml", files={"a.toml": "a = " + "[" * 5000}, says="config= … has values that are nested more than"),

@@ -247,7 +247,7 @@ LOADED = "AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-0.5B'"
         (f"model = {LOADED}, {F16}).to(torch.bfloat16)\nGRPOTrainer(model)", "bfloat16"),
         (f"model = {LOADED}, {BF16}).float()\nGRPOTrainer(model)", "float32"),
         (
-            f"model, tok = load()\nGRPOTrainer(model)\ndef load():\n    m = {LOADED}, {BF16})\n    return m, 1",
+            f"def load():\n    m = {LOADED}, {BF16})\n    return m, 1\nmodel, tok = load()\nGRPOTrainer(model)",
             "bfloat16",
         ),
         (f"class T:\n  def a(self): self.m = {LOADED}, {BF16})\n  def b(self): GRPOTrainer(self.m)", "bfloat16"),
@@ -390,7 +390,6 @@ def test_what_a_script_sets_later_wins(script, then, rows, said):
     [
         ("SFTTrainer(model=M, args=args, max_seq_length=512)", ("sft", 2, 512)),
         ("SFTTrainer(model=M, args=args)", ("sft", 2, 1024)),
-        ("DPOTrainer(M, None, args=args, beta=0.2, max_length=300)", ("dpo", 2, 300)),
         ("SFTTrainer(model=M)", ("sft", 8, 1024)),
     ],
 )
@@ -398,6 +397,99 @@ def test_arguments_of_early_trainers_are_read(script, trainer, expected):
     made = "args = TrainingArguments(per_device_train_batch_size=2)\n" if "args=args" in trainer else ""
     trial = _found(script(f"M = 'Qwen/Qwen2.5-0.5B'\n{made}{trainer}\n"))["trial"]
     assert (trial["recipe"], trial["per_device_train_batch_size"], trial["max_length"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ("DPOTrainer(M, None, beta=0.2)", "beta=line 2: is an argument of DPOTrainer of trl before 0.16"),
+        ("KTOTrainer(M, tokenizer=t)", "tokenizer=line 2: is an argument of KTOTrainer of trl before 0.16"),
+        (
+            "DPOTrainer(M, args=DPOConfig(max_prompt_length=99))",
+            "max_prompt_length=set: is a key of trl 0.14 to 0.28, whose DPOTrainer is another one",
+        ),
+        ("KTOTrainer(M, args=KTOConfig(max_prompt_length=99))", "max_prompt_length=set: is a key of trl 0.14 to 0.26"),
+    ],
+)
+def test_an_earlier_trainer_of_preferences_is_refused(script, capsys, trainer, said):
+    """It makes the logits of all tokens, and the answer would be that of today's."""
+    assert main([script(f"M = 'Qwen/Qwen2.5-0.5B'\n{trainer}\n")]) == EXIT_USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_what_follows_the_training_changes_nothing(script):
+    text = "M = 'Qwen/Qwen2.5-0.5B'\nSFTTrainer(M, args=SFTConfig(max_length=99)).train()\n"
+    found = _found(script(text))
+    tried = f"model = AutoModelForCausalLM.from_pretrained('out', {F16})\nM = 'out'\nSFTConfig(max_length=7)\n"
+    assert _found(script(f"{text}{tried}")) == found and found["trial"]["max_length"] == 99
+
+
+SET = """
+parser = argparse.ArgumentParser()
+parser.add_argument("--rows", type=int, default=8)
+args = parser.parse_args()
+{then}
+class CFG:
+    TOKENS = 64
+model = snapshot_download("Qwen/Qwen2.5-0.5B", cache_dir="models")
+GRPOTrainer(model, args=GRPOConfig(per_device_train_batch_size=args.rows, max_completion_length=CFG.TOKENS))
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "rows", "said"),
+    [
+        ("pass", 8, "(the default of --rows in"),
+        ("args.rows = 32", 32, ""),
+        ("args.rows = args.rows * 2", 16, ""),
+        ("args.rows = fitted(args.rows)", 8, "(the default of args.rows, which line 5 may set, and --rows in"),
+        ("if hurried():\n    args.rows = 32", 8, "(the default of args.rows, which line 6 may set, and --rows in"),
+    ],
+)
+def test_what_is_set_on_parsed_arguments_counts(script, then, rows, said):
+    found = _found(script(SET.format(then=then)), "trl=1.16")
+    assert found["trial"]["per_device_train_batch_size"] == rows
+    assert said in found["notes"][0]
+    assert (found["trial"]["model"], found["trial"]["max_completion_length"]) == ("qwen2.5-0.5b", 64)
+
+
+@pytest.mark.parametrize(("rank", "tuning"), [(0, "full"), (16, "lora")])
+def test_an_adapter_of_no_rank_is_none(script, rank, tuning):
+    made = f"R = {rank}\nmodel = {LOADED}, {BF16})\nif R > 0:\n    model = get_peft_model(model, LoraConfig(r=R))"
+    assert (
+        _found(script(f"{made}\nGRPOConfig(max_completion_length=9)\nGRPOTrainer(model)"))["trial"]["tuning"] == tuning
+    )
+
+
+def test_a_script_takes_what_its_own_modules_say(script, tmp_path, capsys):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "loading.py").write_text(
+        "from pkg.names import NAME\nOTHER = 'x'\n"
+        "def load(rank=8):\n    model = AutoModelForCausalLM.from_pretrained(NAME, torch_dtype=torch.bfloat16)\n"
+        "    return get_peft_model(model, LoraConfig(r=rank))\n"
+        "def judge():\n    return AutoModelForCausalLM.from_pretrained('tiny', torch_dtype=torch.float16)\n"
+    )
+    (tmp_path / "pkg" / "names.py").write_text("NAME = 'Qwen/Qwen2.5-0.5B'\n")
+    text = "from pkg.loading import load\nmodel = load(rank=4)\nGRPOTrainer(model, args=GRPOConfig(beta=0.1))\n"
+    trial = _found(script(f"import torch\n{text}"))["trial"]
+    assert (trial["model"], trial["dtype"], trial["lora_rank"]) == ("qwen2.5-0.5b", "bfloat16", 4)
+    (tmp_path / "pkg" / "loading.py").write_text("def load(rank=8):\n    return (\n")
+    assert main([script(text)]) == EXIT_USAGE
+    assert "model=null" in capsys.readouterr().err
+
+
+def test_a_script_may_be_a_copy_of_trls_own(script, tmp_path):
+    text = (
+        "def make_parser(several=None):\n    types = (ScriptArguments, GRPOConfig, ModelConfig)\n"
+        "    return TrlParser(types)\n"
+        "made = make_parser()\nscript_args, training_args, model_args, _ = made.parse_args_and_config()\n"
+        "GRPOTrainer(model=model_args.model_name_or_path, args=training_args)\n"
+    )
+    script(text)
+    (tmp_path / "r.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-0.5B\nnum_generations: 4\n")
+    (tmp_path / "run.sh").write_text("accelerate launch --num_processes 2 train.py \\\n  --config r.yaml \\")
+    trial = _found(f"config={tmp_path / 'run.sh'}")["trial"]
+    assert (trial["model"], trial["num_generations"], trial["num_processes"]) == ("qwen2.5-0.5b", 4, 2)
 
 
 def test_a_script_that_states_one_size_is_answered(script):

@@ -211,6 +211,30 @@ def test_what_is_not_counted_is_named(values, said):
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "num_iterations=2, by which the policy scores its completions (less than the backward pass needs)"),
+        # It does so for one iteration too.
+        ({"use_vllm": True}, ""),
+        ({"use_vllm": True, "use_liger_kernel": True}, ""),
+    ],
+)
+def test_passes_over_the_same_completions_need_no_more(values, said):
+    own = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "num_generations": 8, **values}
+    once, twice = (read_trl_config({**own, "num_iterations": count}) for count in (1, 2))
+    assert (once.point, twice.point, twice.faults) == (twice.point, once.point, ())
+    notes = " ".join(note.text for note in twice.notes)
+    assert said in notes and ("num_iterations" in notes) is bool(said)
+
+
+@pytest.mark.parametrize("count", [2, 0, "two"])
+def test_passes_with_logits_that_liger_leaves_out_are_refused(count):
+    own = {"model_name_or_path": "Qwen/Qwen2.5-0.5B", "num_generations": 8, "use_liger_kernel": True}
+    faults = read_trl_config({**own, "num_iterations": count}).faults
+    assert [fault.key for fault in faults] == ["num_iterations"]
+
+
 def test_what_trl_would_take_is_an_assumption():
     (line,) = note_lines(read_trl_config({"use_vllm": True}).notes)
     assert "max_prompt_length=256 (give that of your data)" in line

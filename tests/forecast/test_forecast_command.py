@@ -62,10 +62,10 @@ def test_a_run_that_dies_says_when_and_of_what(capsys, tmp_path):
 
 @pytest.mark.parametrize(("base_bytes", "all_die"), [(22 * GIB, True), (15 * GIB, False), (6 * GIB, False)])
 def test_the_figure_ends_where_all_seeds_died(capsys, monkeypatch, base_bytes, all_die):
-    drawn = []
-    monkeypatch.setattr(timeline, "legend_below", lambda figure, **_: drawn.append(figure))
+    figures = []
+    monkeypatch.setattr(timeline, "legend_below", lambda figure, **_: figures.append(figure))
     deaths = answer(capsys, *WORDS, engine=FakeEngine(base_bytes=base_bytes))["deaths"]
-    (axes,) = drawn[0].axes
+    (axes,) = figures[0].axes
     if all_die:
         last = max(death["step"] for death in deaths)
         assert len(deaths) == 4 and axes.get_xlim() == (0, last * 1.2 + 1)

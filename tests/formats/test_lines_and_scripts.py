@@ -659,6 +659,61 @@ def test_lines_of_a_notebook_are_named_by_cell(folder):
     assert "num_generations=8 (line 2 of cell 3 of n.ipynb has no literal)" in found("config=n.ipynb")["notes"][0]
 
 
+TRAINS = f"""from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(num_generations=G, max_completion_length=64, per_device_train_batch_size=8)
+trainer = GRPOTrainer(model="{MODEL}", args=args)
+trainer.train()"""
+
+
+def notebook(folder, *sources):
+    cells = [{"cell_type": "code", "source": source} for source in sources]
+    (folder / "n.ipynb").write_text(json.dumps({"cells": cells}))
+    return "config=n.ipynb"
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (("G = 4", "print 'hello'\nfor i in range(", TRAINS), "no effect of cell 2, which is not valid Python"),
+        (("G = 4", "print G, 'generations'", TRAINS), "no effect of cell 2"),
+        (("G = 4", "def reward(rows:\n    return 1", TRAINS), "no effect of cell 2"),
+        (("G = 4", TRAINS, "args = GRPOConfig(num_generations=8\n"), "no effect of cell 3"),
+        (("G = 4", "%%bash\nls (", "files = !ls\n%cd x\nls?", TRAINS), ""),
+        (("G = 4", "text = ('%d'\n % 3)", TRAINS), ""),
+    ],
+)
+def test_a_broken_cell_that_sets_nothing_is_named(folder, cells, said):
+    answered = found(notebook(folder, *cells))
+    assert answered["trial"]["num_generations"] == 4
+    notes = " ".join(answered["notes"])
+    assert said in notes and ("no effect" in notes) is bool(said)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "G = 8\nprint 'eight'",
+        "x, G = 1, 8\nprint x",
+        "for G in (4, 8):",
+        "args.beta = 0.1\nprint args",
+        "def chosen():\n  return (8",
+        "model = AutoModelForCausalLM.from_pretrained('x'",
+        "peft = LoraConfig(r=8\n",
+    ],
+)
+def test_a_broken_cell_that_may_matter_refuses(folder, capsys, broken):
+    trains = TRAINS.replace("=G,", "=min(G, chosen()),")
+    word = notebook(
+        folder, "G = 4\ndef chosen():\n    return 4", trains.replace("trainer.train()", ""), broken, "trainer.train()"
+    )
+    assert "has a cell 3 on which its training may depend, and which is not valid Python" in refused(capsys, word)
+
+
+def test_the_own_lines_of_a_notebook_may_be_in_a_script(folder):
+    (folder / "colab.py").write_text(f"# Exported.\n!pip install trl\nG = 4\n{TRAINS}\n")
+    assert found("config=colab.py")["trial"]["num_generations"] == 4
+
+
 def test_keys_in_sections_are_read_and_named(folder, capsys):
     own = {
         "model": {"name": MODEL, "dtype": "bfloat16"},

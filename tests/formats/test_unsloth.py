@@ -149,6 +149,13 @@ def test_what_has_no_bound_is_refused_by_name(script, capsys, parts, said):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["SKIP_STATISTICS", "DISABLE_AUTO_UPDATES", "DISABLE_FAST_GENERATION"])
+def test_variables_for_downloads_and_logs_change_nothing(script, capsys, name):
+    plain = _json(capsys, script())
+    found = _json(capsys, script(before=f"import os; os.environ['UNSLOTH_{name}'] = '1'", load="enforce_eager=True"))
+    assert found["bounds"] == plain["bounds"]
+
+
 def test_a_chosen_checkpoint_may_have_layers_in_16_bits(script, capsys, tmp_path):
     plain = _json(capsys, script())
     path = tmp_path / "train.py"

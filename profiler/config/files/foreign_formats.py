@@ -306,7 +306,8 @@ def _foreign_call(key: str, found: str, commands: str) -> Fault | None:
             continue
         match = each.commands.search(commands) if each.commands is not None else None
         if match is not None:
-            problem = f"runs {each.name} ({' '.join(match[0].split())}), and that is not read"
+            what = "that" if each.trains is None else "this way to start it"
+            problem = f"runs {each.name} ({' '.join(match[0].split())}), and {what} is not read"
             return Fault(key=key, found=found, problem=problem, hint=each.hint)
     return None
 
@@ -364,7 +365,10 @@ def other_program(
     modules = [module for module, name in names if not trained or name in trained or module == _PATCHES_TRL]
     starts = {".".join(module.split(".")[:depth]) for module in modules for depth in range(1, _MOST_DEPTH)}
     other = next((each for each in FORMATS if each.modules & starts), None)
-    return (f"trains with {other.name}, which it imports, and that is not read", other.hint) if other else None
+    if other is None:
+        return None
+    how = "none of its loads of a model is here" if _PATCHES_TRL in other.modules else "that is not read"
+    return f"trains with {other.name}, which it imports, and {how}", other.hint
 
 
 def _key_names(values: Mapping[str, object]) -> Iterator[str]:

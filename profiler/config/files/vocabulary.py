@@ -220,6 +220,8 @@ class Vocabulary:
     """What several keys together refuse or leave open."""
     free: frozenset[str] = frozenset()
     """Keys that change no memory."""
+    ignored: frozenset[str] = frozenset()
+    """Keys and sections that the program has not, although their names say that they change memory."""
     changes: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     """Keys or sections that change memory and have no equal in trl, each with the values that change nothing, as null
     does."""
@@ -252,13 +254,14 @@ def part_by(
         undecided: Keys whose value it does not state, with what it says.
     """
     found = translated(vocabulary, name, values)
-    note = Note(key="", text=f"the names of {name} are those of {vocabulary.version}")
+    texts = [f"the names of {name} are those of {vocabulary.version}"]
+    texts += [f"no effect of {key}: {vocabulary.version} has no such key" for key in vocabulary.ignored & values.keys()]
     part = JobFile(
         name=name,
         values=found.values,
         trial=_trial(vocabulary, values) if found.recipe is not None else {},
         recipe=found.recipe,
-        notes=(note, *found.notes),
+        notes=(*(Note(key="", text=text) for text in texts), *found.notes),
         unknown=tuple(path for path in found.unknown if not _is_named(vocabulary, path)),
         faults=(*found.faults, *_open(vocabulary, name, undecided or {})),
     )
@@ -304,7 +307,7 @@ def translated(vocabulary: Vocabulary, name: str, values: Mapping[str, object]) 
     unknown: list[str] = []
     faults: list[Fault] = []
     renamed: list[tuple[Fault, object]] = []
-    leaves = dict(leaves_of(values))
+    leaves = {path: value for path, value in leaves_of(values) if path.partition(".")[0] not in vocabulary.ignored}
     for path, value in leaves.items():
         if path in vocabulary.by_rule:
             read.append(path)

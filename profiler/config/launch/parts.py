@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from profiler.config.files.arguments import Arguments, full_names, read_arguments, typed
 from profiler.config.files.companion_files import accelerate_part, with_inner_deepspeed
@@ -19,7 +20,7 @@ from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.argument_keys import KEY_OF, is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, recipe_of, trainer_is_known
 from profiler.config.trl.parts import JobFile
-from profiler.domain.errors import Fault
+from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.recipe import Recipe
 
 _RECIPE_FILES = (".yaml", ".yml", ".json")
@@ -140,6 +141,7 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
             recipe=recipe,
             own_file=FileKeys(recipe, read={}) if recipe else None,
             line=name,
+            module=partial(module_text, read),
         )
         part = with_named_files(script_part(script.name, script.content, given), read)
         yield replace(part, faults=(*faults, *part.faults))
@@ -158,6 +160,15 @@ def _program_parts(name: str, found: Started, arguments: Arguments, read: FileRe
         own = {"num_processes": count} if count is not None else {}
         yield accelerate_part(there.name, with_files({**there.content, **own}, read))
     yield _trl_arguments(name, found, arguments, recipe, read)
+
+
+def module_text(read: FileReader, name: str) -> str | None:
+    """Return the text of a module of a script; None if it is not there, or cannot be read."""
+    try:
+        found = read(name)
+    except UsageError:
+        return None
+    return found.content if found is not None and isinstance(found.content, str) else None
 
 
 def _part_of_program(name: str, found: Started, vocabulary: Vocabulary, read: FileReader) -> JobFile:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from profiler.config.files.own_sections import FileKeys
+from profiler.config.foreign_text import ModuleReader
 from profiler.config.scripts.names import RECIPES, called_name
 
 PARSERS = ("TrlParser", "HfArgumentParser", "H4ArgumentParser")
@@ -62,6 +63,7 @@ class Declared:
             self._add_class(each)
         self.parsed: dict[str, Fields] = {}
         """Names that the script gives to a dataclass that a parser has filled."""
+        self._several: dict[str, ast.Tuple] = {}
         self._add_parsed(tree)
         self._made = list(_made(tree))
 
@@ -108,6 +110,7 @@ class Declared:
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
         )
         of_trl = next((each.of_trl for each in above if each.of_trl), "")
+        own.update({} if of_trl else _constants(node))
         inherited = {key: value for each in above for key, value in each.defaults.items()}
         self.classes[node.name] = Fields(
             name=node.name,
@@ -118,10 +121,17 @@ class Declared:
 
     def _add_parsed(self, tree: ast.Module) -> None:
         parsers: dict[str, list[Fields]] = {}
+        makers = {name: list(_parser_calls(function)) for name, function in self.functions.items()}
         for node in ast.walk(tree):
             match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if called_name(call) in PARSERS:
-                    parsers[name] = list(self._types(call))
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple() as several):
+                    self._several[name] = several
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+                    calls = [call] if called_name(call) in PARSERS else makers.get(called_name(call), [])
+                    if len(calls) == 1:
+                        parsers[name] = list(self._types(calls[0]))
         for node in ast.walk(tree):
             match node:
                 case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Call() as call):
@@ -152,10 +162,27 @@ class Declared:
     def _types(self, call: ast.Call) -> Iterator[Fields]:
         given = [*call.args[:1], *[each.value for each in call.keywords if each.arg == "dataclass_types"]]
         for argument in given:
+            if isinstance(argument, ast.Name):
+                argument = self._several.get(argument.id, argument)
             each = argument.elts if isinstance(argument, ast.Tuple | ast.List) else [argument]
             for kind in each:
                 name = kind.id if isinstance(kind, ast.Name) else kind.attr if isinstance(kind, ast.Attribute) else ""
                 yield self.classes.get(name) or Fields(name=name, of_trl="", defaults={}, names=frozenset())
+
+
+def _constants(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """Return what a class binds without a type; a field of trl's classes keeps its default then."""
+    for each in node.body:
+        match each:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+
+
+def _parser_calls(function: ast.FunctionDef) -> Iterator[ast.Call]:
+    """Return the calls that make a parser in a function, such as `make_parser` of trl's scripts."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and called_name(node) in PARSERS:
+            yield node
 
 
 def _made(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -225,6 +252,8 @@ class Given:
     """What states them; empty if none is given."""
     trainer: str = ""
     """The recipe that counts in a script of several."""
+    module: ModuleReader | None = None
+    """Reads a module of the script's own; None if none is read."""
 
     @property
     def parsed(self) -> Mapping[str, object]:

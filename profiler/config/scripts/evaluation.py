@@ -4,14 +4,18 @@ Of a value from the command line or the environment it is what a given line pass
 """
 
 import ast
+import operator
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from profiler.config.files.own_sections import FileKeys
 from profiler.config.foreign_text import MOST_DEPTH
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import Declared, Fields, Given, OutsideValue, OutsideValues
-from profiler.config.scripts.names import arguments_of, bound_once, called_name, owner_name
+from profiler.config.scripts.names import arguments_of, attributes_set, bound_once, called_name, owner_name
 
 _ASKS_FOR_BFLOAT16 = ("is_bf16_supported", "is_bfloat16_supported")
 """What is true on every card since Ampere; the other value has as many bytes."""
@@ -25,8 +29,8 @@ _ASKS_FOR_ADAPTER = "is_adapter_model"
 _LOADS = ("safe_load", "full_load", "load", "load_config", "load_yaml")
 """Functions that return the content of a file with keys."""
 
-_COPIES = ("deepcopy", "to_container", "to_object")
-"""Functions that return a mapping as it is; the last two are of OmegaConf."""
+_COPIES = ("deepcopy", "to_container", "to_object", "snapshot_download")
+"""Functions that return what they get: two of OmegaConf, and one whose folder has the model of its name."""
 
 _MOST_DIGITS = 15
 """Longest number that arithmetic may make."""
@@ -34,12 +38,10 @@ _MOST_DIGITS = 15
 _MOST_STEPS = 20_000
 """Most expressions that are followed for one script."""
 
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda left, right: left + right,
-    ast.Sub: lambda left, right: left - right,
-    ast.Mult: lambda left, right: left * right,
-    ast.FloorDiv: lambda left, right: left // right,
-}
+_Table = Mapping[type[ast.AST], Callable[..., Any]]
+_ARITHMETIC = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+_COMPARISONS: _Table = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not}
+_ORDERS: _Table = {ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt, ast.LtE: operator.le}
 
 
 class NoLiteralError(ValueError):
@@ -63,7 +65,7 @@ class Evaluator:
     """The values of one script."""
 
     def __init__(self, tree: ast.Module, declared: Declared, given: Given) -> None:
-        self._literals = dict(bound_once(tree))
+        self._literals, self._sets = dict(bound_once(tree)), attributes_set(tree)
         self._outside = OutsideValues(tree, declared.functions)
         self._declared, self._given = declared, given
         self._local: list[dict[str, object]] = []
@@ -83,15 +85,16 @@ class Evaluator:
     def holds(self, test: ast.expr) -> bool | None:
         """Return whether a condition holds; None where that is not in the file."""
         self._steps = 0
-        try:
+        with suppress(NoLiteralError):
             return self._is_met(test, 0)
-        except NoLiteralError:
-            return None
+        return None
 
     def _value(self, expression: ast.expr, depth: int) -> object:
         self._steps += 1
         if depth > MOST_DEPTH or self._steps > _MOST_STEPS:
             raise NoLiteralError
+        if (value := self._set_later(expression, depth)) is not None:
+            return value
         outside = self._outside.find(expression)
         if outside is not None:
             return self._from_outside(outside, depth)
@@ -132,6 +135,19 @@ class Evaluator:
                 return self._is_met(expression, depth)
         raise NoLiteralError
 
+    def _set_later(self, expression: ast.expr, depth: int) -> object:
+        """Return what a script sets on parsed arguments, or name the line that may; None where it sets nothing."""
+        match expression:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (owner, name) in self._sets:
+                stated, line = self._sets.pop((owner, name))  # what is set may be made of what was there
+                try:
+                    return self._value(stated, depth + 1)
+                except NoLiteralError:
+                    self.taken.append(f"{owner}.{name}, which line {line} may set,")
+                finally:
+                    self._sets[owner, name] = stated, line
+        return None
+
     def _from_outside(self, outside: OutsideValue, depth: int) -> object:
         """Return what a command line passes, else the script's own default, which is named."""
         for key in outside.keys:
@@ -154,6 +170,8 @@ class Evaluator:
         if self._outside.is_namespace(name):
             return _Namespace()
         stated = self._literals.get(name)
+        if stated is None and name in self._declared.classes:
+            return _Instance(kind=self._declared.classes[name], given={})
         try:
             if stated is not None:
                 return self._value(stated, depth + 1)
@@ -181,9 +199,9 @@ class Evaluator:
 
     def _call(self, call: ast.Call, depth: int) -> object:
         match call:
-            case ast.Call() if called_name(call) in _ASKS_FOR_BFLOAT16:
-                return True
-            case ast.Call() if (owner_name(call), called_name(call)) == _ASKS_FOR_GPU:
+            case ast.Call() if (
+                called_name(call) in _ASKS_FOR_BFLOAT16 or (owner_name(call), called_name(call)) == _ASKS_FOR_GPU
+            ):
                 return True
             case ast.Call() if called_name(call) == _ASKS_FOR_ADAPTER:
                 return False
@@ -198,7 +216,7 @@ class Evaluator:
             case ast.Call(func=ast.Name(id="dict"), args=args) if len(args) <= 1:
                 named = [(ast.Constant(value=each.arg) if each.arg else None, each.value) for each in call.keywords]
                 return self._dictionary([*((None, each) for each in args), *named], depth)
-            case ast.Call(args=[inner]) if called_name(call) in _COPIES:
+            case ast.Call(args=[inner, *_]) if called_name(call) in _COPIES:
                 return self._value(inner, depth + 1)
             case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[inner]):
                 return self._as_dictionary(self._value(inner, depth + 1), depth)
@@ -238,23 +256,18 @@ class Evaluator:
         return _Instance(kind=kind, given=given)
 
     def _as_dictionary(self, owner: object, depth: int) -> dict[str, object]:
-        found: dict[str, object] = {}
         match owner:
             case _Namespace():
-                for name, option in self._outside.options():
-                    try:
-                        found[name] = self._from_outside(option, depth)
-                    except NoLiteralError:
-                        continue
-                return found
+                reads = {name: partial(self._from_outside, option) for name, option in self._outside.options()}
             case _Instance(kind=kind, given=given):
-                for name in (*given, *kind.defaults):
-                    try:
-                        found[name] = self._attribute(owner, name, depth)
-                    except NoLiteralError:
-                        continue
-                return found
-        raise NoLiteralError
+                reads = {name: partial(self._attribute, owner, name) for name in (*given, *kind.defaults)}
+            case _:
+                raise NoLiteralError
+        found: dict[str, object] = {}
+        for name, read in reads.items():
+            with suppress(NoLiteralError):
+                found[name] = read(depth)
+        return found
 
     def _returned(self, function: ast.FunctionDef, call: ast.Call, depth: int) -> object:
         """Return what a function returns that has one `return`, which runs whenever the function does."""
@@ -274,10 +287,8 @@ class Evaluator:
         """Return the parameters of a call whose values are known."""
         found: dict[str, object] = {}
         for name, expression in arguments_of(function, call).items():
-            try:
+            with suppress(NoLiteralError):
                 found[name] = self._value(expression, depth + 4)
-            except NoLiteralError:
-                continue
         return found
 
     def _dictionary(self, pairs: Iterable[tuple[ast.expr | None, ast.expr]], depth: int) -> dict[str, object]:
@@ -315,26 +326,20 @@ class Evaluator:
                 if isinstance(op, ast.In | ast.NotIn):
                     return _contains(second, first) is isinstance(op, ast.In)
                 second = _plain(second)
-                match op:
-                    case ast.Eq():
-                        return first == second
-                    case ast.NotEq():
-                        return first != second
-                    case ast.Is():
-                        return first is second
-                    case ast.IsNot():
-                        return first is not second
+                orders = _ORDERS if isinstance(first, int | float) and isinstance(second, int | float) else {}
+                if (compare := {**_COMPARISONS, **orders}.get(type(op))) is not None:
+                    return bool(compare(first, second))
                 raise NoLiteralError
         return bool(_plain(self._value(test, depth + 1)))
 
-    def _calculated(self, operator: type[ast.operator], left: object, right: object) -> int | str:
-        if operator is ast.Add and isinstance(left, str) and isinstance(right, str):
+    def _calculated(self, kind: type[ast.operator], left: object, right: object) -> int | str:
+        if kind is ast.Add and isinstance(left, str) and isinstance(right, str):
             return left + right
-        if operator not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
+        if kind not in _ARITHMETIC or not isinstance(left, int) or not isinstance(right, int):
             raise NoLiteralError
-        if (operator is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
+        if (kind is ast.FloorDiv and right == 0) or max(abs(left), abs(right)) >= 10**_MOST_DIGITS:
             raise NoLiteralError
-        return _ARITHMETIC[operator](left, right)
+        return int(_ARITHMETIC[kind](left, right))
 
 
 def _plain(value: object) -> object:

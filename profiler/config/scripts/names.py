@@ -4,7 +4,10 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
+from profiler.config.files.vocabulary import BY_KEYS
+from profiler.config.foreign_text import parse_python
 from profiler.config.notes import Note, not_counted
 from profiler.config.trl.argument_keys import CONTAINERS
 from profiler.domain.errors import Fault
@@ -155,6 +158,34 @@ def arguments_of(function: ast.FunctionDef, call: ast.Call, *, with_defaults: bo
     return stated
 
 
+def parse_script(text: str) -> ast.Module:
+    """Return the syntax tree of a script without what follows its last training, where that is no part of a function.
+
+    A notebook often loads what it has trained again, by the same names, to try it.
+
+    Raises:
+        ForeignTextError: It is not valid Python, or exceeds a limit.
+    """
+    tree = parse_python(text)
+    end = training_end(tree)
+    return tree if end is None else ast.Module(body=[each for each in tree.body if each.lineno <= end], type_ignores=[])
+
+
+def training_end(tree: ast.Module) -> int | None:
+    """Return the line of the last statement that trains; None where no statement outside of functions makes a trainer.
+
+    By hand: ``trainer = GRPOTrainer(...)`` in line 1, ``trainer.train()`` in line 2 and ``model = None`` in line 3
+    return 2.
+    """
+    called = [
+        (each, {called_name(node) for node in ast.walk(each) if isinstance(node, ast.Call)})
+        for each in tree.body
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    makes = [each.lineno for each, names in called if any(name.endswith("Trainer") for name in names)]
+    return max([*makes, *(each.lineno for each, names in called if "train" in names)]) if makes else None
+
+
 def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
     """Return the assignments that run whenever the script or its function does."""
     for statement in body:
@@ -170,6 +201,29 @@ def _certain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.ex
                 yield from _certain_assignments([each for each in inner if isinstance(each, ast.FunctionDef)])
             case ast.If(test=ast.Compare(left=ast.Name(id="__name__")), body=inner):
                 yield from _certain_assignments(inner)
+
+
+def attributes_set(tree: ast.Module) -> dict[tuple[str, str], tuple[ast.expr, int]]:
+    """Return the attributes that a script sets on its names, with the value and the line.
+
+    The value is an expression without one where several statements set it, or one under a condition.
+    """
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) or _is_main(node))]
+    certain = {id(statement) for body in bodies for statement in body}
+    found: dict[tuple[str, str], tuple[ast.expr, int]] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=name)], value=value) if (
+                owner != "self"
+            ):
+                known = id(node) in certain and (owner, name) not in found
+                found[owner, name] = (value if known else ast.Slice()), node.lineno
+    return found
+
+
+def _is_main(node: ast.AST) -> TypeGuard[ast.If]:
+    """Return whether a statement asks whether the script is started."""
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and ast.unparse(node.test.left) == "__name__"
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -264,6 +318,23 @@ OF_EARLY_TRAINERS = {
     )
 }
 """trl's names of arguments that trainers before 0.16 took themselves; today those of their configurations."""
+
+_OF_OLD_TRAINERS = (*OF_EARLY_TRAINERS, "tokenizer", "max_target_length", "label_smoothing", "is_encoder_decoder")
+"""Arguments of trainers of preferences before 0.16."""
+
+
+def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
+    """Refuse a trainer of preferences that takes what only one before 0.16 takes: that makes all logits.
+
+    Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16.
+    """
+    for each in [each for each in call.keywords if each.arg in _OF_OLD_TRAINERS][:1]:
+        problem = (
+            f"is an argument of {called_name(call)} of trl before 0.16, which is another one without a recipe here"
+        )
+        hint = f"Give {BY_KEYS} for what that of today needs."
+        yield Fault(key=each.arg or "", found=f"line {call.lineno}", problem=problem, hint=hint)
+
 
 NAMES_OF_MODELS = ("model", "model_name_or_path", "pretrained_model_name_or_path")
 

@@ -11,7 +11,7 @@ from profiler.config.files.companion_files import LORA_NAMES, lora_values, with_
 from profiler.config.files.file_kinds import LENGTHS, assumed_note, assumed_sizes, uncut_note
 from profiler.config.files.foreign_formats import other_configs, other_program
 from profiler.config.files.vocabulary import BY_KEYS, renamed_keys
-from profiler.config.foreign_text import parse_python
+from profiler.config.foreign_text import add_modules
 from profiler.config.notes import Note, not_counted
 from profiler.config.options.reading import show
 from profiler.config.scripts.declared import TRAINING_ARGUMENTS, Declared, Given, derived_trainers, own_trainers
@@ -37,7 +37,9 @@ from profiler.config.scripts.names import (
     given_argument,
     imported,
     of_classes,
+    of_old_trainer,
     owner_name,
+    parse_script,
     trains_without_trl,
 )
 from profiler.config.scripts.reached import Load, given_adapters, reached_calls, trained_model, unread_of_loading
@@ -61,7 +63,8 @@ def script_part(name: str, text: str, given: Given | None = None, *, where: Wher
         ForeignTextError: It is not valid Python, or exceeds a limit.
     """
     said = where or (lambda number: f"line {number} of {name}")
-    return _Script(name, parse_python(text), given or Given(), said).part()
+    tree, given = parse_script(text), given or Given()
+    return _Script(name, tree, given, add_modules(tree, given.module, said)).part()
 
 
 class _Script:
@@ -83,8 +86,7 @@ class _Script:
         found = self._found
         recipe = self._recipe()
         self._read_parsed()
-        configs = self._configs_read()
-        for call in configs:
+        for call in (configs := self._configs_read()):
             self._read(call, {})
         for call in () if self._is_of_unsloth else self._called(*self._trainers):
             self._read(call, OF_EARLY_TRAINERS, only=True)
@@ -169,8 +171,7 @@ class _Script:
         names = list(imported(self._tree))
         own = {name for module, name in names if module.partition(".")[0] != "trl"}
         own |= {name for name, kind in self._declared.classes.items() if kind.names}
-        names = [] if self._is_of_unsloth else names
-        trainers = {called_name(call) for call in self._called(*self._trainers)}
+        names, trainers = [] if self._is_of_unsloth else names, set(map(called_name, self._called(*self._trainers)))
         for name, line in own_trainers(self._tree, TRAINERS).items():
             if name in trainers:
                 problem = f"trains by a class {name} of its own ({self._where(line)}), which derives from none of trl"
@@ -179,8 +180,7 @@ class _Script:
         others = other_configs([each for each in dict.fromkeys(map(called_name, self._calls)) if each not in own])
         yield from (self._refused(problem) for problem in others)
         trained = {called_name(call) for call in self._called(*self._configs, *self._trainers)}
-        owners = [owner_name(call) for call in self._calls]
-        other = None if others else other_program(names, owners, trained)
+        other = None if others else other_program(names, [owner_name(call) for call in self._calls], trained)
         if other is not None:
             yield self._refused(*other)
         elif not others and not self._declared.parsed and trains_without_trl(names):
@@ -251,6 +251,7 @@ class _Script:
             self._read_rewards(call)
         for call in self._called("DPOTrainer", "KTOTrainer"):
             self._read_reference(call)
+            self._found.faults += of_old_trainer(call)
 
     def _read_reference(self, call: ast.Call) -> None:
         """Name a reference that trl keeps because it is given, where it would have none of its own."""
@@ -299,8 +300,7 @@ class _Script:
         for functions in given_argument(call, "reward_funcs", 1):
             each = functions.elts if isinstance(functions, ast.List | ast.Tuple) else [functions]
             names = [self._literal_or(one) for one in each]
-            models = [name for name in names if isinstance(name, str)]
-            self._found.values["reward_funcs"] = models
+            self._found.values["reward_funcs"] = models = [name for name in names if isinstance(name, str)]
             # `GRPOTrainer` loads every text as a model, also one without a slash.
             loaded = self._found.values.get("reward_model_name_or_path", [])
             if models:

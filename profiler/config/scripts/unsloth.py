@@ -84,6 +84,7 @@ _FREE = frozenset(
     use_gradient_checkpointing revision use_exact_model_name offload_embedding random_state max_lora_rank
     disable_log_stats unsloth_tiled_mlp text_only attn_implementation cache_dir local_files_only tokenizer_name
     max_seq_length temporary_location enable_prefix_caching max_num_seqs conservativeness compilation_config
+    enforce_eager max_loras max_logprobs
     """.split()  # noqa: SIM905
 )
 """Those that change nothing, or save memory only, or that are read elsewhere."""
@@ -121,8 +122,13 @@ _SFT_LENGTH = 1024
 _ENVIRONMENT = "UNSLOTH_"
 _FREE_VARIABLES = tuple(
     f"{_ENVIRONMENT}{name}"
-    for name in ("DISABLE_STATISTICS", "ENABLE_LOGGING", "COMPILE_DISABLE", "IS_PRESENT", "USE_MODELSCOPE")
+    for name in """
+    DISABLE_STATISTICS SKIP_STATISTICS ENABLE_LOGGING COMPILE_DISABLE COMPILE_LOCATION COMPILE_OVERWRITE COMPILE_DEBUG
+    IS_PRESENT USE_MODELSCOPE DISABLE_AUTO_UPDATES DISABLE_FAST_GENERATION STABLE_DOWNLOADS DISABLE_XET IS_KAGGLE
+    KAGGLE_USE_TMP DATASET_NUM_PROC WARN_UNINITIALIZED LLAMA_CPP_PATH
+    """.split()  # noqa: SIM905
 )
+"""Variables for logs, downloads, compiled code and generation of other loaders, or that nothing reads."""
 
 _STANDBY, _STANDBY_SHARE = f"{_ENVIRONMENT}VLLM_STANDBY", 0.925
 """The variable by which vLLM sleeps while the model trains, and its part of a card then, at most (`load_vllm`)."""

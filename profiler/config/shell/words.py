@@ -104,6 +104,7 @@ class Operator:
 
 Token = Word | Operator
 
+_GOES_ON = re.compile(r"(?<!\\)\\\Z")
 _PLAIN = re.compile(r"[^\s;&|<>()'\"\\$`#]+")
 _IN_QUOTES = re.compile(r'[^"\\$`]+')
 _IN_ARGUMENT = re.compile(r"[^}'\"\\$`]+")
@@ -118,8 +119,8 @@ _BALANCED = re.compile(r"[^()'\"`\\]+")
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Return the tokens of a script in order. A quote or a bracket that is not closed ends with the text."""
-    return _Reader(text).tokens()
+    """Return the tokens of a script in order. A quote, a bracket and a line that goes on end with the text."""
+    return _Reader(_GOES_ON.sub("", text)).tokens()
 
 
 @dataclass

@@ -52,6 +52,7 @@ _OLD_ENGINE = "vllm_device"
 _WITH_OWN_PART = ("0.14", "0.15")
 """Releases whose trainer starts the engine on `vllm_device`; from 0.16 on it is a server."""
 
+_PASSES = "num_iterations"
 _UNPADDED = "padding_free"
 """A key that trl's `DPOTrainer` switches off (`__init__` in `trl/trainer/dpo_trainer.py`, 0.29 to 1.16)."""
 
@@ -118,7 +119,7 @@ def read_trl_config(
     found, faults = recipe_of(flat)
     recipe = recipe or found
     faults += [*wrong, *_without_adapter(flat)]
-    faults += [fault for key, value in flat.items() for fault in _faults(key, value, recipe)]
+    faults += [fault for key in flat for fault in _faults(key, flat, recipe)]
     unknown = tuple(key for key in flat if not is_trl_key(key))
     if strict:
         faults += [_unknown_key(key, flat[key]) for key in unknown]
@@ -178,14 +179,29 @@ def _disables_dropout(flat: Mapping[str, object], recipe: Recipe) -> bool:
     return stated is True or (recipe in WITHOUT_DROPOUT and stated is None)
 
 
-def _faults(key: str, value: object, recipe: Recipe) -> list[Fault]:
+def _faults(key: str, flat: Mapping[str, object], recipe: Recipe) -> list[Fault]:
+    value = flat[key]
     allowed = NEUTRAL_VALUES.get(key)
     if allowed is None or value is None or value in allowed:
         return []
-    if key == _UNPADDED and recipe is Recipe.DPO:
+    if (key == _UNPADDED and recipe is Recipe.DPO) or (key == _PASSES and _counts_passes(flat)):
         return []
+    if key == _PASSES and isinstance(value, int) and value > 1:
+        return [Fault(key=key, found=show(value), problem="needs logits that Liger's loss leaves out; only 1")]
     texts = " or ".join(show(choice) for choice in (*allowed, *(() if allowed else (None,))))
     return [Fault(key=key, found=show(value), problem=f"changes memory in a way that has no formula; only {texts}")]
+
+
+def _counts_passes(flat: Mapping[str, object]) -> bool:
+    """Return whether several passes over the same completions need at most what is counted.
+
+    Before the first one trl scores the completions by the policy as it was, without gradient
+    (`_generate_and_score_completions` of 1.16): less than the backward pass of the same rows, unless Liger's loss
+    leaves out their logits there.
+    """
+    passes = flat.get(_PASSES)
+    has_liger = True in (flat.get("use_liger_kernel"), flat.get("use_liger_loss")) and flat.get("use_vllm") is not True
+    return isinstance(passes, int) and passes > 0 and not has_liger
 
 
 def _unknown_key(key: str, value: object) -> Fault:
@@ -370,7 +386,11 @@ def _has_experts(flat: Mapping[str, object]) -> bool:
 
 def _not_counted(flat: Mapping[str, object], recipe: Recipe, job: Mapping[str, object]) -> Sequence[Note]:
     """Return what needs memory and has no formula."""
+    passes = flat.get(_PASSES, 1)
+    scored = f"{_PASSES}={show(passes)}, by which the policy scores its completions (less than the backward pass needs)"
     notes = [not_counted(text) for table in _effects(flat, recipe, job) for text in uncounted_texts(table, flat)]
+    if recipe is Recipe.GRPO and passes not in (None, 1) and flat.get("use_vllm") is not True:
+        notes.append(not_counted(scored))
     if not recipe.facts.has_rollout and _evaluates(flat):
         rows = flat.get("per_device_eval_batch_size", EVALUATED_ROWS)
         is_liger = True in (flat.get("use_liger_kernel"), flat.get("use_liger"))

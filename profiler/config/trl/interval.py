@@ -17,6 +17,7 @@ from profiler.config.trl_releases.facts import (
     TRAINERS,
     Versions,
     defaults_of,
+    of_earlier_trainer,
     spans_text,
 )
 from profiler.domain.errors import Fault
@@ -78,6 +79,8 @@ def possible_versions(
     if stated is not None:
         return _stated_versions(stated, known, recipe)
     whole = TRAINERS[recipe]
+    if faults := of_earlier_trainer(known, recipe):
+        return PossibleVersions(versions=whole, faults=faults)
     found: Versions | None = whole
     for versions in known.values():
         found = found & versions if found is not None else None
@@ -92,9 +95,8 @@ def possible_versions(
 
 
 def _known_versions(values: Mapping[str, object], recipe: Recipe, *, has_model_config: bool) -> dict[str, Versions]:
-    own = KEY_VERSIONS[recipe]
     model = {key: Versions.of(text) for key, text in MODEL_CONFIG_KEYS.items()} if has_model_config else {}
-    table = {**model, **own}
+    table = {**model, **KEY_VERSIONS[recipe]}
     return {key: table[key] for key in map(str, values) if key in table}
 
 
@@ -116,8 +118,7 @@ def _stated_versions(stated: str, known: Mapping[str, Versions], recipe: Recipe)
     others = [f"{key} is of {found}" for key, found in known.items() if stated not in found]
     if not others:
         return PossibleVersions(versions=versions)
-    shown = ", ".join(others[:_FEW])
-    note = Note(key="", text=f"trl {stated} as stated, although {shown}")
+    note = Note(key="", text=f"trl {stated} as stated, although {', '.join(others[:_FEW])}")
     return PossibleVersions(versions=versions, notes=(note,))
 
 
@@ -149,7 +150,7 @@ def read_trl_variants(
     if kernels is not None and stated is None:
         versions = possible.versions & Versions(kernels.first_trl, kernels.last_trl) or possible.versions
         text = f"trl {versions} (by its keys and {kernels.program}; trl=VERSION states yours)"
-        possible = PossibleVersions(versions=versions, notes=(Note(key=KEY, text=text),))
+        possible = replace(possible, versions=versions, notes=(Note(key=KEY, text=text),))
 
     def read(release: str) -> TrlReading:
         return read_trl_config(
@@ -175,8 +176,7 @@ def _grouped(readings: Mapping[str, TrlReading]) -> tuple[TrlVariant, ...]:
 def _decided(readings: Mapping[str, TrlReading], recipe: Recipe) -> Iterator[Note]:
     """Return a note per key that the releases decide: where they differ, or from the newest release."""
     todays = defaults_of(recipe, NEWEST)
-    keys = dict.fromkeys(key for reading in readings.values() for key in reading.taken)
-    for key in keys:
+    for key in dict.fromkeys(key for reading in readings.values() for key in reading.taken):
         by_value: dict[str, list[str]] = {}
         for release, reading in readings.items():
             by_value.setdefault(_as_text(key, reading.point.get(key)), []).append(release)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from profiler.domain.errors import Fault
 from profiler.domain.trials.recipe import GENERATING, Recipe
 
 RELEASES = (
@@ -177,11 +178,16 @@ _KEYS: Mapping[Recipe, Mapping[str, str]] = {
         "1.0 to 1.16": "truncation_mode",
         "1.7 to 1.16": "router_aux_loss_coef",
     },
-    Recipe.DPO: {},
-    Recipe.KTO: {},
+    Recipe.DPO: {
+        "0.14 to 0.28": """generate_during_eval label_pad_token_id max_completion_length max_prompt_length
+            model_adapter_name ref_adapter_name ref_model_init_kwargs reference_free rpo_alpha tools""",
+    },
+    Recipe.KTO: {"0.14 to 0.26": "label_pad_token_id max_completion_length max_prompt_length ref_model_init_kwargs"},
     Recipe.REWARD: {},
 }
-"""Keys that not every release has, of `GRPOConfig`, `RLOOConfig` and `SFTConfig`: interval, names.
+"""Keys that not every release has, of the arguments of each trainer: interval, names.
+
+Those of `DPOConfig` and `KTOConfig` were read in 0.14.0, 0.26.0, 0.28.0, 0.29.0 and 1.16.0.
 
 Left out: keys that the class inherits from transformers, whose releases are not trl's.
 """
@@ -191,6 +197,22 @@ KEY_VERSIONS: Mapping[Recipe, Mapping[str, Versions]] = {
     for recipe, rows in _KEYS.items()
 }
 """The releases that have a key, by the trainer."""
+
+
+def of_earlier_trainer(known: Mapping[str, Versions], recipe: Recipe) -> tuple[Fault, ...]:
+    """Return the fault of the first key that only a release with another trainer has.
+
+    Args:
+        known: Keys of a file, with the releases that have them.
+        recipe: The trainer.
+    """
+    whole, name = TRAINERS[recipe], f"{recipe.in_classes}Trainer"
+    hint = f"Give trl={whole.last} for what that needs."
+    for key, versions in known.items():
+        if versions & whole is None:
+            other = f"is a key of trl {versions}, whose {name} is another one without a recipe here"
+            return (Fault(key=key, found="set", problem=f"{other}; that of {whole} has one", hint=hint),)
+    return ()
 
 
 @dataclass(frozen=True, kw_only=True)

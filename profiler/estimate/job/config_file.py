@@ -1,9 +1,4 @@
-"""Read the files that describe a job, and those that they name.
-
-Read the files that describe a job: YAML, JSON, a Python script or notebook of trl, or a shell script of trl or verl.
-
-TOML is parsed too, to say of which program it is.
-"""
+"""Read the files that describe a job, and those that they name: YAML, JSON, scripts and notebooks; of TOML the name."""
 
 import re
 from bisect import bisect_right
@@ -22,13 +17,17 @@ from profiler.config.foreign_text import (
     MOST_YAML_BYTES,
     ForeignTextError,
     parse_json,
+    parse_python,
     parse_toml,
     parse_yaml,
 )
 from profiler.config.launch.lines import training_in, training_of, words_of
-from profiler.config.launch.parts import NamedFile, launch_parts, with_files, with_named_files
+from profiler.config.launch.parts import NamedFile, launch_parts, module_text, with_files, with_named_files
+from profiler.config.notes import Note
 from profiler.config.options.command_words import CONFIG
 from profiler.config.scripts.declared import Given
+from profiler.config.scripts.names import parse_script, training_end
+from profiler.config.scripts.reached import may_set
 from profiler.config.scripts.training_script import script_part
 from profiler.config.shell.run_script import read_run_script
 from profiler.config.trl.argument_values import recipe_by_name
@@ -151,7 +150,7 @@ def load_config(path: str, others: Sequence[str] = (), trainer: str = "") -> Con
         file = expanded(path)
         text = read_bytes(file, most_bytes=_MOST_CONFIG_BYTES.get(file.suffix, MOST_YAML_BYTES))
         if file.suffix == ".py":
-            read = partial(script_part, file.name, text.decode(_TEXT))
+            read = partial(script_part, file.name, _python(text.decode(_TEXT)))
             return _with_own_file(path, read, NamedFiles(file.parent, others), trainer, text.decode(_TEXT))
         if file.suffix in _SHELL or text.startswith(b"#!"):
             return _run_script(path, file, text.decode(_TEXT), others)
@@ -258,13 +257,22 @@ def _with_own_file(
         if values is None:
             continue
         keys = FileKeys(values, read={})
-        parts = parts_with_own_file(read(Given(own_file=keys, trainer=trainer)), Path(name).name, values, keys)
+        parts = parts_with_own_file(
+            read(Given(own_file=keys, trainer=trainer, module=partial(module_text, files))),
+            Path(name).name,
+            values,
+            keys,
+        )
         if parts:
             return ConfigFile(path=path, parts=tuple(parts), read=(name,))
-    parts, own = [read(Given(trainer=trainer))], []
+    parts, own = [read(Given(trainer=trainer, module=partial(module_text, files)))], []
     for name in files.given:
         values = _own_values(name, files)
-        parsed = parts[0] if values is None else read(Given(trainer=trainer, recipe=values))
+        parsed = (
+            parts[0]
+            if values is None
+            else read(Given(trainer=trainer, recipe=values, module=partial(module_text, files)))
+        )
         if values is not None and parsed.values != parts[0].values:
             # Its parser fills classes of trl, and others of its own, with the file: what it does with them counts.
             parts, own = [parsed, replace(part_of(Path(name).name, values), values={}, unknown=(), faults=())], [name]
@@ -317,6 +325,9 @@ def _config_fault(path: str, problem: str) -> UsageError:
 _MAGIC = re.compile(r"^(?P<indent>[ \t]*)(?:[!%?].*|[A-Za-z_][\w.]*\?{1,2}[ \t]*)$", re.MULTILINE)
 """A line for the shell or for IPython."""
 
+_MAGIC_VALUE = re.compile(r"^([ \t]*[\w, ]+=[ \t]*)[!%].*$", re.MULTILINE)
+"""A value that the shell or IPython returns."""
+
 _CELL_MAGIC = re.compile(r"\A\s*%%(?!time|capture)")
 """The first line of a cell that is no Python."""
 
@@ -339,21 +350,41 @@ def notebook_part(name: str, values: Mapping[str, object], given: Given | None =
     if not any(text.strip() for text in texts):
         raise ForeignTextError("is a notebook without code")
     starts = list(accumulate((text.count("\n") + 1 for text in texts), initial=0))
+    broken = {place: error for place, text in enumerate(texts) if (error := _invalid(text)) is not None}
 
     def where(line: int) -> str:
         place = max(bisect_right(starts, line - 1) - 1, 0)
         return f"line {line - starts[place]} of cell {numbers[place]} of {name}"
 
-    return script_part(name, "\n".join(texts), given, where=where)
+    rest = "\n".join("\n" * text.count("\n") if place in broken else text for place, text in enumerate(texts))
+    end = training_end(tree := parse_script(rest))
+    for place, error in broken.items():
+        if (end is None or starts[place] < end) and may_set(texts[place], tree):
+            raise ForeignTextError(f"has a cell {numbers[place]} on which its training may depend, and which {error}")
+    passed = [Note(key="", text=f"no effect of cell {numbers[place]}, which {broken[place]}") for place in broken]
+    part = script_part(name, rest, given, where=where)
+    return replace(part, notes=(*part.notes, *passed))
+
+
+def _invalid(text: str) -> str | None:
+    """Return what is wrong with a text as Python; None if nothing is."""
+    try:
+        parse_python(text)
+    except ForeignTextError as error:
+        return str(error)
+    return None
 
 
 def _python(text: str) -> str:
-    """Return the code of a cell with as many lines, of which those for IPython are passed."""
+    """Return the code of a cell or a script with as many lines, of which those for IPython are passed."""
     if _CELL_MAGIC.match(text):
         return "\n" * text.count("\n")
+    if _invalid(text) is None:
+        return text
     while _CONTINUES.search(text):
         text = _CONTINUES.sub(lambda found: f"{found[1].rstrip()}; \n!", text, count=1)
-    return _MAGIC.sub(lambda found: f"{found['indent']}pass", text)
+    text = _MAGIC.sub(lambda found: f"{found['indent']}pass", text)
+    return _MAGIC_VALUE.sub(lambda found: f"{found[1]}object()", text)
 
 
 def _code(values: Mapping[str, object]) -> Iterator[tuple[int, str]]:

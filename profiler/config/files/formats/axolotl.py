@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from profiler.config.files.formats.together import (
     KEEPS_LOGITS,
     PROCESSES,
+    absent_deepspeed,
     float32_adapters,
+    of_axolotl,
     one_process,
     only_text,
     refused,
@@ -91,6 +93,11 @@ def _checkpointing(leaves: Mapping[str, object]) -> Mapping[str, object]:
         return {"gradient_checkpointing": False}
     inner = leaves.get("gradient_checkpointing_kwargs") or {"use_reentrant": not _is_grpo(leaves)}
     return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": inner}
+
+
+def _sharding(leaves: Mapping[str, object]) -> Mapping[str, object]:
+    shipped = of_axolotl(leaves.get("deepspeed"))
+    return {} if shipped is None else {"deepspeed": shipped}
 
 
 def _rows(leaves: Mapping[str, object]) -> Mapping[str, object]:
@@ -221,7 +228,7 @@ AXOLOTL = Vocabulary(
     unread={"kto": KEEPS_LOGITS, "dpo": KEEPS_LOGITS},
     switches={"reward_model": "reward_model"},
     trainer="sft",
-    rules=(_tuning, _types, _checkpointing, _rows, _evaluation, _engine),
+    rules=(_tuning, _types, _checkpointing, _sharding, _rows, _evaluation, _engine),
     trial=(_trial,),
     by_rule=words(
         f"""
@@ -233,7 +240,13 @@ AXOLOTL = Vocabulary(
         liger_cross_entropy liger_layer_norm eval_strategy reward_model
         """
     ),
-    checks=(_is_read, _is_open, lambda leaves: only_text("base_model", _NAME, leaves)),
+    checks=(
+        _is_read,
+        _is_open,
+        lambda leaves: absent_deepspeed(_NAME, of_axolotl, leaves),
+        lambda leaves: only_text("base_model", _NAME, leaves),
+    ),
+    ignored=frozenset({"deepspeed_config"}),
     free=words(
         """
         strict auto_resume_from_checkpoints mean_resizing_embeddings shrink_embeddings datasets shuffle_merged_datasets

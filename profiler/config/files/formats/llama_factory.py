@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from profiler.config.files.formats.together import (
     KEEPS_LOGITS,
     PROCESSES,
+    absent_deepspeed,
     float32_adapters,
     one_process,
     only_text,
@@ -74,8 +75,12 @@ def _checkpointing(leaves: Mapping[str, object]) -> Mapping[str, object]:
     return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": stated or own}
 
 
+def _shipped(value: object) -> Mapping[str, object] | None:
+    return shipped_deepspeed(value, _BUCKET)
+
+
 def _sharding(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    shipped = shipped_deepspeed(leaves.get("deepspeed"), _BUCKET)
+    shipped = _shipped(leaves.get("deepspeed"))
     return {} if shipped is None else {"deepspeed": shipped}
 
 
@@ -159,6 +164,7 @@ LLAMA_FACTORY = Vocabulary(
         """
     ),
     checks=(
+        lambda leaves: absent_deepspeed(_NAME, _shipped, leaves),
         _is_training,
         _is_read,
         lambda leaves: only_text("model_name_or_path", _NAME, leaves),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from profiler.config.files.formats.together import (
     KEEPS_LOGITS,
     PROCESSES,
+    absent_deepspeed,
     float32_adapters,
     one_process,
     only_text,
@@ -147,8 +148,12 @@ def _evaluation(leaves: Mapping[str, object]) -> Mapping[str, object]:
     return {"eval_strategy": leaves.get("eval_strategy") or leaves.get("save_strategy") or "steps"}
 
 
+def _shipped(value: object) -> Mapping[str, object] | None:
+    return shipped_deepspeed(value, _BUCKET)
+
+
 def _sharding(leaves: Mapping[str, object]) -> Mapping[str, object]:
-    shipped = shipped_deepspeed(leaves.get("deepspeed"), _BUCKET)
+    shipped = _shipped(leaves.get("deepspeed"))
     return {} if shipped is None else {"deepspeed": shipped}
 
 
@@ -268,6 +273,7 @@ MS_SWIFT = Vocabulary(
         """
     ),
     checks=(
+        lambda leaves: absent_deepspeed(_NAME, _shipped, leaves),
         _is_read,
         _is_open,
         _says_processes,
@@ -357,6 +363,7 @@ MS_SWIFT = Vocabulary(
         "teacher_model": (),
         "teacher_adapters": ([],),
         "teacher_deepspeed": (),
+        "num_iterations": (1,),
         "teacher_model_server": (),
         "offload_teacher_model": (False,),
         "reward_model_plugin": (),

@@ -1,7 +1,7 @@
 """What several formats decide in the same way: lists in a text, files of DeepSpeed, models with images, one process."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from profiler.config.notes import Note, not_counted
@@ -59,6 +59,54 @@ def shipped_deepspeed(value: object, bucket: int) -> Mapping[str, object] | None
             zero["offload_param"] = {"device": "cpu"}
     zero["reduce_bucket_size"] = "auto" if stage == 3 else bucket
     return {"zero_optimization": zero, "bf16": {"enabled": "auto"}}
+
+
+_GATHERS = 3
+"""The stage of ZeRO that shares weights."""
+
+_OF_AXOLOTL: Mapping[str, tuple[int, tuple[str, ...]]] = {
+    "zero1": (1, ()),
+    "zero2": (2, ("offload_optimizer",)),
+    "zero3": (_GATHERS, ()),
+    "zero3_bf16": (_GATHERS, ()),
+    "zero3_bf16_cpuoffload_all": (_GATHERS, ("offload_optimizer", "offload_param")),
+    "zero3_bf16_cpuoffload_params": (_GATHERS, ("offload_param",)),
+}
+"""Stage of each file of DeepSpeed that axolotl ships, and what the host holds (`deepspeed_configs/` of 0.18.0).
+
+Two more compile the model, which has no formula here.
+"""
+
+
+def of_axolotl(value: object) -> Mapping[str, object] | None:
+    """Return the file of DeepSpeed that axolotl ships under a name; None if it ships none of that name."""
+    found = _OF_AXOLOTL.get(PurePosixPath(value).stem) if isinstance(value, str) and value.endswith(".json") else None
+    if found is None:
+        return None
+    stage, moved = found
+    zero: dict[str, object] = {"stage": stage, "overlap_comm": True}
+    zero.update({key: {"device": "cpu"} for key in moved})
+    if stage == _GATHERS:
+        zero.update(sub_group_size=0, reduce_bucket_size="auto")
+    return {"zero_optimization": zero, "bf16": {"enabled": "auto"}}
+
+
+def absent_deepspeed(
+    program: str, ships: Callable[[object], object | None], leaves: Mapping[str, object]
+) -> Iterator[Fault | Note]:
+    """Refuse a file of DeepSpeed that is not here, because it says how memory is shared; name one that is shipped.
+
+    Args:
+        program: The program.
+        ships: Returns the file that the program ships under a name, or None.
+        leaves: Keys of the file; the content of a file of DeepSpeed that is here has taken the place of its name.
+    """
+    file = leaves.get("deepspeed")
+    if isinstance(file, str) and ships(file) is not None:
+        yield Note(key="", text=f"deepspeed={file} as {program} ships it")
+    elif isinstance(file, str) and file:
+        problem = f"is not here, and says how memory is shared; the files that {program} ships are known by their names"
+        yield refused("deepspeed", file, problem, f"Give it as well: config={PurePosixPath(file).name}.")
 
 
 def only_text(key: str, program: str, leaves: Mapping[str, object]) -> Iterator[Fault | Note]:
