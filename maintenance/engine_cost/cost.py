@@ -158,9 +158,8 @@ def _ray_nodes(count: int | None, *, cores: int) -> Iterator[str]:
 
 
 def _run_on_ray(plan: Sequence[PlannedTrial], options: RunOptions, store: TrialStore, watch: _Watch) -> None:
-    from profiler.cluster.engines import reach
     from profiler.cluster.placing import run_placed
-    from profiler.cluster.slots import SlotKind
+    from profiler.cluster.slots import SlotKind, reach
 
     cluster = reach(options)
     assert cluster is not None

@@ -1,4 +1,4 @@
-"""Slots of an engine: what a sweep needs of them, and what runs on the machine of each."""
+"""Slots of an engine: how it is reached, what a sweep needs of its slots, and what runs on the machine of each."""
 
 import os
 import socket
@@ -6,10 +6,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from profiler.cluster.arrays.slurm import slurm_faults
 from profiler.cluster.remote import RemoteResult, RemoteTask, TrialPython, remove_abandoned, run_remote
+from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.machines.engines import Machines
-from profiler.domain.machines.extras import TRAINING, missing
+from profiler.domain.machines.engines import Machines, Scheduler
+from profiler.domain.machines.extras import TRAINING, Extra, missing, require
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import TrialSpec
 from profiler.execution import GpuPool
@@ -176,3 +178,29 @@ def _node(gpus: VisibleGpus, python: TrialPython | None) -> Node:
         return replace(found, versions=python.workers().versions)
     except UsageError as error:
         return replace(found, faults=error.faults)
+
+
+ENGINE = "engine"
+"""The key of the engines that spread trials over machines."""
+
+_MODULES = {Scheduler.RAY: ("ray",), Scheduler.SLURM: ("submitit",)}
+_EXTRAS = {Scheduler.RAY: Extra.RAY, Scheduler.SLURM: Extra.SLURM}
+
+
+def reach(options: RunOptions) -> Cluster | None:
+    """Return the cluster of the engine; None if the engine is this machine, or starts slots that find their work.
+
+    Raises:
+        UsageError: The extra of the engine is not installed, or its cluster does not answer.
+    """
+    engine = options.engine
+    if engine is Scheduler.LOCAL:
+        return None
+    require(ENGINE, engine, _MODULES[engine], _EXTRAS[engine])
+    if engine is Scheduler.SLURM:
+        if faults := slurm_faults(options):
+            raise UsageError(faults)
+        return None
+    from profiler.cluster.ray_cluster import reach_ray  # imports ray, an extra
+
+    return reach_ray(options.ray_address, jobs=options.jobs)

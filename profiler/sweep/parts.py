@@ -247,7 +247,7 @@ def _run(runner: Runner, plan: Sequence[PlannedTrial], trials: OpenTrials) -> Se
 
 
 def _reach(options: RunOptions) -> "Cluster | None":
-    from profiler.cluster.engines import reach
+    from profiler.cluster.slots import reach
 
     return reach(options)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.cluster import engines
+from profiler.cluster import slots as engines
 from profiler.cluster.arrays import slurm
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import UsageError

@@ -11,7 +11,7 @@ import cheap_worker
 from found import is_answer
 
 import profiler.rendering.figures.catalogue
-from profiler.cluster import engines
+from profiler.cluster import slots as engines
 from profiler.cluster.slots import Cluster
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.trials.trial import PlannedTrial

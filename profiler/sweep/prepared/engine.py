@@ -6,9 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from profiler.cluster.engines import ENGINE
 from profiler.cluster.remote import TrialPython
-from profiler.cluster.slots import Cluster, Node, SlotKind
+from profiler.cluster.slots import ENGINE, Cluster, Node, SlotKind
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import Fault, UsageError
