@@ -4,7 +4,6 @@ The kinds of state and scratch, and the optimizers that have them, are declared 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import FLOAT32_BYTES
@@ -24,9 +23,7 @@ from profiler.analytical.formulas.sizes.rounding import Block, exact
 from profiler.domain.text import count_text
 from profiler.domain.trials.optimizers import Optimizer, OptimizerTraits, Scratch, State
 
-_MIN_8BIT_ELEMENTS = 4096
-_8BIT_BLOCK = 256
-_MIN_PAGED_ELEMENTS = 100_000
+_MIN_8BIT_ELEMENTS, _8BIT_BLOCK, _MIN_PAGED_ELEMENTS = 4096, 256, 100_000
 _ADAM = (1, 1)
 """Two moments, a tensor each."""
 
@@ -43,7 +40,8 @@ def optimizer_state(
         block: Rounding of the size of each tensor.
     """
     size = looked_up(
-        optim, lambda each: sum(_state_bytes(each.traits, group, element, block) * group.copies for group in tensors)
+        optim,
+        lambda each: sum(state_of_tensor(each.traits, group, element, block) * group.copies for group in tensors),
     )
     return Term(size, lambda: state_text(optim, count_of(tensors), element))
 
@@ -53,7 +51,8 @@ def state_text(optim: Optimizer | Coded[Optimizer], count: Count, element: Count
     return one_value(optim).traits.state_text.format(n=count_text(count), e=element)
 
 
-def _state_bytes(traits: OptimizerTraits, group: TensorGroup, element: Count, block: Block) -> Count:
+def state_of_tensor(traits: OptimizerTraits, group: TensorGroup, element: Count, block: Block) -> Count:
+    """Return the state of one tensor of a group."""
     elements, values = group.elements, traits.values
     match traits.state:
         case State.NONE:
@@ -121,23 +120,6 @@ def paged_8bit_states_bytes(
     unpaged = eight_bit_states_bytes(elements, is_embedding=is_embedding, block=block, values=values)
     paged = 0 if is_embedding else _scale_bytes(elements, block, values)
     return where(elements < _MIN_PAGED_ELEMENTS, unpaged, paged)
-
-
-def managed_states(optim: Optimizer, tensors: Sequence[TensorGroup]) -> Term:
-    """Return the states in managed memory, of which the driver moves to the host what the card has no room for.
-
-    By hand, one tensor of 102,400 values: 2 x 102,400 B in 8 bits, 2 x 102,400 x 4 B in float32.
-    """
-    traits = optim.traits
-    if not traits.is_paged:
-        return Term(0)
-    unpaged = replace(traits, is_paged=False)
-    size = sum(
-        group.copies
-        * (_state_bytes(unpaged, group, FLOAT32_BYTES, exact) - _state_bytes(traits, group, FLOAT32_BYTES, exact))
-        for group in tensors
-    )
-    return Term(size, lambda: "paged states, where the card has no room")
 
 
 def rows_and_columns_bytes(shape: Sequence[Count], block: Block = exact) -> Count:

@@ -42,8 +42,7 @@ from profiler.sweep.conclusion.results import (
 from profiler.sweep.parts import SweepParts, WhileReadable, in_round
 from profiler.sweep.prepared.composition import show_instead
 from profiler.sweep.prepared.plan import make_writable, order_for_pruning
-from profiler.sweep.prepared.preparation import Sweep, architecture_lookup, prepare_each, remembering
-from profiler.sweep.slots import with_slots
+from profiler.sweep.prepared.preparation import Sweep, architecture_lookup, prepare_each, remembering, with_slots
 
 
 @as_command("sweep", when_interrupted="What has finished is kept; the same command continues from there.")

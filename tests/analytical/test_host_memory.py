@@ -17,8 +17,8 @@ from profiler.analytical.formulas.host import (
     pinned_bytes,
     sleeping_engine,
 )
-from profiler.analytical.optimizers import managed_states
 from profiler.analytical.timeline.instants import InstantName
+from profiler.analytical.timeline.sharding.sharding import managed_states
 from profiler.config.models.lookup import builtin_architecture
 from profiler.config.trials.specification import parse_point
 from profiler.domain.memory import GIB, Category

@@ -9,6 +9,7 @@ that does not exist at the same time is never added up.
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from profiler.analytical.formulas.chunked_loss import head_gradient_is_view
 from profiler.analytical.formulas.models.trained import (
     FLOAT32_BYTES,
     INT64_BYTES,
@@ -44,7 +45,7 @@ from profiler.analytical.formulas.sizes.quantities import (
     whole_units,
 )
 from profiler.analytical.formulas.sizes.rounding import Block, block_of, exact
-from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
+from profiler.analytical.formulas.sizes.trial_keys import Batch, DecoderShape, TrialKeys
 from profiler.analytical.optimizers import optimizer_state, state_text
 from profiler.domain.cards.card import cublas_workspace_bytes
 from profiler.domain.cards.gpu_names import find_gpu
@@ -180,6 +181,24 @@ class Gradients:
     def in_layers(self, made: Count, text: str = "those of later layers") -> Term:
         """Return the gradients in the middle of a backward: those that it has made, or all of earlier ones."""
         return chosen(self.earlier.size >= made, self.earlier, Term(made, lambda: text))
+
+    def at_the_end(self, spec: TrialKeys, architecture: DecoderShape, batch: Batch) -> Term:
+        """Return the gradients after the backward of the embedding.
+
+        All `.grad`, the new gradient of the embedding if it is added to an earlier one, and that of a tied head, which
+        waits for it. Autograd adds the new one to the waiting one in place, unless that is a view: then there is a
+        third.
+        """
+        fresh = where(self.earlier.size > 0, embedding_bytes(spec, architecture), 0)
+        waiting = self.of_tied_head(spec, architecture).size
+        summed = where(head_gradient_is_view(spec, architecture, batch), waiting, 0)
+
+        def words() -> str:
+            tied = ", fresh and tied" if fresh else ", tied"
+            return f"the embedding's{tied if waiting else ''}"
+
+        whole = chosen(self.earlier.size > self.every.size, self.earlier, self.every)
+        return whole.plus(Term(fresh + waiting + summed, words))
 
 
 def embedding_bytes(spec: TrialKeys, architecture: DecoderShape) -> Count:

@@ -1,25 +1,29 @@
 """Everything that is checked before the first trial starts."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path, PurePath
 from typing import TypeVar
 
 from profiler.allocator import parse_alloc_conf
 from profiler.cluster.arrays.array import SlotArray
+from profiler.cluster.arrays.slurm import SlotJob
 from profiler.cluster.remote import trial_python
 from profiler.cluster.slots import Cluster, KindOf
+from profiler.command_line import print_line
 from profiler.commands import COMMANDS
 from profiler.config.models.architecture import read_architecture
 from profiler.config.models.context import context_line
 from profiler.config.models.lookup import builtin_architecture
+from profiler.config.options.option import MAX_INCREASE
 from profiler.config.options.run_options import RunOptions, read_run_options
 from profiler.config.trials.grid import Grid, expand, read_grid
 from profiler.config.trials.specification import ArchitectureLookup, attention_line, kernels_line, parse_points
 from profiler.constraints.table import faults_in_a_sweep
 from profiler.domain.errors import Fault, UsageError
-from profiler.domain.machines.engines import Address, Scheduler, is_address
+from profiler.domain.machines.engines import Address, Scheduler, Scheme, is_address
 from profiler.domain.machines.extras import missing_fault
 from profiler.domain.runs.outcome import Versions
 from profiler.domain.trials.trial import Backend, TrialSpec, Weights
@@ -31,7 +35,7 @@ from profiler.storage.foreign.fingerprint import content_of
 from profiler.storage.foreign.model_config import check_weights
 from profiler.storage.stores.record_store import folder_faults, writable_faults
 from profiler.storage.stores.shared_store import shared_faults, work_folder
-from profiler.sweep.command import Command, for_each_python
+from profiler.sweep.command import PYTHON, Command, for_each_python, pairs_of
 from profiler.sweep.parts import ArrayRunner, ClusterRunner, LocalRunner, Runner, SweepParts, import_report
 from profiler.sweep.prepared.backend import (
     gpus_alike,
@@ -306,3 +310,67 @@ def _files_lookup(config_of: ConfigLookup) -> Callable[[str, str | None], Mappin
         return content_of(model, dataset, model_config=config_of)
 
     return files_of
+
+
+# ---- engine=slurm, where the command runs ----------------------------------------------------------------------------
+
+_SLURM_FOLDER = "slurm"
+
+
+def with_slots(sweep: Sweep, words: Sequence[str], parts: SweepParts) -> Sweep:
+    """Return the sweep with the array of its slots; without one for other engines and in a dry run.
+
+    The identity of a measured trial has its card and driver, which the first slot reports.
+
+    Args:
+        sweep: The sweep.
+        words: Its command line.
+        parts: Its outside world.
+    """
+    if sweep.options.engine is not Scheduler.SLURM or sweep.options.dry_run or sweep.address is None:
+        return sweep
+    # Environments are compared where the command runs.
+    own = (
+        *(word for word in pairs_of(words) if not word.startswith(f"{MAX_INCREASE}=")),
+        *_on_a_node(sweep, sweep.address),
+    )
+    here = parts.installed_versions()
+    key = [*own, *(json.dumps(asdict(versions), sort_keys=True) for versions in (here, sweep.versions))]
+
+    def job_in(folder: Path) -> SlotJob:
+        gpus = sweep.options.slurm_gpus_per_node
+        return SlotJob(
+            target=parts.slot, words=own, versions=here, trial_versions=sweep.versions, folder=str(folder), gpus=gpus
+        )
+
+    array = parts.open_array(_base(sweep, sweep.address), job_in, sweep.options, key)
+    if array.names:
+        print_line(f"{len(array.names)} slots of an earlier start of this command are in the queue; they go on.")
+    if not any(spec.backend is Backend.CUDA for spec in sweep.specs):
+        return replace(sweep, array=array)
+    try:
+        array.start_for(len(sweep.specs), jobs=sweep.options.jobs)
+        print_line("Waiting for the first slot, whose card is a part of the names of measured trials.")
+        hardware = array.hardware()
+        prices = replace(sweep.prices, card=array.card)
+        return replace(sweep, array=array, hardware_of=lambda _: hardware, prices=prices)
+    except BaseException:
+        array.close()
+        raise
+
+
+def _on_a_node(sweep: Sweep, address: Address) -> list[str]:
+    """Return what a slot has in place of the options of the command. The last of several values of an option counts."""
+    results_dir = json.dumps(str(address).removesuffix(f"/{address.name}"))
+    # Slots with several GPUs run as many trials at the same time; the others run one.
+    jobs = "null" if sweep.options.slurm_gpus_per_node else "1"
+    found = [f"engine={Scheduler.LOCAL}", f"results_dir={results_dir}", f"jobs={jobs}"]
+    if sweep.options.python is not None:
+        # As an absolute path, and one of several that are compared.
+        found.append(f"{PYTHON}={json.dumps(str(expanded(str(sweep.options.python)).absolute()))}")
+    return found
+
+
+def _base(sweep: Sweep, address: Address) -> Path:
+    """Return a folder that all nodes have mounted: in the results, or else in the cache of the user's home."""
+    return (Path(address.path) if address.scheme is Scheme.FILE else sweep.folder) / _SLURM_FOLDER

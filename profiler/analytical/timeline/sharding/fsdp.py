@@ -12,9 +12,10 @@ Source: `fsdp2_prepare_model` in accelerate's `utils/fsdp_utils.py`; `_fsdp_para
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from profiler.analytical.formulas.host import HostSide
-from profiler.analytical.formulas.models.parameters import layer_parameter_count
+from profiler.analytical.formulas.models.parameters import base_tensors
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
     BFLOAT16_BYTES,
@@ -25,60 +26,93 @@ from profiler.analytical.formulas.models.trained import (
 from profiler.analytical.formulas.sizes.quantities import (
     NOTHING,
     Count,
-    Flag,
     Term,
     Terms,
     both,
     chosen,
-    either,
     larger,
-    negated,
     where,
     whole_units,
 )
-from profiler.analytical.formulas.sizes.trial_keys import layer_kinds
 from profiler.analytical.optimizers import optimizer_scratch, optimizer_state, state_text
 from profiler.analytical.timeline.instants import Instant, InstantName, workspace_in_step
-from profiler.analytical.timeline.sharding.sharding import TrialSharding, Units
+from profiler.analytical.timeline.sharding.gathered import UnitSharding
+from profiler.analytical.timeline.sharding.sharding import Units
 from profiler.domain.memory import Category, Phase
 from profiler.domain.text import count_text
 
-_SCORING = (InstantName.SCORE_LAYER, InstantName.SCORE_HEAD)
-_DECODING = (InstantName.GROWTH, InstantName.DECODING, InstantName.LAST_LOGITS, InstantName.SAMPLING)
-_AFTER_THE_LAYERS = (InstantName.REWARD, InstantName.FORWARD_HEAD, InstantName.LOGGING)
-_BEFORE_THE_LAYERS = (InstantName.BACKWARD_HEAD, InstantName.BACKWARD_NORM)
-_LAYERS = ("", "1 layer", "2 layers")
-_OTHER_LAYERS_ARE_FREED = (InstantName.BACKWARD_FIRST_LAYER, InstantName.BACKWARD_END)
+_COPIED_OUT = (InstantName.PREFILL, InstantName.DECODING, InstantName.SCORE_HEAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitGradients:
+    """The gradients of a backward with FSDP, which reduces those of a unit at the end of the unit's backward."""
+
+    units: Units
+    layers: Count
+    """Number of decoder layers."""
+    largest_layer: Count
+    """Parameters of the largest of them, without adapters."""
+    has_kinds: bool
+    """Whether layers differ."""
+    head: Count
+    """Parameters of the LM head alone."""
+    trains_everything: bool
+    whole_bytes: Count
+    """All gradients, in bfloat16."""
+    num_processes: Count
+
+    def of(self, count: Count) -> Count:
+        """Return the bytes of whole gradients outside of layers; 0 where only adapters are trained."""
+        return BFLOAT16_BYTES * count if self.trains_everything else 0
+
+    def shards(self, whole_bytes: Count) -> Count:
+        """Return the bytes of this GPU's shards of whole gradients, which are in float32."""
+        return whole_bytes * (FLOAT32_BYTES // BFLOAT16_BYTES) // self.num_processes
+
+    def still_reduced(self, name: InstantName) -> Count:
+        """Return the input of the last reduction, until the next unit's (torch's `FSDPParamGroup.post_backward`)."""
+        head = where(self.units.embedding > 0, self.of(self.units.tail), 0)
+        layer = self.of(self.largest_layer)
+        last = larger(head, layer) if self.has_kinds else head
+        return {InstantName.BACKWARD_LAYER: last, InstantName.BACKWARD_FIRST_LAYER: layer}.get(name, 0)
+
+    def at_once(self, name: InstantName, accumulated: Count, *, summed: Count) -> Count:
+        """Return gradients where the only backward of a step reduces them unit by unit.
+
+        In the first layer: shards of the others, and the input of the reduction before it. At the end: shards of all
+        layers, the whole gradient of the embedding, which a loop's variable keeps, the input of its reduction, and that
+        of the last layer's, or the reduced gradient in bfloat16 and float32. An LM head of its own is reduced after its
+        norm.
+
+        By hand, 2 GPUs, a tied head of 100 values that stays gathered, a layer of 10: 2 x 200 B, and 300 B - 200 B.
+
+        Args:
+            name: The instant.
+            accumulated: What there is of gradients that are reduced later.
+            summed: The sum of both gradients of a tied head at the end, where it is a tensor of its own.
+        """
+        unit = self.units
+        layer = (self.whole_bytes - self.of(unit.root)) // self.layers
+        all_layers, others = (self.shards(layer * number) for number in (self.layers, self.layers - 1))
+        if self.has_kinds and self.trains_everything:
+            layer = BFLOAT16_BYTES * unit.layer
+        head, waiting, has_own = self.of(unit.tail), self.of(self.head), unit.embedding > 0
+        last = 2 * self.of(where(has_own, unit.embedding, unit.tail))
+        # Its weights, in bfloat16, are freed before it is reduced.
+        made = 3 * self.shards(last // 2) // 2 - where(has_own, 0, last // 2)
+        at_end = larger(layer + where(has_own, 0, summed), made)
+        return {
+            InstantName.BACKWARD_NORM: waiting,
+            InstantName.BACKWARD_LAYER: where(has_own, head + self.shards(head), waiting),
+            InstantName.BACKWARD_FIRST_LAYER: others + layer + where(has_own, self.shards(head), waiting),
+            InstantName.BACKWARD_END: all_layers + last + at_end + where(has_own, self.shards(head), 0),
+        }.get(name, accumulated)
 
 
 @dataclass(frozen=True)
-class Fsdp(TrialSharding):
+class Fsdp(UnitSharding):
     """FSDP 2."""
-
-    @cached_property
-    def units(self) -> Units:
-        """The parameters of each unit.
-
-        By hand, qwen2.5-0.5b: norm and tied head have 151,936 x 896 + 896 = 136,135,552, and a layer 14,912,384.
-
-        Source: `fsdp2_prepare_model` in accelerate 1.15.
-        """
-        layers, kinds = self.architecture.num_hidden_layers, layer_kinds(self.architecture)
-        in_layers = sum(kind.num_hidden_layers * layer_parameter_count(kind) for kind in kinds)
-        adapters = self._adapters // layers
-        table = self.architecture.vocab_size * self.architecture.hidden_size
-        embedding = where(self.architecture.tie_word_embeddings, 0, table)
-        return Units(
-            embedding=embedding,
-            tail=self._parameters - in_layers - embedding,
-            layer=self._largest_layer + adapters,
-            layers=in_layers + layers * adapters,
-        )
-
-    @cached_property
-    def _largest_layer(self) -> Count:
-        """Parameters of the largest decoder layer, without adapters."""
-        return larger(0, *(layer_parameter_count(kind) for kind in layer_kinds(self.architecture)))
 
     @cached_property
     def tensors(self) -> tuple[TensorGroup, ...]:
@@ -91,16 +125,23 @@ class Fsdp(TrialSharding):
     @cached_property
     def weights(self) -> Term:
         """Shards of the base model: float32 where it is trained, else as loaded."""
-        return self._sharded(self._parameters, self._element_bytes, "parameters x")
+        return self._sharded(self._parameters, self._element_bytes, "parameters x").plus(
+            self._rest_of_shards(self._element_bytes)
+        )
 
     @cached_property
     def reference(self) -> Term:
         """Shards of a reference model, as loaded; 0 without one, as with adapters."""
-        return self._sharded(self._parameters, element_bytes(self.spec).weight, "x").only_if(self._has_reference)
+        element = element_bytes(self.spec).weight
+        shards = self._sharded(self._parameters, element, "x").plus(self._rest_of_shards(element))
+        return shards.only_if(self._has_reference)
 
-    @property
-    def _has_reference(self) -> Flag:
-        return self.spec.beta != 0.0 if self._trains_everything else False
+    def _rest_of_shards(self, element: Count) -> Term:
+        """Return what the shards of the base model have in their segments beyond themselves."""
+        groups, gpus = base_tensors(self.architecture), self.spec.num_processes
+        shards = (whole_units(group.shape[0], gpus) * prod(group.shape[1:]) * element for group in groups)
+        rests = (group.copies * self._unsplit(size) for group, size in zip(groups, shards, strict=True))
+        return Term(sum(rests))
 
     @cached_property
     def adapters(self) -> Term:
@@ -206,59 +247,21 @@ class Fsdp(TrialSharding):
         layer = layer + FLOAT32_BYTES * (self._adapters // self.architecture.num_hidden_layers)
         return larger(last, layer - whole_units(last, self.spec.num_processes))
 
-    def gathered(self, alone: Instant) -> Term:
-        """Return gathered weights: of a layer, the buffer of the next gather, and of norm and LM head.
-
-        These stay from their first forward until their next backward. An embedding of its own is gathered for its own
-        forward and backward, ahead of the latter.
-
-        By hand, qwen2.5-0.5b: 2 x (136,135,552 + 2 x 14,912,384) B; without `fsdp_reshard_after_forward` 25 layers.
-        """
-        name, unit = alone.name, self.units
-        if name is InstantName.STEP:
-            return NOTHING
-        stay = not self.spec.fsdp_reshard_after_forward and name not in _OTHER_LAYERS_ARE_FREED
-        layers, root = self._layers_there(name, stay=stay), unit.tail + (unit.embedding if stay else 0)
-        has_own, generates = unit.embedding > 0, self.spec.recipe.facts.has_rollout
-        # accelerate finds no final norm in a model of peft. The LM head alone is the unit then. Generating gathers it,
-        # and keeps the buffer; in training no module of it runs whose backward frees it.
-        stays = generates and not self._trains_everything
-        if name in _DECODING:
-            # Each token gathers an embedding of its own, and its buffer, while those of no layer are there.
-            own = (3 if stays else 2) * unit.embedding
-            layers, root = where(own > layers, 0, layers), where(own > layers, unit.tail + own, root)
-            # With adapters a tied one is too, and its buffer is there until that of the first layer is.
-            is_larger = both(negated(has_own), unit.tail > unit.layer) if stays else False
-            layers, root = where(is_larger, unit.layer, layers), where(is_larger, 2 * unit.tail, root)
-        elif name is InstantName.PREFILL or (name is InstantName.FORWARD_LAYER and not generates):
-            root = where(has_own, root - unit.tail, root)
-        elif name in _AFTER_THE_LAYERS and self._trains_everything and not generates:
-            root = where(has_own, root + unit.tail, root)
-        elif name is InstantName.BACKWARD_LAYER and not stays:
-            root = where(has_own, root - unit.tail, root)
-        elif name in _OTHER_LAYERS_ARE_FREED:
-            root = where(has_own, unit.embedding + (unit.tail if stays else 0), root)
-            layers = where(has_own, unit.layer if name is InstantName.BACKWARD_FIRST_LAYER else 0, layers)
-        found = self._gathered(root, layers)
-        if name in _SCORING and self._trains_everything:
-            return chosen(self.spec.beta != 0.0, self._gathered_reference(), found)
-        return found
-
     def before(self, earlier: tuple[Instant, ...], alone: Instant) -> tuple[Instant, ...]:
-        """Return a tied head's gathering for a forward, an inner layer's backward, and the end of the first one's."""
-        shared, unit = self.shared(alone), self.units
-        there: Terms = {name: term for name, term in shared.terms.items() if name is not Category.ACTIVATIONS}
+        """Return the instants at which units are copied out, an inner layer's backward, and the end of the first's."""
         if alone.name is InstantName.BACKWARD_FIRST_LAYER:
-            made = Term(there[Category.GRADIENTS].size + self._gradient(unit.layer), there[Category.GRADIENTS].words)
+            shared = self.shared(alone)
+            there: Terms = {name: term for name, term in shared.terms.items() if name is not Category.ACTIVATIONS}
+            gradients = there[Category.GRADIENTS]
+            made = Term(gradients.size + self._through_units.of(self.units.layer), gradients.words)
             once = both(alone.happens, self.spec.gradient_accumulation_steps <= 1)
             end = replace(shared, terms={**there, Category.GRADIENTS: made}, happens=once)
             return end, self._inner_layer(earlier[-1], alone)
-        if alone.name is not InstantName.FORWARD_LAYER:
-            return ()
-        gathered: Terms = {Category.COMMUNICATION: self._gathered(2 * unit.tail, unit.layer)}
-        again = either(self.spec.gradient_accumulation_steps > 1, not self.spec.recipe.facts.has_rollout)
-        happens = both(both(alone.happens, again), unit.embedding == 0)
-        return (Instant(phase=Phase.FORWARD, name=InstantName.GATHERING, terms={**there, **gathered}, happens=happens),)
+        if alone.phase is Phase.FORWARD:
+            return self._before_forward(alone)
+        if alone.name is InstantName.SCORE_HEAD and not self._in_forward and self._trains_everything:
+            return (self._logits_of_reference(alone), *self._before_layers(alone))
+        return self._before_layers(alone) if alone.name in _COPIED_OUT else ()
 
     def _inner_layer(self, last: Instant, first: Instant) -> Instant:
         """Return the backward of the last layer but one, or where nothing is accumulated of the second one.
@@ -268,10 +271,10 @@ class Fsdp(TrialSharding):
         layers, at_last = self.architecture.num_hidden_layers, self.shared(last)
         once = self.spec.gradient_accumulation_steps <= 1
         at_end, at_begin = (each.terms.get(Category.ACTIVATIONS, NOTHING).size for each in (last, first))
-        of_one, layer = (at_end - at_begin) // larger(layers - 1, 1), self._gradient(self.units.layer)
+        of_one, layer = (at_end - at_begin) // larger(layers - 1, 1), self._through_units.of(self.units.layer)
         made, gathered = at_last.terms[Category.GRADIENTS], at_last.terms[Category.COMMUNICATION]
-        accumulated = made.size - self._still_reduced(last.name) + layer
-        reduced = self.reduced(first).size - self._reduced(layer)
+        accumulated = made.size - self._through_units.still_reduced(last.name) + layer
+        reduced = self.reduced(first).size - self._through_units.shards(layer)
         freed = 0 if self.spec.fsdp_reshard_after_forward else BFLOAT16_BYTES * self.units.layer
         kept = where(once, at_begin + of_one, at_end - of_one)
         terms: Terms = {
@@ -284,99 +287,37 @@ class Fsdp(TrialSharding):
             at_last, name=InstantName.BACKWARD_INNER_LAYER, terms={**at_last.terms, **terms}, happens=happens
         )
 
-    def _layers_there(self, name: InstantName, *, stay: bool) -> Count:
-        """Return the parameters of gathered layers, with the buffer of the next one.
-
-        After the forward of the last layer none comes, and the backward of the head has only this buffer.
-        """
-        unit = self.units
-        if name in _AFTER_THE_LAYERS:
-            return unit.layers if stay else 0
-        if name in _BEFORE_THE_LAYERS:
-            return unit.layers if stay else unit.layer
-        everything = unit.layers if name is InstantName.BACKWARD_LAYER else unit.layers + unit.layer
-        return everything if stay else 2 * unit.layer
-
-    def _gathered(self, root: Count, layers: Count) -> Term:
-        """Return what is gathered outside of layers, the root, and of layers."""
-
-        def words() -> str:
-            number = int(layers // self.units.layer)
-            parts = [f"{count_text(root)} x {BFLOAT16_BYTES} B of the root"] if root else []
-            named = "all layers" if layers >= self.units.layers else _LAYERS[number]
-            return f"gathered: {', '.join([*parts, *([named] if number else [])])}"
-
-        return Term(BFLOAT16_BYTES * (root + layers), words)
-
-    def _gathered_reference(self) -> Term:
-        """Return the LM head and the reference: trl makes it one unit, so it is there whole, and its buffer too.
-
-        By hand, the reference of qwen2.5-0.5b: 2 x 494,032,768 x 2 B = 1,976,131,072 B.
-
-        Source: `prepare_fsdp` in trl's `models/utils.py`, which calls `fully_shard` once.
-        """
-        size = BFLOAT16_BYTES * self.units.tail + 2 * BFLOAT16_BYTES * self._parameters
-        return Term(size, lambda: "the gathered reference, twice, and the root")
+    @cached_property
+    def _through_units(self) -> UnitGradients:
+        """Gradients on their way to shards."""
+        return UnitGradients(
+            units=self.units,
+            layers=self.architecture.num_hidden_layers,
+            largest_layer=self._largest_layer,
+            has_kinds=bool(self.architecture.first_layers),
+            head=self.architecture.vocab_size * self.architecture.hidden_size,
+            trains_everything=self._trains_everything,
+            whole_bytes=self.whole_gradient_bytes,
+            num_processes=self.spec.num_processes,
+        )
 
     def reduced(self, alone: Instant) -> Term:
         """Return gradients: shards where they have been reduced, whole ones before."""
         if alone.name is InstantName.STEP:
             return self.gradient_shards
-        size, every = alone.terms.get(Category.GRADIENTS, NOTHING).size, self._gradients_alone_bytes
+        size, every = (
+            alone.terms.get(Category.GRADIENTS, NOTHING).size,
+            all_gradients(self.spec, self.architecture).size,
+        )
         accumulated = where(size >= every, size - every + self.whole_gradient_bytes, size)
-        accumulated = accumulated + self._still_reduced(alone.name)
+        accumulated = accumulated + self._through_units.still_reduced(alone.name)
+        summed = larger(0, size - every - self._through_units.of(self._through_units.head))
+        once = self._through_units.at_once(alone.name, accumulated, summed=summed)
         return chosen(
             self.spec.gradient_accumulation_steps > 1,
             Term(accumulated, lambda: f"{self._count_of_trained()} x {BFLOAT16_BYTES} B, whole until the last one"),
-            Term(
-                self._reduced_at_once(alone.name, accumulated), lambda: "shards, and whole ones of a layer or the head"
-            ),
+            Term(once, lambda: "shards, and whole ones of a layer or the head"),
         )
-
-    def _still_reduced(self, name: InstantName) -> Count:
-        """Return the input of the last reduction, until the next unit's (torch's `FSDPParamGroup.post_backward`)."""
-        head = where(self.units.embedding > 0, self._gradient(self.units.tail), 0)
-        layer = self._gradient(self._largest_layer)
-        last = larger(head, layer) if self.architecture.first_layers else head
-        return {InstantName.BACKWARD_LAYER: last, InstantName.BACKWARD_FIRST_LAYER: layer}.get(name, 0)
-
-    def _reduced_at_once(self, name: InstantName, accumulated: Count) -> Count:
-        """Return gradients where the only backward of a step reduces them unit by unit.
-
-        In the first layer: shards of the others, and the input of the reduction before it. At the end: shards of all
-        layers, the whole gradient of the embedding with the input of its reduction, and the last layer's. An LM head of
-        its own is reduced after its norm.
-        """
-        unit, layers = self.units, self.architecture.num_hidden_layers
-        layer = (self.whole_gradient_bytes - self._gradient(unit.root)) // layers
-        shards, others = (self._reduced(layer * number) for number in (layers, layers - 1))
-        if self.architecture.first_layers and self._trains_everything:
-            layer = BFLOAT16_BYTES * unit.layer
-        head, has_own = self._gradient(unit.tail), unit.embedding > 0
-        last = 2 * self._gradient(where(has_own, unit.embedding, unit.tail))
-        return {
-            InstantName.BACKWARD_NORM: self._waiting,
-            InstantName.BACKWARD_LAYER: where(has_own, head + self._reduced(head), self._waiting),
-            InstantName.BACKWARD_FIRST_LAYER: others + layer + where(has_own, self._reduced(head), self._waiting),
-            InstantName.BACKWARD_END: shards + last + layer + where(has_own, self._reduced(head), 0),
-        }.get(name, accumulated)
-
-    def _gradient(self, count: Count) -> Count:
-        """Return the bytes of whole gradients outside of layers; 0 where only adapters are trained."""
-        return BFLOAT16_BYTES * count if self._trains_everything else 0
-
-    def _reduced(self, whole_bytes: Count) -> Count:
-        """Return the bytes of this GPU's shards of whole gradients."""
-        return whole_bytes * (FLOAT32_BYTES // BFLOAT16_BYTES) // self.spec.num_processes
-
-    @cached_property
-    def _gradients_alone_bytes(self) -> Count:
-        return all_gradients(self.spec, self.architecture).size
-
-    @property
-    def _waiting(self) -> Count:
-        """The gradient of the LM head, until the backward of its unit ends."""
-        return self._gradient(self.architecture.vocab_size * self.architecture.hidden_size)
 
     @cached_property
     def _states(self) -> Term:
@@ -392,7 +333,3 @@ class Fsdp(TrialSharding):
 
     def _count_of_trained(self) -> str:
         return count_text(self._values_of_trained)
-
-    @cached_property
-    def _adapters(self) -> Count:
-        return 0 if self._trains_everything else self._values_of_trained

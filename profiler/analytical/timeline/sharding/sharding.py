@@ -6,6 +6,7 @@ What a GPU computes is the same as alone: the same rows through the same layers.
 of one GPU alone, with other weights, states, gradients and communication.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -13,6 +14,7 @@ from profiler.analytical.formulas.host import HostSide, more_of_process, process
 from profiler.analytical.formulas.models.parameters import parameter_count
 from profiler.analytical.formulas.models.tensor_groups import TensorGroup, count_of
 from profiler.analytical.formulas.models.trained import (
+    FLOAT32_BYTES,
     all_gradients,
     element_bytes,
     trained_element_bytes,
@@ -23,20 +25,26 @@ from profiler.analytical.formulas.sizes.quantities import (
     Count,
     Term,
     Terms,
+    both,
     chosen,
     everywhere,
+    holds,
     larger,
+    negated,
     one_value,
     smaller,
     where,
     whole_units,
 )
-from profiler.analytical.formulas.sizes.rounding import block_of
+from profiler.analytical.formulas.sizes.rounding import block_of, exact, has_expandable_segments
 from profiler.analytical.formulas.sizes.trial_keys import DecoderShape, TrialKeys
-from profiler.analytical.optimizers import managed_states
+from profiler.analytical.optimizers import state_of_tensor
 from profiler.analytical.timeline.instants import Instant, InstantName, workspace
 from profiler.domain.memory import MIB, Category, Phase
 from profiler.domain.text import count_text
+from profiler.domain.trials.optimizers import Optimizer, OptimizerTraits
+
+_OWN_SEGMENT_BYTES, _SEGMENT_STEP_BYTES, _LARGEST_REST_BYTES = 10 * MIB, 2 * MIB, MIB
 
 
 class Sharding:
@@ -194,6 +202,23 @@ class Units:
         return self.embedding + self.tail
 
 
+def managed_states(optim: Optimizer, tensors: Sequence[TensorGroup]) -> Term:
+    """Return the states in managed memory, of which the driver moves to the host what the card has no room for.
+
+    By hand, one tensor of 102,400 values: 2 x 102,400 B in 8 bits, 2 x 102,400 x 4 B in float32.
+    """
+    traits = optim.traits
+    if not traits.is_paged:
+        return Term(0)
+    unpaged = replace(traits, is_paged=False)
+
+    def states(of: OptimizerTraits, group: TensorGroup) -> Count:
+        return group.copies * state_of_tensor(of, group, FLOAT32_BYTES, exact)
+
+    size = sum(states(unpaged, group) - states(traits, group) for group in tensors)
+    return Term(size, lambda: "paged states, where the card has no room")
+
+
 @dataclass(frozen=True)
 class TrialSharding(Sharding):
     """How the GPUs of a trial share its model."""
@@ -220,6 +245,21 @@ class TrialSharding(Sharding):
         return Term(
             whole_units(count * element, gpus), lambda: f"{count_text(count)} {times} {element} B / {gpus} GPUs"
         )
+
+    def _unsplit(self, size: Count) -> Count:
+        """Return the rest of the segment of a tensor that stays, if it is too small to be split off: at most 1 MiB.
+
+        A tensor of 10 MiB or more has a segment of its own, in steps of 2 MiB, where no free block is large enough. The
+        allocator counts the rest as allocated. Expandable segments are split at any size.
+
+        By hand, 25 MiB in a segment of 26: 1 MiB. 24.5 MiB: the other 1.5 MiB are split off, so 0.
+
+        Source: `get_allocation_size` and `should_split` in `c10/cuda/CUDACachingAllocator.cpp`.
+        """
+        rest = -size % _SEGMENT_STEP_BYTES
+        stays = both(size >= _OWN_SEGMENT_BYTES, rest <= _LARGEST_REST_BYTES)
+        expands = holds(self.spec.alloc_conf, has_expandable_segments)
+        return where(both(stays, negated(expands)), rest, 0)
 
     @cached_property
     def _parameters(self) -> Count:
