@@ -25,7 +25,7 @@ from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import JobProcess, JobRecord
 from profiler.emulation.inside.worker_groups import process_of_another_cluster, refuse_other_clusters
 from profiler.emulation.launch import EmulatedPython
-from profiler.rendering.runs.script import short_command
+from profiler.rendering.runs.page import short_command
 from profiler.run import job
 from profiler.run.main import main
 from profiler.storage.files.typed_json import from_json
