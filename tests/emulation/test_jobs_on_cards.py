@@ -98,7 +98,8 @@ if __name__ == "__main__":
     printed = capsys.readouterr().out
     assert "Emulated on 2 x Tesla T4: python train.py" in " ".join(printed.split())
     assert "The most on each card at once: card 0: 0.20 GiB, card 1: 0.21 GiB." in printed
-    assert sorted(path.name for path in (tmp_path / "jobs" / "train").iterdir()) == ["job.json"]
+    found = sorted(path.name for path in (tmp_path / "jobs" / "train").iterdir())
+    assert found == ["figures", "job.json", "report.html", "report.md"]
 
 
 def test_ranks_of_torchrun_are_processes_with_their_cards(on_cards):

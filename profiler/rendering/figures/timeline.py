@@ -271,7 +271,7 @@ def job_course_figure(courses: Sequence[CardCourse], record: JobRecord) -> Figur
             _draw_course(panel, course, record.memory_bytes)
         left_out = "" if len(shown) == len(courses) else f"; {len(courses) - len(shown)} more are not shown"
         subtitle = f"Emulated, {record.cards} x {record.gpu}{left_out}"
-        title(panels[0], f"Who holds what of {card_names(shown[0])}, with CUDA contexts", subtitle)
+        title(panels[0], "Who holds what of each card, with CUDA contexts", subtitle)
         panels[-1].set_xlabel("stages of the processes, each as long as any other: no times", color=SOFT_INK)
     return figure
 
