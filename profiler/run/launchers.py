@@ -89,7 +89,7 @@ def read_launch(words: tuple[str, ...], faults: list[Fault]) -> Launch:
 _ENVIRONMENT_LOST = "starts the command without the environment of the emulated cards"
 _OWN_PYTHON = "chooses a Python by itself, and the emulated cards need one with torch's CUDA build"
 _IN_CONTAINER = "starts the command in a container, which has none of the emulated cards"
-_ELSEWHERE = "has the command started by other processes, which are not part of the run"
+_BY_OTHERS = "has the command started by other processes, which are not part of the run"
 _NO_RIGHTS = "Leave it out: emulated cards need no rights."
 _NAME_PYTHON = "Leave it out, and name that Python: python=PATH."
 _WITHOUT = "Leave it out, and give the command that it starts."
@@ -109,9 +109,9 @@ _LEAD_AWAY: Mapping[tuple[str, ...], tuple[str, str]] = {
     **dict.fromkeys([("apptainer",), ("singularity",), ("enroot",)], (_IN_CONTAINER, _WITHOUT)),
     **dict.fromkeys(
         [("srun",), ("sbatch",), ("salloc",), ("ssh",), ("kubectl",), ("ray", "job"), ("ray", "submit"), ("tmux",)],
-        (_ELSEWHERE, _WITHOUT),
+        (_BY_OTHERS, _WITHOUT),
     ),
-    **dict.fromkeys([("screen",), ("systemd-run",)], (_ELSEWHERE, _WITHOUT)),
+    **dict.fromkeys([("screen",), ("systemd-run",)], (_BY_OTHERS, _WITHOUT)),
 }
 """Words in front of a command: what they do with it, and what to do instead."""
 

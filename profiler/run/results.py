@@ -71,10 +71,10 @@ def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> tuple[str, ...
 
 
 def _draw(folder: Path, run: RunLines) -> RenderedFigure | str:
-    return _drawn(folder, run.record.run_id, "Peak by phase", lambda: script_phases_figure(run, run_title(run)))
+    return _write_figure(folder, run.record.run_id, "Peak by phase", lambda: script_phases_figure(run, run_title(run)))
 
 
-def _drawn(folder: Path, name: str, title: str, draw: Callable[[], MatplotlibFigure]) -> RenderedFigure | str:
+def _write_figure(folder: Path, name: str, title: str, draw: Callable[[], MatplotlibFigure]) -> RenderedFigure | str:
     found = rendered(name, title, draw)
     if isinstance(found, str):
         return found
@@ -174,7 +174,7 @@ def report_job(folder: Path, record: JobRecord) -> None:
     """
     write_atomically(folder / _RECORD, json.dumps(to_json(record), indent=1).encode())
     courses = card_courses(record)
-    figure = _drawn(folder, _COURSE, _COURSE_TITLE, lambda: job_course_figure(courses, record)) if courses else None
+    figure = _write_figure(folder, _COURSE, _COURSE_TITLE, lambda: job_course_figure(courses, record)) if courses else None
     if isinstance(figure, str):
         print_error(figure)
     page = job_page(folder.name, record, courses, figure if isinstance(figure, RenderedFigure) else None)

@@ -290,7 +290,7 @@ def of_course(monkeypatch, ended):
     return replace(made, memory=COURSE, status=Status.OK, message="")
 
 
-def test_the_course_of_a_card_is_drawn_as_it_is(of_course):
+def test_the_figure_has_the_course_of_a_card(of_course):
     (axes,) = job_course_figure(card_courses(of_course), of_course).axes
     (total,) = (line for line in axes.get_lines() if line.get_drawstyle() == "steps-post")
     assert list(total.get_ydata()) == [8, 48, 48, 10, 32, 14, 14]
