@@ -174,7 +174,9 @@ def report_job(folder: Path, record: JobRecord) -> None:
     """
     write_atomically(folder / _RECORD, json.dumps(to_json(record), indent=1).encode())
     courses = card_courses(record)
-    figure = _write_figure(folder, _COURSE, _COURSE_TITLE, lambda: job_course_figure(courses, record)) if courses else None
+    figure = (
+        _write_figure(folder, _COURSE, _COURSE_TITLE, lambda: job_course_figure(courses, record)) if courses else None
+    )
     if isinstance(figure, str):
         print_error(figure)
     page = job_page(folder.name, record, courses, figure if isinstance(figure, RenderedFigure) else None)

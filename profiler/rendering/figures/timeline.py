@@ -21,8 +21,7 @@ from profiler.rendering.figures.theme import (
     new_figure,
     title,
 )
-from profiler.rendering.runs.page import card_names, holder_name
-from profiler.rendering.runs.script import short_gib, verdict_text
+from profiler.rendering.runs.page import card_names, holder_name, short_gib, verdict_text
 
 _FAR_RATIO = 3
 """The line of a card this many times larger than the highest point would leave no height for the curves."""

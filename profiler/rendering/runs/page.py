@@ -2,10 +2,12 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 
-from profiler.analysis.runs import CardCourse, Holder
-from profiler.domain.memory import Origin, as_gib, gib_text
+from profiler.analysis.runs import CardCourse, Holder, ShownRun
+from profiler.domain.memory import GIB, Origin, as_gib, gib_text, mib_text
 from profiler.domain.runs.other_runs import JobProcess, JobRecord
+from profiler.domain.runs.outcome import Status, Versions
 from profiler.rendering.document import (
     Block,
     Bullets,
@@ -104,6 +106,59 @@ def first_lines(message: str) -> str:
 def substitutes_sentence(phrases: Sequence[str]) -> str:
     """Return what was replaced."""
     return f"Substitutes: {'; '.join(phrases)}."
+
+
+def short_gib(run: ShownRun, size_bytes: int | None) -> str:
+    """Return GiB without the unit, with the same decimals throughout a run; empty if unknown."""
+    if size_bytes is None:
+        return ""
+    digits = 2 if (run.outcome.peaks.allocated_bytes or 0) >= GIB else 3
+    return f"{as_gib(size_bytes):.{digits}f}"
+
+
+def verdict_text(run: ShownRun) -> str:
+    """Return how the run ended, in a word or two."""
+    return "OOM" if run.outcome.status is Status.OOM else run.outcome.status.value
+
+
+def peak_sentence(run: ShownRun) -> str:
+    """Return the peaks of allocated and reserved memory and on the card."""
+    peaks, parts = run.outcome.peaks, []
+    parts.append(f"{gib_text(peaks.allocated_bytes or 0, 2)} allocated, in {peaks.phase}")
+    if peaks.reserved_bytes is not None:
+        parts.append(f"{gib_text(peaks.reserved_bytes, 2)} reserved")
+    if peaks.device_bytes is not None:
+        assumed = "" if run.origin is Origin.MEASURED else " (assumed)"
+        parts.append(f"{gib_text(peaks.device_bytes, 2)} on the card with the CUDA context{assumed}")
+    return f"Peak, {run.origin}: {'; '.join(parts)}."
+
+
+def failure_sentence(run: ShownRun) -> str:
+    """Return the allocation that failed; empty if none did."""
+    oom = run.out_of_memory
+    if oom is None:
+        return ""
+    step = f" of step {oom.step}" if oom.step else ""
+    sizes = [
+        f"{size_text(oom.requested_bytes)} requested",
+        f"{size_text(oom.free_bytes)} free",
+        f"{size_text(oom.allocated_bytes)} in tensors",
+        f"{size_text(oom.reserved_bytes)} reserved",
+    ]
+    return f"Out of memory in {oom.phase}{step}: {', '.join(sizes)}."
+
+
+def size_text(size_bytes: int | None) -> str:
+    """Return GiB, or MiB of less than one."""
+    if size_bytes is None:
+        return "an unknown size"
+    return gib_text(size_bytes, 2) if size_bytes >= GIB else mib_text(size_bytes)
+
+
+def versions_line(versions: Versions) -> str:
+    """Return the versions, without what is not installed."""
+    found = {each.name: getattr(versions, each.name) for each in fields(versions)}
+    return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
 
 
 # ---- commands on an emulated machine ---------------------------------------------------------------------------------

@@ -2,18 +2,11 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 
-from profiler.analysis.runs import RunLines, ShownRun
-from profiler.domain.memory import GIB, Origin, Phase, as_gib, gib_text, mib_text
-from profiler.domain.runs.other_runs import (
-    COMPLETION_TOKENS,
-    PROMPT_TOKENS,
-    HeldTensors,
-    LateEvents,
-    ScriptWeights,
-)
-from profiler.domain.runs.outcome import Status, UnlimitedCard, Versions
+from profiler.analysis.runs import RunLines
+from profiler.domain.memory import Phase, gib_text
+from profiler.domain.runs.other_runs import COMPLETION_TOKENS, PROMPT_TOKENS, HeldTensors, LateEvents, ScriptWeights
+from profiler.domain.runs.outcome import Status, UnlimitedCard
 from profiler.rendering.document import (
     Block,
     Column,
@@ -27,18 +20,22 @@ from profiler.rendering.document import (
     text_columns,
 )
 from profiler.rendering.layouts.plain_text import plain_text
-from profiler.rendering.runs.page import first_lines, run_section, run_table, runs_page, substitutes_sentence
+from profiler.rendering.runs.page import (
+    failure_sentence,
+    first_lines,
+    peak_sentence,
+    run_section,
+    run_table,
+    runs_page,
+    short_gib,
+    size_text,
+    substitutes_sentence,
+    verdict_text,
+    versions_line,
+)
 
 UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"
 NULL = "null"
-
-
-def short_gib(run: ShownRun, size_bytes: int | None) -> str:
-    """Return GiB without the unit, with the same decimals throughout a run; empty if unknown."""
-    if size_bytes is None:
-        return ""
-    digits = 2 if (run.outcome.peaks.allocated_bytes or 0) >= GIB else 3
-    return f"{as_gib(size_bytes):.{digits}f}"
 
 
 def run_title(run: RunLines) -> str:
@@ -48,11 +45,6 @@ def run_title(run: RunLines) -> str:
     processes = run.record.spec.num_processes
     rank = f", rank 0 of {processes}" if processes > 1 else ""
     return f"{run.origin.capitalize()} on {card.name or 'an unknown card'}{memory}: {run.script}{rank}"
-
-
-def verdict_text(run: ShownRun) -> str:
-    """Return how the run ended, in a word or two."""
-    return "OOM" if run.outcome.status is Status.OOM else run.outcome.status.value
 
 
 def run_sentences(run: RunLines) -> Iterator[str]:
@@ -85,18 +77,6 @@ def held_title(run: RunLines) -> str:
     return f"Largest tensors {when}"
 
 
-def peak_sentence(run: ShownRun) -> str:
-    """Return the peaks of allocated and reserved memory and on the card."""
-    peaks, parts = run.outcome.peaks, []
-    parts.append(f"{gib_text(peaks.allocated_bytes or 0, 2)} allocated, in {peaks.phase}")
-    if peaks.reserved_bytes is not None:
-        parts.append(f"{gib_text(peaks.reserved_bytes, 2)} reserved")
-    if peaks.device_bytes is not None:
-        assumed = "" if run.origin is Origin.MEASURED else " (assumed)"
-        parts.append(f"{gib_text(peaks.device_bytes, 2)} on the card with the CUDA context{assumed}")
-    return f"Peak, {run.origin}: {'; '.join(parts)}."
-
-
 def _late_events(run: RunLines, late: LateEvents) -> str:
     """Return both bounds where they differ: memory of other streams returns at once, or when host and card have met."""
     peaks = run.outcome.peaks
@@ -104,7 +84,7 @@ def _late_events(run: RunLines, late: LateEvents) -> str:
         return f"With late events the script ends differently: {late.status}."
     if (late.allocated_bytes, late.reserved_bytes) == (peaks.allocated_bytes, peaks.reserved_bytes):
         return "With late events: the same peaks."
-    sizes = f"{_size(late.allocated_bytes)} allocated; {_size(late.reserved_bytes)} reserved"
+    sizes = f"{size_text(late.allocated_bytes)} allocated; {size_text(late.reserved_bytes)} reserved"
     return f"With late events: {sizes}. A real card is between both."
 
 
@@ -112,27 +92,6 @@ def _needs(run: RunLines, needs: UnlimitedCard) -> str:
     reserved = needs.required_reserved_bytes
     more = "" if reserved is None else f"; {gib_text(reserved, 2)} reserved"
     return f"It needs {gib_text(needs.required_allocated_bytes, 2)} allocated{more} ({run.origin}, unlimited memory)."
-
-
-def failure_sentence(run: ShownRun) -> str:
-    """Return the allocation that failed; empty if none did."""
-    oom = run.out_of_memory
-    if oom is None:
-        return ""
-    step = f" of step {oom.step}" if oom.step else ""
-    sizes = [
-        f"{_size(oom.requested_bytes)} requested",
-        f"{_size(oom.free_bytes)} free",
-        f"{_size(oom.allocated_bytes)} in tensors",
-        f"{_size(oom.reserved_bytes)} reserved",
-    ]
-    return f"Out of memory in {oom.phase}{step}: {', '.join(sizes)}."
-
-
-def _size(size_bytes: int | None) -> str:
-    if size_bytes is None:
-        return "an unknown size"
-    return gib_text(size_bytes, 2) if size_bytes >= GIB else mib_text(size_bytes)
 
 
 def _work(run: RunLines) -> str:
@@ -173,12 +132,6 @@ def command_text(run: RunLines) -> str:
 def versions_text(run: RunLines) -> str:
     """Return ``"torch 2.13.0+cu130, trl 1.16.0, ..."``."""
     return versions_line(run.record.versions)
-
-
-def versions_line(versions: Versions) -> str:
-    """Return the versions, without what is not installed."""
-    found = {each.name: getattr(versions, each.name) for each in fields(versions)}
-    return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
 
 
 def script_page(name: str, runs: Sequence[RunLines], figures: Mapping[str, RenderedFigure]) -> Document:
