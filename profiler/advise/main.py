@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from profiler.advise.command import OOM, Command, read_command, usage
+from profiler.advise.oom.cause import card_of
 from profiler.advise.oom.diagnosis import diagnosis, diagnosis_alone, more_by_simulation
-from profiler.advise.oom.refusal import card_of
 from profiler.advise.plan import Advisor
 from profiler.advise.simulated import SimulatedTrial, simulate_requests
 from profiler.allocator.oom_message import OomReport, find_oom

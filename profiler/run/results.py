@@ -9,7 +9,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from profiler.analysis.runs import RunLines, card_courses, ordered_runs, run_lines
+from profiler.analysis.card_courses import card_courses
+from profiler.analysis.runs import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.runs.other_runs import JobMemory, JobProcess, JobRecord, ScriptRecord

@@ -8,8 +8,7 @@ import pytest
 from simulating import simulate
 
 from profiler.advise.main import main
-from profiler.advise.oom.cause import Cause, explained
-from profiler.advise.oom.refusal import phase_of
+from profiler.advise.oom.cause import Cause, explained, phase_of
 from profiler.advise.simulated import SimulatedRequest, SimulatedTrial
 from profiler.allocator.oom_message import read_oom_message
 from profiler.config.models.lookup import builtin_architecture

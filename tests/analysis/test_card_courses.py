@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.analysis.runs import Stage, card_courses
+from profiler.analysis.card_courses import Stage, card_courses
 from profiler.domain.memory import Phase
 from profiler.domain.runs.other_runs import JobChange, JobMemory, JobProcess, JobRecord
 from profiler.domain.runs.outcome import Status

@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from script_builders import SIZES, record
 
-from profiler.analysis.runs import card_courses, ordered_runs, run_lines
+from profiler.analysis.card_courses import card_courses
+from profiler.analysis.runs import ordered_runs, run_lines
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
 from profiler.domain.memory import GIB, Phase

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from profiler.advise.oom.cause import Cause, Explained, explained
-from profiler.advise.oom.refusal import (
+from profiler.advise.oom.cause import (
+    Cause,
+    Explained,
     asks_for,
+    explained,
     matching,
     nearest_tensor,
     phase_of,

@@ -6,8 +6,9 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from profiler.analysis.card_courses import CardCourse, Holder
 from profiler.analysis.forecast.outlook import Band
-from profiler.analysis.runs import CardCourse, Course, Holder, MonitoredLines, ShownRun
+from profiler.analysis.runs import Course, MonitoredLines, ShownRun
 from profiler.domain.memory import Origin, as_gib, gib_text
 from profiler.domain.runs.other_runs import JobRecord
 from profiler.rendering.answers.forecast import Forecast, card_line, figure_subtitle

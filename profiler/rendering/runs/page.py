@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 
-from profiler.analysis.runs import CardCourse, Holder, ShownRun
+from profiler.analysis.card_courses import CardCourse, Holder
+from profiler.analysis.runs import ShownRun
 from profiler.domain.memory import GIB, Origin, as_gib, gib_text, mib_text
 from profiler.domain.runs.other_runs import JobProcess, JobRecord
 from profiler.domain.runs.outcome import Status, Versions
