@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import shutil
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from profiler.domain.cards.capabilities import shared_memory
 from profiler.domain.cards.card import Board, cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
 from profiler.domain.memory import KIB, MIB, Phase
-from profiler.domain.runs.other_runs import JobMemory, JobPhase, JobProcess
+from profiler.domain.runs.other_runs import JobChange, JobMemory, JobPhase, JobProcess
 from profiler.emulation.building.library_sources import CORE_LIBRARY
 
 UNLIMITED_BYTES = 1 << 42
@@ -166,7 +167,16 @@ def choice_of(folder: Path) -> int | None:
 _TABLE = "cards"
 """File of that folder; `driver/processes.c` writes it, and says at its beginning what is where."""
 
-_LAYOUT_BYTES = 512
+_COURSE = "course"
+"""Another file of that folder; `driver/course.c` writes it."""
+
+_LAYOUT_BYTES = 768
+_CHANGE = struct.Struct("<qqqQ")
+_PHASES = tuple(Phase)
+_MOST_POWER = 40
+"""Of two: bytes of a change that is never left out."""
+_MOST_CHANGES = 20_000
+"""That are kept of a job; of more the smallest are left out."""
 _ROLES = ((1, "trains"), (2, "generates"))
 _COMPUTES = 4
 """Bits of what a process did, as in `driver/emulated.h`."""
@@ -187,7 +197,11 @@ def job_of(folder: Path) -> JobMemory:
         entries = tuple(
             _entry(table, at["first"] + number * at["each"], at) for number in range(_whole(table, at["count"]))
         )
-        return JobMemory(processes=entries, card_peak_bytes=_numbers(table, at["card_most"], at["cards"]))
+        return JobMemory(
+            processes=entries,
+            card_peak_bytes=_numbers(table, at["card_most"], at["cards"]),
+            course=_course(folder / _COURSE, len(entries)),
+        )
     except (OSError, ValueError, KeyError):
         return JobMemory()
 
@@ -213,6 +227,8 @@ def _entry(table: bytes, start: int, at: Mapping[str, int]) -> JobProcess:
         refused_bytes=whole("refused"),
         refused_card=None if refused_on < 0 else refused_on,
         last_sentence_s=whole("said_ms") / 1000,
+        at_worst_bytes=_numbers(table, start + at["at_most"], at["cards"]),
+        at_worst_phases=tuple(_PHASES[place] for place in _numbers(table, start + at["phase_at_most"], at["cards"])),
         phases=_phases(*(_numbers(table, start + at[name], at["phases"]) for name in ("allocated", "reserved"))),
     )
 
@@ -222,6 +238,34 @@ def _phases(allocated: Sequence[int], reserved: Sequence[int]) -> tuple[JobPhase
     return tuple(
         JobPhase(phase=phase, allocated_bytes=tensors, reserved_bytes=cache) for phase, tensors, cache in found if cache
     )
+
+
+def _course(path: Path, processes: int) -> tuple[JobChange, ...]:
+    """Return the changes of the processes with an entry; one that was cut off by the end of the machine is left out."""
+    words = path.read_bytes() if path.is_file() else b""
+    changes = [
+        JobChange(process=entry, card=card, phase=_PHASES[phase], held_bytes=held)
+        for entry, card, phase, held in _CHANGE.iter_unpack(words[: len(words) // _CHANGE.size * _CHANGE.size])
+        if entry < processes
+    ]
+    for power in range(_MOST_POWER):
+        if len(changes) <= _MOST_CHANGES:
+            break
+        changes = _larger(changes, 1 << power)
+    return tuple(changes)
+
+
+def _larger(changes: Sequence[JobChange], least_bytes: int) -> list[JobChange]:
+    """Return the changes of at least so many bytes since the one that is kept before it, and each return of all."""
+    held: dict[tuple[int, int], int] = {}
+    kept = []
+    for change in changes:
+        place = change.process, change.card
+        before = held.get(place, -least_bytes)
+        if abs(change.held_bytes - before) >= least_bytes or (before and not change.held_bytes):
+            held[place] = change.held_bytes
+            kept.append(change)
+    return kept
 
 
 def _whole(table: bytes, at: int) -> int:

@@ -26,7 +26,7 @@ from profiler.config.trials.specification import DEFAULT_GPU
 from profiler.domain.cards.gpu_names import name_known_card
 from profiler.domain.errors import FailIf, Fault, UsageError
 from profiler.domain.runs.other_runs import COMPLETION_TOKENS, PROMPT_TOKENS, ScriptWeights
-from profiler.run.launchers import Launch, read_launch, split_launcher
+from profiler.run.launchers import Launch, command_faults, read_launch, split_launcher
 from profiler.storage.files.foreign_files import Kind as FileKind
 from profiler.storage.files.foreign_files import expanded, kind_of, reason
 
@@ -66,11 +66,17 @@ class Cards:
 
 
 _CARDS = re.compile(r"(?:(\d+)x)?(.*)")
+_LIKE_CARDS = re.compile(r"(\d+)\W*x?\W*(\D.*)")
+"""Such as ``"8 x h100-80gb"`` and ``"8*h100-80gb"``."""
 
 
 def _cards(reader: FieldReader, key: str) -> Cards | None:
     found = _CARDS.fullmatch(show(reader.value(key)))
     card = name_known_card(found[2] if found else "")
+    meant = _LIKE_CARDS.fullmatch(show(reader.value(key)))
+    if not card.name and meant and name_known_card(meant[2]).name:
+        reader.fail(key, "is not a number and a card", f"Did you mean '{meant[1]}x{meant[2]}'?")
+        return None
     if not card.name:
         reader.fail(key, f"names no card: it {card.problem}", card.hint or "Such as 8xh100-80gb.")
         return None
@@ -274,6 +280,8 @@ def _job(values: dict[str, object], words: Sequence[str], faults: list[Fault]) -
     if not words:
         hint = "Such as gpus=2xh100-80gb torchrun --nproc_per_node=2 train.py."
         faults.append(Fault(key="command", found="none", problem="name a command to start", hint=hint))
+    words = (*(("python",) if words and words[0].endswith(".py") else ()), *words)
+    faults += command_faults(words)
     options = None
     try:
         options = read_options(ScriptOptions, values)
@@ -281,14 +289,21 @@ def _job(values: dict[str, object], words: Sequence[str], faults: list[Fault]) -
         faults.extend(error.faults)
     if options is None or options.gpus is None or faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
-    python = ("python",) if words[0].endswith(".py") else ()
-    return JobCommand(options=options, cards=options.gpus, words=(*python, *words))
+    return JobCommand(options=options, cards=options.gpus, words=words)
+
+
+_ARGUMENTS = "Arguments of the script come after its name."
 
 
 def _read_word(word: str, values: dict[str, object], faults: list[Fault]) -> None:
     key, _, text = word.partition("=")
     if key not in OPTIONS:
-        faults.append(unknown_key(key, text, OPTIONS, hint="Arguments of the script come after its name."))
+        is_variable = key.isupper() and key.isidentifier()
+        hint = f"A variable comes after env: env {word} COMMAND." if is_variable else _ARGUMENTS
+        faults.append(unknown_key(key, text, OPTIONS, hint=hint))
+        return
+    if key == "gpu" and (several := _CARDS.fullmatch(text)) and several[1]:
+        faults.append(Fault(key=key, found=text, problem="is one card", hint=f"gpus={text} has several."))
         return
     read_into(values, key, text, faults, OPTIONS[key].kind.read_text)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
-from profiler.command_line import print_line, print_text
+from profiler.command_line import print_line
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.memory import GIB
@@ -29,9 +29,8 @@ from profiler.domain.runs.outcome import Status
 from profiler.emulation.card import remove_ended
 from profiler.emulation.launch import emulated_python, job_environment, write_nvidia_smi
 from profiler.measurement.samples.host_usage import host_memory, process_tree, usable_cores
-from profiler.rendering.runs.script import job_table
 from profiler.run.command import JobCommand
-from profiler.run.results import JOBS_FOLDER, JobEnd, job_record, write_job
+from profiler.run.results import JOBS_FOLDER, JobEnd, job_record, report_job
 from profiler.storage.files.foreign_files import expanded, start_reason
 from profiler.substitutes.options import SubstituteOptions, job_variables
 from profiler.substitutes.unavailable_packages import PACKAGES, write_flash_package
@@ -89,12 +88,10 @@ def run_job(command: JobCommand) -> int:
         write_nvidia_smi(processes / _PROGRAMS, python)
         write_flash_package(processes / PACKAGES)
 
-    with _removed_at_the_end(processes):
+    with _removed_at_the_end(processes, with_empty_parent=True):
         end = run_to_the_end(command.words, environment, timeout_s=options.timeout_s, own_folder=processes, fill=fill)
-        record = job_record(command, gpu.title, end, processes)
-        written = write_job(folder, record)
-    print_text(job_table(record))
-    print_line(f"Record: {written}")
+        record = job_record(command, gpu, end, processes)
+        report_job(folder, record)
     if record.status is Status.OOM:
         return EXIT_OK if options.fail_if is None else EXIT_ANSWER_IS_NO
     return EXIT_OK if record.status is Status.OK else EXIT_SOME_TRIALS_FAILED
@@ -184,11 +181,14 @@ def run_to_the_end(
 
 
 @contextmanager
-def _removed_at_the_end(folder: Path) -> Iterator[None]:
+def _removed_at_the_end(folder: Path, *, with_empty_parent: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if with_empty_parent:
+            with suppress(OSError):  # it has a record, of this run or of an earlier one
+                folder.parent.rmdir()
 
 
 def _prctl(option: int, value: int) -> None:

@@ -2,15 +2,18 @@
 
 A launcher is not started. What it says about the number of processes is read here; what else it decides, such
 as mixed precision or FSDP in a configuration of accelerate, is set up in the script's process (`process.py`).
+A whole command of `gpus=` is started, with its launcher: here is which words lead it away from the emulated cards.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from profiler.config.foreign_text import ForeignTextError, parse_yaml
 from profiler.domain.errors import Fault
-from profiler.storage.files.foreign_files import read_bytes, reason
+from profiler.storage.files.foreign_files import Kind as FileKind
+from profiler.storage.files.foreign_files import expanded, kind_of, read_bytes, reason
 
 _MOST_BYTES = 1 << 20
 _SUFFIX = ".py"
@@ -81,6 +84,73 @@ def read_launch(words: tuple[str, ...], faults: list[Fault]) -> Launch:
         elif name in kind.needed and found not in ("auto", "gpu", "cpu", "xpu"):
             faults.append(_fault(f"{kind.words[0]} {name}", found or "nothing", "must be a number of at least 1"))
     return Launch(words=words, num_processes=total if known else None)
+
+
+_ENVIRONMENT_LOST = "starts the command without the environment of the emulated cards"
+_OWN_PYTHON = "chooses a Python by itself, and the emulated cards need one with torch's CUDA build"
+_IN_CONTAINER = "starts the command in a container, which has none of the emulated cards"
+_BY_OTHERS = "has the command started by other processes, which are not part of the run"
+_NO_RIGHTS = "Leave it out: emulated cards need no rights."
+_NAME_PYTHON = "Leave it out, and name that Python: python=PATH."
+_WITHOUT = "Leave it out, and give the command that it starts."
+
+_LEAD_AWAY: Mapping[tuple[str, ...], tuple[str, str]] = {
+    **dict.fromkeys([("sudo",), ("doas",), ("su",)], (_ENVIRONMENT_LOST, _NO_RIGHTS)),
+    **dict.fromkeys(
+        [("env", "-i"), ("env", "-"), ("env", "--ignore-environment")],
+        (_ENVIRONMENT_LOST, "Leave out the option; env NAME=VALUE works."),
+    ),
+    **dict.fromkeys(
+        [(tool, "run") for tool in ("conda", "mamba", "micromamba", "poetry", "uv", "pdm", "pipenv", "pixi", "hatch")],
+        (_OWN_PYTHON, _NAME_PYTHON),
+    ),
+    **dict.fromkeys([("uvx",), ("pipx", "run")], (_OWN_PYTHON, _NAME_PYTHON)),
+    **dict.fromkeys([("docker",), ("podman",), ("nerdctl",)], (_IN_CONTAINER, _WITHOUT)),
+    **dict.fromkeys([("apptainer",), ("singularity",), ("enroot",)], (_IN_CONTAINER, _WITHOUT)),
+    **dict.fromkeys(
+        [("srun",), ("sbatch",), ("salloc",), ("ssh",), ("kubectl",), ("ray", "job"), ("ray", "submit"), ("tmux",)],
+        (_BY_OTHERS, _WITHOUT),
+    ),
+    **dict.fromkeys([("screen",), ("systemd-run",)], (_BY_OTHERS, _WITHOUT)),
+}
+"""Words in front of a command: what they do with it, and what to do instead."""
+
+_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+_SCRIPTS = (".py", ".sh", ".bash")
+
+
+def command_faults(words: Sequence[str]) -> list[Fault]:
+    """Return why a command would not run on the emulated cards, as far as its words say so, before it is started."""
+    front = list(words[: next((place + 1 for place, word in enumerate(words) if _begins(word)), len(words))])
+    names = [PurePath(word).name for word in front]
+    for place in range(len(names)):
+        for lead, (problem, hint) in _LEAD_AWAY.items():
+            if tuple(names[place : place + len(lead)]) == lead:
+                return [_fault("command", " ".join(lead), problem, hint)]
+    script = front[-1] if front and front[-1].endswith(_SCRIPTS) else None
+    if script is None or not _is_started(names[:-1]):
+        return []
+    try:
+        kind = kind_of(expanded(script))
+    except OSError as error:
+        return [_fault("script", script, f"cannot be read ({reason(error)})")]
+    if kind is FileKind.MISSING:
+        return [_fault("script", script, "no such file", "It is looked for from the folder in which this runs.")]
+    if not names[:-1] and not os.access(expanded(script), os.X_OK):
+        return [_fault("script", script, "cannot be run as a program", f"Name its shell: bash {script}.")]
+    return []
+
+
+def _begins(word: str) -> bool:
+    """Whether the words after this one are arguments of a program of the command."""
+    return word.endswith(_SCRIPTS) or word in ("-c", *MODULE_OPTIONS)
+
+
+def _is_started(names: Sequence[str]) -> bool:
+    """Whether these words start the script that comes after them, in this folder."""
+    if not names or any(tuple(names[: len(kind.words)]) == kind.words for kind in _KINDS):
+        return True
+    return (names[0] in _SHELLS or names[0].startswith("python")) and all(name.startswith("-") for name in names[1:])
 
 
 def _is_script(word: str) -> bool:

@@ -26,7 +26,7 @@ from profiler.run.command import Command
 from profiler.storage.files.typed_json import to_json
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 
-_PROGRAM = Path(profiler.__file__).parent / "worker" / "scripts" / "accelerate_launch.py"
+_PROGRAM = Path(profiler.__file__).parent / "worker" / "scripts" / "script_process.py"
 _LIMIT_S = 120.0
 _ACCELERATE = ("accelerate", "launch")
 _DEEPSPEED = "deepspeed"
@@ -51,7 +51,7 @@ def launcher_variables(command: Command, executable: Path, environment: Mapping[
     if words[:2] != _ACCELERATE:
         return {}
     own = [f"--num_processes={command.options.num_processes}"] if command.options.num_processes else []
-    asked = [str(executable), str(_PROGRAM), *words[2:], *own, str(command.script), *command.arguments]
+    asked = [str(executable), str(_PROGRAM), *words, *own, str(command.script), *command.arguments]
     try:
         printed = answer_of(asked, environment=environment, timeout_s=_LIMIT_S)
         return dict(json.loads(printed.splitlines()[-1]))
@@ -63,7 +63,6 @@ def launcher_variables(command: Command, executable: Path, environment: Mapping[
     raise UsageError([Fault(key="launcher", found=" ".join(words), problem=f"is refused ({problem})", hint=hint)])
 
 
-_SCRIPT_PROGRAM = Path(profiler.__file__).parent / "worker" / "scripts" / "script_process.py"
 _GRACE_S = 10.0
 """How long a script has to end after SIGINT, by which its `finally` blocks run."""
 _LINGERING_S = 60.0
@@ -122,7 +121,7 @@ def _run(
             json.dumps(to_json(replace(job, note_file=str(note), again_file="" if all_layers else str(again))))
         )
         process = subprocess.Popen(
-            [str(executable), str(_SCRIPT_PROGRAM), str(path)],
+            [str(executable), str(_PROGRAM), str(path)],
             env={**environment, FILE_VARIABLE: str(marks)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,

@@ -3,22 +3,27 @@
 import json
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from profiler.analysis.card_courses import card_courses
 from profiler.analysis.runs import RunLines, ordered_runs, run_lines
 from profiler.command_line import print_error, print_line, print_text
+from profiler.domain.cards.gpu import Gpu
 from profiler.domain.runs.other_runs import JobMemory, JobProcess, JobRecord, ScriptRecord
 from profiler.domain.runs.outcome import Status
 from profiler.emulation.card import choice_of, job_of, marks_of_file, settings_of
 from profiler.emulation.launch import MARKS
 from profiler.rendering.document import FIGURES, RenderedFigure
 from profiler.rendering.figures.theme import rendered
-from profiler.rendering.figures.timeline import script_phases_figure
+from profiler.rendering.figures.timeline import job_course_figure, script_phases_figure
 from profiler.rendering.layouts.html import html
 from profiler.rendering.layouts.markdown import markdown
-from profiler.rendering.runs.script import ended_by, process_name, run_title, script_page, script_table
+from profiler.rendering.runs.page import ended_by, job_page, job_table, process_name
+from profiler.rendering.runs.script import run_title, script_page, script_table
 from profiler.run.command import JobCommand
 from profiler.storage.files.atomic import remove_abandoned, write_atomically, write_parts_atomically
 from profiler.storage.files.typed_json import to_json
@@ -30,6 +35,7 @@ PAGE, MARKDOWN = "report.html", "report.md"
 JOBS_FOLDER = "jobs"
 """Folder of the results of commands, in `results_dir`."""
 _RECORD = "job.json"
+_COURSE, _COURSE_TITLE = "course", "Who holds what of each card"
 
 
 def report_run(folder: Path, record: ScriptRecord) -> None:
@@ -66,7 +72,11 @@ def write_pages(folder: Path, records: Sequence[ScriptRecord]) -> tuple[str, ...
 
 
 def _draw(folder: Path, run: RunLines) -> RenderedFigure | str:
-    found = rendered(run.record.run_id, "Peak by phase", lambda: script_phases_figure(run, run_title(run)))
+    return _write_figure(folder, run.record.run_id, "Peak by phase", lambda: script_phases_figure(run, run_title(run)))
+
+
+def _write_figure(folder: Path, name: str, title: str, draw: Callable[[], MatplotlibFigure]) -> RenderedFigure | str:
+    found = rendered(name, title, draw)
     if isinstance(found, str):
         return found
     figure, files = found
@@ -87,15 +97,16 @@ class JobEnd:
     """Files that its processes left in shared memory and of sockets; they are removed."""
 
 
-def job_record(command: JobCommand, gpu: str, end: JobEnd, processes: Path) -> JobRecord:
+def job_record(command: JobCommand, gpu: Gpu, end: JobEnd, processes: Path) -> JobRecord:
     """Return the record of a command that has ended; `processes` is the folder in which its processes have written."""
     memory = job_of(processes)
     status, message = _verdict(end, memory, command.options.timeout_s)
     ranks, chosen = command.options.ranks, choice_of(processes)
     return JobRecord(
         command=command.words,
-        gpu=gpu,
+        gpu=gpu.title,
         cards=command.cards.count,
+        memory_bytes=gpu.memory_bytes,
         status=status,
         message=message,
         exit_code=end.exit_code,
@@ -118,6 +129,15 @@ _LOST = re.compile(r"[\w.]*(Connect|BrokenPipe|EOFError|Timeout|DistNetwork)\w*:
 """Errors of a process that does not reach another one, or no longer."""
 
 
+_MEANINGS = {
+    124: "with which timeout(1) ends a command whose time is over",
+    126: "with which a shell says that a program cannot be run",
+    127: "with which a shell says that there is no such program",
+    137: "with which a shell says that a program was ended by SIGKILL, as where the host's memory is full",
+}
+"""Of exit codes."""
+
+
 def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, str]:
     """Return how a command ended, and the process whose error was the first one, with its sentence."""
     if end.timed_out:
@@ -132,7 +152,8 @@ def _verdict(end: JobEnd, memory: JobMemory, timeout_s: float) -> tuple[Status, 
     without = f"; without a word ended {', '.join(killed)}" if killed else ""
     if end.exit_code < 0:
         return Status.KILLED, f"the command ended by {signal.Signals(-end.exit_code).name}{without}"
-    return Status.FAILED, f"the command ended with exit code {end.exit_code}{without}"
+    meaning = f", {_MEANINGS[end.exit_code]}" if end.exit_code in _MEANINGS else ""
+    return Status.FAILED, f"the command ended with exit code {end.exit_code}{meaning}{without}"
 
 
 def _as_a_cause(process: JobProcess) -> tuple[bool, float]:
@@ -146,11 +167,22 @@ def _as_a_cause(process: JobProcess) -> tuple[bool, float]:
     return not (is_in_use or fails_alone), process.last_sentence_s
 
 
-def write_job(folder: Path, record: JobRecord) -> Path:
-    """Write the record of a command into its folder, and return the file.
+def report_job(folder: Path, record: JobRecord) -> None:
+    """Write the record, page and figure of a command into its folder, and show its table.
 
     Raises:
-        StorageError: It could not be written.
+        StorageError: A file could not be written.
     """
     write_atomically(folder / _RECORD, json.dumps(to_json(record), indent=1).encode())
-    return folder / _RECORD
+    courses = card_courses(record)
+    figure = (
+        _write_figure(folder, _COURSE, _COURSE_TITLE, lambda: job_course_figure(courses, record)) if courses else None
+    )
+    if isinstance(figure, str):
+        print_error(figure)
+    page = job_page(folder.name, record, courses, figure if isinstance(figure, RenderedFigure) else None)
+    write_atomically(folder / MARKDOWN, markdown(page).encode())
+    write_parts_atomically(folder / PAGE, html(page))
+    print_text(job_table(record, courses))
+    print_line(f"Record: {folder / _RECORD}")
+    print_line(f"Report: {folder / PAGE}")

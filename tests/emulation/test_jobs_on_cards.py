@@ -25,7 +25,7 @@ from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import JobProcess, JobRecord
 from profiler.emulation.inside.worker_groups import process_of_another_cluster, refuse_other_clusters
 from profiler.emulation.launch import EmulatedPython
-from profiler.rendering.runs.script import short_command
+from profiler.rendering.runs.page import short_command
 from profiler.run import job
 from profiler.run.main import main
 from profiler.storage.files.typed_json import from_json
@@ -98,7 +98,8 @@ if __name__ == "__main__":
     printed = capsys.readouterr().out
     assert "Emulated on 2 x Tesla T4: python train.py" in " ".join(printed.split())
     assert "The most on each card at once: card 0: 0.20 GiB, card 1: 0.21 GiB." in printed
-    assert sorted(path.name for path in (tmp_path / "jobs" / "train").iterdir()) == ["job.json"]
+    found = sorted(path.name for path in (tmp_path / "jobs" / "train").iterdir())
+    assert found == ["figures", "job.json", "report.html", "report.md"]
 
 
 def test_ranks_of_torchrun_are_processes_with_their_cards(on_cards):

@@ -1,6 +1,7 @@
 """Several processes on one emulated card: its memory, what they open of each other, and what is kept of each."""
 
 import os
+import struct
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from profiler.domain.cards.card import cuda_context_bytes
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.memory import MIB
 from profiler.domain.runs.other_runs import JobMemory
-from profiler.emulation.card import job_of, remove_ended, roles_of
+from profiler.emulation.card import _course, job_of, remove_ended, roles_of
 
 T4 = KNOWN_GPUS["t4-16gb"]
 CONTEXT = cuda_context_bytes(T4.compute_capability)
@@ -275,3 +276,47 @@ def test_peaks_of_torchs_counters_are_kept_by_phase(driver, tmp_path):
     assert [(each.phase.value, each.allocated_bytes, each.reserved_bytes) for each in child.phases] == [
         ("load", MIB, 2 * MIB)
     ]
+
+
+COURSE = """
+def take(mib): p = c_void_p(); rt.cudaMalloc(byref(p), c_size_t(mib << 20)); return p
+child = os.fork()
+if child == 0:
+    weights = take(2048); card.em_phase(1); take(2); cache = take(4096); rt.cudaFree(cache)
+    card.em_phase(10); take(512); os.kill(os.getpid(), 9)
+os.waitpid(child, 0); take(1024); card.em_phase(5); card.em_phase(5); take(10240); print(1)
+"""
+
+
+def test_the_course_has_who_holds_what_in_which_phase(driver, tmp_path):
+    """Also the memory that a killed process returns, seen by the next one; 2 MiB alone are less than 1/256 of a T4."""
+    folder = tmp_path / "job"
+    run_on_card(driver, f"import os\n{COURSE}", EMULATED_PROCESSES=str(folder), EMULATED_KEPT="1")
+    job = job_of(folder)
+    engine, trainer = (place for place, process in enumerate(job.processes) if any(process.peak_bytes))
+    found = [(each.process, each.phase.value, (each.held_bytes - CONTEXT) // MIB) for each in job.course]
+    assert [(phase, mib) for process, phase, mib in found if process == engine] == [
+        ("load", 0), ("load", 2048), ("rollout", 2048), ("rollout", 6146), ("rollout", 2050), ("sync", 2050),
+        ("sync", 2562), ("sync", -CONTEXT // MIB),
+    ]  # fmt: skip
+    assert [(phase, mib) for process, phase, mib in found if process == trainer] == [
+        ("load", 0), ("load", 1024), ("forward", 1024), ("forward", 11264), ("forward", -CONTEXT // MIB)
+    ]  # fmt: skip
+    assert found.index((engine, "sync", -CONTEXT // MIB)) < found.index((trainer, "load", 1024))
+    assert {each.card for each in job.course} == {0}
+    worst = [job.processes[place] for place in (engine, trainer)]
+    assert [process.at_worst_bytes[0] for process in worst] == [0, 11264 * MIB + CONTEXT]
+    assert worst[1].at_worst_phases[0].value == "forward"
+    assert job.card_peak_bytes[0] == sum(process.at_worst_bytes[0] for process in job.processes)
+
+
+def test_of_a_long_course_the_smallest_changes_are_left_out(tmp_path):
+    """And a change of which the last bytes are missing, and those of a process without an entry."""
+    written = [(0, 0, place % 2, 100 + place % 2) for place in range(30_000)]
+    written += [(0, 0, 5, 1 << 30), (0, 0, 5, 0), (3, 0, 5, 1)]
+    (tmp_path / "course").write_bytes(b"".join(struct.pack("<qqqQ", *change) for change in written) + b"12345")
+    kept = _course(tmp_path / "course", 1)
+    assert [(change.phase.value, change.held_bytes) for change in kept] == [
+        ("load", 100), ("forward", 1 << 30), ("forward", 0)
+    ]  # fmt: skip
+    assert len(_course(tmp_path / "course", 1)) <= 20_000

@@ -5,7 +5,7 @@ from script_builders import record
 
 from profiler.config.options.command_words import wants_help_first
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, FailIf, UsageError
-from profiler.run.command import OPTIONS, ScriptOptions, read_command, usage
+from profiler.run.command import OPTIONS, JobCommand, ScriptOptions, read_command, usage
 from profiler.run.main import exit_code
 from profiler.run.process import launcher_arguments
 
@@ -94,6 +94,75 @@ def test_every_fault_is_found():
     assert [fault.key for fault in refused.value.faults] == [
         "stepz", "accelerate numprocesses", "script", "gpu", "timeout_s"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "says"),
+    [
+        ("sudo -E bash run.sh", "command", "emulated cards need no rights"),
+        ("env A=1 /usr/bin/sudo bash run.sh", "command", "emulated cards need no rights"),
+        ("env -i bash run.sh", "command", "env NAME=VALUE works"),
+        ("conda run -n x bash run.sh", "command", "python=PATH"),
+        ("nohup uv run python train.py", "command", "python=PATH"),
+        ("poetry run python -m verl.trainer.main_ppo", "command", "python=PATH"),
+        ("docker run --gpus all image bash run.sh", "command", "a container"),
+        ("srun -N 1 bash run.sh", "command", "not part of the run"),
+        ("ray job submit -- python train.py", "command", "not part of the run"),
+        ("bash -eu no.sh", "script", "no such file"),
+        ("no.py", "script", "no such file"),
+        ("torchrun --nproc_per_node=2 no.py", "script", "no such file"),
+        ("./run.sh", "script", "bash ./run.sh"),
+        ("A_B=1 bash run.sh", "A_B", "env A_B=1 COMMAND"),
+    ],
+)
+def test_a_command_that_leaves_the_emulated_cards_is_refused(words, key, says, tmp_path):
+    (tmp_path / "run.sh").touch()
+    with pytest.raises(UsageError) as refused:
+        read_command(["gpus=2xh100-80gb", *words.split()])
+    (fault,) = refused.value.faults
+    assert fault.key == key
+    assert says in f"{fault.problem} {fault.hint}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "nohup env A=1 timeout 60 nice -n 5 bash run.sh docker sudo",
+        "python -m uv run",
+        "bash -c docker",
+        "python train.py ssh",
+        "torchrun --nproc_per_node=2 train.py",
+        "bash -c no.sh",
+        "make train",
+        "./train.sh",
+    ],
+)
+def test_other_commands_are_started_as_they_stand(words, tmp_path):
+    (tmp_path / "run.sh").touch()
+    (tmp_path / "train.sh").touch(mode=0o755)
+    command = read_command(["gpus=2xh100-80gb", *words.split()])
+    assert isinstance(command, JobCommand)
+    assert command.words == tuple(words.split())
+    assert read_command(["gpus=2xh100-80gb", "train.py"]).words == ("python", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gpus=8h100-80gb", "Did you mean '8xh100-80gb'?"),
+        ("gpus=8*h100", "Did you mean '8xh100'?"),
+        ("gpus=8 x h100-80gb", "Did you mean '8xh100-80gb'?"),
+        ("gpus=0xh100-80gb", "1 to 64 cards"),
+        ("gpus=8", "names no card"),
+        ("gpus=8xnothing", "names no card"),
+        ("gpu=8xh100-80gb", "gpus=8xh100-80gb has several"),
+    ],
+)
+def test_cards_that_are_written_otherwise_are_named(text, says):
+    with pytest.raises(UsageError) as refused:
+        read_command([text, "train.py"])
+    (fault,) = refused.value.faults
+    assert says in f"{fault.problem} {fault.hint}"
 
 
 def test_the_help_has_every_key_with_its_default_and_examples():

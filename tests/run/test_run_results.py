@@ -7,17 +7,21 @@ import pyarrow.parquet as pq
 import pytest
 from script_builders import SIZES, record
 
+from profiler.analysis.card_courses import card_courses
 from profiler.analysis.runs import ordered_runs, run_lines
+from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import GIB
-from profiler.domain.runs.other_runs import JobMemory, JobProcess
+from profiler.domain.memory import GIB, Phase
+from profiler.domain.runs.other_runs import JobChange, JobMemory, JobProcess, JobRecord
 from profiler.domain.runs.outcome import Status
 from profiler.domain.trials.trial import Backend
 from profiler.emulation.card import note_choice, note_setting
-from profiler.rendering.runs.script import job_sentences, script_table
+from profiler.rendering.figures.timeline import job_course_figure
+from profiler.rendering.runs.page import job_sentences
+from profiler.rendering.runs.script import script_table
 from profiler.run.command import JobCommand, read_command
-from profiler.run.results import JobEnd, job_record, report_run, write_pages
-from profiler.storage.files.typed_json import with_checksum
+from profiler.run.results import JobEnd, job_record, report_job, report_run, write_pages
+from profiler.storage.files.typed_json import from_json, with_checksum
 from profiler.storage.records.record_folder import SCRIPTS, RecordFolder
 from profiler.storage.tables.laws import Laws, Trials
 from profiler.storage.tables.schema import SCRIPT_TABLES
@@ -189,7 +193,7 @@ def ended(monkeypatch, tmp_path):
         monkeypatch.setattr("profiler.run.results.job_of", lambda _: JobMemory(processes=processes))
         command = read_command(["gpus=8xh100-80gb", *words, "true"])
         assert isinstance(command, JobCommand)
-        return job_record(command, "NVIDIA H100 80GB HBM3", end, tmp_path)
+        return job_record(command, KNOWN_GPUS["h100-80gb"], end, tmp_path)
 
     return record_of
 
@@ -257,3 +261,75 @@ def test_a_command_says_that_it_chose_its_workers_and_keys(ended, tmp_path):
     found = ended(process(2, held=GIB, ranks=8), words=("ranks=2",))
     assert (found.ranks, found.ranks_chosen) == (2, False)
     assert "ranks=8 runs all" not in " ".join(job_sentences(found))
+
+
+def shared(*held: int, role: str, worst: int, phase: Phase) -> JobProcess:
+    return replace(
+        process(len(held), held=max(held), ranks=2), roles=(role,), at_worst_bytes=(worst,), at_worst_phases=(phase,)
+    )
+
+
+COURSE = JobMemory(
+    processes=(
+        shared(4, 30 * GIB, role="trains", worst=8 * GIB, phase=Phase.SYNC),
+        shared(0, 0, 40 * GIB, role="generates", worst=40 * GIB, phase=Phase.ROLLOUT),
+    ),
+    card_peak_bytes=(48 * GIB,),
+    course=tuple(
+        JobChange(process=who, card=0, phase=phase, held_bytes=size * GIB)
+        for who, phase, size in (
+            (0, Phase.LOAD, 8), (1, Phase.ROLLOUT, 40), (0, Phase.SYNC, 8), (1, Phase.ROLLOUT, 2),
+            (0, Phase.FORWARD, 20), (0, Phase.BACKWARD, 30), (0, Phase.OPTIMIZER, 12),
+        )
+    ),
+)  # fmt: skip
+
+
+@pytest.fixture
+def of_course(monkeypatch, ended):
+    made = ended()
+    return replace(made, memory=COURSE, status=Status.OK, message="")
+
+
+def test_the_figure_has_the_course_of_a_card(of_course):
+    (axes,) = job_course_figure(card_courses(of_course), of_course).axes
+    (total,) = (line for line in axes.get_lines() if line.get_drawstyle() == "steps-post")
+    assert list(total.get_ydata()) == [8, 48, 48, 10, 32, 14, 14]
+    assert list(total.get_xdata()) == pytest.approx([0, 1, 2, 2.5, 3, 3.5, 4])
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["generates, rank 0 of 2: 40.0 GiB", "trains, rank 0 of 2: 30.0 GiB"]
+    stages = [text.get_text() for text in axes.texts]
+    assert [each for each in stages if each in {*Phase, "update"}] == ["rollout", "load", "sync", "update"]
+    assert "the card: 79.1 GiB" in stages
+    low, high = axes.get_ylim()
+    assert low < 0 < 79.1 < high
+
+
+def test_a_command_has_a_page_with_who_holds_what(of_course, tmp_path, capsys):
+    report_job(tmp_path / "run", of_course)
+    page = (tmp_path / "run" / "report.md").read_text()
+    assert "| card 0 | generates | 0 of 2 | rollout | 40.00 |" in page
+    assert "|  | trains | 0 of 2 | sync | 8.00 |" in page
+    assert "](figures/course.svg)" in page
+    assert (tmp_path / "run" / "figures" / "course.png").read_bytes().startswith(b"\x89PNG")
+    assert "data:image" in (tmp_path / "run" / "report.html").read_text()
+    printed = " ".join(capsys.readouterr().out.split())
+    sizes = "generates, rank 0 of 2: 40.00 GiB in rollout; trains, rank 0 of 2: 8.00 GiB in sync."
+    assert f"At that instant of card 0: {sizes}" in printed
+    kept = from_json(JobRecord, json.loads((tmp_path / "run" / "job.json").read_text()))
+    assert kept == of_course
+
+
+def test_a_command_without_a_card_says_so(ended, tmp_path, capsys):
+    report_job(tmp_path / "run", ended(end=replace(END, exit_code=124)))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "No process of the command used a card." in printed
+    assert "exit code 124, with which timeout(1) ends a command whose time is over" in printed
+    assert not (tmp_path / "run" / "figures").exists()
+
+
+def test_a_figure_that_fails_costs_nothing_else(of_course, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("profiler.run.results.job_course_figure", lambda *_: 1 / 0)
+    report_job(tmp_path / "run", of_course)
+    assert "could not be drawn" in capsys.readouterr().err
+    assert "40.00" in (tmp_path / "run" / "report.md").read_text()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from profiler.domain.errors import UsageError
 from profiler.measurement.samples.host_usage import process_tree
 from profiler.run import job
-from profiler.run.job import end_descendants, run_to_the_end
+from profiler.run.job import _removed_at_the_end, end_descendants, run_to_the_end
 
 ESCAPES = """
 import os, signal, sys, time
@@ -138,6 +139,18 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     own.parent.touch()
     with pytest.raises(NotADirectoryError, match=re.escape(str(own))):
         run_to_the_end(command(""), environment(), timeout_s=5, own_folder=own, fill=own.mkdir)
+
+
+def test_a_command_without_a_record_leaves_no_folder(tmp_path):
+    for kept in ((), ("job.json",)):
+        processes = tmp_path / "run" / "processes-1"
+        processes.mkdir(parents=True)
+        for name in kept:
+            (processes.parent / name).touch()
+        with suppress(KeyboardInterrupt), _removed_at_the_end(processes, with_empty_parent=True):
+            raise KeyboardInterrupt
+        assert processes.parent.exists() == bool(kept)
+        assert not processes.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -12,7 +12,7 @@ import pytest
 from profiler.domain.runs.other_runs import JobMemory, JobRecord, ScriptWeights
 from profiler.domain.runs.outcome import Status
 from profiler.emulation.launch import profiler_environment
-from profiler.rendering.runs.script import job_table
+from profiler.rendering.runs.page import job_table
 from profiler.substitutes import options as module
 from profiler.substitutes.checkpoints import hub_folders
 from profiler.substitutes.checkpoints.hub_folders import cached_file_patches, made_folder, snapshot_patches
@@ -117,7 +117,7 @@ def test_what_the_hubs_client_finds_itself_is_kept(tmp_path, monkeypatch):
 
 def test_the_table_of_a_command_begins_with_them():
     record = JobRecord(
-        command=("train.py",), gpu="a card", cards=1, status=Status.OK, message="", exit_code=0, wall_s=1.0,
-        memory=JobMemory(), values="complete", substitutes=("weights of a (random)",),
+        command=("train.py",), gpu="a card", cards=1, memory_bytes=1, status=Status.OK, message="", exit_code=0,
+        wall_s=1.0, memory=JobMemory(), values="complete", substitutes=("weights of a (random)",),
     )  # fmt: skip
     assert job_table(record).startswith("Substitutes: weights of a (random).\n")

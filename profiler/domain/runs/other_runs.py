@@ -204,6 +204,21 @@ class JobProcess:
     refused_card: int | None
     phases: tuple[JobPhase, ...] = ()
     """In the order of a training step; those in which torch held memory of a card."""
+    at_worst_bytes: tuple[int, ...] = ()
+    """What it held of each card at the instant at which all processes together held the most of that card."""
+    at_worst_phases: tuple[Phase, ...] = ()
+    """In which phase it was then, for each card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobChange:
+    """What a process holds of a card from here on, with its context, and in which phase it is."""
+
+    process: int
+    """Its place in the processes of the job."""
+    card: int
+    phase: Phase
+    held_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +228,8 @@ class JobMemory:
     processes: tuple[JobProcess, ...] = ()
     card_peak_bytes: tuple[int, ...] = ()
     """The most that all of them held of each card at once."""
+    course: tuple[JobChange, ...] = ()
+    """In their order, without those smaller than 1/256 of a card, until they add up to that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +239,8 @@ class JobRecord:
     command: tuple[str, ...]
     gpu: str
     cards: int
+    memory_bytes: int
+    """Of one card."""
     status: Status
     message: str
     """Why it has no answer; empty if it has one."""

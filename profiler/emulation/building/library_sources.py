@@ -208,6 +208,7 @@ CORE_SOURCES = (
     "memory.c",
     "known_bytes.c",
     "processes.c",
+    "course.c",
     "sharing.c",
     "streams.c",
     "marks.c",

@@ -122,6 +122,10 @@ int em_folder(char *path, size_t size, const char *name); /* of a file of the jo
 int em_processes(int physical, unsigned *pids, uint64_t *bytes, int most);
 uint64_t em_held_by_others(int physical);
 
+/* ---- course.c ---------------------------------------------------------------------------------------------------------- */
+
+void em_course(int64_t entry, int card, int phase, uint64_t held, int is_own); /* place of the process in processes.c */
+
 /* ---- sharing.c: memory that other processes open ------------------------------------------------------------------------ */
 
 #define EM_HANDLE_BYTES 64

@@ -32,10 +32,13 @@ typedef struct {
     char command[TEXT], said[TEXT];
     uint64_t held[EM_MAX_CARDS], most[EM_MAX_CARDS];
     uint64_t allocated[MOST_PHASES], reserved[MOST_PHASES]; /* torch's peaks, on the card where each is highest */
+    int64_t phase;
+    uint64_t at_most[EM_MAX_CARDS]; /* held when all processes held the most of the card, and in which phase */
+    int64_t phase_at_most[EM_MAX_CARDS];
 } Entry;
 
 typedef struct {
-    char layout[512]; /* where what is, for readers in other languages */
+    char layout[768]; /* where what is, for readers in other languages */
     pthread_mutex_t lock;
     int64_t closed; /* 1: removed by the last process */
     int64_t count;
@@ -45,7 +48,7 @@ typedef struct {
 
 static char folder[4000];
 static int shares;    /* whether memory of other processes counts against the card */
-static int is_kept;   /* whether somebody reads the file after the last process has ended */
+static int phase, is_kept; /* whether somebody reads the file after the last process has ended */
 static Table *table;
 static int has_none; /* the folder cannot be written */
 static Entry *own;
@@ -87,12 +90,13 @@ static void make_table(const char *path) {
         snprintf(made->layout, sizeof made->layout,
                  "cards=%d;text=%d;count=%zu;card_most=%zu;first=%zu;each=%zu;pid=%zu;parent=%zu;born=%zu;ended=%zu;rank=%zu;"
                  "ranks=%zu;did=%zu;refused=%zu;refused_on=%zu;said_ms=%zu;command=%zu;said=%zu;held=%zu;most=%zu;phases=%d;"
-                 "allocated=%zu;reserved=%zu",
+                 "allocated=%zu;reserved=%zu;at_most=%zu;phase_at_most=%zu",
                  em_count_present(), TEXT, offsetof(Table, count), offsetof(Table, most), offsetof(Table, entries), sizeof(Entry),
                  offsetof(Entry, pid), offsetof(Entry, parent), offsetof(Entry, born), offsetof(Entry, ended),
                  offsetof(Entry, rank), offsetof(Entry, ranks), offsetof(Entry, did), offsetof(Entry, refused),
                  offsetof(Entry, refused_on), offsetof(Entry, said_ms), offsetof(Entry, command), offsetof(Entry, said), offsetof(Entry, held),
-                 offsetof(Entry, most), MOST_PHASES, offsetof(Entry, allocated), offsetof(Entry, reserved));
+                 offsetof(Entry, most), MOST_PHASES, offsetof(Entry, allocated), offsetof(Entry, reserved),
+                 offsetof(Entry, at_most), offsetof(Entry, phase_at_most));
         if (link(aside, path) && errno != EEXIST) perror(path);
         munmap(made, sizeof(Table));
     }
@@ -206,6 +210,7 @@ static Entry *entry_of_this(void) {
     lock_table(table);
     if (owner != getpid()) { /* else another thread has made it */
         own = new_entry();
+        if (own) own->phase = phase;
         owner = getpid();
     }
     pthread_mutex_unlock(&table->lock);
@@ -226,16 +231,31 @@ int em_rank_has_ended(int rank, int ranks) {
     return found;
 }
 
+/* The caller has locked the table, so that the changes of all processes are in order. */
+static void note_change(const Entry *entry, int card) {
+    em_course(entry - table->entries, card, (int)entry->phase, entry->held[card], entry == own);
+}
+
 /* What an entry holds of a card. The memory of a process that has ended has returned to the cards. */
 static uint64_t held_now(Entry *entry, int card) {
-    if (entry->held[card] && entry != own && !lives(entry)) memset(entry->held, 0, sizeof entry->held);
-    return entry->held[card];
+    if (!entry->held[card] || entry == own || lives(entry)) return entry->held[card];
+    for (int each = 0; each < EM_MAX_CARDS; each++) {
+        uint64_t returned = entry->held[each];
+        entry->held[each] = 0;
+        if (returned) note_change(entry, each);
+    }
+    return 0;
 }
 
 static void note_most(int card) {
     uint64_t total = 0;
     for (int64_t i = 0; i < table->count; i++) total += held_now(&table->entries[i], card);
-    if (total > table->most[card]) table->most[card] = total;
+    if (total <= table->most[card]) return;
+    table->most[card] = total;
+    for (Entry *each = table->entries; each < table->entries + table->count; each++) {
+        each->at_most[card] = each->held[card];
+        each->phase_at_most[card] = each->phase;
+    }
 }
 
 static void note_all_counts(void);
@@ -247,6 +267,7 @@ void em_publish(const uint64_t *held) {
         int more = held[card] > own->held[card];
         own->held[card] = held[card];
         if (more) note_most(card);
+        note_change(own, card);
         if (held[card] <= own->most[card]) continue;
         own->most[card] = held[card];
         grows = 1;
@@ -257,7 +278,6 @@ void em_publish(const uint64_t *held) {
 
 /* ---- torch's counters, by phase ------------------------------------------------------------------------------------------------- */
 
-static int phase;
 static struct {
     uint64_t allocated, reserved;
 } counted[EM_MAX_CARDS]; /* as torch has reported them last */
@@ -297,6 +317,11 @@ void em_phase(int next) {
     if (next < 0 || next >= MOST_PHASES) return;
     phase = next;
     note_all_counts();
+    if (owner != getpid() || !own || own->phase == next) return;
+    lock_table(table);
+    own->phase = next;
+    for (int card = 0; card < em_count_present(); card++) note_change(own, card);
+    pthread_mutex_unlock(&table->lock);
 }
 
 void em_refused(int physical, uint64_t bytes) {
@@ -337,6 +362,7 @@ __attribute__((destructor)) static void end(void) {
     if (owner != getpid() || !own) return;
     lock_table(table);
     memset(own->held, 0, sizeof own->held);
+    for (int card = 0; card < em_count_present(); card++) note_change(own, card);
     own->ended = 1;
     int last = !is_kept;
     for (int64_t i = 0; i < table->count && last; i++) last = !lives(&table->entries[i]);

@@ -1,16 +1,19 @@
-"""Memory over the time of a monitored run, over the phases of a script's run, and over the steps of a forecast."""
+"""Memory over the time of a monitored run, the phases of a script, the stages of a command, the steps of a forecast."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from profiler.analysis.card_courses import CardCourse, Holder
 from profiler.analysis.forecast.outlook import Band
 from profiler.analysis.runs import Course, MonitoredLines, ShownRun
 from profiler.domain.memory import Origin, as_gib, gib_text
+from profiler.domain.runs.other_runs import JobRecord
 from profiler.rendering.answers.forecast import Forecast, card_line, figure_subtitle
 from profiler.rendering.figures.theme import (
+    INK,
     LINE_COLOURS,
     NOT_FITTING,
     ORIGIN_COLOURS,
@@ -20,7 +23,7 @@ from profiler.rendering.figures.theme import (
     new_figure,
     title,
 )
-from profiler.rendering.runs.script import short_gib, verdict_text
+from profiler.rendering.runs.page import card_names, holder_name, short_gib, verdict_text
 
 _FAR_RATIO = 3
 """The line of a card this many times larger than the highest point would leave no height for the curves."""
@@ -244,3 +247,92 @@ def _of_part(part: Sequence[Band]) -> Band:
 
 def _extremes(sizes: Sequence[tuple[int, int, int]], middle: int) -> tuple[int, int, int]:
     return min(each[0] for each in sizes), middle, max(each[2] for each in sizes)
+
+
+_ROLE_COLOURS: Mapping[tuple[str, ...], str] = {
+    ("trains",): LINE_COLOURS[0],
+    ("generates",): LINE_COLOURS[1],
+    ("scores",): LINE_COLOURS[2],
+    ("trains", "generates"): LINE_COLOURS[3],
+}
+_OTHERS_COLOUR = "#b3b3b3"
+_STRENGTHS = (0.85, 0.6, 0.4)
+"""Of the colour of a role, for its processes on one card."""
+_MOST_PANELS = 4
+_MOST_STRIPS = 3
+"""Processes of a card whose stages are shown: those with the most memory."""
+_STRIP_SHARE = 0.16
+"""Height of a strip of stages, of that of the curves."""
+_LETTERS = 105
+"""Of the names of stages, in the width of the axes."""
+_LEAST_LETTERS = 1.6
+"""Width of a block that has room for a name from bottom to top."""
+
+
+def job_course_figure(courses: Sequence[CardCourse], record: JobRecord) -> Figure:
+    """Draw who holds what of the cards of a command, at least one, over its stages; each card that looks alike once."""
+    shown = courses[:_MOST_PANELS]
+    with in_theme():
+        figure, axes = new_figure(9.6, 0.9 + 3.4 * len(shown))
+        axes.remove()
+        panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
+        for course, panel in zip(shown, panels, strict=True):
+            _draw_course(panel, course, record.memory_bytes)
+        left_out = "" if len(shown) == len(courses) else f"; {len(courses) - len(shown)} more are not shown"
+        subtitle = f"Emulated, {record.cards} x {record.gpu}{left_out}"
+        title(panels[0], "Who holds what of each card, with CUDA contexts", subtitle)
+        panels[-1].set_xlabel("stages of the processes, each as long as any other: no times", color=SOFT_INK)
+    return figure
+
+
+def _draw_course(axes: Axes, course: CardCourse, memory_bytes: int) -> None:
+    places = [*course.places, course.end]
+    below = [0.0] * len(places)
+    for number, holder in enumerate(course.holders):
+        colour, strength = _look(course.holders[:number], holder)
+        above = [low + as_gib(size) for low, size in zip(below, holder.sizes_bytes, strict=False)]
+        above.append(above[-1])
+        label = f"{holder_name(holder)}: {gib_text(max(holder.sizes_bytes), 1)}"
+        axes.fill_between(places, below, above, step="post", color=colour, alpha=strength, linewidth=0, label=label)
+        below = above
+    axes.step(places, below, where="post", color=INK, linewidth=0.8)
+    axes.set_xlim(0, course.end)
+    axes.set_xticks([])
+    axes.set_ylim(0, max(below) * 1.12)
+    _line_of_card(axes, as_gib(memory_bytes), f"the card: {gib_text(memory_bytes)}")
+    top = float(axes.get_ylim()[1])
+    axes.axvline(course.worst_place, ymax=1 / 1.12, color=INK, linewidth=0.8, linestyle=":")
+    axes.grid(axis="y")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8.5, title=card_names(course), alignment="left")
+    busy = sorted((each for each in course.holders if each.stages), key=lambda each: -max(each.sizes_bytes))
+    for number, holder in enumerate(busy[:_MOST_STRIPS]):
+        look = _look(course.holders[: course.holders.index(holder)], holder)
+        _draw_stages(axes, holder, course.end, look, -top * _STRIP_SHARE * (number + 1), top * _STRIP_SHARE)
+    axes.set_ylim(-top * _STRIP_SHARE * min(len(busy), _MOST_STRIPS), top)
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= top])
+    axes.axhline(0, color=SOFT_INK, linewidth=0.8)
+    axes.set_ylabel("GiB (2^30 bytes)", color=SOFT_INK)
+
+
+def _draw_stages(axes: Axes, holder: Holder, end: float, look: tuple[str, float], bottom: float, height: float) -> None:
+    """Draw a row of blocks below the curves, with the names for which there is room."""
+    colour, strength = look
+    for stage in holder.stages:
+        width = stage.end - stage.start
+        axes.broken_barh([(stage.start, width)], (bottom, height), color=colour, alpha=strength / 2, edgecolor="white")
+        letters = _LETTERS * width / end
+        if letters < _LEAST_LETTERS:
+            continue
+        lies = letters >= len(stage.name)
+        axes.text(
+            stage.start + width / 2, bottom + height / 2, stage.name, size=7.5 if lies else 6.5, color=INK,
+            ha="center", va="center", rotation=0 if lies else 90, clip_on=True,
+        )  # fmt: skip
+
+
+def _look(before: Sequence[Holder], holder: Holder) -> tuple[str, float]:
+    if holder.process is None:
+        return _OTHERS_COLOUR, 1.0
+    roles = holder.process.roles
+    same = sum(each.process is not None and each.process.roles == roles for each in before)
+    return _ROLE_COLOURS.get(roles, LINE_COLOURS[4]), _STRENGTHS[same % len(_STRENGTHS)]

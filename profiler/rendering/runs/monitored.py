@@ -8,11 +8,13 @@ from profiler.domain.runs.other_runs import MonitoredGpu, Watcher
 from profiler.domain.runs.outcome import CardFacts
 from profiler.rendering.document import Block, Document, RenderedFigure, Section
 from profiler.rendering.memory_words import growth_text
-from profiler.rendering.runs.page import run_section, run_table, runs_page
-from profiler.rendering.runs.script import (
+from profiler.rendering.runs.page import (
     failure_sentence,
     first_lines,
     peak_sentence,
+    run_section,
+    run_table,
+    runs_page,
     short_gib,
     verdict_text,
     versions_line,
@@ -20,10 +22,8 @@ from profiler.rendering.runs.script import (
 
 LEAST_STEPS = 20
 """Fewer say too little of how memory grows (our choice)."""
-
 _FIRST_STEPS = 2
 """Steps that are no part of a growth: the first one makes the optimizer's states, the second frees what it left."""
-
 _COLUMNS = ("run", "status", "allocated", "reserved", "this run on the card", "all programs", "estimated")
 
 

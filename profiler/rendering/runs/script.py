@@ -2,20 +2,11 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 
-from profiler.analysis.runs import RunLines, ShownRun
-from profiler.domain.memory import GIB, Origin, Phase, as_gib, gib_text, mib_text
-from profiler.domain.runs.other_runs import (
-    COMPLETION_TOKENS,
-    PROMPT_TOKENS,
-    HeldTensors,
-    JobProcess,
-    JobRecord,
-    LateEvents,
-    ScriptWeights,
-)
-from profiler.domain.runs.outcome import Status, UnlimitedCard, Versions
+from profiler.analysis.runs import RunLines
+from profiler.domain.memory import Phase, gib_text
+from profiler.domain.runs.other_runs import COMPLETION_TOKENS, PROMPT_TOKENS, HeldTensors, LateEvents, ScriptWeights
+from profiler.domain.runs.outcome import Status, UnlimitedCard
 from profiler.rendering.document import (
     Block,
     Column,
@@ -29,18 +20,22 @@ from profiler.rendering.document import (
     text_columns,
 )
 from profiler.rendering.layouts.plain_text import plain_text
-from profiler.rendering.runs.page import run_section, run_table, runs_page
+from profiler.rendering.runs.page import (
+    failure_sentence,
+    first_lines,
+    peak_sentence,
+    run_section,
+    run_table,
+    runs_page,
+    short_gib,
+    size_text,
+    substitutes_sentence,
+    verdict_text,
+    versions_line,
+)
 
 UNIT_NOTE = "GiB (2^30 bytes): the peak of each phase"
 NULL = "null"
-
-
-def short_gib(run: ShownRun, size_bytes: int | None) -> str:
-    """Return GiB without the unit, with the same decimals throughout a run; empty if unknown."""
-    if size_bytes is None:
-        return ""
-    digits = 2 if (run.outcome.peaks.allocated_bytes or 0) >= GIB else 3
-    return f"{as_gib(size_bytes):.{digits}f}"
 
 
 def run_title(run: RunLines) -> str:
@@ -52,15 +47,10 @@ def run_title(run: RunLines) -> str:
     return f"{run.origin.capitalize()} on {card.name or 'an unknown card'}{memory}: {run.script}{rank}"
 
 
-def verdict_text(run: ShownRun) -> str:
-    """Return how the run ended, in a word or two."""
-    return "OOM" if run.outcome.status is Status.OOM else run.outcome.status.value
-
-
 def run_sentences(run: RunLines) -> Iterator[str]:
     """Yield what there is to say of a run, one sentence per line; what was replaced comes first."""
     if run.record.substitutes:
-        yield _substitutes(run.record.substitutes)
+        yield substitutes_sentence(run.record.substitutes)
     if run.outcome.peaks.allocated_bytes is not None:
         yield peak_sentence(run)
     if run.record.late_events is not None:
@@ -87,18 +77,6 @@ def held_title(run: RunLines) -> str:
     return f"Largest tensors {when}"
 
 
-def peak_sentence(run: ShownRun) -> str:
-    """Return the peaks of allocated and reserved memory and on the card."""
-    peaks, parts = run.outcome.peaks, []
-    parts.append(f"{gib_text(peaks.allocated_bytes or 0, 2)} allocated, in {peaks.phase}")
-    if peaks.reserved_bytes is not None:
-        parts.append(f"{gib_text(peaks.reserved_bytes, 2)} reserved")
-    if peaks.device_bytes is not None:
-        assumed = "" if run.origin is Origin.MEASURED else " (assumed)"
-        parts.append(f"{gib_text(peaks.device_bytes, 2)} on the card with the CUDA context{assumed}")
-    return f"Peak, {run.origin}: {'; '.join(parts)}."
-
-
 def _late_events(run: RunLines, late: LateEvents) -> str:
     """Return both bounds where they differ: memory of other streams returns at once, or when host and card have met."""
     peaks = run.outcome.peaks
@@ -106,7 +84,7 @@ def _late_events(run: RunLines, late: LateEvents) -> str:
         return f"With late events the script ends differently: {late.status}."
     if (late.allocated_bytes, late.reserved_bytes) == (peaks.allocated_bytes, peaks.reserved_bytes):
         return "With late events: the same peaks."
-    sizes = f"{_size(late.allocated_bytes)} allocated; {_size(late.reserved_bytes)} reserved"
+    sizes = f"{size_text(late.allocated_bytes)} allocated; {size_text(late.reserved_bytes)} reserved"
     return f"With late events: {sizes}. A real card is between both."
 
 
@@ -114,36 +92,6 @@ def _needs(run: RunLines, needs: UnlimitedCard) -> str:
     reserved = needs.required_reserved_bytes
     more = "" if reserved is None else f"; {gib_text(reserved, 2)} reserved"
     return f"It needs {gib_text(needs.required_allocated_bytes, 2)} allocated{more} ({run.origin}, unlimited memory)."
-
-
-def failure_sentence(run: ShownRun) -> str:
-    """Return the allocation that failed; empty if none did."""
-    oom = run.out_of_memory
-    if oom is None:
-        return ""
-    step = f" of step {oom.step}" if oom.step else ""
-    sizes = [
-        f"{_size(oom.requested_bytes)} requested",
-        f"{_size(oom.free_bytes)} free",
-        f"{_size(oom.allocated_bytes)} in tensors",
-        f"{_size(oom.reserved_bytes)} reserved",
-    ]
-    return f"Out of memory in {oom.phase}{step}: {', '.join(sizes)}."
-
-
-def _size(size_bytes: int | None) -> str:
-    if size_bytes is None:
-        return "an unknown size"
-    return gib_text(size_bytes, 2) if size_bytes >= GIB else mib_text(size_bytes)
-
-
-_MOST_CHARACTERS = 600
-
-
-def first_lines(message: str) -> str:
-    """Return the beginning of a message, in one line."""
-    text = " ".join(message.split())
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
 def _work(run: RunLines) -> str:
@@ -184,12 +132,6 @@ def command_text(run: RunLines) -> str:
 def versions_text(run: RunLines) -> str:
     """Return ``"torch 2.13.0+cu130, trl 1.16.0, ..."``."""
     return versions_line(run.record.versions)
-
-
-def versions_line(versions: Versions) -> str:
-    """Return the versions, without what is not installed."""
-    found = {each.name: getattr(versions, each.name) for each in fields(versions)}
-    return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
 
 
 def script_page(name: str, runs: Sequence[RunLines], figures: Mapping[str, RenderedFigure]) -> Document:
@@ -264,118 +206,3 @@ def script_table(run: RunLines) -> str:
         columns = [*(Column(title=title) for title in ("GiB", "tensors")), *text_columns(("what", "line"))]
         blocks += [Heading(f"{held_title(run)}:"), Table(columns, held_rows(run))]
     return plain_text(Document(title=run_title(run), blocks=blocks))
-
-
-def _substitutes(phrases: Sequence[str]) -> str:
-    return f"Substitutes: {'; '.join(phrases)}."
-
-
-def job_title(record: JobRecord) -> str:
-    """Return ``"Emulated on 2 x NVIDIA L40S: torchrun --nproc_per_node=2 train.py"``."""
-    return f"{Origin.EMULATED.capitalize()} on {record.cards} x {record.gpu}: {shlex.join(record.command)}"
-
-
-def job_table(record: JobRecord) -> str:
-    """Return the table of the processes that used a card, and what there is to say of the run."""
-    columns = [*text_columns(("process", "does")), *(Column(title=title) for title in ("rank", "card", "peak"))]
-    rows = [row for process in record.memory.processes for row in _process_rows(process)]
-    blocks: list[Block] = [Heading(job_title(record))]
-    if record.substitutes:
-        blocks.insert(0, Text(_substitutes(record.substitutes)))
-    if rows:
-        blocks += [Table(columns, rows), Text("GiB (2^30 bytes) of each process on each card, with its CUDA context.")]
-    if phases := _phase_rows(record.memory.processes):
-        columns = [
-            *text_columns(("does", "rank", "phase")),
-            *(Column(title=title) for title in ("allocated", "reserved")),
-        ]
-        note = "GiB, peaks of torch's counters in each phase; ranks with the same peaks have the same rows."
-        blocks += [Table(columns, phases), Text(note)]
-    blocks += [Text(sentence) for sentence in job_sentences(record)]
-    return plain_text(Document(title=job_title(record), blocks=blocks))
-
-
-def _phase_rows(processes: Sequence[JobProcess]) -> list[tuple[str, ...]]:
-    """Return the rows of each role and rank: what a process does, its ranks, the phase, and both peaks."""
-    equal: dict[tuple[object, ...], list[JobProcess]] = {}
-    for process in processes:
-        if process.phases:
-            equal.setdefault((process.roles, process.ranks, process.phases), []).append(process)
-    rows: list[tuple[str, ...]] = []
-    for same in equal.values():
-        ranks = sorted({process.rank for process in same if process.rank is not None})
-        named = f"{', '.join(map(str, ranks))} of {same[0].ranks}" if ranks else ""
-        first = (", ".join(same[0].roles), named)
-        for phase in same[0].phases:
-            sizes = (f"{as_gib(size):.3f}" for size in (phase.allocated_bytes, phase.reserved_bytes))
-            rows.append((*first, phase.phase.value, *sizes))
-            first = ("", "")
-    return rows
-
-
-def job_sentences(record: JobRecord) -> Iterator[str]:
-    """Yield what there is to say of a command's run, one sentence per line."""
-    peaks = [f"card {card}: {gib_text(size, 2)}" for card, size in enumerate(record.memory.card_peak_bytes)]
-    if record.memory.processes and any(record.memory.card_peak_bytes):
-        yield f"The most on each card at once: {', '.join(peaks)}."
-    if record.ranks is not None:
-        yield _ranks_run(record)
-    if record.settings:
-        yield f"Set for this run, to spare the host's memory and time: {', '.join(record.settings)}."
-    if record.message:
-        yield first_lines(record.message)
-    errors = [process for process in record.memory.processes if process.last_sentence]
-    others = [process for process in errors if ended_by(process) != record.message]
-    yield from (f"Also, {first_lines(ended_by(process))}" for process in others[:_MOST_ERRORS])
-    if record.values != "complete":
-        yield f"Values that the host read and that a card would have computed: {record.values}."
-    if record.left:
-        yield f"Removed after its end: {', '.join(record.left)}."
-    yield f"Status: {record.status}."
-
-
-def _ranks_run(record: JobRecord) -> str:
-    """Return which workers ran, and who speaks for the others."""
-    run = record.ranks or 0
-    size = max((process.ranks or 0 for process in record.memory.processes), default=0)
-    if size <= run:
-        return f"ranks={run} left nothing out: no worker group of verl had more workers."
-    ran = "worker" if run == 1 else f"{run} workers"
-    why = f" This machine was taken not to hold all of them: ranks={size} runs all." if record.ranks_chosen else ""
-    return (
-        f"Of {size} equal workers the first {ran} ran (ranks={run}), with one engine; its collectives were answered. "
-        "Each other worker and engine is taken to hold the same on a card of its own."
-        f"{why}"
-    )
-
-
-def _process_rows(process: JobProcess) -> Iterator[tuple[str, str, str, str, str]]:
-    rank = "" if process.rank is None else f"{process.rank} of {process.ranks}"
-    for card, size in enumerate(process.peak_bytes):
-        if size:
-            yield short_command(process), ", ".join(process.roles), rank, str(card), f"{as_gib(size):.2f}"
-
-
-_MOST_OF_A_COMMAND = 60
-
-
-_MOST_ERRORS = 8
-
-
-def process_name(process: JobProcess) -> str:
-    """Return ``"rank 1, process 4242 (python train.py)"``."""
-    rank = "" if process.rank is None else f"rank {process.rank}, "
-    return f"{rank}process {process.pid} ({short_command(process)})"
-
-
-def ended_by(process: JobProcess) -> str:
-    """Return the sentence of a process that ended by an error."""
-    return f"{process_name(process)} ended by {process.last_sentence}"
-
-
-def short_command(process: JobProcess) -> str:
-    """Return a command that fits a line: without the folder of its program, and with its end if it is long."""
-    program, _, words = process.command.partition(" ")
-    text = f"{program.rpartition('/')[2]} {words}".rstrip()
-    half = _MOST_OF_A_COMMAND // 2
-    return text if len(text) <= _MOST_OF_A_COMMAND else f"{text[:half]} ... {text[5 - half :]}"
