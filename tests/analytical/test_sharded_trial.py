@@ -183,7 +183,7 @@ def test_a_tied_head_is_gathered_before_the_layers():
     assert set(_copied_out(_sharded(**_ONE_BACKWARD), Phase.FORWARD)) == {2 * (ROOT + 3 * 14_912_384)}
 
 
-def test_layers_that_stay_have_a_buffer_where_they_are_gathered_anew():
+def test_layers_that_stay_have_a_buffer_where_gathered_anew():
     layers, layer = PARAMETERS - ROOT, 14_912_384
     spec = _sharded(fsdp_reshard_after_forward=False, **_ONE_BACKWARD)
     # A prefill gathers them, and the forward after it finds them.
@@ -214,7 +214,7 @@ def test_logits_are_scored_after_the_forward_of_a_reference():
     assert during.sizes[Category.LOGITS] < after.sizes[Category.LOGITS]
 
 
-def test_the_last_layer_is_gathered_after_the_gradient_of_all_logits():
+def test_the_last_layer_is_gathered_after_all_logits_gradients():
     """The unit of the LM head begins its backward with what it has made: log-probabilities, or logits."""
     layer = 14_912_384
     for logprobs, layers in (("fused", 1), ("full", 0)):
