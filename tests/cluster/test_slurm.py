@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from profiler.cluster import engines
 from profiler.cluster.arrays import slurm
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.errors import UsageError
 from profiler.domain.machines import extras
 from profiler.domain.machines.engines import Scheduler, SlurmGpus, SlurmName, SlurmTime
+from profiler.sweep import parts
 from profiler.sweep.prepared.engine import for_engine
 
 OPTIONS = RunOptions(engine=Scheduler.SLURM, slurm_time=SlurmTime(minutes=90))
@@ -34,7 +34,7 @@ def programs(monkeypatch, tmp_path):
 def test_without_submitit_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(UsageError) as found:
-        engines.reach(OPTIONS)
+        parts.reach(OPTIONS)
     hint = extras.install_hint(extras.Extra.SLURM)
     assert str(found.value) == f"engine=slurm: needs submitit, which is not installed. {hint}"
 
@@ -42,7 +42,7 @@ def test_without_submitit_the_extra_is_named(monkeypatch):
 def test_without_sbatch_the_sweep_belongs_on_a_login_node(monkeypatch, programs):
     monkeypatch.setattr(extras, "find_spec", lambda name: "there")
     with pytest.raises(UsageError) as found:
-        engines.reach(OPTIONS)
+        parts.reach(OPTIONS)
     assert str(found.value) == (
         "engine=slurm: needs Slurm's command sbatch, which is not on the path. "
         "Run the sweep on a login node of the cluster."

@@ -23,7 +23,7 @@ def run(tmp_path, monkeypatch):
     def run(program, timeout_s=300.0, environment=None):
         path = tmp_path / "program.py"
         path.write_text(program)
-        monkeypatch.setattr(process_module, "_SCRIPT_PROGRAM", path)
+        monkeypatch.setattr(process_module, "_PROGRAM", path)
         spec = ScriptSpec(script="/train.py", backend=Backend.EMULATED, gpu="l40s-48gb")
         job = ScriptJob(run_id="0" * 16, spec=spec, script_sha256="", versions=VERSIONS, folder=str(tmp_path))
         record = run_in_process(job, sys.executable, environment or {}, timeout_s=timeout_s)

@@ -11,11 +11,11 @@ import cheap_worker
 from found import is_answer
 
 import profiler.rendering.figures.catalogue
-from profiler.cluster import engines
 from profiler.cluster.slots import Cluster
 from profiler.config.options.run_options import RunOptions
 from profiler.domain.trials.trial import PlannedTrial
 from profiler.execution import OpenTrials, WorkerJob, WorkerProgram
+from profiler.sweep import parts
 from profiler.sweep.main import main
 from profiler.sweep.parts import ClusterRunner, SweepParts
 
@@ -48,7 +48,7 @@ def run(runner: ClusterRunner, plan: Sequence[PlannedTrial], trials: OpenTrials)
 def reach(options: RunOptions) -> Cluster | None:
     """Reach the cluster, with slots that have GPUs if that is wanted."""
     if ON_SCRIPTED_GPUS not in os.environ:
-        return engines.reach(options)
+        return parts.reach(options)
     from ray_gpus import ScriptedSlot
 
     from profiler.cluster.ray_cluster import reach_ray
