@@ -68,7 +68,7 @@ class CardCourse:
 
 
 def card_courses(record: JobRecord) -> tuple[CardCourse, ...]:
-    """Return the course of each card that differs from the ones before; empty if no process has told of its memory."""
+    """Return the course of each card that differs from the ones before; empty if no process wrote its memory."""
     alike: dict[object, list[int]] = {}
     for card in sorted({change.card for change in record.memory.course}):
         alike.setdefault(_looks(record, card), []).append(card)

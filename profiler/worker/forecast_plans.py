@@ -175,7 +175,7 @@ Place = tuple[_Unit, tuple[int, ...]]
 
 
 def lengths_of(batch: MicroBatch) -> tuple[int, ...]:
-    """Return the lengths of a micro-batch by which pieces are told apart."""
+    """Return the lengths of a micro-batch that decide its piece."""
     further = () if batch.neighbours is None else batch.neighbours.widths
     return sum(batch.widths), *batch.widths, sum(batch.scored), *further
 

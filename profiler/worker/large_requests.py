@@ -4,36 +4,21 @@ A process of its own, because commands do not import torch.
 """
 
 import json
-import re
 import sys
 from bisect import bisect_right
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from profiler.allocator import Trace
+from profiler.allocator.traces.replay import layers_as_one
 from profiler.allocator.traces.trace import Site
 from profiler.config.trials.identity import spec_from_mapping
 from profiler.domain.memory import MIB, Phase
 from profiler.domain.runs.outcome import Outcome
+from profiler.domain.runs.step_shape import LargeRequest
 
 _SMALLEST_BYTES = 20 * MIB
 """Smaller requests are served by segments of one size for all, whose request says nothing."""
-
-_NUMBER_IN_PATH = re.compile(r"(?<=\.)\d+(?=\.|$)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LargeRequest:
-    """Equal requests of one phase, from one place."""
-
-    phase: Phase
-    size_bytes: int
-    operation: str
-    shape: tuple[int, ...]
-    dtype: str
-    module: str
-    allocated_bytes: int
-    """Memory in use at one of them: the nearest to that of the error."""
 
 
 def large_requests(trace: Trace, *, near: int, at_least: int) -> list[LargeRequest]:
@@ -68,7 +53,7 @@ def _request(phase: Phase, size_bytes: int, site: Site) -> LargeRequest:
         operation=site.operation,
         shape=site.shape,
         dtype=site.dtype,
-        module=_NUMBER_IN_PATH.sub("*", site.module),
+        module=layers_as_one(site.module),
         allocated_bytes=0,
     )
 

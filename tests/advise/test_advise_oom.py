@@ -8,7 +8,7 @@ import pytest
 from simulating import simulate
 
 from profiler.advise.main import main
-from profiler.advise.oom.cause import Cause, SimulatedRequest, SimulatedTrial, explained
+from profiler.advise.oom.cause import Cause, SimulatedTrial, explained
 from profiler.advise.oom.diagnosis import phase_of
 from profiler.allocator.oom_message import read_oom_message
 from profiler.config.models.lookup import builtin_architecture
@@ -17,6 +17,7 @@ from profiler.config.trials.specification import parse_point
 from profiler.domain.errors import EXIT_OK
 from profiler.domain.memory import GIB, Phase
 from profiler.domain.models.builtin_models import BUILTIN_MODELS
+from profiler.domain.runs.step_shape import LargeRequest
 from profiler.domain.trials.trial import Logprobs, TrialSpec
 from profiler.storage.foreign.published import read_published
 from profiler.worker import large_requests
@@ -82,7 +83,7 @@ def test_a_request_that_the_simulation_knows(capsys, tmp_path):
     def simulated(spec: TrialSpec, config: Mapping[str, object], *, allocated_bytes: int) -> SimulatedTrial:
         assert (spec.gpu, config["vocab_size"]) == ("rtx-3080-laptop-16gb", 128256)
         requests = [
-            SimulatedRequest(
+            LargeRequest(
                 phase=phase,
                 size_bytes=4 * 994 * 128256 * 4,
                 operation="aten._to_copy",

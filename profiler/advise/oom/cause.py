@@ -20,6 +20,7 @@ from profiler.allocator.oom_message import OomMessage
 from profiler.config.trials.identity import spec_to_mapping
 from profiler.domain.machines.extras import safe_path_flags
 from profiler.domain.memory import GIB, MIB, Phase, gib_text
+from profiler.domain.runs.step_shape import LargeRequest
 from profiler.domain.trials.trial import TrialSpec
 
 ROUNDING_BYTES = 24 * MIB
@@ -263,24 +264,10 @@ _TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedRequest:
-    """Equal requests of one phase."""
-
-    phase: Phase
-    size_bytes: int
-    operation: str
-    shape: tuple[int, ...]
-    dtype: str
-    module: str
-    allocated_bytes: int
-    """Memory in use at one of them: the nearest to that of the error."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SimulatedTrial:
     """What the simulation of a trial says of its requests; `problem` is set if there is none."""
 
-    requests: tuple[SimulatedRequest, ...] = ()
+    requests: tuple[LargeRequest, ...] = ()
     status: str = ""
     refused_in: Phase | None = None
     """The phase in which the simulated card refuses a request."""
@@ -325,7 +312,7 @@ def simulate_requests(spec: TrialSpec, model_config: Mapping[str, object], *, al
     unreleasable, context = verdict["required_unreleasable_bytes"], verdict["context_bytes"]
     return SimulatedTrial(
         requests=tuple(
-            SimulatedRequest(**{**each, "phase": Phase(each["phase"]), "shape": tuple(each["shape"])})
+            LargeRequest(**{**each, "phase": Phase(each["phase"]), "shape": tuple(each["shape"])})
             for each in found["requests"]
         ),
         status=verdict["status"],

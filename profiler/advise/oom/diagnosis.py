@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from profiler.advise.oom.cause import Cause, Explained, SimulatedRequest, SimulatedTrial, explained
+from profiler.advise.oom.cause import Cause, Explained, SimulatedTrial, explained
 from profiler.allocator import AllocatorConfig
 from profiler.allocator.model.card_memory import size_text
 from profiler.allocator.oom_message import OomMessage, OomReport
@@ -14,6 +14,7 @@ from profiler.config.trl_releases.behaviours import LAST_WITH_LABEL_LOGITS, LAST
 from profiler.domain.architectures.architecture import Architecture
 from profiler.domain.cards.gpu import KNOWN_GPUS, Gpu
 from profiler.domain.memory import GIB, Phase, gib_text
+from profiler.domain.runs.step_shape import LargeRequest
 from profiler.domain.trials.trial import Logprobs, TrialSpec
 from profiler.rendering.answers.advice import Advice, RefusalAnswer
 
@@ -137,15 +138,15 @@ def _simulated_lines(message: OomMessage, trial: SimulatedTrial | None) -> tuple
     return tuple(lines)
 
 
-def _distinct(requests: Sequence[SimulatedRequest]) -> Sequence[SimulatedRequest]:
+def _distinct(requests: Sequence[LargeRequest]) -> Sequence[LargeRequest]:
     """Return the first requests, one per phase and operation."""
-    found: dict[tuple[str, str], SimulatedRequest] = {}
+    found: dict[tuple[str, str], LargeRequest] = {}
     for request in requests:
         found.setdefault((request.phase, request.operation), request)
     return list(found.values())[:_MOST_REQUESTS]
 
 
-def _request_text(request: SimulatedRequest) -> str:
+def _request_text(request: LargeRequest) -> str:
     shape = f"[{', '.join(map(str, request.shape))}] {request.dtype}".rstrip()
     of = f" of {request.module}" if request.module.strip(": ") else ""
     allocated = gib_text(request.allocated_bytes, 2)

@@ -211,6 +211,11 @@ MOST_GROUPS = 10
 _NUMBER_IN_PATH = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
+def layers_as_one(path: str) -> str:
+    """Return the path of a module or tensor with ``*`` for the number of its layer."""
+    return _NUMBER_IN_PATH.sub("*", path)
+
+
 def largest_groups(trace: Trace, live_bytes: Mapping[int, int], *, most: int = MOST_GROUPS) -> tuple[TensorGroup, ...]:
     """Return the largest groups of the blocks in `live_bytes` (block -> bytes it takes), largest first.
 
@@ -235,7 +240,7 @@ def _made_before(trace: Trace, event: int) -> int:
 def _likeness(trace: Trace, block: int, phase: Phase) -> TensorGroup:
     """Return the group of a block, without sizes."""
     site = trace.sites[trace.site_of[block]] if trace.site_of else NO_SITE
-    name = _NUMBER_IN_PATH.sub("*", trace.names.get(block, ""))
+    name = layers_as_one(trace.names.get(block, ""))
     return TensorGroup(
         category=trace.categories[block],
         size_bytes=0,
@@ -243,7 +248,7 @@ def _likeness(trace: Trace, block: int, phase: Phase) -> TensorGroup:
         shape=site.shape,
         dtype=site.dtype,
         name=name,
-        module="" if name else _NUMBER_IN_PATH.sub("*", site.module),
+        module="" if name else layers_as_one(site.module),
         # Empty for weights and states; for a gradient, its origin: the backward of a layer, or a fused head.
         operation="" if name and trace.categories[block] is not Category.GRADIENTS else site.operation,
         phase=phase,

@@ -1,4 +1,4 @@
-"""An optimizer step: the shapes of its micro-batches, the work that is counted, and its memory as arrays."""
+"""An optimizer step: the shapes of its micro-batches, the work that is counted, its memory as arrays, its requests."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -168,3 +168,17 @@ class StepShape(Sequence[StepInstant]):
         sizes = zip(self.categories[start:end], self.sizes_bytes[start:end], strict=True)
         shares = tuple(CategoryShare(category=CATEGORIES[code], size_bytes=size) for code, size in sizes)
         return StepInstant(phase=PHASES[phase], shares=shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeRequest:
+    """Equal requests of one phase of a trial, from one place."""
+
+    phase: Phase
+    size_bytes: int
+    operation: str
+    shape: tuple[int, ...]
+    dtype: str
+    module: str
+    allocated_bytes: int
+    """Memory in use at one of them: the nearest to that of an error."""
