@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from profiler.allocator.traces.trace import Piece, Trace, piece_of
 from profiler.domain.runs.step_shape import StepLengths
-from profiler.domain.trials.trial import Evaluations, RowLengths, TrialSpec
+from profiler.domain.trials.trial import Evaluations, Logprobs, RowLengths, TrialSpec
 from profiler.simulation.extrapolation.decode_extrapolator import DecodeExtrapolator
 from profiler.simulation.extrapolation.parametric_steps import ParametricSteps, RunOfSteps, UnequalStepsError
 from profiler.simulation.extrapolation.step_pieces import evaluation_cuts, micro_batch_starts, step_bounds
@@ -45,6 +45,8 @@ def learn(spec: TrialSpec, model_config: Mapping[str, Any], draws: Sequence[RowL
     """
     if spec.use_vllm and draws[0].evaluations is not None:
         raise UnequalStepsError("vLLM gets the weights in an evaluation, and not in the step after it")
+    if spec.logprobs is Logprobs.MINIBATCH:
+        raise UnequalStepsError("with logprobs=minibatch each row has a forward and a backward of its own")
     plan = Plan(spec=spec, draws=draws, pads_masks=pads_masks(spec))
     first_steps = plan.first_units * steps_per_unit(spec)
     if not (wanted := plan.runs()):

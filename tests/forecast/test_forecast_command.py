@@ -369,6 +369,21 @@ def test_a_worst_case_that_fits_although_it_would_reserve_more(capsys):
     assert float(reserved) > float(re.findall(r"of ([\d.]+) GiB that the card has", said)[0])
 
 
+@pytest.mark.parametrize("longest", [3000, 300])
+def test_fragments_beyond_the_estimate_are_said(capsys, longest):
+    words, engine = [*WORDS, f"max_completion_length={longest}"], FakeEngine(base_bytes=19 * GIB)
+    words.remove("max_completion_length=3000")
+    found = answer(capsys, *words, engine=engine)
+    more = found["peak_reserved_bytes"] - found["estimate"]["peak_reserved_bytes"]
+    assert main(words, engine=engine) == EXIT_OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert (more > 0) is (longest == 300)
+    fragments = re.findall(
+        r"it (?:fits|does not fit)\. Fragments that steps of other lengths leave take ([\d.]+) GiB", said
+    )
+    assert fragments == ([f"{more / GIB:.1f}"] if more > 0 else [])
+
+
 @pytest.mark.parametrize(
     ("words", "kept", "reason"),
     [

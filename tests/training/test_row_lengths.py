@@ -95,3 +95,12 @@ def test_micro_batches_have_the_rows_of_their_group(keys: dict[str, Any], monkey
     shapes = [trace.sites[trace.site_of[block]].shape for block, of in enumerate(trace.categories) if of is is_cache]
     # The last token of the longest completion, 8 + 11 tokens, needs no place.
     assert max((shape[2] for shape in shapes), default=18) == 18
+
+
+def test_completions_that_end_before_the_last_token() -> None:
+    """By hand: the first generation has 4, 9, 2 and 11 tokens. Generated together all but the 11 end; vLLM goes on."""
+    spec = small_spec(**GENERATED | {"max_completion_length": 16, "steps_per_generation": 2})
+    ended = [[step.ended for step in step_shapes(each, ROWS)] for each in (spec, replace(spec, use_vllm=True))]
+    assert [found[0] for found in ended] == [3, 4]
+    shorter = replace(spec, use_vllm=True, max_completion_length=11)
+    assert step_shapes(shorter, ROWS)[0].ended == 3

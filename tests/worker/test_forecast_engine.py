@@ -97,9 +97,12 @@ CASES: list[dict[str, Any]] = [
     OF_ROWS | SINGLE | {"tuning": Tuning.QLORA, **LORA, "gpu": "rtx-4060-ti-16gb", "max_length": 700},
     # Masks that its kernel pads, and entropies of 128 tokens at once.
     LORA_KEYS | RTX | {"logprobs": Logprobs.SELECTIVE_IN_PLACE, "max_completion_length": 300},
+    # All completions of a generation are compared with the log-probabilities of vLLM, which generates to the limit.
+    LORA_KEYS | {"use_vllm": True, "vllm_enable_sleep_mode": True, "beta": 0.04},
 ]
 FURTHER: list[dict[str, Any]] = [
     {"tuning": Tuning.FULL, "rollout": Rollout.SYNTHETIC, "torch_empty_cache_steps": 3},
+    {"tuning": Tuning.FULL, "use_vllm": True, "steps_per_generation": 4},
     # Completions of one prompt, whose first token attends without a mask; keys that are split.
     LORA_KEYS | RTX | ONE_PROMPT | {"max_prompt_length": 300, "max_completion_length": 700},
     RTX | ONE_PROMPT | {"tuning": Tuning.FULL, "beta": 0.04},
@@ -147,6 +150,12 @@ def test_written_steps_equal_steps_that_run(keys: dict[str, Any]) -> None:
     assert isinstance(died, Death)
     assert died == forecast_of(whole, "", smaller)[-1]
     assert died.rows == spec.training_rows
+
+
+def test_rows_that_go_back_one_by_one_are_not_written_out() -> None:
+    spec = spec_of(**LORA_KEYS, logprobs=Logprobs.MINIBATCH)
+    with pytest.raises(UnequalStepsError, match="each row has a forward and a backward of its own"):
+        learn(spec, TINY, [rows_of(spec)])
 
 
 def test_checkpoints_leave_the_memory_of_one_gpu_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,10 +172,12 @@ def _peaks(forecast: Forecast) -> Iterator[str]:
         leaves_out = outlook.trained_bytes is not None and not forecast.spec.recipe.facts.has_rollout
         of_training = " of training alone" if leaves_out else ""
         returned = " where a card is never full" if worst.peak_reserved_bytes > usable and verdict == "fits" else ""
+        more = 0 if leaves_out else outlook.reserved_bytes - worst.peak_reserved_bytes
+        fragments = f" Fragments that steps of other lengths leave take {gib_text(more)} more." if more > 0 else ""
         yield (
-            f"The estimate's worst case{of_training}, every row at its longest: "
+            f"The estimate's worst case{of_training}, one step of the longest rows on an empty card: "
             f"{gib_text(worst.peak_allocated_bytes)} allocated, {gib_text(worst.peak_reserved_bytes)} reserved"
-            f"{returned}; it {verdict}."
+            f"{returned}; it {verdict}.{fragments}"
         )
 
 

@@ -119,7 +119,9 @@ def step_features(shape: StepLengths) -> Iterator[list[int]]:
     found = [features(batch, place) for place, batch in enumerate(batches, start=begin)]
     scored = [features(batch, place) for place, batch in enumerate(shape.scored_before)]
     others = [loaded(batch) for batch in batches]
-    yield _joined(found[0], *others[1:], *scored, [shape.ended or 0])
+    # trl compares the log-probabilities of all completions of a generation with those of vLLM.
+    compared = sum(sum(batch.scored) for batch in shape.scored_before)
+    yield _joined(found[0], *others[1:], *scored, [compared, shape.ended or 0])
     for number in range(len(batches)):
         yield _joined(found[number], *(others[1:] if number == 0 else others[number + 1 : number + 2]))
 

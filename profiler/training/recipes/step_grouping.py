@@ -68,22 +68,23 @@ def evaluated_batch(spec: TrialSpec, lengths: RowLengths) -> StepLengths:
     return StepLengths(
         micro_batches=(_micro_batch(spec, rows, widths),),
         pads_prompts=min(lengths.prompts) < widths[0],
-        ended=sum(length < widths[1] for length in lengths.completions),
+        ended=_ended(spec, lengths.completions),
     )
+
+
+def _ended(spec: TrialSpec, completions: Sequence[int]) -> int:
+    """Count completions that end before the last token that is generated: of all, or as long as vLLM may go on."""
+    longest = spec.max_completion_length if spec.use_vllm else max(completions)
+    return sum(length < longest for length in completions)
 
 
 def evaluated_batches(spec: TrialSpec, evaluations: Evaluations, number: int) -> list[RowLengths]:
     """Return the rows of each batch of an evaluation that generates, from 0, in the order of generation."""
     each, size = evaluations.num_generations_eval or 1, evaluations.per_device_eval_batch_size
-    places = evaluations.prompts_of(number)
+    places, completions = evaluations.prompts_of(number), evaluations.completions_of(number)
     prompts = [evaluations.prompts[places[place]] for place in evaluated_order(spec, len(places))]
-    completions = evaluations.completions_of(number)
-    return [
-        RowLengths(
-            prompts=prompts[start // each : (start + size) // each], completions=completions[start : start + size]
-        )
-        for start in range(0, len(completions), size)
-    ]
+    parts = [(start, start + size) for start in range(0, len(completions), size)]
+    return [RowLengths(prompts=prompts[at // each : end // each], completions=completions[at:end]) for at, end in parts]
 
 
 def widest_evaluated(spec: TrialSpec, evaluations: Evaluations) -> MicroBatch:
@@ -116,8 +117,7 @@ def _cycled(known: Sequence[int], start: int, count: int) -> tuple[int, ...]:
 def _of_data(spec: TrialSpec, lengths: RowLengths, step: int) -> StepLengths:
     """Rows in their order, each micro-batch padded to its longest row (transformers' and trl's collators)."""
     own, size, first = unit_rows(spec, lengths, step), spec.training_rows, step * _rows_of_unit(spec)
-    each = spec.rows_per_prompt
-    batches = []
+    each, batches = spec.rows_per_prompt, []
     for start in range(0, len(own.completions), size):
         completions = own.completions[start : start + size]
         if not each:
@@ -184,7 +184,7 @@ def _of_generation(spec: TrialSpec, lengths: RowLengths, generation: int) -> lis
         micro_batches=parts[0],
         pads_prompts=min(own.prompts) < widths[0],
         scored_before=tuple(scored) if _scores_before(spec) else (),
-        ended=sum(length < widths[1] for length in own.completions),
+        ended=_ended(spec, own.completions),
     )
     return [generated, *(StepLengths(micro_batches=part, place=place) for place, part in enumerate(parts[1:], start=1))]
 
