@@ -24,7 +24,7 @@ from profiler.simulation.extrapolation.parametric_steps import (
     UnequalStepsError,
 )
 from profiler.simulation.extrapolation.step_pieces import Fitted, fitted, micro_batch_starts
-from profiler.simulation.extrapolation.step_variants import Place, features, variants
+from profiler.simulation.extrapolation.step_variants import Place, features, step_features, variants
 from profiler.simulation.session import Extrapolation, Simulation
 from profiler.training.announced_steps import entropy
 
@@ -223,38 +223,27 @@ def test_a_count_of_rows_is_a_smallest_block() -> None:
 
 def test_features_by_hand() -> None:
     batch = MicroBatch(rows=2, widths=(3, 4), scored=(5,), padded=(True,))
-    assert features(batch, 2) == [
-        7,
-        3,
-        4,
-        5,
-        5,
-        5,
-        5,
-        49,
-        56,
-        24,
-        32,
-        8,
-        8,
-        8,
-        32,
-        32,
-        32,
-        64,
-        64,
-        64,
-        128,
-        128,
-        128,
-        9,
-        12,
-        16,
-        14,
-        6,
-        8,
-    ]
+    scored, tiles, squares, masks = [5, 5], [5, 5], [49, 9, 12, 16], [56, 24, 32]
+    rounded, begins = [8, 8, 8, 32, 32, 32, 64, 64, 64, 128, 128, 128], [14, 6, 8]
+    assert features(batch, 2) == [7, 3, 4, *scored, *tiles, *squares, *masks, *rounded, *begins]
     assert features(replace(batch, scored=(5000,)), 2)[3:7] == [5000, 5000, 4096, 4096]
+
+
+def test_scores_with_a_sink_follow_from_a_length_and_a_square() -> None:
+    """By hand, eager attention with a sink has 33 x 34 scores for a prompt of 33 tokens."""
+    lengths = [(33, 179), (30, 162), (30, 166), (33, 163), (25, 135), (20, 144)]
+    found = np.array([features(batch_of(*each), 0) for each in lengths])
+    values = np.array([[1122], [930], [930], [1122], [650], [420]])
+    result = fitted(found, values)
+    assert isinstance(result, Fitted)
+    assert result.of(np.array(features(batch_of(40, 100), 0))).tolist() == [1640]
+
+
+def test_sizes_may_follow_from_the_tokens_of_a_generation() -> None:
+    before = (batch_of(3, 4), batch_of(3, 9))
+    first, *_ = step_features(replace(step_of(batch_of(3, 4)), scored_before=before, ended=1))
+    assert first[-2:] == [sum(sum(batch.scored) for batch in before), 1]
+    assert first[-2] > max(sum(batch.scored) for batch in before)
 
 
 def test_a_reference_within_the_loss_begins_no_micro_batch() -> None:

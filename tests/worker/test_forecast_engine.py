@@ -57,6 +57,10 @@ from profiler.worker.forecast_steps import (
 from profiler.worker.simulated import card_of, simulate
 
 TINY = dict(BUILTIN_MODELS["tiny"].config)
+SINKS = dict(BUILTIN_MODELS["gpt-oss-20b"].config) | {
+    "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64,
+    "num_local_experts": 4,
+}  # fmt: skip
 STEPS = 14
 ONE_PASS: dict[str, Any] = {"gradient_accumulation_steps": 1, "steps_per_generation": 1}
 KEYS: dict[str, Any] = {
@@ -118,6 +122,8 @@ FURTHER: list[dict[str, Any]] = [
     COMPARED | LORA_KEYS | RTX,
     COMPARED | SINGLE | {"tuning": Tuning.FULL},
     LORA_KEYS | {"config": TINY | {"num_hidden_layers": 16}},
+    # Layers that see a window, experts, and scores with a sink.
+    LORA_KEYS | {"config": SINKS, "attn_implementation": Attention.EAGER, "rollout": Rollout.GENERATE},
     {"tuning": Tuning.FULL, "beta": 0.04, "optim": Optimizer.PAGED_ADAMW_8BIT},
     OF_ROWS | {"tuning": Tuning.QLORA, **LORA, "gradient_checkpointing": True},
     LORA_KEYS | {"recipe": Recipe.RLOO},

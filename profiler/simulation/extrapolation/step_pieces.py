@@ -18,7 +18,7 @@ from profiler.simulation.cuda.scratch.deferred_scratch import ScratchCall, Sizes
 
 Numbers = npt.NDArray[np.int64]
 
-_COMBINED = 20
+_COMBINED = 23
 """Features of which two are tried together."""
 
 
