@@ -56,7 +56,8 @@ def of_the_set(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
         f"emulated; `before` is the estimate of commit {UNSEEN}, which had seen none. The seed of "
         "[200 more](../results/reference/benchmark_last/README.md), the last third, is the hash of the commit in which "
         f"estimate and simulation were frozen for them, {FROZEN}. They were judged once, when all were emulated: "
-        "`before` is the frozen estimate. `compared` counts jobs with a closed form, of those with a peak.",
+        "`before` is the frozen estimate, and the frozen simulation ran those of one GPU. `compared` counts jobs with "
+        "a closed form, of those with a peak.",
         *(
             part
             for metric in (Metric.ALLOCATED, Metric.RESERVED)

@@ -85,8 +85,8 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         *_sent(of_origin(rows, RowOrigin.SENT), answers),
         "## Emulated jobs",
         "torch's CUDA build on an emulated driver. Nothing here is measured on a card. Three samples of several GPUs "
-        "are of jobs with a closed form, so that the estimate covers all of them; of the samples for the set that was "
-        "not asked. The trainers are those of trl 1.16, whose loss does not make all logits at once: who counts them "
+        "are of jobs with a closed form, so that the estimate covers all of them; of the samples for the set none was "
+        "asked for. The trainers are those of trl 1.16, whose loss does not make all logits at once: who counts them "
         "is too high.",
         _table(of_origin(rows, RowOrigin.EMULATED), answers),
         *of_the_set(rows, answers),
