@@ -7,8 +7,9 @@ import pytest
 from maintenance.benchmark import main
 from maintenance.benchmark.answers.asking import kept_answers, kept_costs
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS
+from maintenance.benchmark.ranking.own_results import of_the_set
 from maintenance.benchmark.ranking.page import benchmark_page
-from maintenance.benchmark.rows.kept import all_rows
+from maintenance.benchmark.rows.kept import all_rows, first_estimates
 from profiler.domain.errors import EXIT_OK, EXIT_USAGE
 from profiler.domain.runs.shared import RowOrigin
 
@@ -53,13 +54,57 @@ def test_who_is_closer_in_single_rows_is_counted():
 
 
 def test_jobs_that_are_simulated_to_the_byte_are_counted():
-    row = next(each for each in all_rows() if each.row_id.startswith("benchmark") and len(each.peaks) == 2)
+    of_one = (each for each in all_rows() if each.job["num_processes"] == 1 and len(each.peaks) == 2)
+    row = next(each for each in of_one if each.row_id.startswith("benchmark-"))
     allocated, reserved = (peak.size_bytes for peak in row.peaks)
     said = {"allocated": allocated, "reserved": reserved + 512}
     answers = {**{key: {row.row_id: {}} for key in PREDICTORS}, "simulation": {row.row_id: said}}
     text = benchmark_page([row], answers, kept_costs(), figure="errors.png")
-    assert "1 jobs of one GPU of that sample are simulated too" in text
+    assert "Of 1 jobs of one GPU of the first two thirds, 1 are simulated too" in text
     assert "equal to the byte in 1 of them, reserved memory in 0." in text
+
+
+def test_blind_figures_stand_beside_those_of_today(page):
+    """As results/reference/benchmark_last/README.md has them, and that of the first two thirds of commit 424c3297."""
+    part = page.partition("### Before the jobs were seen, and today")[2].partition("\n## ")[0]
+    assert "| the first two thirds | before | 283 of 313 | 0.1 % | 1.8 % | -3.0 % | +28.1 % |" in part
+    assert "| the last third | before | 142 of 153 | 0.3 % | 2.7 % | -18.1 % | +4.6 % |" in part
+    assert "| the last third, FSDP | before | 11 of 22 | 1.2 % | 12.4 % | -18.1 % | +0.8 % |" in part
+    assert "| the last third | before | 142 of 153 | 3.3 % | 19.5 % | -34.6 % | +36.0 % |" in part
+    assert part.count("| the last third | today | 142 of 153 |") == 2
+    assert "**Its figures for FSDP are not blind**" in part
+
+
+def test_answers_that_changed_since_are_counted_by_hand():
+    rows = [row for row in all_rows() if row.row_id in ("benchmark_last-001", "benchmark_last-085")]
+    assert [row.job["distributed_type"] for row in rows] == ["multi_gpu", "fsdp"]
+    first = {row.row_id: first_estimates()[row.row_id] for row in rows}
+    answers = {key: {row.row_id: {} for row in rows} for key in PREDICTORS}
+    text = "\n".join(of_the_set(rows, {**answers, "estimate": first}))
+    assert "changed since: 0 of the last third (0 by FSDP)." in text
+    other = {"allocated": 30 * 10**9, "reserved": first["benchmark_last-085"]["reserved"]}
+    text = "\n".join(of_the_set(rows, {**answers, "estimate": {**first, "benchmark_last-085": other}}))
+    assert "changed since: 1 of the last third (1 by FSDP)." in text
+    assert of_the_set([], answers) == ()
+
+
+def test_reserved_memory_has_a_table_of_its_own(page):
+    part = page.partition("Reserved memory, which the tables above leave out")[2].partition("\n## ")[0]
+    lines = [line for line in part.splitlines() if " | our " in line]
+    assert [line.split(" | ")[:2] for line in lines] == [
+        [f"| {origin}", f"our {who}"]
+        for origin in ("measured by others", "measured here", "emulated")
+        for who in ("simulation", "estimate")
+    ]
+
+
+def test_large_errors_of_the_simulation_are_named(page):
+    part = page.partition("## Where this project loses")[2].partition("\n## ")[0]
+    assert "is more than 10% off in 2 measured rows: fms-mixtral-qlora-1x4 +141.3 % (transformers 4.48.1)" in part
+    row = next(each for each in all_rows() if each.origin is RowOrigin.OURS and each.peaks)
+    exact = {row.row_id: {peak.metric.value: peak.size_bytes for peak in row.peaks}}
+    answers = {**{key: {row.row_id: {}} for key in PREDICTORS}, "estimate": exact, "simulation": exact}
+    assert "The simulation, with" not in benchmark_page([row], answers, kept_costs(), figure="errors.png")
 
 
 def test_a_better_answer_moves_a_predictor_to_the_top():

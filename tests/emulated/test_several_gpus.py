@@ -8,7 +8,7 @@ import builders
 import pandas as pd
 import pytest
 
-from maintenance.samples.benchmark import BENCHMARK
+from maintenance.samples.benchmark import BENCHMARK, LAST_THIRD
 from maintenance.samples.emulated_sample import sample
 from maintenance.samples.sampling import architecture_of, read_sampled, sampled_text
 from maintenance.samples.several_gpus import SAMPLES
@@ -123,7 +123,7 @@ def test_the_kept_page_is_that_of_the_kept_rows(chosen):
 def test_the_kept_rows_have_the_estimates_of_today(chosen):
     folder = REFERENCE / chosen.name
     rows, specs = read_rows(folder / ROWS), read_sampled((folder / "sampled.jsonl").read_text())
-    if "error" not in rows:
+    if "error" not in rows or chosen is LAST_THIRD:  # judged once: tests/benchmark/test_set.py has its estimates
         return
     compared = rows[rows["error"].notna()]
     for row in list(compared.itertuples())[:: len(compared) // 6]:

@@ -3,19 +3,24 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from maintenance.benchmark.adapters.question import Said
 from maintenance.benchmark.answers.predictors import NOT_RANKED, PREDICTORS, RANKED, Predictor
 from maintenance.benchmark.answers.published_scripts import has_script
-from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, compared, pairs_of, scores
-from maintenance.benchmark.rows.kept import first_estimates
+from maintenance.benchmark.ranking.own_results import (
+    Answers,
+    about_measured,
+    losses,
+    of_origin,
+    of_source,
+    of_the_set,
+    percent,
+)
+from maintenance.benchmark.ranking.scores import CARDS_GIB, Scores, scores
+from maintenance.benchmark.rows.kept import OF_THE_SET
 from maintenance.pages.kept_page import kept_page
-from maintenance.samples.benchmark import FROZEN
-from profiler.domain.runs.shared import Metric, Row, RowOrigin
+from profiler.domain.runs.shared import Row, RowOrigin
 from profiler.rendering.document import Align
 from profiler.rendering.layouts.markdown import escaped, markdown_table
 
-Answers = Mapping[str, Mapping[str, Said]]
-"""By the key of the predictor, then by the name of the row."""
 Costs = Mapping[str, Mapping[str, float | None]]
 
 _COLUMNS = (
@@ -39,13 +44,9 @@ _SOURCES = {
     "several_gpus": "emulated by this project, DDP and FSDP",
     "deepspeed": "emulated by this project, DeepSpeed",
     "deepspeed_blind": "emulated by this project, DeepSpeed, blind",
-    "benchmark": "emulated by this project for the set",
+    "benchmark": "emulated by this project for the set, first two thirds",
     "benchmark_last": "emulated by this project for the set, last third",
 }
-_FOR_THE_SET = ("benchmark", "benchmark_last")
-_LOST = 0.1
-"""An error that is worth a row of the list of losses."""
-_LOSSES = 15
 
 
 def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figure: str) -> str:
@@ -60,13 +61,14 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "developed on emulated jobs like those here, so its scores on emulated rows say less than those on measured "
         "ones. No constant of either was fitted to a row that others measured.",
         f"![Errors of each predictor]({figure})",
+        "The figure has every row with a peak that is answered, also those with a setting that had to be assumed.",
         "## Measured by others, with all settings stated",
-        f"{len(_of_origin(stated, RowOrigin.OTHERS))} rows. Each prediction is compared in "
+        f"{len(of_origin(stated, RowOrigin.OTHERS))} rows. Each prediction is compared in "
         "the first metric that it and the row have: allocated, reserved, then device memory. `covers` is the share of "
         "the rows that it answers. `too low` is the share of compared rows that need more than predicted, which is "
         f"what hurts. Verdicts are whether the peak fits on cards of {', '.join(map(str, CARDS_GIB))} GiB.",
-        _table(_of_origin(stated, RowOrigin.OTHERS), answers),
-        f"{sum(map(has_script, _of_origin(stated, RowOrigin.OTHERS)))} of these rows are loops over a model. Our "
+        _table(of_origin(stated, RowOrigin.OTHERS), answers),
+        f"{sum(map(has_script, of_origin(stated, RowOrigin.OTHERS)))} of these rows are loops over a model. Our "
         "simulation ran the program that measured them, as its authors publish it, and so knows more of the job than "
         "its keys, which all others are asked by ([reserved memory, and by release of torch]"
         "(evidence.md#their-own-scripts-run-on-the-simulated-card)).",
@@ -78,16 +80,16 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "## Measured here",
         "GRPO, SFT, DPO, KTO and reward models, on four NVIDIA H200 and one H100, in five campaigns. The predictions "
         "of this project were committed before the trials of each ran. The trainers are those of trl 1.16, as below.",
-        _table(_of_origin(stated, RowOrigin.OURS), answers),
-        *_about_measured(_of_origin(stated, RowOrigin.OURS), answers),
-        *_sent(_of_origin(rows, RowOrigin.SENT), answers),
+        _table(of_origin(stated, RowOrigin.OURS), answers),
+        *about_measured(of_origin(stated, RowOrigin.OURS), answers),
+        *_sent(of_origin(rows, RowOrigin.SENT), answers),
         "## Emulated jobs",
         "torch's CUDA build on an emulated driver. Nothing here is measured on a card. Three samples of several GPUs "
-        "are of jobs with a closed form, so that the estimate covers all of them; of the sample for the set that was "
-        "not asked ([what it showed](../results/reference/benchmark/README.md)). The trainers are those of trl 1.16, "
-        "whose loss does not make all logits at once: who counts them is too high.",
-        _table(_of_origin(rows, RowOrigin.EMULATED), answers),
-        _equal_to_the_byte([row for name in _FOR_THE_SET for row in _of_source(rows, name)], answers["simulation"]),
+        "are of jobs with a closed form, so that the estimate covers all of them; of the samples for the set none was "
+        "asked for. The trainers are those of trl 1.16, whose loss does not make all logits at once: who counts them "
+        "is too high.",
+        _table(of_origin(rows, RowOrigin.EMULATED), answers),
+        *of_the_set(rows, answers),
         "## By kind of job",
         "Measured and emulated rows together; predictors that cover none are left out.",
         *(part for kind in sorted(kinds) for part in (f"### {kind}", _table(_of_kind(rows, kind), answers, cut=True))),
@@ -95,11 +97,11 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         *(
             part
             for name, text in _SOURCES.items()
-            if _of_source(rows, name)
-            for part in (f"### {text}", _table(_of_source(rows, name), answers, cut=True))
+            if of_source(rows, name)
+            for part in (f"### {text}", *_seen(name), _table(of_source(rows, name), answers, cut=True))
         ),
         "## Where this project loses",
-        _losses(rows, answers),
+        losses(rows, answers),
         "## What an answer costs",
         "Seconds are the median of one answer in a process that has started. The installation is what the package and "
         "what it needs add to an empty environment; of those without one, their formula runs here. The estimate needs "
@@ -122,51 +124,14 @@ def benchmark_page(rows: Sequence[Row], answers: Answers, costs: Costs, *, figur
         "what the described job is not the one that ran (`differs`).",
         _differences(rows),
         "[sent.jsonl](../benchmark/sent.jsonl) has those that were sent ([how](../CONTRIBUTING.md#how-to-send-a-row)).",
-        "[400 jobs](../results/reference/benchmark/sampled.jsonl) were sampled by a seed and written down before any "
-        "was emulated. The seed of [200 more](../results/reference/benchmark_last/sampled.jsonl) is the hash of the "
-        f"commit in which estimate and simulation were frozen for them, {FROZEN}; they are judged once, when all are "
-        "emulated.",
+        "Emulated jobs are those of the samples in [results/reference](../results/reference/), each with its page.",
         command="make benchmark",
-    )
-
-
-def _equal_to_the_byte(rows: Sequence[Row], simulated: Mapping[str, Said]) -> str:
-    """Return how many rows have the same peaks in the simulation."""
-    pairs = [(row, simulated[row.row_id]) for row in rows if simulated.get(row.row_id)]
-    same = Counter(
-        peak.metric for row, said in pairs for peak in row.peaks if said.get(peak.metric.value) == peak.size_bytes
-    )
-    return (
-        f"{len(pairs)} jobs of one GPU of that sample are simulated too: allocated memory is equal to the byte in "
-        f"{same[Metric.ALLOCATED]} of them, reserved memory in {same[Metric.RESERVED]}. They were sampled and written "
-        "down before any of them ran."
     )
 
 
 def _origins(rows: Sequence[Row]) -> str:
     counts = Counter(row.origin for row in rows)
     return ", ".join(f"{counts[origin]} are {origin.value}" for origin in RowOrigin if counts[origin])
-
-
-def _of_origin(rows: Sequence[Row], origin: RowOrigin) -> list[Row]:
-    return [row for row in rows if row.origin is origin]
-
-
-def _about_measured(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
-    """Return how far the estimate was before the trials ran, and which trials the simulation did not finish."""
-    first, today = first_estimates(), answers["estimate"]
-    found = scores(rows, first)
-    if found.worst_too_low is None:
-        return ()
-    since = [row for row in rows if today[row.row_id].get("allocated") != first[row.row_id]["allocated"]]
-    failed = [f"{row.row_id} ({row.job['model']})" for row in rows if not answers["simulation"].get(row.row_id)]
-    return (
-        "The table has today's estimate, some of whose formulas were corrected after a campaign had shown an error: "
-        f"{len(since)} of {found.compared} answers are others since. Before the trials ran, it was "
-        f"{_percent(found.median_error)} off in the median, {_percent(found.p95_error)} in the 95th percentile and "
-        f"{100 * found.worst_too_low:+.1f} % at worst.",
-        *([f"Trials whose simulation failed, which count as not covered: {', '.join(failed)}."] if failed else []),
-    )
 
 
 def _sent(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
@@ -177,12 +142,14 @@ def _sent(rows: Sequence[Row], answers: Answers) -> tuple[str, ...]:
     return ("## Measured and sent", text, _table(rows, answers))
 
 
+def _seen(name: str) -> tuple[str, ...]:
+    """Return the sentence on a sample for the set, of which the table has today's estimate."""
+    text = "The estimate is that of today; above is what it said [before](#before-the-jobs-were-seen-and-today)."
+    return (text,) if name in OF_THE_SET else ()
+
+
 def _of_kind(rows: Sequence[Row], kind: str) -> list[Row]:
     return [row for row in rows if row.kind == kind]
-
-
-def _of_source(rows: Sequence[Row], name: str) -> list[Row]:
-    return [row for row in rows if row.row_id.rpartition("-")[0] == name or row.row_id.split("-")[0] == name]
 
 
 def _table(rows: Sequence[Row], answers: Answers, *, cut: bool = False) -> str:
@@ -203,62 +170,13 @@ def _cells(predictor: Predictor, found: Scores) -> tuple[str, ...]:
         name,
         f"{found.coverage:.0%}",
         str(found.compared),
-        _percent(found.median_error),
-        _percent(found.p95_error),
+        percent(found.median_error),
+        percent(found.p95_error),
         "" if found.too_low is None else f"{found.too_low:.0%}",
         "" if lowest is None else f"{100 * lowest:+.1f} %" if lowest < 0 else "none",
         "" if found.right_verdicts is None else f"{found.right_verdicts:.1%}",
         "" if found.wrong_fits is None else f"{found.wrong_fits:.1%}",
     )
-
-
-def _percent(ratio: float | None) -> str:
-    return "" if ratio is None else f"{100 * ratio:.1f} %"
-
-
-def _losses(rows: Sequence[Row], answers: Answers) -> str:
-    """Return the largest errors of the estimate over measured rows, and whom it does worse than."""
-    measured = [row for row in rows if row.origin is not RowOrigin.EMULATED]
-    pairs = sorted(pairs_of(measured, answers["estimate"]), key=lambda pair: -abs(pair.error))
-    lost = [pair for pair in pairs if abs(pair.error) > _LOST]
-    table = markdown_table(
-        ("row", "metric", "our estimate", "in what the described job differs"),
-        [
-            (pair.row.row_id, pair.metric.value, f"{100 * pair.error:+.1f} %", escaped("; ".join(pair.row.differs)))
-            for pair in lost[:_LOSSES]
-        ],
-        align=(Align.LEFT, Align.LEFT, Align.RIGHT, Align.LEFT),
-    )
-    return (
-        f"Of {len(pairs)} measured rows, the estimate is more than {_LOST:.0%} off in {len(lost)}; "
-        f"the {min(_LOSSES, len(lost))} largest errors:\n\n{table}\n\n{_better(measured, answers)}"
-    )
-
-
-def _better(rows: Sequence[Row], answers: Answers) -> str:
-    """Return who has a lower median error than the estimate on the rows that both answer, and who is closer in some."""
-    lines, closer = [], []
-    for key, predictor in RANKED.items():
-        both = [row for row in rows if answers[key].get(row.row_id) and answers["estimate"].get(row.row_id)]
-        theirs, ours = scores(both, answers[key]), scores(both, answers["estimate"])
-        if predictor.is_ours or theirs.median_error is None or ours.median_error is None:
-            continue
-        pairs = [
-            (compared(row, answers[key][row.row_id]), compared(row, answers["estimate"][row.row_id])) for row in both
-        ]
-        better = sum(bool(one and other and abs(one.error) < abs(other.error)) for one, other in pairs)
-        if better:
-            closer.append(f"{predictor.title} in {better} of {theirs.compared}")
-        if theirs.median_error < ours.median_error:
-            lines.append(
-                f"- {predictor.title}: {_percent(theirs.median_error)} over {theirs.compared} measured rows, our "
-                f"estimate {_percent(ours.median_error)}"
-            )
-    head = "Lower median errors than the estimate's, on the measured rows that both answer:"
-    lower = (
-        "\n".join([head, "", *lines]) if lines else "No other has a lower median error on the rows that both answer."
-    )
-    return f"{lower}\n\nCloser than the estimate, row by row: {', '.join(closer) or 'nobody'}."
 
 
 def _costs(costs: Costs) -> str:

@@ -25,7 +25,12 @@ CAMPAIGNS = ("h200", "h200_second", "h200_third", "h100", "h200_fourth")
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 
 _LICENCE = "Apache-2.0"
-_COMPARED = ("several_gpus", "deepspeed", "deepspeed_blind", "benchmark")
+OF_THE_SET: Mapping[str, str] = {"benchmark": "first_estimates.csv", "benchmark_last": "rows.csv"}
+"""Samples that were drawn for the set, by name: the file with the estimates of code that had seen none of the trials.
+
+The last third was judged once, so its rows have them.
+"""
+_COMPARED = ("several_gpus", "deepspeed", "deepspeed_blind", *OF_THE_SET)
 """Samples that are emulated, and compared with the closed form."""
 
 _EMULATED_VERSIONS = {"torch": "2.13.0", "trl": "1.16.0", "transformers": "5.23.0", "peft": "0.21.2"}
@@ -79,7 +84,10 @@ def kept_simulations() -> Mapping[str, Sizes]:
 
 @cache
 def first_estimates() -> Mapping[str, Mapping[str, int]]:
-    """Return what the estimate said before each campaign ran, in bytes of allocated memory, by the name of the row."""
+    """Return what the estimate said before it had seen a trial, by the name of the row, in bytes by metric.
+
+    Of campaigns it is allocated memory, of the samples for the set allocated and reserved memory.
+    """
     found: dict[str, Mapping[str, int]] = {}
     for campaign in CAMPAIGNS:
         tables = (read_tables(grid).runs for grid in sorted((REFERENCE / campaign / "tables").iterdir()))
@@ -87,6 +95,11 @@ def first_estimates() -> Mapping[str, Mapping[str, int]]:
         for record in _trials(campaign, Backend.CUDA):
             name = _name_of_measured(campaign, row_of_trial(record))
             found[name] = {Metric.ALLOCATED.value: int(kept[record.trial_id])}
+    for sample, file in OF_THE_SET.items():
+        for row in _read_csv(REFERENCE / sample / file):
+            if sizes := _sizes(row, "estimated"):
+                name = _name(sample, int(row["trial"]))
+                found[name] = {metric.value: size for metric, size in sizes.items()}
     return found
 
 
