@@ -360,6 +360,11 @@ def test_weights_are_sent_in_a_bucket_next_to_the_engine_s():
     read = job({bucket: 1})
     assert sync_bytes(read, small, 500, 0) == 2**20 + 4_000 + 500
     assert sync_bytes(replace(read, strategy=Strategy.FSDP2), small, 500, 0) == 2**20 + 4_000
+    # FSDP 1 copies the shard of a tied embedding twice; on one GPU the copies are whole
+    tied = replace(small, tie_word_embeddings=True)
+    assert read.fsdp_size == 8 and sync_bytes(read, tied, 500, 0) == 2**20 + 4_000 + 500 + 500
+    assert sync_bytes(replace(read, n_gpus=1, fsdp_size=1), small, 4_000, 0) == 2**20 + 4_000
+    assert sync_bytes(replace(read, n_gpus=1, fsdp_size=1), tied, 4_000, 0) == 2**20 + 8_000
     # 48 layers with 128 experts of 768: gates and up projections are larger than the embedding
     assert sync_bytes(replace(read, strategy=Strategy.FSDP2), MIXTURE, 0, 0) == 2**20 + 2 * 128 * 2048 * 768 * 4
     parts = verl_estimate(read, DENSE, CARD).phases[VerlPhase.SYNC]
