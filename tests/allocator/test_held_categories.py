@@ -9,6 +9,7 @@ from profiler.allocator.settings import AllocatorConfig
 from profiler.domain.memory import MIB, Category, Phase
 
 _FSDP = "/env/site-packages/torch/distributed/fsdp/"
+_VLLM = "/env/site-packages/vllm/v1/worker/"
 
 
 def take(address: int, size: int, *stack: str) -> dict:
@@ -81,8 +82,13 @@ def test_a_step_by_hand():
             "communication",
         ),
         (take(1, 4096, "model.py:forward", f"{_FSDP}fully_sharded_data_parallel.py:forward"), "forward", "activations"),
-        (take(1, 4096, "/env/vllm/v1/worker/gpu_model_runner.py:initialize_kv_cache_tensors"), "load", "kv_cache"),
-        (take(1, 4096, "/env/vllm/v1/worker/gpu_worker.py:load_model"), "load", "weights"),
+        (take(1, 4096, f"{_VLLM}gpu_model_runner.py:initialize_kv_cache_tensors"), "load", "kv_cache"),
+        (take(1, 4096, f"{_VLLM}gpu_worker.py:load_model"), "load", "weights"),
+        (
+            take(1, 4096, f"{_VLLM}gpu/sample/penalties.py:__init__", f"{_VLLM}gpu_worker.py:load_model"),
+            "load",
+            "other",
+        ),
         (take(1, 4096), "sync", "communication"),
         (take(1, 4096), "optimizer", "workspace"),
         (take(1, 4096), "load", "other"),

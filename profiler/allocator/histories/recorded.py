@@ -280,6 +280,7 @@ _SITES = (
     ("torch/distributed/fsdp/", ("_get_shard", "_init_sharded_param"), Category.WEIGHTS),
     ("torch/nn/parallel/distributed.py", ("_ddp_init_helper", "_pre_forward"), Category.COMMUNICATION),
     ("vllm/v1/worker/", ("initialize_kv_cache",), Category.KV_CACHE),
+    ("vllm/v1/worker/gpu/", ("__init__",), Category.OTHER),  # what a sampler keeps, made when the model is loaded
     ("vllm/v1/worker/", ("load_model",), Category.WEIGHTS),
 )
 """Categories of requests by the innermost function whose file has the first text in its path, and one of the others in
@@ -304,8 +305,7 @@ class KnownBlocks:
     """Of the storages of its parameters, their gradients and its optimizer's states, by address and bytes."""
     gradient_bytes: frozenset[int] = frozenset()
     """Sizes of whole gradients that autograd makes, which are shared or added up later."""
-    row_bytes: frozenset[int] = frozenset()
-    """Sizes of one row of logits."""
+    row_bytes: frozenset[int] = frozenset()  # of logits
     workspace_bytes: int = 0  # of cuBLAS
 
 
