@@ -100,13 +100,13 @@ def test_a_step_by_hand():
         (take(1, 8 * MIB, "linear.py:forward"), "forward", "workspace"),
     ],
 )
-def test_a_request_has_the_category_of_its_function_its_size_or_its_phase(entry, phase, category):
+def test_a_request_has_the_category_of_its_function_or_size(entry, phase, category):
     known = {"gradient_bytes": frozenset({4000}), "row_bytes": frozenset({700}), "workspace_bytes": 8 * MIB}
     found = read(HeldCategories(AllocatorConfig()), Phase(phase), entry, **known)
     assert list(found) == [category]
 
 
-def test_a_parameter_that_refers_to_what_was_gathered_names_nothing():
+def test_a_parameter_does_not_name_what_was_gathered():
     """FSDP lets its parameter point to the whole weights while they are gathered; its own shard was named before."""
     held = HeldCategories(AllocatorConfig())
     assert read(held, Phase.LOAD, take(1, 1024), categories={(1, 1024): Category.WEIGHTS}) == {"weights": 1024}
@@ -115,7 +115,7 @@ def test_a_parameter_that_refers_to_what_was_gathered_names_nothing():
     assert found == {"weights": 1024, "communication": 4096}
 
 
-def test_a_name_of_another_size_at_the_same_address_names_nothing():
+def test_a_name_of_another_size_names_nothing():
     """Addresses are used again."""
     held = HeldCategories(AllocatorConfig())
     assert read(held, Phase.FORWARD, take(1, 4096), categories={(1, 1024): Category.WEIGHTS}) == {"activations": 4096}
