@@ -354,6 +354,18 @@ def test_more_weights_on_a_gpu_need_no_less_to_be_sent(shards, more, rank):
     assert read.workers.update_bucket_bytes <= sent <= sync_bytes(read, DENSE, shards + more, 1_000) <= sent + more
 
 
+@given(shards=st.integers(0, 2**36), outside=st.integers(0, 2**31), more=st.integers(0, 2**31))
+def test_a_state_dictionary_needs_no_less_for_more_weights(shards, outside, more):
+    """Of all weights by FSDP 1: no less than the bucket, a whole tensor and the copies, and what is gathered."""
+    read = job({})
+    sent = sync_bytes(read, DENSE, shards, outside)
+    largest = DENSE.vocab_size * DENSE.hidden_size
+    assert sent >= read.workers.update_bucket_bytes + 4 * largest + shards
+    assert sent >= 4 * (outside + largest) + shards
+    assert sent <= sync_bytes(read, DENSE, shards + more, outside) <= sent + more
+    assert sync_bytes(read, replace(DENSE, tie_word_embeddings=True), shards, outside) >= sent
+
+
 def test_weights_are_sent_in_a_bucket_next_to_the_engine_s():
     small = replace(DENSE, vocab_size=100, hidden_size=10, intermediate_size=10)
     bucket = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
