@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,9 @@ from pathlib import Path
 from profiler.domain.cards.capabilities import shared_memory
 from profiler.domain.cards.card import Board, cuda_context_bytes
 from profiler.domain.cards.gpu import Gpu
-from profiler.domain.memory import KIB, MIB, Phase
+from profiler.domain.memory import KIB, MIB, Category, Phase
 from profiler.domain.runs.other_runs import JobChange, JobMemory, JobPhase, JobProcess
+from profiler.domain.runs.readings import CategoryShare
 from profiler.emulation.building.library_sources import CORE_LIBRARY
 
 UNLIMITED_BYTES = 1 << 42
@@ -134,6 +136,8 @@ RANKS_RUN = "EMULATED_RANKS_RUN"
 """Environment variable: the number of workers of each group that run; without it all do."""
 RANKS_POSSIBLE = "EMULATED_RANKS_POSSIBLE"
 """Environment variable: how many such workers the machine holds; of groups with more, the workers of one engine run."""
+CONTENTS_VARIABLE = "EMULATED_CONTENTS"
+"""Environment variable: each process of a job keeps what it held at the peak of each phase, by category."""
 PROCESSES_VARIABLE = "EMULATED_PROCESSES"
 """Environment variable of an emulated process: the folder in which the processes of its job say what they hold."""
 
@@ -162,6 +166,43 @@ def choice_of(folder: Path) -> int | None:
     """Return the number of workers that a process of a job has chosen; None if none has."""
     note = folder / _CHOICE
     return int(note.read_text()) if note.is_file() else None
+
+
+_CONTENTS = "contents"
+"""Folder of that folder: a file per process, with a line per end of a phase."""
+
+
+def note_content(phase: Phase, shares: Iterable[CategoryShare]) -> None:
+    """Keep what this process held of a card at the peak of a phase, in the folder of its job."""
+    folder = Path(os.environ[PROCESSES_VARIABLE]) / _CONTENTS
+    folder.mkdir(exist_ok=True)
+    with (folder / str(os.getpid())).open("a") as file:
+        file.write(json.dumps([phase, {each.category: each.size_bytes for each in shares}]) + "\n")
+
+
+def _contents(folder: Path, pid: int) -> dict[Phase, Counter[Category]]:
+    """Return the most that a process has kept of each phase; of equal ones the last, when it knew most."""
+    notes = folder / _CONTENTS / str(pid)
+    found: dict[Phase, Counter[Category]] = {}
+    for line in notes.read_text().splitlines() if notes.is_file() else ():
+        phase, sizes = json.loads(line)
+        if sum(sizes.values()) >= found.get(Phase(phase), Counter()).total():
+            found[Phase(phase)] = Counter({Category(each): size for each, size in sizes.items()})
+    return found
+
+
+_MOST_RESTS = 0.01
+"""Share of a peak. Blocks have a rest of up to 1 MiB that is too small to be split off: torch's counter has it, and its
+recorder does not. Less than that is another instant, as where the process did not see the end of a phase."""
+
+
+def _shares(sizes: Counter[Category], allocated_bytes: int) -> tuple[CategoryShare, ...]:
+    """Return what a peak consists of, with such rests; nothing of another instant, as while an engine sleeps."""
+    rests = allocated_bytes - sizes.total()
+    if not 0 <= rests <= _MOST_RESTS * allocated_bytes:
+        return ()
+    sizes[Category.OTHER] += rests
+    return tuple(CategoryShare(category=each, size_bytes=sizes[each]) for each in Category if sizes[each])
 
 
 _TABLE = "cards"
@@ -195,7 +236,7 @@ def job_of(folder: Path) -> JobMemory:
         words = table[:_LAYOUT_BYTES].partition(b"\0")[0].decode("ascii")
         at = {name: int(value) for name, value in (word.split("=") for word in words.split(";"))}
         entries = tuple(
-            _entry(table, at["first"] + number * at["each"], at) for number in range(_whole(table, at["count"]))
+            _entry(table, at["first"] + number * at["each"], at, folder) for number in range(_whole(table, at["count"]))
         )
         return JobMemory(
             processes=entries,
@@ -206,7 +247,7 @@ def job_of(folder: Path) -> JobMemory:
         return JobMemory()
 
 
-def _entry(table: bytes, start: int, at: Mapping[str, int]) -> JobProcess:
+def _entry(table: bytes, start: int, at: Mapping[str, int], folder: Path) -> JobProcess:
     def whole(name: str) -> int:
         return _whole(table, start + at[name])
 
@@ -229,14 +270,26 @@ def _entry(table: bytes, start: int, at: Mapping[str, int]) -> JobProcess:
         last_sentence_s=whole("said_ms") / 1000,
         at_worst_bytes=_numbers(table, start + at["at_most"], at["cards"]),
         at_worst_phases=tuple(_PHASES[place] for place in _numbers(table, start + at["phase_at_most"], at["cards"])),
-        phases=_phases(*(_numbers(table, start + at[name], at["phases"]) for name in ("allocated", "reserved"))),
+        phases=_phases(
+            _contents(folder, whole("pid")),
+            *(_numbers(table, start + at[name], at["phases"]) for name in ("allocated", "reserved")),
+        ),
     )
 
 
-def _phases(allocated: Sequence[int], reserved: Sequence[int]) -> tuple[JobPhase, ...]:
+def _phases(
+    contents: Mapping[Phase, Counter[Category]], allocated: Sequence[int], reserved: Sequence[int]
+) -> tuple[JobPhase, ...]:
     found = zip(Phase, allocated, reserved, strict=False)  # the table has place for more
     return tuple(
-        JobPhase(phase=phase, allocated_bytes=tensors, reserved_bytes=cache) for phase, tensors, cache in found if cache
+        JobPhase(
+            phase=phase,
+            allocated_bytes=tensors,
+            reserved_bytes=cache,
+            shares=_shares(contents.get(phase, Counter()), tensors),
+        )
+        for phase, tensors, cache in found
+        if cache
     )
 
 

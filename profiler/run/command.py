@@ -164,7 +164,10 @@ class ScriptOptions:
         null="this one; emulated: that of python -m profiler.emulation install",
     )
     breakdown: bool = option(
-        False, FLAG, "name the largest tensors at the peak, and not only where an allocation fails"
+        False,
+        FLAG,
+        "name the largest tensors at the peak, and not only where an allocation fails; with gpus=, show what each "
+        "process holds at the peak of each phase, by category",
     )
     snapshot: bool = option(
         False, FLAG, "write a memory snapshot for torch's memory viewer and python -m profiler.replay"
@@ -227,6 +230,7 @@ class JobCommand:
 
 _OF_A_JOB = (
     "backend",
+    "breakdown",
     "gpus",
     "ranks",
     "weights",

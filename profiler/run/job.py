@@ -26,7 +26,7 @@ from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import EXIT_ANSWER_IS_NO, EXIT_OK, EXIT_SOME_TRIALS_FAILED, Fault, UsageError
 from profiler.domain.memory import GIB
 from profiler.domain.runs.outcome import Status
-from profiler.emulation.card import remove_ended
+from profiler.emulation.card import CONTENTS_VARIABLE, remove_ended
 from profiler.emulation.launch import emulated_python, job_environment, write_nvidia_smi
 from profiler.measurement.samples.host_usage import host_memory, process_tree, usable_cores
 from profiler.run.command import JobCommand
@@ -80,7 +80,7 @@ def run_job(command: JobCommand) -> int:
         completion_tokens=options.completion_tokens,
         folder=processes,
     )
-    environment |= job_variables(substitutes)
+    environment |= job_variables(substitutes) | ({CONTENTS_VARIABLE: "1"} if options.breakdown else {})
     print_line(f"{cards.count} x {gpu.title}, emulated, with torch {python.torch} in {python.executable}.")
 
     def fill() -> None:

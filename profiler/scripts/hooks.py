@@ -9,12 +9,17 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet, ref
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from profiler.domain.memory import Phase
+from profiler.allocator.histories.recorded import HeldCategories, KnownBlocks
+from profiler.allocator.settings import AllocatorConfig
+from profiler.domain.cards.card import cublas_workspace_bytes
+from profiler.domain.memory import Category, Phase
+from profiler.domain.runs.readings import CategoryShare
 from profiler.scripts.phase_watch import PhaseWatch
 from profiler.scripts.session import PhasesOnly
 from profiler.seams.checked import owner_of, problem_of
@@ -22,6 +27,7 @@ from profiler.seams.libraries import SEAM_OF
 from profiler.seams.patching import around_import, patched
 
 Around = Callable[[PhaseWatch], AbstractContextManager[None]]
+NoteContent = Callable[[Phase, tuple[CategoryShare, ...]], None]
 
 
 def _call_of(phase: Phase) -> Around:
@@ -142,8 +148,16 @@ def watched(
         yield unseen
 
 
-def follow(enter: Callable[[Phase], None]) -> None:
-    """From here to the end of this process, call `enter` when a phase begins; also in processes that it forks."""
+def follow(enter: Callable[[Phase], None], note: NoteContent | None = None) -> None:
+    """From here to the end of this process, call `enter` when a phase begins; also in processes that it forks.
+
+    Args:
+        enter: Is called with the phase.
+        note: Is called at the end of a phase with what torch held of the current card at its peak, by category; None
+            records nothing.
+    """
+    if note is not None:
+        enter = _Contents(enter, note).enter
     watch = PhaseWatch(PhasesOnly(enter), steps=None, any_thread=True)
     os.register_at_fork(after_in_child=watch.move_here)
     context = watched(watch, calls_of=[_CALLS_OF_PROCESSES])
@@ -251,3 +265,93 @@ def _known_parameters(watch: PhaseWatch) -> AbstractContextManager[None]:
         watch.is_trained(self.param_groups[-1]["params"])
 
     return patched([(torch.optim.Optimizer, "add_param_group", add_param_group)])
+
+
+# ---- what is held at the peak of a phase -----------------------------------------------------------------------------
+
+
+class _Contents:
+    """Records torch's requests from its first one on, and says at the end of a phase what was held at its peak.
+
+    The recorder of torch is passive: it changes no request. A forked process has no card of its parent's.
+    """
+
+    def __init__(self, enter: Callable[[Phase], None], note: NoteContent) -> None:
+        self._enter, self._note = enter, note
+        self._phase, self._records = Phase.LOAD, False
+        self._held = HeldCategories(AllocatorConfig())
+        self._models: list[ref[Any]] = []
+        self._modules: WeakSet[Any] = WeakSet()
+        self._optimizers: WeakSet[Any] = WeakSet()
+        register_module_forward_pre_hook(self._called)
+        register_optimizer_step_pre_hook(lambda optimizer, *_: self._optimizers.add(optimizer))
+        os.register_at_fork(after_in_child=self._forget)
+        torch.cuda._lazy_call(self._record)  # type: ignore[no-untyped-call]
+
+    def _called(self, module: Any, _arguments: Any) -> None:
+        """Know a module that no known one contains."""
+        if not torch.compiler.is_compiling() and module not in self._modules:
+            self._modules.update(module.modules())
+            self._models.append(ref(module))
+
+    def _forget(self) -> None:
+        self._records = False
+
+    def _record(self) -> None:
+        self._records = True
+        torch.cuda.memory._record_memory_history(context="alloc", stacks="python", clear_history=True)
+
+    def enter(self, phase: Phase) -> None:
+        """Say what the phase that ends held, and begin the next one."""
+        if self._records:
+            entries = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+            self._record()
+            self._note(self._phase, self._held.read(entries, self._phase, self._known()))
+        self._phase = phase
+        self._enter(phase)
+
+    def _known(self) -> KnownBlocks:
+        models = [model for model in (each() for each in self._models) if model is not None]
+        trained = {
+            id(parameter) for each in self._optimizers for group in each.param_groups for parameter in group["params"]
+        }
+        found: dict[tuple[int, int], Category] = {}
+        shapes: set[int] = set()
+        for model in models:
+            parameters = list(model.parameters())
+            scores = bool(trained) and not any(id(each) in trained for each in parameters)
+            for tensor in (*parameters, *model.buffers()):
+                _note_storage(found, tensor, Category.REFERENCE if scores else Category.WEIGHTS)
+                _note_storage(found, tensor.grad, Category.GRADIENTS)
+            shapes.update(size for each in parameters for size in _gradient_bytes(each))
+        for value in (value for each in self._optimizers for state in each.state.values() for value in state.values()):
+            _note_storage(found, value, Category.OPTIMIZER_STATE)
+        return KnownBlocks(
+            categories=found,
+            gradient_bytes=frozenset(shapes),
+            row_bytes=frozenset(size for model in models for size in _row_bytes(model)),
+            workspace_bytes=cublas_workspace_bytes(torch.cuda.get_device_capability(), torch.__version__),
+        )
+
+
+def _note_storage(found: dict[tuple[int, int], Category], tensor: Any, category: Category) -> None:
+    """Note the storage of a tensor; one of the host has an address that no card has."""
+    if isinstance(tensor, torch.Tensor):
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        storage = local.untyped_storage()
+        found.setdefault((storage.data_ptr(), storage.nbytes()), category)
+
+
+def _gradient_bytes(parameter: Any) -> Iterator[int]:
+    """Yield the sizes of whole gradients of a parameter, or of those that FSDP 1 has made one, in two or four bytes."""
+    parts = [shape.numel() for shape in getattr(parameter, "_shapes", (parameter.shape,))]
+    for values in {sum(parts), *parts}:
+        yield from (2 * values, 4 * values)
+
+
+def _row_bytes(model: Any) -> Iterator[int]:
+    """Yield the bytes of one row of a language model's logits, in two or four bytes."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    width = getattr(text, "vocab_size", None)
+    yield from (2 * width, 4 * width) if isinstance(width, int) else ()

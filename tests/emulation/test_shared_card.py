@@ -246,6 +246,37 @@ os.wait(); print(1)
 """
 
 
+CONTENTS = """
+from profiler.domain.memory import Category, Phase
+from profiler.domain.runs.readings import CategoryShare
+from profiler.emulation.card import note_content
+report = getattr(card, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
+def note(phase, **sizes):
+    note_content(Phase(phase), [CategoryShare(category=Category(each), size_bytes=sizes[each]) for each in sizes])
+first = c_void_p(); rt.cudaMalloc(byref(first), c_size_t(4096))
+for place, phase in enumerate(Phase):
+    if phase in ("load", "forward", "backward"):
+        card.em_phase(place); report(None, c_size_t(0), c_size_t(3072), c_size_t(4096), c_uint(1))
+note("load", other=3060); note("load", weights=2048, other=1012); note("load", weights=1024)
+note("forward", weights=3073); note("backward", weights=3000); print(1)
+"""
+
+
+def test_a_peak_has_the_content_that_adds_up_to_it(driver, tmp_path):
+    """With rests of blocks; the last of equal ones, when the process knew most; none of another instant."""
+    folder = tmp_path / "job"
+    variables = {"EMULATED_PROCESSES": str(folder), "EMULATED_KEPT": "1"}
+    run_on_card(driver, CONTENTS, **variables)
+    (process,) = job_of(folder).processes
+    assert {
+        each.phase.value: [(share.category.value, share.size_bytes) for share in each.shares] for each in process.phases
+    } == {
+        "load": [("weights", 2048), ("other", 1024)],
+        "forward": [],
+        "backward": [],
+    }
+
+
 SLEEPS = """
 report = getattr(card, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
 weights, cache = c_void_p(), c_void_p()

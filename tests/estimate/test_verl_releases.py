@@ -354,12 +354,31 @@ def test_more_weights_on_a_gpu_need_no_less_to_be_sent(shards, more, rank):
     assert read.workers.update_bucket_bytes <= sent <= sync_bytes(read, DENSE, shards + more, 1_000) <= sent + more
 
 
+@given(shards=st.integers(0, 2**36), outside=st.integers(0, 2**31), more=st.integers(0, 2**31))
+def test_a_state_dictionary_needs_no_less_for_more_weights(shards, outside, more):
+    """Of all weights by FSDP 1: no less than the bucket, a whole tensor and the copies, and what is gathered."""
+    read = job({})
+    sent = sync_bytes(read, DENSE, shards, outside)
+    largest = DENSE.vocab_size * DENSE.hidden_size
+    assert sent >= read.workers.update_bucket_bytes + 4 * largest + shards
+    assert sent >= 4 * (outside + largest) + shards
+    assert sent <= sync_bytes(read, DENSE, shards + more, outside) <= sent + more
+    assert sync_bytes(read, replace(DENSE, tie_word_embeddings=True), shards, outside) >= sent
+
+
 def test_weights_are_sent_in_a_bucket_next_to_the_engine_s():
-    small = replace(DENSE, vocab_size=100, hidden_size=10)
+    small = replace(DENSE, vocab_size=100, hidden_size=10, intermediate_size=10)
     bucket = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
     read = job({bucket: 1})
     assert sync_bytes(read, small, 500, 0) == 2**20 + 4_000 + 500
     assert sync_bytes(replace(read, strategy=Strategy.FSDP2), small, 500, 0) == 2**20 + 4_000
+    # FSDP 1 copies the shard of a tied embedding twice; on one GPU the copies are whole
+    tied = replace(small, tie_word_embeddings=True)
+    assert read.fsdp_size == 8 and sync_bytes(read, tied, 500, 0) == 2**20 + 4_000 + 500 + 500
+    assert sync_bytes(replace(read, n_gpus=1, fsdp_size=1), small, 4_000, 0) == 2**20 + 4_000
+    assert sync_bytes(replace(read, n_gpus=1, fsdp_size=1), tied, 4_000, 0) == 2**20 + 8_000
+    # What is outside of layers is gathered while the state dictionary is made, and one of its tensors copied whole.
+    assert sync_bytes(read, small, 150_000, 1_000_000) == 4_000_000 + 4_000 + 150_000
     # 48 layers with 128 experts of 768: gates and up projections are larger than the embedding
     assert sync_bytes(replace(read, strategy=Strategy.FSDP2), MIXTURE, 0, 0) == 2**20 + 2 * 128 * 2048 * 768 * 4
     parts = verl_estimate(read, DENSE, CARD).phases[VerlPhase.SYNC]

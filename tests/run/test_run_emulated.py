@@ -221,6 +221,28 @@ def test_a_child_has_the_peaks_by_phase_of_a_script(tmp_path):
     assert [(each.phase, each.allocated_bytes, each.reserved_bytes) for each in process.phases] == expected
 
 
+def test_a_process_says_what_it_holds_by_category(tmp_path):
+    """The weight of `matrices.py` and what AdamW makes of it, to the byte, and one workspace of cuBLAS per thread."""
+    words = ("breakdown=true", "python", str(PROGRAMS / "matrices.py"), "--width=1024")
+    code, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", *words)
+    assert (code, record.status) == (0, Status.OK), out
+    (process,) = (each for each in record.memory.processes if each.phases)
+    weight, shares = 1024 * 1024 * 4, {}
+    for phase in process.phases:
+        shares[phase.phase.value] = {share.category.value: share.size_bytes for share in phase.shares}
+        assert sum(shares[phase.phase.value].values()) == phase.allocated_bytes
+    kept = {"weights": weight, "optimizer_state": 2 * weight}
+    assert shares["load"] == {"weights": weight, "other": 4096}  # the batch
+    assert {name: shares["backward"][name] for name in kept} == kept
+    assert {name: shares["optimizer"][name] for name in kept} == kept
+    assert shares["backward"]["gradients"] == 2 * weight  # the new one is added to that of the step before
+    assert shares["optimizer"]["gradients"] == weight
+    assert shares["optimizer"]["workspace"] == weight + 2 * 8_519_680  # AdamW's denominator next to cuBLAS's
+    assert "optimizer state" in out and "by category" in " ".join(out.split())
+    _, out, record = run_job(tmp_path, "gpus=1xl40s-48gb", *words[1:])
+    assert not any(phase.shares for each in record.memory.processes for phase in each.phases)
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_of_torchrun_exchange_what_steers_their_hosts(tmp_path, ranks):
     words = ("torchrun", f"--nproc_per_node={ranks}", str(PROGRAMS / "collectives.py"))

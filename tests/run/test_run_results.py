@@ -1,6 +1,7 @@
 """What a run of a script leaves: its record, tables, pages and figures, each with the origin of its numbers."""
 
 import json
+import re
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -11,9 +12,10 @@ from profiler.analysis.card_courses import card_courses
 from profiler.analysis.runs import ordered_runs, run_lines
 from profiler.domain.cards.gpu import KNOWN_GPUS
 from profiler.domain.errors import UsageError
-from profiler.domain.memory import GIB, Phase
-from profiler.domain.runs.other_runs import JobChange, JobMemory, JobProcess, JobRecord
+from profiler.domain.memory import GIB, Category, Phase
+from profiler.domain.runs.other_runs import JobChange, JobMemory, JobPhase, JobProcess, JobRecord
 from profiler.domain.runs.outcome import Status
+from profiler.domain.runs.readings import CategoryShare
 from profiler.domain.trials.trial import Backend
 from profiler.emulation.card import note_choice, note_setting
 from profiler.rendering.figures.timeline import job_course_figure
@@ -318,6 +320,26 @@ def test_a_command_has_a_page_with_who_holds_what(of_course, tmp_path, capsys):
     assert f"At that instant of card 0: {sizes}" in printed
     kept = from_json(JobRecord, json.loads((tmp_path / "run" / "job.json").read_text()))
     assert kept == of_course
+
+
+def test_a_command_says_what_its_peaks_consist_of(of_course, tmp_path, capsys):
+    """A row per category, below the phase that it is of; ranks with the same peaks have the same rows."""
+    shares = (
+        CategoryShare(category=Category.WEIGHTS, size_bytes=6 * GIB),
+        CategoryShare(category=Category.COMMUNICATION, size_bytes=GIB // 2),
+    )
+    phases = (
+        JobPhase(phase=Phase.SCORE, allocated_bytes=7 * GIB, reserved_bytes=8 * GIB),
+        JobPhase(phase=Phase.SYNC, allocated_bytes=13 * GIB // 2, reserved_bytes=8 * GIB, shares=shares),
+    )
+    processes = tuple(
+        replace(each, phases=phases, roles=("trains",), rank=rank) for rank, each in enumerate(COURSE.processes)
+    )
+    report_job(tmp_path / "run", replace(of_course, memory=replace(COURSE, processes=processes)))
+    page = (tmp_path / "run" / "report.md").read_text()
+    assert "| trains | 0, 1 of 2 | sync | weights | 6.000 |\n|  |  |  | communication | 0.500 |" in page
+    assert not re.search(r"(?m)^#.*\.$", page)
+    assert "trains 0, 1 of 2 sync weights 6.000 communication 0.500" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_command_without_a_card_says_so(ended, tmp_path, capsys):

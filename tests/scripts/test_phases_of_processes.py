@@ -5,9 +5,12 @@ import inspect
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
+from weakref import finalize
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from trl.generation.vllm_generation import VLLMGeneration
 
 from profiler.domain.memory import Phase
@@ -114,3 +117,75 @@ def test_a_trainer_sends_weights_and_waits_for_completions():
     assert unseen.sentences == []
     assert seen == ["load", "sync", "rollout"]
     assert asked == {"update_named_params": "sync", "reset_prefix_cache": "sync", "generate": "rollout"}
+
+
+class Requests(TorchDispatchMode):
+    """Requests and frees of the CPU's storages, in the form of torch's recorder of a card."""
+
+    def __init__(self):
+        super().__init__()
+        self.entries, self.live = [], set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in (each for each in tree_leaves(made) if isinstance(each, torch.Tensor)):
+            storage = tensor.untyped_storage()
+            address = storage.data_ptr()
+            if storage.nbytes() and address not in self.live:
+                self.live.add(address)
+                self.entries.append({"action": "alloc", "addr": address, "size": storage.nbytes(), "frames": []})
+                finalize(storage, self.freed, address)
+        return made
+
+    def freed(self, address):
+        self.live.discard(address)
+        self.entries.append({"action": "free_requested", "addr": address, "size": 0})
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """Return the requests of a card that is the CPU, until a phase ends; hooks are removed at the end."""
+    seen, handles = Requests(), []
+    for name in ("register_module_forward_pre_hook", "register_optimizer_step_pre_hook"):
+        register = getattr(hooks, name)
+        monkeypatch.setattr(hooks, name, lambda hook, register=register: handles.append(register(hook)))
+    monkeypatch.setattr(torch.cuda, "_lazy_call", lambda call: call())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **_options: seen.entries.clear())
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"device_traces": [list(seen.entries)]})
+    yield seen
+    for handle in handles:
+        handle.remove()
+
+
+def test_a_process_says_what_it_holds_by_category(requests):
+    """A weight of 256 x 256 floats, its gradient and AdamW's two states, 256 KiB each, and a model that only scores."""
+    each, seen = 256 * 256 * 4, {}
+    contents = hooks._Contents(lambda _: None, lambda phase, shares: seen.update({phase.value: shares}))
+    with requests:
+        model, reference = (torch.nn.Linear(256, 256, bias=False) for _ in range(2))
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            contents.enter(Phase.SCORE)
+            with torch.no_grad():
+                reference(torch.ones(256, 256))
+            contents.enter(Phase.FORWARD)
+            loss = model(torch.ones(256, 256)).sum()
+            contents.enter(Phase.BACKWARD)
+            loss.backward()
+            del loss
+            contents.enter(Phase.OPTIMIZER)
+            optimizer.step()
+            optimizer.zero_grad()
+        contents.enter(Phase.CHECKPOINT)
+    found = {
+        phase: {share.category.value: round(share.size_bytes / each) for share in shares if share.size_bytes > each / 2}
+        for phase, shares in seen.items()
+    }
+    kept = {"weights": 1, "reference": 1, "optimizer_state": 2}
+    assert found["score"] == {**kept, "activations": 2}
+    assert found["forward"] == {**kept, "activations": 2}
+    assert {name: found["backward"][name] for name in (*kept, "gradients")} == {**kept, "gradients": 1}
+    assert {name: found["optimizer"][name] for name in (*kept, "gradients")} == {**kept, "gradients": 1}
+    assert found["optimizer"].keys() - kept.keys() == {"gradients", "workspace"}

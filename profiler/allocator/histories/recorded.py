@@ -1,4 +1,4 @@
-"""Replay of a recorded history of the real allocator, and which lines of code hold its memory.
+"""Replay of a recorded history of the real allocator, and which lines of code and categories hold its memory.
 
 Replay of a recorded history of the real allocator. Segments and the reserved peak must equal the recorded ones.
 
@@ -18,8 +18,8 @@ first state does not determine (`RecordedRun.widened`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from profiler.allocator.histories.course import BEFORE, Course
@@ -30,6 +30,8 @@ from profiler.allocator.model.blocks import BlockState
 from profiler.allocator.settings import AllocatorConfig, block_bytes
 from profiler.allocator.snapshot_facts import CodeLine
 from profiler.domain.errors import Fault, UsageError
+from profiler.domain.memory import Category, Phase
+from profiler.domain.runs.readings import CategoryShare
 
 SegmentBlocks = tuple[int, tuple[tuple[int, bool], ...]]
 """A segment's address, and (bytes, in use) of its blocks."""
@@ -268,3 +270,131 @@ def _grouped(blocks: Iterable[_Held]) -> tuple[LineHolding, ...]:
         counts[line] += 1
     found = (LineHolding(line=line, size_bytes=size, blocks=counts[line]) for line, size in sizes.items())
     return tuple(sorted(found, key=lambda each: (-each.size_bytes, each.line is None, str(each.line))))
+
+
+# ---- the categories that are held at the peak of each phase ----------------------------------------------------------
+
+_SITES = (
+    ("torch/distributed/fsdp/", ("unshard", "all_gather"), Category.COMMUNICATION),
+    ("torch/distributed/fsdp/", ("post_backward", "foreach_reduce"), Category.GRADIENTS),
+    ("torch/distributed/fsdp/", ("_get_shard", "_init_sharded_param"), Category.WEIGHTS),
+    ("torch/nn/parallel/distributed.py", ("_ddp_init_helper", "_pre_forward"), Category.COMMUNICATION),
+    ("vllm/v1/worker/", ("initialize_kv_cache",), Category.KV_CACHE),
+    ("vllm/v1/worker/gpu/", ("__init__",), Category.OTHER),  # what a sampler keeps, made when the model is loaded
+    ("vllm/v1/worker/", ("load_model",), Category.WEIGHTS),
+)
+"""Categories of requests by the innermost function whose file has the first text in its path, and one of the others in
+its name: of FSDP what it gathers, reduces and keeps, of DDP its buckets, of vLLM its weights and its KV cache.
+
+Source: `torch/distributed/fsdp/_flat_param.py` and `_runtime_utils.py`, `_fully_shard` of FSDP 2; `GPUModelRunner`.
+"""
+_OF_PHASES = {
+    Phase.LOAD: Category.OTHER,
+    Phase.SYNC: Category.COMMUNICATION,
+    Phase.OPTIMIZER: Category.WORKSPACE,
+    Phase.CHECKPOINT: Category.OTHER,
+}
+"""Categories of what nothing else names; in other phases it is an activation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownBlocks:
+    """What a program says of its own tensors when a part of its history ends."""
+
+    categories: Mapping[tuple[int, int], Category] = field(default_factory=dict)
+    """Of the storages of its parameters, their gradients and its optimizer's states, by address and bytes."""
+    gradient_bytes: frozenset[int] = frozenset()
+    """Sizes of whole gradients that autograd makes, which are shared or added up later."""
+    row_bytes: frozenset[int] = frozenset()  # of logits
+    workspace_bytes: int = 0  # of cuBLAS
+
+
+@dataclass
+class _Block:
+    size_bytes: int
+    category: Category
+    is_gathered: bool
+
+
+class HeldCategories:
+    """What torch's allocator holds of a card, by category, followed through a history from its first request.
+
+    The history comes in parts, one per phase. At the end of each the program says which addresses its own tensors have,
+    and a block that is named keeps this category until it is freed; one that was gathered is not named, as a parameter
+    may refer to it. Any other block has the category of the function that asked for it, of its size, or of its phase.
+    """
+
+    def __init__(self, config: AllocatorConfig) -> None:
+        self._config = config
+        self._live: dict[int, _Block] = {}
+
+    def read(self, entries: Sequence[Mapping[str, Any]], phase: Phase, known: KnownBlocks) -> tuple[CategoryShare, ...]:
+        """Return what was held when these entries, or the state before them, had the most: the sum is the peak.
+
+        Args:
+            entries: Of one device, as `torch.cuda.memory._snapshot()` gives them, with Python's stacks of requests.
+            phase: Of all of them.
+            known: At their end.
+        """
+        until = self._place_of_most(entries)
+        self._apply(entries[:until], phase, known)
+        held = list(self._live.values())
+        self._apply(entries[until:], phase, known)
+        for (address, size), category in known.categories.items():
+            block = self._live.get(address)
+            if block is not None and not block.is_gathered and block.size_bytes == block_bytes(size, self._config):
+                block.category = category
+        sizes: Counter[Category] = Counter()
+        for block in held:
+            sizes[block.category] += block.size_bytes
+        return tuple(CategoryShare(category=each, size_bytes=sizes[each]) for each in Category if sizes[each])
+
+    def _place_of_most(self, entries: Sequence[Mapping[str, Any]]) -> int:
+        """Return after how many entries the most is held."""
+        sizes = {address: block.size_bytes for address, block in self._live.items()}
+        total = most = sum(sizes.values())
+        found = 0
+        for place, entry in enumerate(entries, start=1):
+            if entry["action"] == _ALLOC:
+                sizes[entry["addr"]] = block_bytes(entry["size"], self._config)
+                total += sizes[entry["addr"]]
+            elif entry["action"] == _FREE:
+                total -= sizes.pop(entry["addr"], 0)
+            if total > most:
+                most, found = total, place
+        return found
+
+    def _apply(self, entries: Sequence[Mapping[str, Any]], phase: Phase, known: KnownBlocks) -> None:
+        for entry in entries:
+            if entry["action"] == _ALLOC:
+                site = _category_of_site(entry.get("frames", ()))
+                self._live[entry["addr"]] = _Block(
+                    size_bytes=block_bytes(entry["size"], self._config),
+                    category=site or _category(entry, phase, known),
+                    is_gathered=site is Category.COMMUNICATION,
+                )
+            elif entry["action"] == _FREE:
+                self._live.pop(entry["addr"], None)
+
+
+_ALLOC, _FREE = "alloc", "free_requested"
+"""Actions that change torch's counter of allocated memory."""
+
+
+def _category_of_site(frames: Iterable[Mapping[str, Any]]) -> Category | None:
+    for frame in frames:
+        for path, names, category in _SITES:
+            if path in frame["filename"] and any(name in frame["name"] for name in names):
+                return category
+    return None
+
+
+def _category(entry: Mapping[str, Any], phase: Phase, known: KnownBlocks) -> Category:
+    size = entry["size"]
+    if size == known.workspace_bytes:
+        return Category.WORKSPACE
+    if phase is Phase.BACKWARD and not entry.get("frames") and size in known.gradient_bytes:
+        return Category.GRADIENTS
+    if phase in _OF_PHASES:
+        return _OF_PHASES[phase]
+    return Category.LOGITS if any(size % row == 0 for row in known.row_bytes) else Category.ACTIVATIONS

@@ -9,6 +9,7 @@ from profiler.analytical.formulas.models.parameters import (
     cached_widths,
     expert_weights,
     is_mixture,
+    layer_parameter_count,
     mlp_width,
     parameter_count,
 )
@@ -177,8 +178,10 @@ def sync_bytes(job: VerlJob, architecture: Architecture, shard_bytes: int, outsi
     """Return what sending weights to the rollout engine needs next to the shards: the bucket, and one whole tensor.
 
     The largest is the embedding, or with experts the gates and up projections of one layer. FSDP 1 also keeps the
-    state dictionary, a copy of all shards, until the last is sent. By hand, V = 100, H = 10 in float32, FSDP 1, shards
-    of 500 B and a bucket of 1,000 B: 1,000 + 4,000 + 500 = 5,500 B.
+    state dictionary, a copy of all shards, until the last is sent; it has a tied embedding under both of its names, and
+    making it may need more. On a single GPU these copies are whole themselves. By hand, V = 100, H = 10 in float32,
+    FSDP 1 on 8 GPUs, shards of 500 B and a bucket of 1,000 B: 1,000 + 4,000 + 500 = 5,500 B; tied, 6,000 B; on one GPU,
+    shards of 4,000 B: 5,000 B.
 
     With LoRA only adapters are sent. FSDP 1 gathers what is outside of layers to find them, and then makes a state
     dictionary of the layers, tensor by tensor: `layered_summon` finds nothing, as the unit of an adapter's matrix calls
@@ -192,7 +195,8 @@ def sync_bytes(job: VerlJob, architecture: Architecture, shard_bytes: int, outsi
         outside: Parameters outside of layers.
 
     Source: `BucketedWeightSender`, `FSDPEngine.get_per_tensor_param` and `collect_lora_params` in verl 0.9.1;
-    `_sharded_post_state_dict_hook` and `_ext_chunk_dtensor` of torch's FSDP.
+    `_sharded_post_state_dict_hook`, `_full_post_state_dict_hook` and `FlatParamHandle.param_module_names` of torch's
+    FSDP.
     """
     bucket = job.workers.update_bucket_bytes
     element = BFLOAT16_BYTES if job.strategy is Strategy.MEGATRON else job.actor.weight_bytes
@@ -203,9 +207,33 @@ def sync_bytes(job: VerlJob, architecture: Architecture, shard_bytes: int, outsi
         layers = shard_bytes - int(whole_units(outside, job.fsdp_size)) * element
         largest = max(architecture.hidden_size * int(mlp_width(architecture)), experts)
         return max(bucket, outside * element, layers + largest * element)
-    largest = max(architecture.vocab_size * architecture.hidden_size, experts)
-    copied = shard_bytes if job.strategy is Strategy.FSDP else 0
-    return bucket + largest * element + copied
+    embedding = architecture.vocab_size * architecture.hidden_size
+    whole = max(embedding, experts) * element
+    if job.strategy is not Strategy.FSDP:
+        return bucket + whole
+    again = embedding if architecture.tie_word_embeddings else 0
+    copied = shard_bytes + int(whole_units(again, job.fsdp_size)) * element
+    if job.n_gpus == 1:
+        return bucket + copied
+    made = _state_dictionary_bytes(job, architecture, copied, outside) * (job.fsdp_size > 1)
+    return max(bucket + whole + copied, made)
+
+
+def _state_dictionary_bytes(job: VerlJob, architecture: Architecture, copied: int, outside: int) -> int:
+    """Return the most that is there while FSDP 1 makes the state dictionary, of which `copied` bytes are kept.
+
+    What is outside of layers is gathered throughout, in the type of the weights, and copied last; each layer is
+    gathered for its own. A tensor is copied whole before its shard is. By hand, V = 100, H = 10 in float32, of layers
+    that are smaller: 2,000 values outside and 500 B of copies are 8,000 + 4,000 + 500 = 12,500 B.
+
+    Source: `_sharded_pre_state_dict_hook` and `_create_chunk_dtensor` of torch's FSDP.
+    """
+    element = job.actor.weight_bytes
+    experts = 2 * int(expert_weights(architecture)) if is_mixture(architecture) else 0
+    of_layer = max(architecture.hidden_size * int(mlp_width(architecture)), experts)
+    layers = copied - int(whole_units(outside, job.fsdp_size)) * element
+    in_layer = layers + (int(layer_parameter_count(architecture)) + of_layer) * element
+    return outside * element + max(in_layer, copied + architecture.vocab_size * architecture.hidden_size * element)
 
 
 def engine_weights_bytes(job: VerlJob, architecture: Architecture) -> int:

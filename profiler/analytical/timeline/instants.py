@@ -94,6 +94,7 @@ class InstantName(StrEnum):
     BACKWARD_TOWER = "the backward of the vision tower's last block"
     BACKWARD_FIRST_BLOCK = "the backward of the vision tower's first block"
     BACKWARD_INPUTS = "the backward of the second inputs of layers"
+    BACKWARD_TIED = "the gradients of a tied embedding are added"
     BACKWARD_END = "the embedding's backward"
     STEP = "the optimizer's step"
     EVALUATION_ROLLOUT = "an evaluation generates"

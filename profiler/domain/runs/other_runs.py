@@ -7,6 +7,7 @@ from enum import StrEnum
 from profiler.domain.memory import Phase
 from profiler.domain.runs.columns import column, spread
 from profiler.domain.runs.outcome import Run, Status, Versions
+from profiler.domain.runs.readings import CategoryShare
 from profiler.domain.trials.trial import Backend
 
 
@@ -20,8 +21,7 @@ class ScriptWeights(StrEnum):
 
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 256, 512
-"""Lengths in the rows of a data set that is replaced, by default: together shorter than 1,024 tokens, the default limit
-of trl's trainers, of which some drop longer rows."""
+"""Default lengths in a data set that is replaced: below 1,024 tokens, from which some of trl's trainers drop rows."""
 
 _LOST = "its process was lost"
 _NO_LATE_EVENTS = "no such run, or its figure is unknown"
@@ -176,6 +176,8 @@ class JobPhase:
     phase: Phase
     allocated_bytes: int
     reserved_bytes: int
+    shares: tuple[CategoryShare, ...] = ()
+    """What `allocated_bytes` consists of; empty if it was not asked for, or not followed to this peak."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,9 +47,10 @@ def run_other_sitecustomize() -> None:
 
 def follow_phases(enter: Callable[[Any], None]) -> None:
     """Call `enter` when a phase of this process begins; torch is imported."""
+    from profiler.emulation.card import CONTENTS_VARIABLE, note_content
     from profiler.scripts.hooks import follow
 
-    follow(enter)
+    follow(enter, note_content if os.environ.get(CONTENTS_VARIABLE) else None)
 
 
 def prepare_process() -> None:

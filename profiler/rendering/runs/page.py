@@ -7,7 +7,7 @@ from dataclasses import fields
 from profiler.analysis.card_courses import CardCourse, Holder
 from profiler.analysis.runs import ShownRun
 from profiler.domain.memory import GIB, Origin, as_gib, gib_text, mib_text
-from profiler.domain.runs.other_runs import JobProcess, JobRecord
+from profiler.domain.runs.other_runs import JobPhase, JobProcess, JobRecord
 from profiler.domain.runs.outcome import Status, Versions
 from profiler.rendering.document import (
     Block,
@@ -28,6 +28,7 @@ from profiler.rendering.document import (
     text_columns,
 )
 from profiler.rendering.layouts.plain_text import plain_text
+from profiler.rendering.memory_words import CATEGORY_TITLES
 
 
 def runs_page(
@@ -170,8 +171,9 @@ def job_title(record: JobRecord) -> str:
     return f"{Origin.EMULATED.capitalize()} on {record.cards} x {record.gpu}: {shlex.join(record.command)}"
 
 
-_IN_GIB = "GiB (2^30 bytes) of each process on each card, with its CUDA context."
-_BY_PHASE = "GiB, peaks of torch's counters in each phase; ranks with the same peaks have the same rows."
+_IN_GIB = "GiB (2^30 bytes) of each process on each card, with its CUDA context"
+_BY_PHASE = "GiB, peaks of torch's counters in each phase; ranks with the same peaks have the same rows"
+_BY_CATEGORY = "GiB of tensors at the peak of each phase, by category; their sum is its allocated memory"
 
 
 def job_table(record: JobRecord, courses: Sequence[CardCourse] = ()) -> str:
@@ -181,13 +183,16 @@ def job_table(record: JobRecord, courses: Sequence[CardCourse] = ()) -> str:
         blocks.insert(0, Text(substitutes_sentence(record.substitutes)))
     if rows := _all_process_rows(record):
         columns = [*text_columns(("process", "does")), *(Column(title=title) for title in ("rank", "card", "peak"))]
-        blocks += [Table(columns, rows), Text(_IN_GIB)]
+        blocks += [Table(columns, rows), Text(f"{_IN_GIB}.")]
     if phases := _phase_rows(record.memory.processes):
         columns = [
             *text_columns(("does", "rank", "phase")),
             *(Column(title=title) for title in ("allocated", "reserved")),
         ]
-        blocks += [Table(columns, phases), Text(_BY_PHASE)]
+        blocks += [Table(columns, phases), Text(f"{_BY_PHASE}.")]
+    if shares := _share_rows(record.memory.processes):
+        columns = [*text_columns(("does", "rank", "phase", "category")), Column(title="held")]
+        blocks += [Table(columns, shares), Text(f"{_BY_CATEGORY}.")]
     blocks += [Text(sentence) for sentence in job_sentences(record, courses)]
     return plain_text(Document(title=job_title(record), blocks=blocks))
 
@@ -201,6 +206,7 @@ def job_page(
         *_table_of("When a card held the most, emulated, GiB", ["card", "does", "rank", "in", "held"], worst),
         *_table_of(_IN_GIB, ["process", "does", "rank", "card", "peak"], _all_process_rows(record)),
         *_table_of(_BY_PHASE, ["does", "rank", "phase", "allocated", "reserved"], _phase_rows(record.memory.processes)),
+        *_table_of(_BY_CATEGORY, ["does", "rank", "phase", "category", "held"], _share_rows(record.memory.processes)),
     ]
     sentences = [*job_sentences(record, courses)]
     if record.substitutes:
@@ -266,20 +272,38 @@ def _worst_sentence(course: CardCourse) -> str:
 
 def _phase_rows(processes: Sequence[JobProcess]) -> list[tuple[str, ...]]:
     """Return the rows of each role and rank: what a process does, its ranks, the phase, and both peaks."""
-    equal: dict[tuple[object, ...], list[JobProcess]] = {}
-    for process in processes:
-        if process.phases:
-            equal.setdefault((process.roles, process.ranks, process.phases), []).append(process)
     rows: list[tuple[str, ...]] = []
-    for same in equal.values():
-        ranks = sorted({process.rank for process in same if process.rank is not None})
-        named = f"{', '.join(map(str, ranks))} of {same[0].ranks}" if ranks else ""
-        first = (", ".join(same[0].roles), named)
-        for phase in same[0].phases:
+    for first, phases in _equal_ranks(processes):
+        for phase in phases:
             sizes = (f"{as_gib(size):.3f}" for size in (phase.allocated_bytes, phase.reserved_bytes))
             rows.append((*first, phase.phase.value, *sizes))
             first = ("", "")
     return rows
+
+
+def _share_rows(processes: Sequence[JobProcess]) -> list[tuple[str, ...]]:
+    """Return the rows of each role, rank and phase: the categories at its peak."""
+    rows: list[tuple[str, ...]] = []
+    for (does, rank), phases in _equal_ranks(processes):
+        first = [does, rank]
+        for phase in phases:
+            name = phase.phase.value
+            for share in phase.shares:
+                rows.append((*first, name, CATEGORY_TITLES[share.category], f"{as_gib(share.size_bytes):.3f}"))
+                first, name = ["", ""], ""
+    return rows
+
+
+def _equal_ranks(processes: Sequence[JobProcess]) -> Iterator[tuple[tuple[str, str], tuple[JobPhase, ...]]]:
+    """Yield what a process does, the ranks that do it with the same peaks, and these."""
+    equal: dict[tuple[object, ...], list[JobProcess]] = {}
+    for process in processes:
+        if process.phases:
+            equal.setdefault((process.roles, process.ranks, process.phases), []).append(process)
+    for same in equal.values():
+        ranks = sorted({process.rank for process in same if process.rank is not None})
+        named = f"{', '.join(map(str, ranks))} of {same[0].ranks}" if ranks else ""
+        yield (", ".join(same[0].roles), named), same[0].phases
 
 
 def job_sentences(record: JobRecord, courses: Sequence[CardCourse] = ()) -> Iterator[str]:

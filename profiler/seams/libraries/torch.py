@@ -179,12 +179,19 @@ _CUDA = (
     ),
     _seam(
         "torch.cuda.memory", "_record_memory_history",
-        Parameters("enabled", "context", "stacks", "max_entries", more=True), (_CARD_DECODING, _TORCH_CUDA),
+        Parameters("enabled", "context", "stacks", "max_entries", more=True), (_CARD_DECODING, _HOOKS, _TORCH_CUDA),
         "records the history of a memory snapshot",
     ),
-    _seam("torch.cuda.memory", "_snapshot", Parameters("device", more=True), _TORCH_CUDA, "returns a memory snapshot"),
     _seam(
-        "torch.cuda", "_lazy_call", Parameters("callable", more=True), _TORCH_CUDA,
+        "torch.cuda.memory", "_snapshot", Parameters("device", more=True), (_HOOKS, _TORCH_CUDA),
+        "returns a memory snapshot",
+    ),
+    _seam(
+        "torch.distributed.fsdp._flat_param:FlatParameter", "_init_metadata", Uses("_shapes"), _HOOKS,
+        "has the shapes of the parameters that FSDP 1 has made one",
+    ),
+    _seam(
+        "torch.cuda", "_lazy_call", Parameters("callable", more=True), (_HOOKS, _TORCH_CUDA),
         "calls a function once the program has initialised CUDA",
     ),
     _seam("torch.cuda", "_lazy_init", Parameters(), (_UNTOUCHED, _CUDA_CALLS), "initialises CUDA at the first use"),

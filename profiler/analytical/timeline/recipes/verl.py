@@ -364,7 +364,7 @@ def _logits_of_update(job: VerlJob, architecture: Architecture) -> int:
 
 
 def _largest_of_update(sharding: VerlSharding, logits: int) -> Instant:
-    """Return the largest of four instants of a backward: at the head, in the last and in the first layer, at the end.
+    """Return the largest instant of a backward: at the head, in the last and in the first layer, and at the end.
 
     Args:
         sharding: Of the model that is updated.
@@ -375,12 +375,14 @@ def _largest_of_update(sharding: VerlSharding, logits: int) -> Instant:
         stack_bytes(job, shape, model) for shape in (architecture, replace(architecture, num_hidden_layers=1))
     )
     in_layer = layer_backward_bytes(job, architecture, model)
-    alone: Mapping[InstantName, Mapping[Category, int]] = {
+    alone: dict[InstantName, Mapping[Category, int]] = {
         InstantName.BACKWARD_HEAD: {Category.ACTIVATIONS: stack, Category.LOGITS: logits},
         InstantName.BACKWARD_LAYER: {Category.ACTIVATIONS: stack + in_layer},
         InstantName.BACKWARD_FIRST_LAYER: {Category.ACTIVATIONS: one_layer + in_layer},
         InstantName.BACKWARD_END: {},
     }
+    if architecture.tie_word_embeddings and not job.lora_rank and job.strategy is not Strategy.MEGATRON:
+        alone[InstantName.BACKWARD_TIED] = {}
     instants = [_computed(sharding, Phase.BACKWARD, name, sizes, model.max_tokens) for name, sizes in alone.items()]
     return max(instants, key=lambda instant: int(instant.total_bytes))
 
