@@ -143,8 +143,9 @@ def read_inputs(
     if of_files:
         raise UsageError((*command.faults, *of_files))
     from profiler.config.trl.interval import read_trl_variants
+    from profiler.config.trl.parts import ZERO_KEYS
 
-    given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
+    given = {key: command.keys[key] for key in ("num_processes", *ZERO_KEYS) if key in command.keys}
     found = read_trl_variants(
         part.values,
         strict=command.options.strict,
