@@ -249,9 +249,9 @@ class _Script:
                 self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._read_rewards(call)
-        for call in self._called("DPOTrainer", "KTOTrainer"):
+        for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             self._read_reference(call)
-            self._found.faults += of_old_trainer(call)
+            self._found.faults += of_old_trainer(call) if all(any(of_old_trainer(each)) for each in called) else ()
 
     def _read_reference(self, call: ast.Call) -> None:
         """Name a reference that trl keeps because it is given, where it would have none of its own."""

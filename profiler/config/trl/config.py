@@ -313,8 +313,8 @@ def _assumed(
     if recipe.facts.has_prompts and "max_prompt_length" not in point and not _sees_images(point.get("model")):
         tokens = key_named("max_prompt_length").default
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))
-    if recipe.facts.has_rollout and job.get("num_processes") is None:
-        processes = point["num_processes"]
+    if job.get("num_processes") is None:
+        processes = point.get("num_processes", 1)
         shared = point.get("vllm_tensor_parallel_size") not in (None, 1)
         allows = "num_generations and vllm_tensor_parallel_size allow" if shared else "num_generations allows"
         why = f"the fewest that {allows}" if processes != 1 else "not stated in a file of trl"
