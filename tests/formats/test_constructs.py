@@ -212,7 +212,7 @@ def test_what_a_file_says_wrongly_is_said_once(tmp_path, capsys):
 
 
 def test_the_launch_of_an_own_file_settles_its_type(tmp_path, capsys):
-    """Of OpenEuroLLM/post-training: `mixed_precision` is accelerate's, beside `dtype` of the weights."""
+    """Of OpenEuroLLM/post-training: `mixed_precision` is accelerate's, next to the `dtype` of the weights."""
     text = f"{OWN}accelerate: {{mixed_precision: bf16}}\n"
     assert said(read(tmp_path, "grpo_own.yaml", text))["trial"]["bf16"] is True
     assert "mixed_precision=fp16: of" in refusal(tmp_path, "grpo_own.yaml", text.replace("n: bf16", "n: fp16"), capsys)
@@ -232,3 +232,19 @@ def test_preferences_with_images_are_refused_as_such(tmp_path, capsys):
         said_so = refusal(tmp_path, "files.yaml", text, capsys, f"recipe={recipe}", "trl=1.16")
         assert f"recipe={recipe}: has no closed-form estimate with a model that sees images" in said_so
         assert "max_prompt_length" not in said_so
+
+
+def test_what_is_set_under_a_condition_is_named_with_its_line(tmp_path):
+    text = """import os
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(per_device_train_batch_size=8, num_generations=8, max_completion_length=64)
+if os.environ.get("WIDE"):
+    args.per_device_train_batch_size = 16
+    args.gradient_checkpointing = False
+GRPOTrainer("Qwen/Qwen2.5-0.5B", args=args).train()
+"""
+    found = said(read(tmp_path, "train.py", text, "trl=1.16"))
+    notes = " ".join(found["notes"])
+    assert found["trial"]["per_device_train_batch_size"] == 8
+    assert "per_device_train_batch_size=8 (line 5 of train.py may change it)" in notes
+    assert "gradient_checkpointing=false (line 6 of train.py sets it under a condition that is not known)" in notes
