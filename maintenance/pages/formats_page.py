@@ -29,7 +29,7 @@ _READ = (
         "a recipe of trl (YAML)",
         "trl 0.14 to 1.16",
         "every key of its arguments; accelerate's, DeepSpeed's and peft's files next to it",
-        "keys that change memory without a formula",
+        "keys that change memory without a formula, a file of DeepSpeed or accelerate that is not there",
         "",
     ),
     _Read(

@@ -245,7 +245,7 @@ def _lacks_liger(architecture: Architecture) -> bool:
 
 def _tower(key: str, value: object, hint: str = RUN_SCRIPT) -> Constraint:
     """Return a constraint of models with a vision tower."""
-    problem = "has no closed-form estimate with a model that has a vision tower ({model.model_type})"
+    problem = "has no closed-form estimate with a model that sees images, by the vision tower of {model.model_type}"
     return _closed_form({key: value, "model": anything}, problem, hint, model=has_tower)
 
 

@@ -135,10 +135,15 @@ def _notes(source: VerlSource, reading: VerlReading, architecture: Architecture)
 
 
 def _fit(reading: VerlReading, architecture: Architecture, card: Gpu, notes: Sequence[Note]) -> VerlFit:
+    refused, not_counted = refusals(reading, architecture), [note.text for note in notes if not note.is_counted]
+    if refused and any(text.startswith(f"what {key}=") for key in reading.unknown for text in not_counted):
+        # A fork with keys of its own may have other rules.
+        not_counted.insert(0, f"what this fork of verl makes of a job that verl refuses ({refused[0]})")
+        refused = ()
     return with_reasons(
         verl_fit(reading.job, reading.job_at, architecture, card, removes_padding=reading.removes_padding),
-        refused=refusals(reading, architecture),
-        not_counted=[note.text for note in notes if not note.is_counted],
+        refused=refused,
+        not_counted=not_counted,
     )
 
 

@@ -49,7 +49,7 @@ COMMANDS = [
     ("config=r.yaml: is the recipe of trl sft", "trl sft --config r.yaml --num_processes 2"),
     (
         "neither its name nor its arguments",
-        "accelerate launch --config_file acc.yaml src/train.py --model_name_or_path a/b",
+        "accelerate launch --num_processes 2 src/train.py --model_name_or_path a/b",
     ),
     ("config=r.yaml: is the recipe of torchrun src/grpo.py", "torchrun src/grpo.py --config r.yaml"),
     ("RL2.trainer.ppo: is a trainer without a recipe here", "torchrun -m RL2.trainer.ppo actor.model_name=a/b"),

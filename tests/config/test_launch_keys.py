@@ -60,9 +60,17 @@ def test_processes_of_the_recipe_win_over_the_configuration_that_it_names(found)
     assert found(accelerate_config="zero3", num_processes=2)["trial"]["num_processes"] == 2
 
 
-def test_a_file_that_the_recipe_names_is_to_be_read_as_well(found):
-    notes = " ".join(found(accelerate_config="configs/acc.yaml")["notes"])
-    assert "what accelerate_config=configs/acc.yaml changes (read it as well: config=configs/acc.yaml)" in notes
+PATHS = ["examples/accelerate_configs/deepspeed_zero3.yaml", "../trl/accelerate_configs/zero3.yaml"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_into_trl_names_its_file(found, path, tmp_path):
+    sharded = {"num_processes": 8, "distributed_type": "deepspeed", "zero_stage": 3}
+    recipe = found(accelerate_config=path)["trial"]
+    (tmp_path / "run.sh").write_text(f"accelerate launch --config_file {path} train_grpo.py --config recipe.yaml")
+    line = json.loads(answer([f"config={tmp_path / 'run.sh'}", "trl=1.16", "format=json"]))
+    assert f"{path} as trl has it" in " ".join(line["notes"])
+    assert [{key: trial[key] for key in sharded} for trial in (recipe, line["trial"])] == [sharded] * 2
 
 
 def test_the_configurations_are_those_of_trl():

@@ -91,10 +91,8 @@ def test_json_and_yaml_are_alike(written):
 
 def test_a_file_of_deepspeed_settles_the_stage_of_a_recipe(written):
     recipe = {**RECIPE, "deepspeed": "configs/zero3.json"}
-    assert "what deepspeed=configs/zero3.json changes (read it as well: config=" in _notes(written(recipe_yaml=recipe))
     notes = _notes(written(recipe_yaml=recipe, zero3_json=ZERO_3))
     assert "what ZeRO-3 changes (it shards weights, gradients and optimizer states" in notes
-    assert "zero3.json changes" not in notes
     assert "ZeRO-3" in _notes(written(recipe_yaml={**RECIPE, "deepspeed": ZERO_3}))
 
 
@@ -111,6 +109,39 @@ OF_DEEPSPEED = {
 }
 
 
+ABSENT = {
+    "recipe_yaml": ({**RECIPE, "deepspeed": "configs/zero3.json"}, "zero_stage=configs/zero3.json: is a file of Deep"),
+    "own_yaml": ({**RECIPE, "accelerate_config": "acc.yaml"}, "distributed_type=acc.yaml: is a file of accelerate"),
+    "run_sh": ("accelerate launch --config_file $A train_grpo.py", "distributed_type=$A: is a file of accelerate"),
+    "several_sh": ("accelerate launch --num_processes 4 --config_file a.yaml train_grpo.py", "distributed_type=a.yaml"),
+    "train_py": (OF_DEEPSPEED["train_py"], "zero_stage=configs/zero3.json: is a file of DeepSpeed that is not here"),
+}
+"""Files that name another one that says how memory is shared, and what is said where that is not here."""
+
+OTHERS = {"own_yaml": ACCELERATE, "run_sh": ACCELERATE, "several_sh": ACCELERATE}
+
+
+@pytest.mark.parametrize("naming", ABSENT)
+def test_an_absent_file_of_how_memory_is_shared_is_refused(written, naming, capsys):
+    """No figure without sharding is near that of the job; the file itself or a key settles it."""
+    content, said = ABSENT[naming]
+    keys = ["model=qwen2.5-0.5b", "per_device_train_batch_size=4", "num_generations=4", "dtype=bfloat16", "trl=1.16"]
+    words = [*written(**{naming: content}), *keys]
+    assert main([*words, "gpu=h100"]) == EXIT_USAGE
+    refused = capsys.readouterr().err
+    assert said in refused
+    assert "Give it as well, as config=" in refused
+    found = _found([*words, "zero_stage=3", "num_processes=2"])["trial"]
+    assert (found["zero_stage"], found["num_processes"], found["distributed_type"]) == (3, 2, "deepspeed")
+    assert _found([*words, "distributed_type=no", "num_processes=1"])["trial"]["distributed_type"] == "no"
+    other = OTHERS.get(naming, ZERO_3)
+    given = written(**{"given_yaml" if other is ACCELERATE else "zero3_json": other})
+    stages = {
+        _found([*each, "num_processes=4"])["trial"]["zero_stage"] for each in ((*words, *given), (*given, *words))
+    }
+    assert stages == {2 if other is ACCELERATE else 3}
+
+
 @pytest.mark.parametrize("naming", OF_DEEPSPEED)
 def test_a_named_file_of_deepspeed_is_read(written, naming):
     """Where it lies near the other file, or is given too; the answer is that of both."""
@@ -124,7 +155,6 @@ def test_a_named_file_of_deepspeed_is_read(written, naming):
     found = _found([*alone, "num_processes=2"])
     assert (found["trial"]["zero_stage"], found["trial"]["num_processes"]) == (3, 2)
     assert found["trial"] == _found([*words, "num_processes=2"])["trial"]
-    assert "read it as well" not in " ".join(found["notes"])
 
 
 def test_zero_is_counted_where_the_number_of_gpus_is_known(written):

@@ -133,3 +133,118 @@ def test_the_name_of_an_own_file_says_what_it_trains(tmp_path):
 def test_a_gguf_type_is_no_quantisation_of_the_training(tmp_path):
     text = f"{OWN}model_saving: {{quantization_method_gguf: [f16, q8_0]}}\n"
     assert said(read(tmp_path, "grpo_own.yaml", text))["trial"]["tuning"] == "full"
+
+
+def refusal(folder, name, text, capsys, *words):
+    assert main(list(read(folder, name, text, *words))) == EXIT_USAGE
+    return capsys.readouterr().err
+
+
+def test_a_key_of_an_earlier_trainer_is_asked_for(tmp_path, capsys):
+    """`kl_coef`, of v-papageorgiou/mini-reasoning: a key of RLOO once, and the user's name of `beta` here."""
+    said_so = refusal(tmp_path, "grpo.yaml", f"{YAML}kl_coef: 0.05\n", capsys)
+    assert "beta=0.05: is kl_coef in grpo.yaml, and trl's key is beta" in said_so
+    assert said(read(tmp_path, "grpo.yaml", f"{YAML}kl_coef: 0.05\n", "beta=0.05", "trl=1.16"))["trial"]["beta"] == 0.05
+
+
+OPTIONS = """
+while getopts ":n:" opt; do case ${opt} in n ) ROLLOUTS=$OPTARG;; esac; done
+ROLLOUTS="${ROLLOUTS:-8}"
+python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct trainer.n_gpus_per_node=2 \\
+    algorithm.adv_estimator=grpo data.train_batch_size=32 actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.n=${ROLLOUTS} \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1
+"""
+
+
+def test_a_script_is_read_as_called_without_options(tmp_path):
+    """Of lintangsutawika/sp3f: an option that is not given leaves the default of the script, not that of verl."""
+    text = " ".join(answer(list(read(tmp_path, "run.sh", OPTIONS))).split())
+    assert "Not possible" not in text
+    assert "rollout.n (run.sh" not in text
+
+
+def test_a_fork_may_have_another_rule_than_verl(tmp_path):
+    """Of cx9941/CriticSearch: fewer rows than a mini-batch, and `n_agent`, which verl does not have."""
+    few = OPTIONS.replace("train_batch_size=32", "train_batch_size=8")
+    assert "Not possible: verl refuses" in answer(list(read(tmp_path, "run.sh", few)))
+    fork = few.replace("algorithm.adv", "actor_rollout_ref.rollout.n_agent=5 algorithm.adv")
+    text = " ".join(answer(list(read(tmp_path, "run.sh", fork))).split())
+    assert "what this fork of verl makes of a job that verl refuses (data.train_batch_size=8 is less" in text
+
+
+IN_A_DICTIONARY = f"""
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+from trl import DPOConfig, DPOTrainer
+
+def load(path):
+    model = AutoModelForCausalLM.from_pretrained("{MODEL}", torch_dtype="auto")
+    return PeftModel.from_pretrained(model, path, is_trainable=True)
+
+args = DPOConfig(per_device_train_batch_size=1, max_length=1024)
+common = {{"model": load("./sft"), "args": args}}
+try:
+    trainer = DPOTrainer(processing_class=tokenizer, **common)
+except TypeError:
+    trainer = DPOTrainer(tokenizer=tokenizer, **common)
+"""
+
+
+def test_a_call_for_an_older_release_is_one_of_two(tmp_path, capsys):
+    """Of SailVR/Qwen-Credit-LoRA-DPO, which also passes its adapter on in a dictionary."""
+    said_so = refusal(tmp_path, "train.py", IN_A_DICTIONARY, capsys, "trl=1.16")
+    assert "tokenizer" not in said_so
+    assert "tuning=null: is that of the adapter which line 8 of train.py loads" in said_so
+    alone = IN_A_DICTIONARY.replace("processing_class=", "tokenizer=")
+    assert "tokenizer=line" in refusal(tmp_path, "train.py", alone, capsys, "trl=1.16")
+
+
+FACTORY = "stage: sft\nfinetuning_type: lora\nlora_target: all\ntemplate: qwen\ncutoff_len: 512\nquantization_bit: 4\n"
+
+
+def test_what_a_file_says_wrongly_is_said_once(tmp_path, capsys):
+    """Of MountainChenCad/SEAS: float16 over 4 bits, and a key that LLaMA-Factory does not have."""
+    text = f"model_name_or_path: {MODEL}\nmodel_type: qwen2\nfp16: true\nbf16: false\ndo_train: true\n{FACTORY}"
+    said_so = refusal(tmp_path, "sft.yaml", text, capsys)
+    assert said_so.count("fp16=true") == 1
+    assert "model_type in" not in said_so
+
+
+def test_the_launch_of_an_own_file_settles_its_type(tmp_path, capsys):
+    """Of OpenEuroLLM/post-training: `mixed_precision` is accelerate's, next to the `dtype` of the weights."""
+    text = f"{OWN}accelerate: {{mixed_precision: bf16}}\n"
+    assert said(read(tmp_path, "grpo_own.yaml", text))["trial"]["bf16"] is True
+    assert "mixed_precision=fp16: of" in refusal(tmp_path, "grpo_own.yaml", text.replace("n: bf16", "n: fp16"), capsys)
+
+
+def test_one_gpu_is_an_assumption_of_every_trainer(tmp_path):
+    """Of RH-MikkelWerling/tabtoreason: a recipe of SFT that its repository starts on eight GPUs."""
+    text = f"model_name_or_path: {MODEL}\ndtype: bfloat16\nmax_length: 1024\npacking: true\n"
+    notes = " ".join(said(read(tmp_path, "sft.yaml", text, "recipe=sft"))["notes"])
+    assert "num_processes=1 (not stated in a file of trl)" in notes
+    assert "num_processes" not in " ".join(said(read(tmp_path, "sft.yaml", text, "num_processes=2"))["notes"])
+
+
+def test_preferences_with_images_are_refused_as_such(tmp_path, capsys):
+    text = "model_name_or_path: Qwen/Qwen2.5-VL-3B-Instruct\nmax_length: 1024\nper_device_train_batch_size: 2\n"
+    for recipe in ("dpo", "kto"):
+        said_so = refusal(tmp_path, "files.yaml", text, capsys, f"recipe={recipe}", "trl=1.16")
+        assert f"recipe={recipe}: has no closed-form estimate with a model that sees images" in said_so
+        assert "max_prompt_length" not in said_so
+
+
+def test_what_is_set_under_a_condition_is_named_with_its_line(tmp_path):
+    text = """import os
+from trl import GRPOConfig, GRPOTrainer
+args = GRPOConfig(per_device_train_batch_size=8, num_generations=8, max_completion_length=64)
+if os.environ.get("WIDE"):
+    args.per_device_train_batch_size = 16
+    args.gradient_checkpointing = False
+GRPOTrainer("Qwen/Qwen2.5-0.5B", args=args).train()
+"""
+    found = said(read(tmp_path, "train.py", text, "trl=1.16"))
+    notes = " ".join(found["notes"])
+    assert found["trial"]["per_device_train_batch_size"] == 8
+    assert "per_device_train_batch_size=8 (line 5 of train.py may change it)" in notes
+    assert "gradient_checkpointing=false (line 6 of train.py sets it under a condition that is not known)" in notes

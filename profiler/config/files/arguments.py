@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from profiler.config.files.companion_files import accelerate_part
 from profiler.config.foreign_text import ForeignTextError, parse_json
-from profiler.config.notes import Note, not_counted
+from profiler.config.notes import Note
 from profiler.config.options.reading import read_flag, show
 from profiler.config.shell.values import Item
 from profiler.config.trl.argument_keys import FREE_KEYS, KEY_OF, MODEL_KEYS, NEUTRAL_VALUES
@@ -186,6 +186,21 @@ ACCELERATE_CONFIGS: Mapping[str, Mapping[str, object]] = {
 }
 """What of each file in `trl/accelerate_configs/` of trl 1.16 decides memory; all have `mixed_precision: bf16`."""
 
+_OF_TRL = re.compile(
+    rf"(?:^|/)(?:examples|trl)/accelerate_configs/(?:deepspeed_)?({'|'.join(ACCELERATE_CONFIGS)})\.yaml$"
+)
+"""A path to such a file in trl's repository, where those of DeepSpeed were called `deepspeed_zero1.yaml` before 1.0."""
+
+
+def of_trl(file: str) -> Mapping[str, object] | None:
+    """Return what decides memory of accelerate's file that trl has under a name or a path; None if it has none."""
+    found = _OF_TRL.search(file)
+    name = file if found is None else found[1]
+    if name not in ACCELERATE_CONFIGS:
+        return None
+    return {"num_processes": _PROCESSES, "mixed_precision": "bf16", **ACCELERATE_CONFIGS[name]}
+
+
 _FILE = (".yaml", ".yml", ".json")
 
 _ALLOC_CONF = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -208,12 +223,11 @@ def launch_part(name: str, values: Mapping[str, object]) -> JobFile:
 def _config_part(name: str, config: object) -> JobFile:
     if config is None:
         return JobFile(name=name)
-    if isinstance(config, str) and config in ACCELERATE_CONFIGS:
-        content = {"num_processes": _PROCESSES, "mixed_precision": "bf16", **ACCELERATE_CONFIGS[config]}
+    content = of_trl(config) if isinstance(config, str) else None
+    if content is not None:
         return accelerate_part(f"accelerate_config={config}", content)
     if isinstance(config, str) and config.endswith(_FILE):
-        note = not_counted(f"what accelerate_config={config} changes (read it as well: config={config})")
-        return JobFile(name=name, notes=(note,))
+        return JobFile(name=name, job={"accelerate_file": config})
     problem = f"must be a file, or one of {', '.join(ACCELERATE_CONFIGS)}"
     return JobFile(name=name, faults=(Fault(key="accelerate_config", found=show(config), problem=problem),))
 

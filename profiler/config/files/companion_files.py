@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from profiler.config.notes import Direction, Note, Uncounted, not_counted, uncounted_texts
 from profiler.config.options.reading import DEVICES, ZERO_STAGES, FileValues, show
-from profiler.config.trl.parts import JobFile
+from profiler.config.trl.parts import IS_LAUNCHED, JobFile
 from profiler.domain.errors import Fault
 
 ACCELERATE_KEYS = frozenset(
@@ -225,7 +225,7 @@ def accelerate_part(name: str, values: Mapping[str, object]) -> JobFile:
     if kind not in _OF_GPUS:
         reader.fail("distributed_type", _WITHOUT_GPU)
     found: dict[str, object] = {"use_cpu": True} if reader.flag("use_cpu") else {}
-    job: dict[str, object] = {}
+    job: dict[str, object] = {IS_LAUNCHED: True}
     if values.get("num_processes") is not None:
         # `simple_launcher` starts one process, whatever num_processes says (accelerate/commands/launch.py).
         job["num_processes"] = 1 if kind == "NO" and "distributed_type" in values else values["num_processes"]

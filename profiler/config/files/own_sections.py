@@ -144,6 +144,17 @@ def _shared(leaves: Mapping[str, object]) -> Iterator[Fault]:
             yield Fault(key=key, found=show(value), problem=problem, hint=hint)
 
 
+_PRECISION = "mixed_precision"
+"""accelerate's key, which transformers' `bf16` is for a trainer."""
+
+
+def _precision(leaves: Mapping[str, object]) -> Mapping[str, object]:
+    """Return `bf16` where a section about the launch says it, and no key of trl does."""
+    stated = any(path.rpartition(".")[2] == "bf16" for path in leaves)
+    is_bf16 = any(path.rpartition(".")[2] == _PRECISION and value == "bf16" for path, value in leaves.items())
+    return {"bf16": True} if is_bf16 and not stated else {}
+
+
 _LENGTHS = ("max_length", "max_seq_length")
 """Keys that users give to any trainer."""
 
@@ -175,7 +186,9 @@ OWN = Vocabulary(
         "*.lora_rank": "lora_r",
         "*.bnb_4bit_use_double_quant": "use_bnb_nested_quant",
     },
+    rules=(_precision,),
     checks=(_shared,),
+    changes={f"*.{_PRECISION}": ("bf16",)},
     free=frozenset({"bias", "device_map", "low_cpu_mem_usage", "bnb_4bit_compute_dtype"}),
 )
 """Names in sections that can mean one thing only."""

@@ -1,14 +1,10 @@
-"""The names that a format has for keys of trl, as one table, and keys of a user's own script.
-
-Keys that a user's own script gave to a recipe: which of them change nothing, and which would be lost.
+"""Keys that a user's own script gave to a recipe: which of them change nothing, and which would be lost.
 
 Recipes have keys of the user's script next to trl's, and stay readable: of 506 public recipes with trl's
 `model_name_or_path`, the largest share of such keys is 45 %. Files of scripts with keys of their own throughout have at
 least 50 %, or state what trl has a key for under another name.
 
-The names that a format has for keys of trl, as one table, and the reading of a file by it.
-
-A format that is read is a row of `foreign_formats.FORMATS` with such a table; a user's own YAML has one as well.
+The names that a format has for keys of trl, as one table, for `foreign_formats.FORMATS` and a user's own YAML.
 """
 
 import re
@@ -158,7 +154,9 @@ def renamed_keys(name: str, values: Mapping[str, object]) -> Iterator[Fault]:
     """
     for other, value in values.items():
         key = _KEY_BY_OTHER_NAME.get(str(other))
-        if key is None or is_trl_key(str(other)) or _states(values, key) or _changes_nothing(key, value):
+        # `kl_coef` is a key of RLOO's trainer before trl 0.25, and means `beta`.
+        is_of_trl = is_trl_key(str(other)) and other != "kl_coef"
+        if key is None or is_of_trl or _states(values, key) or _changes_nothing(key, value):
             continue
         settled_by = _SETTLES.get(key, KEY_OF.get(key, key))
         problem = f"is {other} in {name}, and trl's key is {key}, so the file is of a script with keys of its own"

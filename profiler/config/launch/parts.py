@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from profiler.config.files.arguments import Arguments, full_names, read_arguments, typed
+from profiler.config.files.arguments import Arguments, full_names, of_trl, read_arguments, typed
 from profiler.config.files.companion_files import accelerate_part, with_inner_deepspeed
 from profiler.config.files.file_kinds import assumed_note, assumed_sizes, trl_part
 from profiler.config.files.formats.together import PROCESSES
@@ -19,7 +19,7 @@ from profiler.config.scripts.declared import Given
 from profiler.config.scripts.training_script import script_part
 from profiler.config.trl.argument_keys import KEY_OF, is_trl_key
 from profiler.config.trl.argument_values import OTHER_TRAINERS, recipe_of, trainer_is_known
-from profiler.config.trl.parts import JobFile
+from profiler.config.trl.parts import IS_LAUNCHED, JobFile
 from profiler.domain.errors import Fault, UsageError
 from profiler.domain.trials.recipe import Recipe
 
@@ -27,6 +27,9 @@ _RECIPE_FILES = (".yaml", ".yml", ".json")
 
 _FILES = ("deepspeed", "fsdp_config", "deepspeed_config_file")
 """Arguments of transformers, and the key of accelerate, that name a file of keys."""
+
+_SHARDS = frozenset({"use_deepspeed", "use_fsdp"})
+"""Options of `accelerate launch` that say how GPUs share memory, over its file."""
 
 _OF_ACCELERATE = "deepspeed_config"
 """The section of accelerate's file that may name DeepSpeed's."""
@@ -103,13 +106,17 @@ def _job_part(name: str, found: Started, read: FileReader) -> JobFile:
         return JobFile(name=name, job=job, notes=tuple(notes))
     options = found.options
     stated: Mapping[str, object] = {}
+    unread: Mapping[str, object] = {}
     file = options.value("config_file") or options.undecided.get("config_file", "")
     if file:
         there = read(file)
         if there is not None and isinstance(there.content, Mapping):
             stated = there.content
+        elif (shipped := of_trl(file)) is not None:
+            stated = shipped
+            notes.append(Note(key="", text=f"{file} as trl has it"))
         else:
-            notes.append(not_counted(f"what accelerate's {file} changes (read it as well: config={file})"))
+            unread = {"accelerate_file": file}
     undecided = options.undecided.get("num_processes")
     if undecided is not None:
         stated = {key: value for key, value in stated.items() if key != "num_processes"}
@@ -117,6 +124,8 @@ def _job_part(name: str, found: Started, read: FileReader) -> JobFile:
     if not file and not options.values:
         return JobFile(name=name, notes=tuple(notes))
     part = accelerate_part(name, with_files(accelerate_values(options.values, stated), read))
+    if unread and not options.values.keys() & _SHARDS:
+        part = replace(part, job={**{key: part.job[key] for key in part.job if key != IS_LAUNCHED}, **unread})
     return replace(part, notes=(*notes, *part.notes))
 
 

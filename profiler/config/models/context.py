@@ -136,7 +136,7 @@ def with_images(
         given: What the user wrote.
     """
     tower = architecture.vision
-    if not spec.recipe.facts.has_prompts:
+    if not spec.recipe.facts.has_prompts or (tower is not None and not spec.recipe.facts.has_rollout):
         return spec, []
     if tower is None:
         stated = [key for key in IMAGE_KEYS if given.get(key) is not None]

@@ -326,7 +326,8 @@ _OF_OLD_TRAINERS = (*OF_EARLY_TRAINERS, "tokenizer", "max_target_length", "label
 def of_old_trainer(call: ast.Call) -> Iterator[Fault]:
     """Refuse a trainer of preferences that takes what only one before 0.16 takes: that makes all logits.
 
-    Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16.
+    Source: `DPOTrainer.__init__` and `KTOTrainer.__init__` of trl 0.14 and 1.16. Of several calls of a script, one may
+    be for another release (`except TypeError`).
     """
     for each in [each for each in call.keywords if each.arg in _OF_OLD_TRAINERS][:1]:
         problem = (

@@ -132,6 +132,7 @@ def trained_model(tree: ast.Module, expressions: list[ast.expr], reached: Reache
 class _Search:
     def __init__(self, tree: ast.Module, reached: Reached) -> None:
         self._passed = {call for call, _ in reached.passed}
+        self._adapted = [each for each in reached.calls if owner_name(each) in _ADAPTED and called_name(each) == LOADER]
         self._assigned: dict[str, list[ast.expr]] = {}
         self._returned: dict[str, list[ast.expr]] = {}
         for node in ast.walk(tree):
@@ -154,6 +155,8 @@ class _Search:
         """Return what the expressions are."""
         for expression in expressions:
             self._follow(expression, None, "")
+        for call in () if expressions else self._adapted:  # The trainer gets its model in a dictionary.
+            self._follow_call(call, None, "")
         loads = tuple(Load(call=call, cast=cast, line=self._prepared_line) for call, cast in self._loads.items())
         return TrainedModel(
             loads=loads,

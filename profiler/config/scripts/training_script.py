@@ -150,22 +150,22 @@ class _Script:
 
     def _read_sets(self, configs: Sequence[ast.Call]) -> None:
         """Read what the script sets on the arguments after they are made."""
-        made = self._declared.made_by(set(map(called_name, configs)))
-        for key, value, is_certain in self._reached.set_on(made):
+        for key, value, is_certain in self._reached.set_on(self._declared.made_by(set(map(called_name, configs)))):
             if is_trl_key(key):
                 self._set(key, value, is_certain=is_certain)
 
     def _set(self, key: str, expression: ast.expr, *, is_certain: bool) -> None:
         known, value = self._found.values.get(key), self._literal_or(expression, expression)
-        if not is_certain and known is not None:
-            if value != known and key in KEY_OF:
-                text = f"{key}={show(known)} ({self._where(expression.lineno)} may change it)"
-                self._found.notes.append(Note(key=KEY_OF[key], text=text))
-        elif isinstance(value, ast.expr):
+        kept = value if is_certain or known is None else known
+        if not is_certain and value != known and key in KEY_OF and not isinstance(kept, ast.expr):
+            how = "sets it under a condition that is not known" if kept is value else "may change it"
+            text = f"{key}={show(kept)} ({self._where(expression.lineno)} {how})"
+            self._found.notes.append(Note(key=KEY_OF[key], text=text))
+        if isinstance(kept, ast.expr):
             self._found.values.pop(key, None)
             self._found.lines[key] = expression.lineno
         else:
-            self._found.values[key] = value
+            self._found.values[key] = kept
 
     def _foreign(self) -> Iterator[Fault]:
         names = list(imported(self._tree))
@@ -249,9 +249,9 @@ class _Script:
                 self._read(call, {"model": "model_name_or_path"}, first="model", only=True)
         for call in self._called("GRPOTrainer"):
             self._read_rewards(call)
-        for call in self._called("DPOTrainer", "KTOTrainer"):
+        for call in (called := self._called("DPOTrainer", "KTOTrainer")):
             self._read_reference(call)
-            self._found.faults += of_old_trainer(call)
+            self._found.faults += of_old_trainer(call) if all(any(of_old_trainer(each)) for each in called) else ()
 
     def _read_reference(self, call: ast.Call) -> None:
         """Name a reference that trl keeps because it is given, where it would have none of its own."""

@@ -131,6 +131,8 @@ def _simple(command: Simple, shell: Shell, run: _Run) -> bool | None:
         case "unset":
             _forget(words[1:], shell, Value(text=""))
             return True
+        case "getopts" if run.depth == 0:
+            return False  # The arguments of a script are left to the caller: it is read as called without any.
         case "read" | "mapfile" | "readarray" | "getopts":
             _forget(words[1:], shell, None)
             return None

@@ -176,8 +176,8 @@ _SHARDS = {"full_shard": True, "shard_grad_op": False}
 _FSDP_OPTIONS = (*_SHARDS, "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 """`FSDPOption` of transformers 5.23."""
 
-_NO_FILE = "is a file, and it is not read"
-_STATE_IT = "Write its keys in the recipe."
+_NO_FILE = "is a file that is not here, and it says how GPUs share memory"
+_STATE_IT = "Give it as well, as config=FILE, or write its keys in the recipe."
 
 
 def checked_values(

@@ -21,7 +21,7 @@ from profiler.config.trl.parts import (
     sharding_keys,
     sharding_notes,
     uncounted,
-    unread_notes,
+    unread_faults,
     with_defaults,
 )
 from profiler.config.trl_releases.behaviours import Described
@@ -118,7 +118,7 @@ def read_trl_config(
     job = {**own_job, **(job or {})}
     found, faults = recipe_of(flat)
     recipe = recipe or found
-    faults += [*wrong, *_without_adapter(flat)]
+    faults += [*wrong, *_without_adapter(flat), *unread_faults(job, given or {})]
     faults += [fault for key in flat for fault in _faults(key, flat, recipe)]
     unknown = tuple(key for key in flat if not is_trl_key(key))
     if strict:
@@ -153,7 +153,7 @@ def read_trl_config(
     if job.get("num_processes") is not None:
         point["num_processes"] = job["num_processes"]
     described = Described(point={**point, **(given or {})}, file=flat, job=job)
-    notes = (*_assumed(flat, point, recipe, job), *unread_notes(job), *_not_counted(flat, recipe, job))
+    notes = (*_assumed(flat, point, recipe, job), *_not_counted(flat, recipe, job))
     return TrlReading(
         point=point,
         notes=notes,
@@ -313,8 +313,8 @@ def _assumed(
     if recipe.facts.has_prompts and "max_prompt_length" not in point and not _sees_images(point.get("model")):
         tokens = key_named("max_prompt_length").default
         notes.append(Note(key="max_prompt_length", text=f"max_prompt_length={tokens} (give that of your data)"))
-    if recipe.facts.has_rollout and job.get("num_processes") is None:
-        processes = point["num_processes"]
+    if job.get("num_processes") is None:
+        processes = point.get("num_processes", 1)
         shared = point.get("vllm_tensor_parallel_size") not in (None, 1)
         allows = "num_generations and vllm_tensor_parallel_size allow" if shared else "num_generations allows"
         why = f"the fewest that {allows}" if processes != 1 else "not stated in a file of trl"

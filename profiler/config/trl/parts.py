@@ -9,6 +9,7 @@ trl's own script takes names of functions in `reward_funcs` and a model in `rewa
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 
 from profiler.config.models.lookup import builtin_of_folder, canonical_model
 from profiler.config.notes import Note, not_counted
@@ -143,8 +144,13 @@ FSDP_KEYS = (
 ZERO_KEYS = ("zero_stage", "offload_optimizer_device", "offload_param_device")
 """Keys of a trial that say how DeepSpeed shards it."""
 
-JOB_KEYS = ("num_processes", *ZERO_KEYS, *FSDP_KEYS, "deepspeed_file")
-"""Keys of `JobFile.job`. Those of FSDP and DeepSpeed are counted where they have a closed form, and else named."""
+IS_LAUNCHED = "is_launched"
+
+JOB_KEYS = ("num_processes", *ZERO_KEYS, *FSDP_KEYS, "deepspeed_file", "accelerate_file", IS_LAUNCHED)
+"""Keys of `JobFile.job`. Those of FSDP and DeepSpeed are counted where they have a closed form, and else named.
+
+The two files are named and not here; `is_launched` is true where a file of accelerate was read.
+"""
 
 _SHARDED_BY_STAGE = {
     1: "optimizer states",
@@ -219,12 +225,30 @@ def _comparable(name: str, value: object) -> object:
     return canonical_model(text) if name == "model" else value if isinstance(value, int | float) else text
 
 
-def unread_notes(job: Mapping[str, object]) -> tuple[Note, ...]:
-    """Return a note of a file of DeepSpeed that the job names and the user does not."""
-    if "deepspeed_file" not in job or job.get("zero_stage") is not None:
-        return ()
-    name = show(job["deepspeed_file"])
-    return (not_counted(f"what deepspeed={name} changes (read it as well: config={name})"),)
+def unread_faults(job: Mapping[str, object], given: Collection[str]) -> Iterator[Fault]:
+    """Refuse a file that says how memory is shared, that the job names, and that is not here.
+
+    Args:
+        job: How processes share the work.
+        given: Keys of the trial that the command line states.
+    """
+    if job.get("zero_stage") is not None or "distributed_type" in given:
+        return
+    if job.get("accelerate_file") is not None and job.get(IS_LAUNCHED) is not True:
+        yield _unread("distributed_type", "accelerate", show(job["accelerate_file"]))
+    elif job.get("deepspeed_file") is not None:
+        yield _unread("zero_stage", "DeepSpeed", show(job["deepspeed_file"]))
+
+
+def _unread(key: str, program: str, file: str) -> Fault:
+    stated = "zero_stage=" if key == "zero_stage" else "distributed_type=no|multi_gpu|fsdp|deepspeed"
+    name = "FILE" if "$" in file else PurePosixPath(file).name
+    return Fault(
+        key=key,
+        found=file,
+        problem=f"is a file of {program} that is not here, and it says how GPUs share memory",
+        hint=f"Give it as well, as config={name}, or {stated}.",
+    )
 
 
 def _zero_notes(job: Mapping[str, object]) -> tuple[Note, ...]:

@@ -143,8 +143,9 @@ def read_inputs(
     if of_files:
         raise UsageError((*command.faults, *of_files))
     from profiler.config.trl.interval import read_trl_variants
+    from profiler.config.trl.parts import ZERO_KEYS
 
-    given = {key: command.keys[key] for key in ("num_processes",) if key in command.keys}
+    given = {key: command.keys[key] for key in ("num_processes", *ZERO_KEYS) if key in command.keys}
     found = read_trl_variants(
         part.values,
         strict=command.options.strict,
@@ -184,11 +185,14 @@ def _inputs(
     if part is not None and reading is not None:
         keys.update({**reading.point, **part.trial})
         settled = {*command.keys, *command.axes}
-        faults += [fault for fault in (*reading.faults, *part.faults) if fault.key not in settled]
+        of_file = {fault.key for fault in part.faults}  # They know more of the file than its keys say.
+        found = (*(fault for fault in reading.faults if fault.key not in of_file), *part.faults)
+        faults += [fault for fault in found if fault.key not in settled]
         faults += _foreign_faults(part, strict=command.options.strict)
         unknown = () if command.options.strict else (*reading.unknown, *part.unknown)
         # A default is not named a second time where the file takes the value from elsewhere, or by release.
-        named_keys = {each.key for each in (*version_notes, *(each for each in part.notes if each.is_open)) if each.key}
+        of_part = (each for each in part.notes if each.is_open or each.key == "num_processes")
+        named_keys = {each.key for each in (*version_notes, *of_part) if each.key}
         own = [note for note in reading.notes if note.key not in named_keys]
         notes = [*_folder_taken_by_name(keys), *own, *part.notes, *version_notes]
     named = keys.get("model") if part is None else part.values.get("model_name_or_path")

@@ -7,7 +7,7 @@ from profiler.analytical.estimate import estimate, estimate_with_replay, has_for
 from profiler.analytical.explanation.explained import card_verdict
 from profiler.analytical.formulas.sizes.rounding import with_fragments
 from profiler.config.models.context import model_lines
-from profiler.config.options.reading import NULL, show
+from profiler.config.options.reading import show
 from profiler.config.trials.specification import parse_point
 from profiler.config.trl_releases.facts import RELEASES, spans_text
 from profiler.constraints.table import keys_refused_in_a_sweep
@@ -76,7 +76,6 @@ def _without(inputs: Inputs, missing: tuple[str, ...], known: tuple[str, ...]) -
     return replace(inputs, keys={**inputs.keys, **kept}, notes=(*inputs.notes, line), sharded=sharded)
 
 
-_MODEL = "model"
 _SPLIT = "cp_size"
 
 ArchitectureOf = Callable[[str], Architecture]
@@ -195,9 +194,9 @@ def _candidate(
     try:
         spec = parse_point(inputs.at(changes), architecture_of=architecture_of)
     except UsageError as error:
-        # A model that a file names in a way that is not read is missing for that reason.
-        named = any(fault.key == _MODEL for fault in faults)
-        faults.extend(fault for fault in error.faults if not (named and fault.key == _MODEL and fault.found == NULL))
+        # What a file says in a way that is not read is missing, or wrong, for that reason.
+        named = {fault.key for fault in faults}
+        faults.extend(fault for fault in error.faults if fault.key not in named)
     if faults:
         raise UsageError(tuple(dict.fromkeys(faults)))
     known = (with_form(spec, architecture_of) if inputs.releases else None) or spec

@@ -302,7 +302,7 @@ AXOLOTL = Vocabulary(
         "process_reward_model": (False,),
         "dynamic_checkpoint": (),
         "pretraining_dataset": (),
-        "device_map": ("auto",),
+        "device_map": ("auto", 0),
         "fp8": (False,),
         "selective_checkpointing": (),
         "activation_offloading": (False,),

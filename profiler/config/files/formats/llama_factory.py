@@ -170,6 +170,7 @@ LLAMA_FACTORY = Vocabulary(
         lambda leaves: only_text("model_name_or_path", _NAME, leaves),
         lambda leaves: one_process(_NAME, leaves),
     ),
+    ignored=frozenset({"model_type"}),
     free=words(
         """
         template dataset eval_dataset dataset_dir media_dir train_on_prompt mask_history streaming buffer_size
